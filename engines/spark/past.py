@@ -26,7 +26,19 @@ from engines.spark.plans import HIDDEN_ROUND
 from engines.spark.queries import as_text
 from engines.spark.sessions import Sessions
 from engines.spark.state import State
-from engines.spark.tables import ENTER, LEAVE, WAITING, WRITTEN, Source, accumulate, dated, evaluate_anew, plain
+from engines.spark.tables import (
+    ENTER,
+    FIRST,
+    LEAVE,
+    ROWS,
+    WAITING,
+    WRITTEN,
+    Source,
+    accumulate,
+    dated,
+    evaluate_anew,
+    plain,
+)
 from engines.spark.ticking import TableStep, plan_table
 from engines.spark.transform import Transaction, check_tick, identity_of
 from engines.spark.windowed import plan_windows, windows_of
@@ -150,7 +162,8 @@ class Past(Transaction):
         """The state after a step, as a transaction makes it."""
         sources = self._sources(self.windows)
         if self._keeps_rows(table):
-            return evaluate_anew(table, step, sources, former, self._evaluate).state
+            first = table.first and not self._changes and not self.windows
+            return evaluate_anew(table, step, sources, former, self._evaluate, first).state
         return accumulate(self._session, table, step, sources, former, self._evaluate, self._split).state
 
     def table_of(self, shape: TableShape, state: Tables, since: int) -> pa.Table | None:
@@ -169,12 +182,20 @@ class Past(Transaction):
         return self._split(empty).whole(_in_round(written)).drop_columns([HIDDEN_ROUND])
 
     def _keeps_rows(self, table: TableShape) -> bool:
-        return table.merge is None or any(self._inputs.can_change(alias) is not False for alias in self._inputs.schemas)
+        return table.merge is None or self._changes
+
+    @property
+    def _changes(self) -> bool:
+        return any(self._inputs.can_change(alias) is not False for alias in self._inputs.schemas)
 
 
 def _alive(state: Tables, alias: str, source: Source, since: int) -> pa.Table:
     """Rows of an input that count at the tick ``since``, for one round."""
-    names = [name for name in state if name.startswith(f"rows:{alias}/") or name == f"{WAITING}:{alias}"]
+    names = [
+        name
+        for name in state
+        if name.startswith((f"{ROWS}:{alias}/", f"{FIRST}:{alias}/")) or name == f"{WAITING}:{alias}"
+    ]
     rows = pa.concat_tables([dated(source).empty_table(), *(as_in_force(state[name], dated(source)) for name in names)])
     enter, leave = (np.asarray(rows.column(name)) for name in (ENTER, LEAVE))
     return _in_round(plain(rows.filter(pa.array((enter < since) & (leave >= since)))))

@@ -21,6 +21,8 @@ HIDDEN_SOURCE: Final = "__odf_source"
 HIDDEN_BEFORE: Final = "__odf_before"
 HIDDEN_ROUND: Final = "__odf_round"
 """Of a changing table the key and tick that a row is evaluated for."""
+HIDDEN_ROW: Final = "__odf_row"
+"""Of a ranking its number among the rows that are ranked: of two that tie the lower one comes first."""
 HIDDEN: Final = (HIDDEN_OFFSET, HIDDEN_OP, HIDDEN_SOURCE, HIDDEN_BEFORE)
 """Of every row of an input: offset, op, number of the input, watermark before its block (microseconds)."""
 HIDDEN_OF_ONE: Final = (HIDDEN_OFFSET, HIDDEN_OP)
@@ -105,8 +107,8 @@ def items(sequence: Any) -> list[Any]:
 def carried(session: SparkSession, plan: Any, names: Sequence[str]) -> DataFrame:
     """The query with the hidden columns of its inputs as its last columns: facts of the row that each came from.
 
-    Rows are only grouped, ranked or made distinct together with others that agree in them. Spark resolves columns by
-    id, so they need no place in any list that a person wrote.
+    Rows are only grouped, ranked or made distinct together with others that agree in them, but for ``HIDDEN_ROW``.
+    Spark resolves columns by id, so they need no place in any list that a person wrote.
     """
     widened, hidden = _carry(session, inlined(session, plan), names)
     visible = items(plan.output())
@@ -150,11 +152,25 @@ def _carry(session: SparkSession, plan: Any, names: Sequence[str]) -> tuple[Any,
             keys, made = keys.appended(attribute), made.appended(attribute)
         return plan.copy(keys, made, children.apply(0), plan.hint()), hidden
     if kind == "Window":
-        keys = plan.partitionSpec()
+        keys, order = plan.partitionSpec(), plan.orderSpec()
         for attribute in hidden:
-            keys = keys.appended(attribute)
-        return plan.copy(plan.windowExpressions(), keys, plan.orderSpec(), children.apply(0), plan.hint()), hidden
+            if attribute.name() == HIDDEN_ROW:
+                order = order.appended(_ascending(session, attribute)) if _numbers_rows(plan) else order
+            else:
+                keys = keys.appended(attribute)
+        return plan.copy(plan.windowExpressions(), keys, order, children.apply(0), plan.hint()), hidden
     return plan.withNewChildren(children), hidden
+
+
+def _numbers_rows(window: Any) -> bool:
+    """Whether it tells rows apart that tie; ranks do not."""
+    return "row_number()" in str(window.windowExpressions().toString())
+
+
+def _ascending(session: SparkSession, attribute: Any) -> Any:
+    expressions = session._jvm.org.apache.spark.sql.catalyst.expressions
+    direction, nulls = (getattr(getattr(expressions, name), "MODULE$") for name in ("Ascending$", "NullsFirst$"))
+    return expressions.SortOrder(attribute, direction, nulls, attribute.children())
 
 
 def _joined(session: SparkSession, plan: Any, children: Any, names: Sequence[str]) -> tuple[Any, list[Any]]:

@@ -37,8 +37,8 @@ from engines.spark.changes import (
 from engines.spark.input_windows import Closing, InputWindows
 from engines.spark.inputs import data_of
 from engines.spark.partials import Partials
-from engines.spark.plans import HIDDEN_ROUND
-from engines.spark.rounds import differences, lived, rounds_of, stretches
+from engines.spark.plans import HIDDEN_ROUND, HIDDEN_ROW
+from engines.spark.rounds import Rounds, differences, lived, rounds_of, stretches
 from engines.spark.rows import arrow_columns, event_times, frame_of_rows, read_rows
 from engines.spark.ticking import TableStep
 
@@ -47,6 +47,10 @@ LEAVE: Final = "__odf_leave"
 """From when a row counts, and up to when: effective times, microseconds."""
 WINDOW: Final = "__odf_window"
 """In which window a row is, if it bears on one."""
+ROWS: Final = "rows"
+"""Rows of inputs that stand."""
+FIRST: Final = "first"
+"""Of those, the ones that rank among the first of their key; the others never will."""
 WRITTEN: Final = "written"
 WAITING: Final = "waiting"
 MAX_ROUND_ROWS: Final = 1 << 20
@@ -224,9 +228,14 @@ def _merged(session: SparkSession, merge: Mapping[str, str], keys: Sequence[str]
 
 def evaluate_anew(
     shape: TableShape, step: TableStep, sources: Mapping[str, Source], former: Tables, evaluate: Evaluate,
+    first: bool = False,
 ) -> Outcome:  # fmt: skip
-    """Over changelogs: all rows that stand, for the keys that something happens to. Raises Invalid, Environment."""
-    shelves = {alias: Shelf(f"rows:{alias}", dated(source), former.stored) for alias, source in sources.items()}
+    """Over changelogs: all rows that stand, for the keys that something happens to. Raises Invalid, Environment.
+
+    ``first``: over inputs that only grow, of which only the first rows of a key are kept.
+    """
+    name = FIRST if first else ROWS
+    shelves = {alias: Shelf(f"{name}:{alias}", dated(source), former.stored) for alias, source in sources.items()}
     by = {
         alias: (*shape.grouping.get(alias, ()), *(() if source.windows is None else (WINDOW,)))
         for alias, source in sources.items()
@@ -234,6 +243,9 @@ def evaluate_anew(
     since = LONG_AGO if step.since is None else step.since
     until = since if step.until is None else step.until
     rows = _with_standing(_fresh(step, sources, former), sources, shelves, by, (since, until), step.closing is not None)
+    if first:
+        rows = {alias: _by_offset(table, sources[alias].vocab) for alias, table in rows.items()}
+    outrun = Outrun(rows)
     keys = _common_codes([table.select(by[alias]) for alias, table in rows.items()])
     enter = [np.asarray(table.column(ENTER)) for table in rows.values()]
     leave = [np.asarray(table.column(LEAVE)) for table in rows.values()]
@@ -247,32 +259,65 @@ def evaluate_anew(
         stands = (entered < until) & (left == NEVER)
         waits[alias] = table.filter(pa.array((left >= until) & ~stands))
         state[f"{WAITING}:{alias}"] = waits[alias]
-        standing[alias] = table.filter(pa.array(stands))
-    if (closing := step.closing) is not None:
-        waiting = [np.asarray(waits[alias].column(WINDOW)) for alias in rows]
-        standing = {
-            alias: each.filter(pa.array(closing.open_windows(np.asarray(each.column(WINDOW)), np.concatenate(waiting))))
-            for alias, each in standing.items()
-        }
-    for alias, each in standing.items():
-        state.update(shelves[alias].keep(each, partial(_hashes, names=by[alias])))
+        standing[alias] = stands
     spans = list(zip(keys, enter, leave, strict=True))
     changed, ops = [], []
-    for first, last in _stretches(happening, times, spans):
-        here = (happening[1] > first) & (happening[1] <= last)
-        rounds = rounds_of(happening[0][here], happening[1][here] - first, times[first : last + 1])
-        ready = {
-            alias: _placed(table, *lived(rounds, *span))
-            for (alias, table), span in zip(rows.items(), spans, strict=True)
-        }
+    for begin, end in _stretches(happening, times, spans):
+        here = (happening[1] > begin) & (happening[1] <= end)
+        rounds = rounds_of(happening[0][here], happening[1][here] - begin, times[begin : end + 1])
+        places = {alias: lived(rounds, *span) for alias, span in zip(rows, spans, strict=True)}
+        ready = {alias: _placed(table, *places[alias]) for alias, table in rows.items()}
+        if first:
+            ready = {alias: outrun.numbered(alias, table, places[alias][0]) for alias, table in ready.items()}
         result = evaluate(ready)
         of = np.asarray(result.column(HIDDEN_ROUND)).astype(np.int64)
+        if first:
+            outrun.learn(places, rounds, np.asarray(result.column(HIDDEN_ROW)).astype(np.int64), of)
+            result = result.drop_columns([HIDDEN_ROW])
         difference = differences(result.drop_columns([HIDDEN_ROUND]), of, rounds, shape.keys, shape.single)
         changed.append(difference[0])
         ops.append(difference[1])
+    if first:
+        standing = {alias: stands & ~outrun.rows[alias] for alias, stands in standing.items()}
+    kept = {alias: table.filter(pa.array(standing[alias])) for alias, table in rows.items()}
+    if (closing := step.closing) is not None:
+        waiting = [np.asarray(waits[alias].column(WINDOW)) for alias in rows]
+        kept = {
+            alias: each.filter(pa.array(closing.open_windows(np.asarray(each.column(WINDOW)), np.concatenate(waiting))))
+            for alias, each in kept.items()
+        }
+    for alias, each in kept.items():
+        state.update(shelves[alias].keep(each, partial(_hashes, names=by[alias])))
     if not changed:
         return Outcome(None, np.empty(0, np.int32), state)
     return Outcome(pa.concat_tables(changed), np.concatenate(ops), state)
+
+
+class Outrun:
+    """Which rows do not rank among the first of their key any more."""
+
+    def __init__(self, rows: Mapping[str, pa.Table]) -> None:
+        sizes = [table.num_rows for table in rows.values()]
+        self._begins = dict(zip(rows, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
+        self.rows = {alias: np.zeros(table.num_rows, bool) for alias, table in rows.items()}
+
+    def numbered(self, alias: str, table: pa.Table, rows: np.ndarray) -> pa.Table:
+        """With the number of each row, in one order for all inputs."""
+        return table.append_column(HIDDEN_ROW, pa.array((rows + self._begins[alias]).astype(np.int64)))
+
+    def learn(
+        self, places: Mapping[str, tuple[np.ndarray, np.ndarray]], rounds: Rounds, shown: np.ndarray, of: np.ndarray
+    ) -> None:
+        """``places``: of each input (row, round) that were evaluated; ``shown``: numbers of rows that came of it."""
+        last = np.append(rounds.first[1:], True)[: len(rounds.first)]
+        still = shown[last[of]]
+        for alias, (rows, at) in places.items():
+            asked = rows[last[at]]
+            self.rows[alias][asked] = ~np.isin(asked + self._begins[alias], still)
+
+
+def _by_offset(table: pa.Table, vocab: Vocabulary) -> pa.Table:
+    return table.take(pa.array(np.argsort(np.asarray(table.column(vocab.offset_column)), kind="stable")))
 
 
 def _with_standing(

@@ -44,14 +44,14 @@ from engines.spark.inputs import Inputs, micros
 from engines.spark.lateness import Ruling, rule
 from engines.spark.output import ADDED, behind, final_rows, log_rows, schema_in_force, slice_of, stated_ops
 from engines.spark.partials import Partials
-from engines.spark.plans import HIDDEN, HIDDEN_ROUND, carried, frame_of
+from engines.spark.plans import HIDDEN, HIDDEN_ROUND, HIDDEN_ROW, carried, frame_of
 from engines.spark.queries import Analyst, answered, as_text, run_queries
 from engines.spark.rows import frame_of_rows
 from engines.spark.runs import is_large, write_in_runs
 from engines.spark.sessions import Sessions
 from engines.spark.spark_types import as_written
 from engines.spark.state import State, load, save
-from engines.spark.tables import WRITTEN, Source, accumulate, evaluate_anew
+from engines.spark.tables import FIRST, WRITTEN, Source, accumulate, evaluate_anew
 from engines.spark.ticking import plan_table
 from engines.spark.versions import Versions, advance
 from engines.spark.views import name_view
@@ -181,7 +181,7 @@ class Transaction:
         request = self._request
         # Where nobody says whether rows can be taken back, all that stand are kept: right either way.
         changelog = any(self._inputs.can_change(alias) is not False for alias in self._inputs.schemas)
-        if changelog and any(name.startswith(f"{WRITTEN}/") for name in state.tables):
+        if changelog and any(name.startswith((f"{WRITTEN}/", f"{FIRST}:")) for name in state.tables):
             raise Invalid(
                 "an input that only grew is a changelog now, and the rows that it had are not kept",
                 rule="append-only", hint="derive it anew",
@@ -196,7 +196,8 @@ class Transaction:
         sources = self._sources(windows)
         self._control.check()
         if changelog or table.merge is None:
-            done = evaluate_anew(table, ticking, sources, state.tables, self._evaluate)
+            first = table.first and not changelog and not windows
+            done = evaluate_anew(table, ticking, sources, state.tables, self._evaluate, first)
         else:
             done = accumulate(self._session, table, ticking, sources, state.tables, self._evaluate, self._split)
         self._control.check()
@@ -218,8 +219,10 @@ class Transaction:
 
     def _evaluate(self, rows: Mapping[str, pa.Table]) -> pa.Table:
         """The query over rows in memory, with the round that each is for carried through."""
+        numbered = any(HIDDEN_ROW in table.column_names for table in rows.values())
+        hidden = (HIDDEN_ROUND, HIDDEN_ROW) if numbered else (HIDDEN_ROUND,)
         return run_exactly(
-            self._session, self._plan_over(rows), lambda plan: carried(self._session, plan, (HIDDEN_ROUND,)).toArrow()
+            self._session, self._plan_over(rows), lambda plan: carried(self._session, plan, hidden).toArrow()
         )
 
     def _split(self, rows: Mapping[str, pa.Table]) -> Partials:
@@ -227,7 +230,8 @@ class Transaction:
 
     def _plan_over(self, rows: Mapping[str, pa.Table]) -> Any:
         for alias, table in rows.items():
-            visible = ["`" + name.replace("`", "``") + "`" for name in table.column_names if name != HIDDEN_ROUND]
+            visible = ["`" + name.replace("`", "``") + "`" for name in table.column_names
+                       if name not in (HIDDEN_ROUND, HIDDEN_ROW)]  # fmt: skip
             name_view(frame_of_rows(self._session, table).selectExpr(*visible), alias)
         self._control.progress()
         return run_queries(self._session, self._query.steps)

@@ -266,7 +266,8 @@ class ApplyOperation:
                 )
             answer = await self._check.validate(event, names)
             if answer is None:
-                warnings.append("an input has no schema yet: the query will be checked when its first data comes")
+                why = await self._check.unknown_input(event)
+                warnings.append(f"the query is not judged yet, but with the first data: {why}")
                 continue
             errors = [each for each in answer.diagnostics if each.severity is Severity.ERROR]
             if errors or not answer.ok:

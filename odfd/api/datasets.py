@@ -210,9 +210,7 @@ class DatasetService:
     def _unused(self, ref: str) -> DatasetEntry:
         """Raises Refused while others derive from it."""
         entry = self._resolve(ref)
-        with self._home.catalog() as catalog:
-            entries = catalog.entries()
-        readers = [other.name for other in entries if other.id != entry.id and self._views.reads(other.id, entry.id)]
+        readers = [other.name for other in self._views.readers.of(entry.id)]
         if readers:
             raise Refused(
                 f"{', '.join(readers)} derive from {entry.name}",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import trio
 
 from chain.ids import DatasetId
-from chain.model.events import SetTransform
-from chain.state import Vocab, load_state
+from chain.model.events import DatasetKind, SetTransform
+from chain.state import ChainState, Vocab, load_state
 from engines.contract import Engine, ValidateInput, ValidateRequest, ValidateResponse
 from engines.spark.declarations import read_query
 from odfd.api.schemas import expected_schema
@@ -51,6 +51,14 @@ class TransformCheck:
         state = await trio.to_thread.run_sync(lambda: load_state(self._home.chains.chain(given.dataset_id)))
         return state.set_transform is not None
 
+    async def unknown_input(self, event: SetTransform) -> str:
+        """Why the query cannot be judged yet: the first input without a schema, and what it lacks."""
+        for each, dataset in zip(event.inputs, input_ids(event), strict=True):
+            state = await trio.to_thread.run_sync(load_state, self._home.chains.chain(dataset))
+            if await expected_schema(state, self._engine) is None:
+                return f"input {each.alias or each.dataset_ref} has no schema yet, for {_lacking(state)}"
+        return "an input has no schema yet"
+
     async def determinism(self, dataset: DatasetId) -> str:
         """``strict``, ``no`` or ``unknown``: this node's own analysis of the transform in force."""
         state = await trio.to_thread.run_sync(lambda: load_state(self._home.chains.chain(dataset)))
@@ -77,3 +85,16 @@ class TransformCheck:
                 )
             )
         return tuple(found)
+
+
+def _lacking(state: ChainState) -> str:
+    if state.head is None:
+        return "nothing of it is here"
+    if state.kind is DatasetKind.DERIVATIVE:
+        return "it is derived itself and was never pulled"
+    source = state.polling_source or next(iter(state.active_push_sources.values()), None)
+    if source is None:
+        return "it has no source"
+    if source.read.schema is None and not source.read.ddl_schema:
+        return "its read step states no columns (read.schema)"
+    return "its preprocess query is refused"

@@ -19,6 +19,8 @@ from chain.state import ChainState, load_state
 from chain.store.base import BLOCK_DAMAGED
 from chain.store.seals import ROW_DAMAGED
 from engines.contract import RowCounts
+from odfd.api.readers import Readers
+from odfd.api.view_refresher import ViewRefresher
 from odfd.control import wire
 from odfd.datasets import reading, row_counts
 from odfd.datasets.catalog import DatasetEntry
@@ -52,6 +54,8 @@ class DatasetViews:
 
     def __init__(self, home: StateDirectory, standing: TrustEvaluator, visibility: Visibility) -> None:
         self._home = home
+        self.readers = Readers(home)
+        self.refresher = ViewRefresher(self)
         self._visibility = visibility
         self._standing = standing
         self._kept: dict[DatasetId, _Kept] = {}
@@ -59,9 +63,10 @@ class DatasetViews:
 
     def all(self) -> list[wire.DatasetView]:
         """Of all datasets, by name. What nothing touched since it was looked at is not looked at again."""
-        return [self.dataset(entry) for entry in self._all_entries()]
+        return [self.dataset(entry) for entry in self.entries()]
 
-    def _all_entries(self) -> Sequence[DatasetEntry]:
+    def entries(self) -> Sequence[DatasetEntry]:
+        """Of all datasets, by name."""
         since, entries = self._entries
         if since < 0 or self._home.database.has_changed(None, since):
             since = self._home.database.writes
@@ -148,7 +153,6 @@ class DatasetViews:
                 f"{catalog.name_of(DatasetId.parse(each.dataset_ref))} ({each.dataset_ref})"
                 for each in (state.set_transform.inputs if state.set_transform else ())
             )
-            entries = catalog.entries()
         return wire.DatasetDetail(
             dataset=self.dataset(entry),
             description=state.set_info.description if state.set_info else None,
@@ -156,7 +160,7 @@ class DatasetViews:
             source=to_builtins(source) if source else None,
             transform=to_builtins(state.set_transform.transform) if state.set_transform else None,
             inputs=inputs,
-            outputs=tuple(other.name for other in entries if self.reads(other.id, entry.id)),
+            outputs=tuple(other.name for other in self.readers.of(entry.id)),
             created_at=instant.render(entry.created_at),
             updated_at=None if state.system_time is None else instant.render(state.system_time),
             rows=self._rows(entry.id),
@@ -189,20 +193,6 @@ class DatasetViews:
             )
             for block in blocks
         ]
-
-    def reads(self, output: DatasetId, source: DatasetId) -> bool:
-        """Whether ``output`` is derived from ``source``."""
-        state = load_state(self._home.chains.chain(output))
-        return state.set_transform is not None and any(
-            each.dataset_ref == str(source) for each in state.set_transform.inputs
-        )
-
-    def own_reader(self, source: DatasetId) -> str | None:
-        """The name of a dataset of this node's own that is derived from ``source``; ``None`` when there is none."""
-        with self._home.catalog() as catalog:
-            entries = catalog.entries()
-        own = (each for each in entries if each.id != source and self._home.keys.has_dataset_key(each.id))
-        return next((each.name for each in own if self.reads(each.id, source)), None)
 
     def _state(self, known: DatasetFacts, found: Reach) -> wire.DatasetState:
         if found.why.rule in (status.value for status in STOPS) or found.why.rule == "fork":

@@ -29,6 +29,7 @@ def assembly_of(parts: NodeParts) -> Assembly:
         Child("mirrors", parts.scheduler.run, restart),
         Child("signers", parts.signers.rounds.run, restart),
         Child("heads", parts.heads.rounds.run, restart),
+        Child("views", parts.views.refresher.rounds.run, restart),
         Child("validator", parts.validator.rounds.run, restart),
         Child("rechecking", parts.rechecking.rounds.run, restart),
         Child("observer", parts.observer.run, restart),

@@ -204,7 +204,7 @@ class NodeParts:
         """What brings datasets of others here, from peers and from where they are published."""
         home, settings, context = self.home, self.settings, self.context
         replication = self.remotes.replication
-        keeping = DataRetention(home.database, home.chains, home.objects, self.views.own_reader)
+        keeping = DataRetention(home.database, home.chains, home.objects, self.views.readers.own)
         limits = object_limits(settings)
         self.evidence_fetcher = EvidenceFetcher(
             replication, self.shelf, home.folder(PARTIAL_EVIDENCE), lambda: self.remotes.reserve

@@ -77,6 +77,13 @@ def test_a_document_that_lies_fails(documents: ModuleType, tmp_path: Path) -> No
 
 
 @pytest.mark.e2e
+@pytest.mark.engine
+@pytest.mark.slow
+def test_the_examples_of_queries_run(play: Callable[..., int], daemon: Path) -> None:
+    assert play(HERE.parents[1] / "docs" / "queries.md", ODFD_SOCKET=str(daemon)) > 10
+
+
+@pytest.mark.e2e
 @pytest.mark.parametrize("document", sorted((HERE / "daemon").glob("*.md")), ids=lambda path: path.stem)
 def test_the_document_runs_with_a_daemon(document: Path, play: Callable[..., int], daemon: Path) -> None:
     assert play(document, ODFD_SOCKET=str(daemon)) > 0

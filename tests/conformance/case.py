@@ -1,6 +1,7 @@
 """What the law is tried on: a text, histories to run it over, and the oracle's own words for what comes out.
 
-``{h}`` in a text is where hidden columns ride along under DuckDB; for Spark it is nothing. A shape whose text DuckDB
+``{h}`` in a text is where hidden columns ride along under DuckDB, ``{r}`` where the number of a ranked row does; for
+Spark both are nothing. A shape whose text DuckDB
 does not speak has a second one. ``lows`` say in plain arithmetic what the engine has to find out from the plan: the
 least output time that a row of each occurrence of an input can touch.
 """
@@ -42,7 +43,7 @@ class Case:
     @property
     def sql(self) -> TransformSql:
         steps = [SqlQueryStep(alias=alias, query=text) for alias, text in (*self.before, ("", self.text))]
-        texts = [step.query.replace("{h}", "") for step in steps]
+        texts = [step.query.replace("{h}", "").replace("{r}", "") for step in steps]
         queries = tuple(
             SqlQueryStep(alias=step.alias or None, query=text) for step, text in zip(steps, texts, strict=True)
         )
@@ -58,8 +59,8 @@ class Case:
     @property
     def dialect(self) -> dict[str, str]:
         """DuckDB's text for each of Spark's."""
-        last = {self.text.replace("{h}", "").strip(): self.duck or self.text}
-        return {**{text.replace("{h}", "").strip(): text for _, text in self.before}, **last}
+        last = {self.text.replace("{h}", "").replace("{r}", "").strip(): self.duck or self.text}
+        return {**{text.replace("{h}", "").replace("{r}", "").strip(): text for _, text in self.before}, **last}
 
     def histories(self, rng: random.Random) -> dict[str, tuple[Any, ...]]:
         return {alias: make(rng) for alias, make in self.inputs.items()}

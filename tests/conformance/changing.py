@@ -10,7 +10,7 @@ from typing import Any
 from conformance import oracles
 from conformance.case import DAYS, Case, Oracle, final_oracle
 from conformance.duck import Duck
-from conformance.histories import DAY, Histories, Said, careless, changes, grows, moves
+from conformance.histories import DAY, Block, Histories, Row, Said, careless, changes, grows, moves
 from conformance.oracles import Expected, Fact, day
 
 
@@ -194,6 +194,42 @@ def _best(rows: Sequence[Fact]) -> dict[Any, list[tuple[Any, ...]]]:
     return {key: sorted(group, key=lambda row: (-row[2], row[0]))[:2] for key, group in groups.items()}
 
 
+def _ranks(rows: Sequence[Fact]) -> dict[Any, list[tuple[Any, ...]]]:
+    groups: dict[Any, list[Fact]] = {}
+    for row in rows:
+        groups.setdefault((row[1],), []).append(row)
+    found = {}
+    for key, group in groups.items():
+        places = {w: place + 1 for place, w in enumerate(sorted({row[2] % 5 for row in group}))}
+        shown = [(row[0], row[1], row[2] % 5, places[row[2] % 5]) for row in group]
+        found[key] = [row for row in shown if row[-1] < 3]
+    return found
+
+
+def _last_of_two(duck: Duck, case: Case, histories: Histories) -> Expected:
+    def tabulate(rows: Sequence[Fact]) -> dict[Any, list[tuple[Any, ...]]]:
+        found: dict[Any, Fact] = {}
+        for row in rows:
+            best = found.get((row[1],))
+            if best is None or (row[0], row[2]) > (best[0], best[2]):
+                found[(row[1],)] = row
+        return {key: [row] for key, row in found.items()}
+
+    def image(row: Row, alias: str) -> Row | None:
+        if alias == "b":
+            return row._replace(v=row.v + 1)
+        return row if row.v % 3 else None
+
+    images = {
+        alias: tuple(
+            Block(tuple(made for row in block.rows if (made := image(row, alias))), block.before, block.after)
+            for block in blocks
+        )
+        for alias, blocks in histories.items()
+    }
+    return oracles.table(images, tabulate, single=False)
+
+
 def _table(tabulate: Any, single: bool = True) -> Oracle:
     return lambda duck, case, histories: oracles.table(histories, tabulate, single)
 
@@ -207,8 +243,8 @@ _GROUPED = "select k, max(event_time) as event_time, sum(v) as s, count(*) as c 
 _BOTH = "(select event_time, k, v{h} from a union all select event_time, k, v{h} from b)"
 _OF_TWO = "select k, max(event_time) as event_time, sum(v) as s, count(*) as c{h} from " + _BOTH + " group by k{h}"
 _TOP = (
-    "select event_time, k, v{h} from (select event_time, k, v{h}, row_number() over "
-    "(partition by k{h} order by v desc, event_time) as n from a) where n <= 2"
+    "select event_time, k, v{h}{r} from (select event_time, k, v{h}{r}, row_number() over "
+    "(partition by k{h} order by v desc, event_time{r}) as n from a) where n <= 2"
 )
 
 
@@ -235,6 +271,22 @@ TABLE = (
     Case("group-changes", _KINDS, {"a": moves}, _table(_kinds), changelogs=("a",)),
     Case("group-careless-changes", _KINDS, {"a": careless}, _table(_kinds), changelogs=("a",)),
     Case("one-of-two-changes", _OF_TWO, {"a": grows, "b": moves}, _table(_sums), changelogs=("b",)),
+    Case("top-of-a-key-that-grows", _TOP, {"a": grows}, _table(_best, single=False)),
+    Case(
+        "last-of-a-key",
+        "select event_time, k, v{h}{r} from (select event_time, k, v{h}{r}, row_number() over (partition by k{h} "
+        "order by event_time desc, v desc{r}) as n from (select event_time, k, v{h}{r} from a where v % 3 <> 0 "
+        "union all select event_time, k, v + 1{h}{r} from b)) where n = 1",
+        {"a": grows, "b": grows},
+        _last_of_two,
+    ),
+    Case(
+        "ranks-of-a-key",
+        "select event_time, k, v % 5 as w, n{h}{r} from (select event_time, k, v{h}{r}, dense_rank() over "
+        "(partition by k{h} order by v % 5) as n from a) where 3 > n",
+        {"a": grows},
+        _table(_ranks, single=False),
+    ),
     Case("top-of-a-key", _TOP, {"a": moves}, _table(_best, single=False), changelogs=("a",)),
     Case(
         "group-by-expression",

@@ -32,7 +32,7 @@ from chain.model.source import SqlQueryStep
 from engines.contract import Vocabulary
 from engines.spark.analysis.monotone import EARLIEST, LATEST
 from engines.spark.incremental import Read
-from engines.spark.plans import HIDDEN, HIDDEN_BEFORE, HIDDEN_OFFSET, HIDDEN_OP, HIDDEN_ROUND, HIDDEN_SOURCE
+from engines.spark.plans import HIDDEN, HIDDEN_BEFORE, HIDDEN_OFFSET, HIDDEN_OP, HIDDEN_ROUND, HIDDEN_ROW, HIDDEN_SOURCE
 from engines.spark.rows import event_times, read_rows
 from engines.spark.spark_types import struct_type
 
@@ -66,10 +66,15 @@ class Duck:
         """Run the last of (alias, text) over those before it and the named tables."""
         self.before_query()
         for alias, table in self._views.items():
-            unseen = [name for name in (*HIDDEN, HIDDEN_ROUND) if name in table.column_names and name not in hidden]
+            unseen = [
+                name
+                for name in (*HIDDEN, HIDDEN_ROUND, HIDDEN_ROW)
+                if name in table.column_names and name not in hidden
+            ]
             self._connection.register(alias, _plain(table.drop_columns(unseen)))
-        told = [self.texts.get(text.strip(), text).replace("{h}", "".join(f", {name}" for name in hidden))
-                for _, text in texts]  # fmt: skip
+        together = "".join(f", {name}" for name in hidden if name != HIDDEN_ROW)
+        row = f", {HIDDEN_ROW}" if HIDDEN_ROW in hidden else ""
+        told = [self.texts.get(text.strip(), text).replace("{h}", together).replace("{r}", row) for _, text in texts]
         steps = [f'"{alias}" as ({text})' for (alias, _), text in zip(texts[:-1], told[:-1], strict=True)]
         last = f"with {', '.join(steps)} select * from ({told[-1]})" if steps else told[-1]
         return _as_sparks(self._connection.sql(last).to_arrow_table())

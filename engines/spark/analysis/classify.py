@@ -173,7 +173,7 @@ def _table(root: Node, walk: Walk, relation: Relation, findings: list[Finding]) 
         findings.extend(core.blocker for core in walk.tables)
     if not findings:
         shape = table_shape(root, walk.shared, walk.tables, relation, walk.paths, walk.temporal)
-        if isinstance(shape, TableShape) and shape.merge is None and _only_grow(walk):
+        if isinstance(shape, TableShape) and shape.merge is None and not shape.first and _only_grow(walk):
             shape = Finding(HISTORY.code, HISTORY.message, HISTORY.replace, walk.tables[0].node)
         if isinstance(shape, TableShape):
             names = tuple(name for name, _ in relation.columns)

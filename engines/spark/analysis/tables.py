@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from engines.spark.analysis.determinism import Finding, computed_exactly
+from engines.spark.analysis.joins import conjuncts
 from engines.spark.analysis.locality import Locality
 from engines.spark.analysis.refusals import MIXED_MODE, NOT_KEY_LOCAL
 from engines.spark.analysis.relation import Relation, source_of
@@ -29,6 +30,8 @@ LISTS: Final = "lists"
 BARE_KEY: Final = "__odf_key"
 BARE_PART: Final = "__odf_part"
 """Keys and aggregates of an aggregation as state, with their numbers."""
+_UPPER: Final = {"LessThan": 1, "LessThanOrEqual": 1, "GreaterThan": -1, "GreaterThanOrEqual": -1, "EqualTo": 1}
+"""Comparisons that can say up to which rank, and which way round their sides stand then."""
 RANKS: Final = frozenset({"RowNumber", "Rank", "DenseRank"})
 
 
@@ -48,6 +51,9 @@ class TableShape:
     """Whether ``merge`` is of the aggregates alone, ``BARE_PART`` and a number each, and the query computes of them.
     How parts of those are merged that are computed exactly, their plan says.
     """
+    first: bool = False
+    """Whether it is the first rows of each key in some order: a row that is none of them never will be, for as long as
+    rows only come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +99,8 @@ def _of_one(
     bare = _bare(core.node) if merge is None and known is None else None
     single = core.node.kind != "Window"
     grouping = _grouping(keys, core.below, paths)
-    return TableShape(selected, single, merge if bare is None else bare, grouping, bare is not None)
+    first = core.node.kind == "Window" and _are_first(above[:-1], core.node)
+    return TableShape(selected, single, merge if bare is None else bare, grouping, bare is not None, first)
 
 
 def _of_several(
@@ -118,6 +125,29 @@ def _of_several(
         return _not_selected(inner)
     known = tuple(dict.fromkeys(name for name in keys if name is not None))
     return TableShape(known, local.unique is not None, None, grouping)
+
+
+def _are_first(above: Sequence[Node], window: Node) -> bool:
+    """Whether nothing but bounds of the one rank decides which rows are shown."""
+    made = window.expressions("windowExpressions")
+    if len(made) != 1 or made[0].kind != "Alias" or made[0].only.kind != "WindowExpression":
+        return False
+    conditions = [part for each in above if each.kind == "Filter"
+                  for whole in each.expressions("condition") for part in conjuncts(whole)]  # fmt: skip
+    return bool(conditions) and all(_bounds(part, made[0].id) for part in conditions)
+
+
+def _bounds(condition: Node, rank: int | None) -> bool:
+    """``rank <= 3``, ``3 >= rank`` and the like; ``rank = 1``."""
+    if len(condition.children) != 2 or condition.kind not in _UPPER:
+        return False
+    sides = condition.children[:: _UPPER[condition.kind]]
+    if condition.kind == "EqualTo" and sides[0].kind == "Literal":
+        sides = sides[::-1]
+    column, number = sides
+    plain = column.kind == "AttributeReference" and column.id == rank and number.type_name == "integer"
+    value = number.fields.get("value") if plain and number.kind == "Literal" else None
+    return value is not None and (condition.kind != "EqualTo" or str(value) == "1")
 
 
 def _not_selected(node: Node) -> Finding:

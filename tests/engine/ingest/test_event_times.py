@@ -25,6 +25,7 @@ DDL = "event_time TIMESTAMP, k STRING"
 NOW = "2010-01-01T12:00:00Z"
 HEAD = "event_time,k\n"
 TIMED = "2009-12-31T00:00:00Z"
+PATTERN = "\"yyyy-MM-dd'T'HH:mm:ssX\""
 
 
 def query(*texts: str) -> TransformSql:
@@ -66,16 +67,16 @@ def test_a_query_that_leaves_a_row_without_time_is_told_by_the_line_of_the_file(
     rows = [f"{TIMED},{number}" for number in range(500)]
     rows[333] = "yesterday,333"
     step = ReadCsv(header=True, ddl_schema=("at STRING, k STRING",))
-    said = query("select try_to_timestamp(at) as event_time, k from input")
+    said = query(f"select try_to_timestamp(at, {PATTERN}) as event_time, k from input")
     text = "\n".join(["at,k", *rows, ""])
     refused(
         dataset(MergeAppend()).ingest([text.replace("yesterday", TIMED), text], step, preprocess=said, fills=False),
         "input-1.csv:335",
         "a row has no event time",
     )
-    grouped = query("select max(try_to_timestamp(at)) as event_time, k from input group by k")
+    grouped = query(f"select max(try_to_timestamp(at, {PATTERN})) as event_time, k from input group by k")
     refused(dataset(MergeAppend()).ingest(text, step, preprocess=grouped, fills=False), "input-1.csv:335")
-    paired = query("select try_to_timestamp(max(at)) as event_time, count(*) as n from input having count(*) > 1")
+    paired = query(f"select try_to_timestamp(max(at), {PATTERN}) as event_time from input having count(*) > 1")
     refused(dataset(MergeAppend()).ingest(text, step, preprocess=paired, fills=False), "input-1.csv", "no event time")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from chain.errors import Refused
 from config import model
 from odfd.api.views import DatasetViews
 from worlds.counted import Questions, questions
@@ -54,6 +55,19 @@ async def test_a_dataset_is_found_by_its_did_without_reading_all_names(world: Wo
     assert not any("WHERE kind = 'dataset' ORDER BY" in each for each in asked), asked
 
 
+async def test_the_first_list_after_a_start_finds_what_was_looked_at_behind_it(
+    world: World, questions: Questions
+) -> None:
+    async with world.running("alice") as node:
+        await fill(node, 10)
+    node = world.node("alice")
+    assert "views" in {child.name for child in node.assembly.workers}
+    await node.parts.views.refresher.refresh()
+    with questions.during() as asked:
+        assert len(node.parts.views.all()) == 10
+    assert asked == []
+
+
 @pytest.mark.slow
 async def test_listing_again_asks_nothing_and_looks_anew_at_what_moved(world: World, questions: Questions) -> None:
     world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
@@ -87,7 +101,10 @@ async def test_views_that_are_kept_are_those_that_a_new_look_gives(world: World)
                 writes = -1
                 while writes != node.home.database.writes:  # the node's own rounds write in between
                     writes = node.home.database.writes
-                    kept, new = views.all(), DatasetViews(node.home, node.parts.standing, node.parts.visibility).all()
+                    kept, new = (
+                        views.all(),
+                        DatasetViews(node.home, node.parts.standing, node.parts.visibility).all(),
+                    )
                 assert kept == new
 
         agree()
@@ -107,3 +124,23 @@ async def test_views_that_are_kept_are_those_that_a_new_look_gives(world: World)
         agree()
         node.parts.reload(model.Settings(policy=model.Policy(use="reproduced")))
         agree()
+
+
+async def test_who_derives_from_a_dataset_is_found_without_a_look_at_all(world: World, questions: Questions) -> None:
+    """By what describes one, deletes one, and lets go of data that a dataset of one's own is derived from."""
+    asked = []
+    for name, count in (("few", 3), ("many", 30)):
+        async with world.running(name) as node:
+            await node.apply(BOTH)
+            await fill(node, count)
+            with pytest.raises(Refused, match="towns derive from cities"):
+                await node.api.datasets.delete("cities")
+        node = world.node(name)
+        with node.home.catalog() as catalog:
+            entry = catalog.resolve("cities")
+        with questions.during() as during:
+            assert node.parts.views.detail(entry).outputs == ("towns",)
+            assert node.parts.views.readers.own(entry.id) == "towns"
+            assert node.parts.views.readers.own(node.dataset("c1")) is None
+        asked.append(len(during))
+    assert asked[1] == asked[0]

@@ -75,6 +75,27 @@ async def test_a_dataset_that_exists_as_something_else(world: Any, worlds: Any) 
         assert alice.size("cities") == 2
 
 
+BARE = """kind: DatasetSnapshot
+version: 1
+content:
+  name: cities
+  kind: Root
+  metadata:
+    - {kind: AddPushSource, sourceName: gate, read: {kind: NdJson}, merge: {kind: Append}}
+"""
+
+
+async def test_a_query_that_cannot_be_judged_yet_says_which_input_lacks_what(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(BARE)
+        second = worlds.DERIVED.replace("name: towns", "name: more").replace("datasetRef: cities", "datasetRef: towns")
+        for text, why in ((worlds.DERIVED, "states no columns"), (second, "derived itself and was never pulled")):
+            (item,) = (await alice.apply(text)).items
+            assert item.action == "created"
+            assert "is not judged yet" in item.warnings[0]
+            assert why in item.warnings[0]
+
+
 async def test_a_dry_run_does_nothing_and_knows_its_own_promises(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
         planned = await alice.apply(worlds.ROOT, worlds.DERIVED, dry_run=True)

@@ -1,0 +1,341 @@
+"""The table of functions is the registry of the pinned Spark, and each accepted row gives the same everywhere.
+
+Each accepted function of a row, or of a frame of a window, is called with each type that its row names, over values at
+the edges of those types: as rows come, in other orders and partitions, in two slices, compiled and interpreted, under
+another locale and zone of the JVM, and as recorded on another day by another process. Values are compared by what they
+show, bit for bit. ``ODF_SOAK`` calls all combinations of types; ``ODF_RECORD`` writes the recorded digests anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import random
+import re
+from pathlib import Path
+from types import MappingProxyType
+
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql.types import YearMonthIntervalType
+
+from chain.errors import Invalid
+from engines.spark.analysis.functions import FUNCTIONS, TABLE_FUNCTIONS
+from engines.spark.exact import complete_plan
+from engines.spark.parsing import analysed, parsed
+from engines.spark.plans import frame_of, items
+
+pytestmark = pytest.mark.engine
+SOAK = "ODF_SOAK" in os.environ
+RECORDED = Path(__file__).parents[2] / "golden" / "functions.json"
+TYPES = {
+    "boolean": ("boolean", "true false true false"),
+    "tinyint": ("tinyint", "1 127 -128 0"),
+    "smallint": ("smallint", "2 32767 -32768 0"),
+    "int": ("int", "1 3 -2 7"),
+    "bigint": ("bigint", "4 9223372036854775807 -9223372036854775808 0"),
+    "float": ("float", "0.5 -0.0 NaN Infinity 1e-40 -3.25"),
+    "double": ("double", "0.1 -0.0 NaN -Infinity 1e300 5e-324 1e16 -7.5"),
+    "decimal": ("decimal(20,2)", "1.10 999999999999999999.99 -999999999999999999.99 0.00 -0.01"),
+    "text": ("string", "2024|a|İstanbul ı ß|{\"a\": 1}|2024-02-29|12:34|h\u00e9llo 😀 w|http://x.y/p?q=1|-1.5|e\u0301|"),
+    "binary": ("string", "a|\u00ff😀||\u0000"),
+    "date": ("date", "2024-02-29 0001-01-01 9999-12-31 1970-01-01 1582-10-04"),
+    "timestamp": ("timestamp", "1970-01-01 00:01:00|2024-03-31 01:30:00|0001-01-01|1969-12-31 23:59:59.999999"),
+    "local": ("timestamp_ntz", "2024-03-31T01:30:00|0001-01-01T00:00:00|9999-12-31T23:59:59.999999"),
+    "days": ("interval day to second", "INTERVAL '1 02:03:04.5' DAY TO SECOND|INTERVAL '-1 00:00:00' DAY TO SECOND"),
+    "months": ("interval year to month", "INTERVAL '1-2' YEAR TO MONTH|INTERVAL '-0-1' YEAR TO MONTH"),
+    "ints": ("array<int>", "array(3, 1, 2)|array()|array(1, null, 1)"),
+    "texts": ("array<string>", "array('b', 'a', 'İ')|array()|array('', null, 'a')"),
+    "doubles": ("array<double>", "array(0.5D, double('NaN'))|array(-0.0D, 0.0D, null)|array()"),
+    "map": ("map<string,int>", "map('b', 1, 'a', null)|map()|map('', 2)"),
+    "struct": ("struct<a:int,b:string>", "named_struct('a', 1, 'b', 'İ')|named_struct('a', null, 'b', '')"),
+}  # fmt: skip
+"""Of each type its name in SQL and values at its edges."""
+SETS = {
+    "any": tuple(TYPES), "number": ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal"),
+    "whole": ("tinyint", "smallint", "int", "bigint"),
+}  # fmt: skip
+NAMED = re.compile(rf"\b({'|'.join((*TYPES, *SETS))})\b(?!\()")
+ROWS = 12
+PINNED = {
+    "lower(`text`)", "lcase(`text`)",
+    "time_bucket(INTERVAL '1' MONTH, `timestamp`, TIMESTAMP '2024-06-15 09:00:00')",
+}  # fmt: skip
+"""Calls that ask the JVM for its locale or its zone, which the engine pins where it starts one."""
+FAILING = "calls that fail at the edges"
+ALL, FEWER = "true", ("id = 0", "id = 4")
+"""Rows: all, the one of ordinary values, the one of nulls."""
+INFIX = {*"+ - * / % & | ^ << >> >>> = == <=> < <= > >= and or div like ilike rlike regexp".split()}  # noqa: SIM905
+PREFIX = {"~", "!", "not"}
+WINDOWED = ("window", "session_window", "window_time", "grouping", "grouping_id")
+GENERATORS = ("explode", "explode_outer", "posexplode", "posexplode_outer", "inline", "inline_outer", "stack")
+
+
+def value(name, row):
+    """SQL of one value; each third is null, the first never."""
+    kind, listed = TYPES[name]
+    values = listed.split("|") if "|" in listed else listed.split(" ")
+    text = values[row % len(values)]
+    if row % 5 == 4:
+        return f"cast(null as {kind if name != 'binary' else 'binary'})"
+    if name == "binary":
+        return f"encode({quoted(text)}, 'UTF-8')"
+    return f"cast({text if '(' in text or 'INTERVAL' in text else quoted(text)} as {kind})"
+
+
+def quoted(text):
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def arguments(signature):
+    """Top-level arguments of a signature."""
+    found, depth, quote, start = [], 0, "", 0
+    for at, mark in enumerate(signature):
+        if quote:
+            quote = "" if mark == quote and signature[at - 1] != "\\" else quote
+        elif mark in "'\"":
+            quote = mark
+        elif mark in "([":
+            depth += 1
+        elif mark in ")]":
+            depth -= 1
+        elif mark == "," and not depth:
+            found.append(signature[start:at].strip())
+            start = at + 1
+    return [*found, signature[start:].strip()]
+
+
+def types_of(part):
+    """The types that a part of a signature stands for; none if it is SQL."""
+    words = part.split("|")
+    if all(word in TYPES or word in SETS for word in words):
+        return [kind for word in words for kind in SETS.get(word, (word,))]
+    return []
+
+
+def concrete(signature):
+    """Arguments in SQL, one list for each choice of types: all of each argument's come up."""
+    body, _, repeated = signature.partition(" for ")
+    parts = [] if body == "()" else arguments(body)
+    of_t = types_of(repeated)
+    choices = [of_t if part == "T" else types_of(part) for part in parts]
+    longest = max((len(each) for each in choices), default=0) or 1
+    number = longest if SOAK else min(longest, 5)
+    for step in range(number):
+        at = step * longest // number
+        made = []
+        for place, (part, kinds) in enumerate(zip(parts, choices, strict=True)):
+            if kinds:
+                made.append(f"`{kinds[at % len(kinds) if part == 'T' else (at + place) % len(kinds)]}`")
+            else:
+                made.append(with_columns(part, at))
+        yield made
+
+
+def with_columns(part, at):
+    """SQL in which columns stand for names of types, but within quotes."""
+    pieces = re.split(r"('(?:[^'\\\\]|\\\\.)*')", part)
+
+    def column(found):
+        kinds = SETS.get(found[1], (found[1],))
+        return f"`{kinds[at % len(kinds)]}`"
+
+    pieces[::2] = [NAMED.sub(column, piece) for piece in pieces[::2]]
+    return "".join(pieces)
+
+
+def call(name, given):
+    if name in INFIX:
+        return f"({given[0]} {name} {given[1]})"
+    if name in PREFIX:
+        return f"({name} {given[0]})"
+    if name == "between":
+        return f"({given[0]} between {given[1]} and {given[2]})"
+    if name == "in":
+        return f"({given[0]} in ({', '.join(given[1:])}))"
+    if name == "when":
+        return f"case when {given[0]} then {given[1]} end"
+    if given and " within group " in given[0]:
+        return f"{name}({given[0].replace(' within', ') within')}"
+    return f"{name}({', '.join(given)})"
+
+
+def calls(depends):
+    """(name, call) of all accepted functions of a kind."""
+    return [
+        (row.name, call(row.name, given))
+        for row in FUNCTIONS.values()
+        if row.depends in depends and row.name not in (*WINDOWED, *GENERATORS)
+        for signature in row.arguments
+        for given in concrete(signature)
+    ]
+
+
+@pytest.fixture(scope="module")
+def spark(spark_root):
+    return spark_root.newSession()
+
+
+def shown(scalar):
+    """A value, bit for bit: of any year, and with the sign of zero."""
+    if not scalar.is_valid:
+        return None
+    if isinstance(scalar, pa.TimestampScalar | pa.Date32Scalar | pa.DurationScalar):
+        return scalar.value
+    if isinstance(scalar, pa.ListScalar):  # maps are lists of entries
+        return [shown(each) for each in scalar.values]
+    if isinstance(scalar, pa.StructScalar):
+        return [shown(each) for each in scalar.values()]
+    return scalar.as_py()
+
+
+class Layout:
+    """The sample rows, stored in an order and spread over tasks, and how Spark computes."""
+
+    def __init__(self, spark, folder, order, tasks, compiled=False):
+        self.spark, self.tasks, self.compiled = spark, tasks, compiled
+        self.path = str(folder / f"{tasks}-{compiled}")
+        rows = ",\n".join(f"({row}, {row % 3}, {', '.join(value(kind, row) for kind in TYPES)})" for row in order)
+        columns = ", ".join(f"`{kind}`" for kind in TYPES)
+        spark.sql(f"select * from values {rows} as t(id, g, {columns})").coalesce(1).write.parquet(self.path)
+
+    def run(self, sql, where="true"):
+        """Of each column its values as they show themselves."""
+        self.spark.conf.set("spark.sql.codegen.wholeStage", str(self.compiled).lower())
+        self.spark.conf.set("spark.sql.codegen.factoryMode", "CODEGEN_ONLY" if self.compiled else "NO_CODEGEN")
+        frame = self.spark.read.parquet(self.path).where(where)
+        (frame.repartition(self.tasks) if self.tasks > 1 else frame).createOrReplaceTempView("samples")
+        plan = complete_plan(self.spark, analysed(self.spark, parsed(self.spark, sql)))
+        frame = frame_of(self.spark, plan)
+        months = [field.name for field in frame.schema if isinstance(field.dataType, YearMonthIntervalType)]
+        table = frame.withColumns({name: frame[name].cast("string") for name in months}).toArrow()
+        return {name: [repr(shown(each)) for each in table[name]] for name in table.column_names}
+
+
+@pytest.fixture(scope="module")
+def layouts(spark, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("samples")
+    rows = list(range(ROWS))
+    plain, compiled = Layout(spark, folder, rows, 1), Layout(spark, folder, rows[::-1], 2, compiled=True)
+    orders = [Layout(spark, folder, random.Random(seed).sample(rows, ROWS), 2 + seed) for seed in range(6 * SOAK + 1)]
+    return plain, [*orders, compiled]
+
+
+def batches(made, size=150):
+    return [made[at : at + size] for at in range(0, len(made), size)]
+
+
+def listed(batch):
+    return ", ".join(f"{sql} as c{number}" for number, (_, sql) in enumerate(batch))
+
+
+def elsewhere(plain, others, query, where, row_by_row=True):
+    """What a query gives, and the columns that gave something else elsewhere, and in two slices."""
+    found = plain.run(query, where)
+    with other_machine(plain.spark):
+        wrong = {name for other in others for name, values in other.run(query, where).items() if values != found[name]}
+    if not row_by_row:
+        return found, wrong, set()
+    halves = [plain.run(query, f"{where} and id {sign} {ROWS // 2}") for sign in ("<", ">=")]
+    sliced = {name for name in found if halves[0][name] + halves[1][name] != found[name]}
+    return found, wrong, sliced
+
+
+@contextlib.contextmanager
+def other_machine(spark):
+    """A JVM somewhere else: its defaults are not those that the engine is started with."""
+    java = spark._jvm.java.util
+    zone, locale = java.TimeZone.getDefault(), java.Locale.getDefault()
+    java.TimeZone.setDefault(java.TimeZone.getTimeZone("Pacific/Chatham"))
+    java.Locale.setDefault(java.Locale.forLanguageTag("tr-TR"))
+    try:
+        yield
+    finally:
+        java.TimeZone.setDefault(zone)
+        java.Locale.setDefault(locale)
+
+
+def test_the_table_is_the_registry_of_the_pinned_spark(spark):
+    state = spark._jsparkSession.sessionState()
+    for registry, table in (
+        (state.functionRegistry(), FUNCTIONS), (state.tableFunctionRegistry(), TABLE_FUNCTIONS)
+    ):  # fmt: skip
+        known = {each.funcName() for each in items(registry.listFunction().toSeq())}
+        assert known - set(table) == set(), "a function of Spark without a row: it is refused until it has one"
+        assert set(table) - known == set(), "a row without a function"
+
+
+def test_a_function_without_a_row_runs_nowhere(spark, monkeypatch):
+    monkeypatch.setattr("engines.spark.analysis.parsed.FUNCTIONS", {k: v for k, v in FUNCTIONS.items() if k != "upper"})
+    with pytest.raises(Invalid) as refused:
+        parsed(spark, "select upper('a') as new_in_the_next_spark")
+    assert refused.value.rule == "unknown-function"
+
+
+def test_each_function_of_a_row_gives_the_same_everywhere(layouts):
+    plain, others = layouts
+    made = calls({"arguments"})
+    shown_by = {}
+    wrong = set()
+    rows = rows_of(made, [plain, others[-1]])
+    for where in (ALL, *FEWER):
+        for batch in batches([each for each in made if rows.get(each[1], ALL) == where]):
+            query = f"select id, {listed(batch)} from samples order by id"
+            found, differing, sliced = elsewhere(plain, others, query, where)
+            wrong |= {batch[int(name[1:])][1] for name in differing | sliced if name != "id"}
+            shown_by.update({sql: found[f"c{number}"] for number, (_, sql) in enumerate(batch)})
+    assert wrong - PINNED == set()
+    as_recorded({name: [shown_by[sql] for other, sql in made if other == name] for name, _ in made})
+
+
+def rows_of(made, layouts):
+    """Of calls that fail for some of the values, by overflow or as no number, the rows that they are tried with."""
+    if "ODF_RECORD" not in os.environ and not SOAK:
+        return json.loads(RECORDED.read_text())[FAILING]
+    found = {}
+    for where, fewer in zip((ALL, *FEWER), FEWER, strict=False):
+        now = [each for each in made if found.get(each[1], ALL) == where]
+        found |= {
+            sql: fewer for batch in batches(now) for layout in layouts for sql in failing_of(layout, batch, where)
+        }
+    as_recorded({}, {FAILING: found})
+    return found
+
+
+def failing_of(layout, batch, where):
+    try:
+        layout.run(f"select id, {listed(batch)} from samples order by id", where)
+    except (PySparkException, Py4JJavaError):
+        half = len(batch) // 2
+        if half:
+            return [*failing_of(layout, batch[:half], where), *failing_of(layout, batch[half:], where)]
+        return [batch[0][1]]
+    return []
+
+
+def test_each_function_of_a_frame_gives_the_same_everywhere(layouts):
+    plain, others = layouts
+    made = [(name, f"{sql} over (partition by g order by id)") for name, sql in calls({"frame"})]
+    found, differing, _ = elsewhere(
+        plain, others, f"select id, {listed(made)} from samples order by id", "true", row_by_row=False
+    )
+    assert not {made[int(name[1:])][1] for name in differing}
+    as_recorded({name: [found[f"c{n}"] for n, (other, _) in enumerate(made) if other == name] for name, _ in made})
+
+
+def as_recorded(values, more=MappingProxyType({})):
+    """Holds what was seen to what another process saw on another day."""
+    if SOAK:
+        return
+    digests = {
+        name: hashlib.sha256("\n".join(map(str, each)).encode()).hexdigest()[:16] for name, each in values.items()
+    }
+    recorded = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
+    if "ODF_RECORD" in os.environ:
+        RECORDED.write_text(json.dumps(recorded | digests | more, indent=0, sort_keys=True, ensure_ascii=False) + "\n")
+    else:
+        assert {name: digest for name, digest in digests.items() if recorded.get(name) != digest} == {}
