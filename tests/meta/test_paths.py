@@ -1,0 +1,89 @@
+"""What the documents for contributors name exists: a path, a module, and what a dotted name finds in its module."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TREE = Path(__file__).parents[2]
+DOCUMENTS = ("ARCHITECTURE.md", "CONTRIBUTING.md")
+ROOTS = "config|chain|engines|p2p|odfd|demo|bench|docs|tests|requirements|systemd|bin"
+QUOTED = re.compile(r"`([^`\n]+)`")
+LINKED = re.compile(r"\]\(([^)#:\s]+)")
+PATH = re.compile(rf"^(?:{ROOTS})/[\w./{{}},-]*$|^[\w-]+\.(?:md|toml)$")
+DOTTED = re.compile(r"^(?:config|chain|engines|p2p|odfd)(?:\.\w+)+$")
+IN_A_COMMAND = re.compile(r"(?:^|[\s=])(tests/[\w./-]+)")
+
+
+def expanded(path: str) -> Iterator[str]:
+    """``a/{b,c}`` is ``a/b`` and ``a/c``."""
+    parts = re.split(r"\{([^}]*)\}", path)
+    choices = [part.split(",") if number % 2 else [part] for number, part in enumerate(parts)]
+    yield from ("".join(chosen) for chosen in itertools.product(*choices))
+
+
+def exists(path: str) -> bool:
+    """As a file, a folder, or a module without its ending."""
+    return (TREE / path).exists() or (TREE / f"{path}.py").is_file()
+
+
+def defines(name: str) -> bool:
+    """Whether a dotted name is a module, or what a module defines or imports at its top."""
+    path, last = name.rsplit(".", 1)
+    if exists(name.replace(".", "/")):
+        return True
+    module = TREE / path.replace(".", "/")
+    module = module / "__init__.py" if module.is_dir() else module.with_suffix(".py")
+    if not module.is_file():
+        return False
+    found = {
+        getattr(each, "name", None) or getattr(each, "asname", None) or getattr(each, "id", None)
+        for node in ast.parse(module.read_text()).body
+        for each in (node, *getattr(node, "targets", ()), getattr(node, "target", None), *getattr(node, "names", ()))
+    }
+    return last in found
+
+
+def named(text: str) -> Iterator[str]:
+    for quoted in QUOTED.findall(text):
+        if PATH.match(quoted):
+            yield from expanded(quoted)
+        elif DOTTED.match(quoted):
+            yield quoted
+        else:
+            yield from IN_A_COMMAND.findall(quoted)
+    yield from LINKED.findall(text)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_what_a_document_names_exists(document: str) -> None:
+    names = sorted(set(named((TREE / document).read_text())))
+    assert len(names) > 25, "the test no longer finds what it is about"
+    gone = [name for name in names if not (defines(name) if DOTTED.match(name) else exists(name))]
+    assert not gone, f"{document} names what is not there: {gone}"
+
+
+@pytest.mark.parametrize(
+    ("name", "there"),
+    [
+        ("chain.instant.Instant", True),
+        ("chain.store.base.Snapshot", True),
+        ("chain.store.base", True),
+        ("chain.store.base.Gone", False),
+        ("chain.gone.Snapshot", False),
+    ],
+)
+def test_a_dotted_name_is_looked_up(name: str, there: bool) -> None:
+    assert defines(name) is there
+
+
+def test_what_is_named_is_found_in_the_text() -> None:
+    text = (
+        "`odfd/{api,node}` and `chain/state`, `make test T=tests/meta/x.py`; see [here](docs/rules.md#a), `--limit a/b`"
+    )
+    assert list(named(text)) == ["odfd/api", "odfd/node", "chain/state", "tests/meta/x.py", "docs/rules.md"]
