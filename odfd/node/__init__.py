@@ -1,1 +1,1 @@
-"""Puts a node together: makes every part, joins them, and lists what must run."""
+"""Assembles a node: makes every part, connects the parts, and lists the tasks that must run."""

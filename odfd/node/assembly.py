@@ -1,4 +1,4 @@
-"""A node that can be run: its parts, what may be asked of it, and what must run, in the order in which it starts."""
+"""Opens a node from its settings: makes its parts, its API, and the list of tasks to run, in start order."""
 
 from __future__ import annotations
 

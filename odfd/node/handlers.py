@@ -1,4 +1,4 @@
-"""What ``odfctl`` may ask of a node: each service with the parts that it stands on.
+"""Makes the services behind the control API: gives each service the parts of the node that it needs.
 
 ``odfd.node.parts`` makes the parts, ``odfd.node.assembly`` says which of them run.
 """

@@ -1,6 +1,6 @@
-"""Makes the parts of a node, joins them to each other, and routes what is new to the parts that it concerns.
+"""Makes the parts of a node, connects them, and routes each new statement to the parts that it concerns.
 
-The one place that knows every package. It makes things and hands them on; what they do is theirs.
+It is the only module that imports every package. It makes parts and passes them on; it has no logic of theirs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What runs again what others published, joined to a node: the validator, the re-check of evidence, the observer."""
+"""Makes the parts of a node that check others' work: the validator, the re-check of evidence, and the observer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cosignatures, joined to a node: those that it makes of others' datasets, and those that it asks for of its own."""
+"""Makes the parts of a node that cosign others' datasets and that request cosignatures of its own."""
 
 from __future__ import annotations
 
