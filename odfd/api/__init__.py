@@ -1,1 +1,1 @@
-"""The operations behind the control API: each implements a port of ``odfd.control.ports``."""
+"""Implements the operations of the control API: each service implements a port of ``odfd.control.ports``."""

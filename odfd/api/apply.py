@@ -1,4 +1,4 @@
-"""Apply: manifests in, a table of created, updated and unchanged out.
+"""Applies manifests: creates and updates datasets, and reports which were created, updated or left unchanged.
 
 Manifests are read and every mistake told before anything is touched. Then each snapshot becomes one commit of its own,
 inputs before what derives from them; a refused one is an item of the result and harms no other. A transform is shown to

@@ -1,7 +1,7 @@
-"""The port ``Authority``: who may sign for a dataset, and changing that with keys that need not be on this node.
+"""Implements ``AuthorityPort``: shows who may sign for a dataset, and changes it with keys that may be kept elsewhere.
 
-Secrets come in never and leave only once, when a person takes a dataset's key offline. A new version holds here before
-it is announced, and the head that goes with it is signed at once.
+No secret is ever received; one is given out only when a person takes a dataset's key offline. A new version holds here
+before it is announced, and the head that goes with it is signed at once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from odfd.trust.signing.owner_commit import OwnerCommitter
 
 
 class AuthorityService:
-    """See the module. ``announce`` is told of each new version."""
+    """The authorities of a node's datasets, as the API shows and changes them. ``announce`` is told of new versions."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What the doctor says of the clock: whether it jumped, and which datasets of ours a wrong one has marked.
+"""Checks the clock for the doctor: whether it jumped, and which of our datasets hold times from a wrong clock.
 
 Of each dataset one or two blocks are read; more, by halves, of those that are marked. Synchronous.
 """
@@ -27,7 +27,10 @@ _DATA: Final = ("AddData", "ExecuteTransform")
 
 
 class ClockProbe:
-    """See the module. ``ahead``: how far the clock was set ahead since the node began, as ``JumpWatch`` tells it."""
+    """The doctor's probe of the clock and of the times that our datasets hold.
+
+    ``ahead``: how far the clock was set ahead since the node began, as ``JumpWatch`` tells it.
+    """
 
     def __init__(
         self, home: StateDirectory, now: Callable[[], Instant], ahead: Callable[[Instant | None], int]

@@ -1,4 +1,4 @@
-"""``correct``: a row of a ledger given other values by hand, or taken back."""
+"""Corrects a row of a ledger by hand: gives it other values, or retracts it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from odfd.state.directory import StateDirectory
 
 
 class Correcting:
-    """See the module."""
+    """The part of the ingest service that corrects rows, each request as a task."""
 
     def __init__(self, home: StateDirectory, deps: IngestDependencies, events: EventLog) -> None:
         self._home = home

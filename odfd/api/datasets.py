@@ -1,4 +1,4 @@
-"""The port ``Datasets``: what is here, block by block and row by row, and its removal."""
+"""Implements ``DatasetsPort``: lists, shows, renames and removes datasets, and reads their blocks and rows."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class RemoteState(NamedTuple):
 
 
 class DatasetService:
-    """See the module."""
+    """The API service for the datasets of a node."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What the doctor looks at in the state directory: disk, database, ledger, keys, heads, and damage that is known.
+"""Probes the state directory for ``odfctl doctor``: disk, database, ledger, keys, heads, and known damage.
 
 ``quick`` costs little however much is kept. ``deep`` reads all of the database: every page and index, every seal, every
 link of the ledger and every reference; blocks and objects are ``odfctl verify``'s. Synchronous; a probe that meets a
@@ -37,7 +37,10 @@ _REPAIR: Final = "odfctl pull {} --repair mends what it can, from peers too"
 
 
 class Doctor:
-    """See the module. ``troubles`` tells which heads could not be signed, and why; ``clock`` is a probe of its own."""
+    """The probes of one state directory.
+
+    ``troubles`` tells which heads could not be signed, and why; ``clock`` is a probe of its own.
+    """
 
     def __init__(
         self,

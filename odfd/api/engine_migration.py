@@ -1,4 +1,4 @@
-"""Another engine for a dataset: proven over its whole history to give the same answers, then recorded.
+"""Moves a dataset to another engine: proves that the engine gives the same history, then records its digest.
 
 Every recorded transaction is re-run from the first one on by this node's engine. If all are the same, the owner's node
 declares the transform anew with that engine's digest: a signed block, which mirrors get like any other. From then on
@@ -34,7 +34,7 @@ from odfd.trust.signing.owner_commit import OwnerCommitter
 
 
 class EngineMigrationService:
-    """See the module."""
+    """The API service that proves and records engines, each request as a task."""
 
     def __init__(
         self,

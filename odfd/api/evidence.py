@@ -1,4 +1,4 @@
-"""Evidence that is kept here, by its id: bundles of mismatches, and proofs; and bundles that peers keep, fetched."""
+"""Finds evidence by its id: bundles and proofs kept here, and bundles fetched from peers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LISTED: Final = "odfctl trust show REF lists what is kept"
 
 
 class EvidenceService:
-    """See the module."""
+    """The evidence that a node keeps or can fetch."""
 
     def __init__(self, home: StateDirectory, shelf: BundleStore, fetcher: EvidenceFetcher, board: TaskBoard) -> None:
         self._home = home

@@ -1,4 +1,4 @@
-"""The port ``Rewriting``: reset, compaction and metadata alone, of datasets that this node publishes.
+"""Implements ``HistoryRewritePort``: resets and compacts datasets that this node publishes, or keeps metadata alone.
 
 The epoch is drafted and signed first, then slices are merged, then epoch and history change in one transaction (see
 ``odfd.trust.ledger.history_rewrite`` for what a crash leaves). Nobody ingests, derives or mirrors into the dataset
@@ -51,7 +51,7 @@ _TASK: Final = {"reset": "reset", "compact": "compact", "keep-metadata": "compac
 
 
 class HistoryRewriteService:
-    """See the module."""
+    """The API service that rewrites published datasets, each request as a task."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""How many peers hold each dataset: the one meaning of ``peers`` in every table and answer about datasets."""
+"""Counts the peers that hold each dataset: the number shown as ``peers`` in every table and answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Datasets carried whole: to and from places in the ODF layout."""
+"""Imports and exports whole datasets: from and to directories and remote places in the ODF layout."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Work = Callable[[Report], Awaitable[wire.TransferResult]]
 
 
 class ImportExport:
-    """See the module."""
+    """The import and export of a node, which also settles imports that a crash cut off."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The port ``Flow``: data in (push, pull, import) and out (export).
+"""Implements ``IngestPullPort``: brings data into datasets (ingest, correct, pull, import) and exports them.
 
 ``pull`` brings a dataset up to date in the way that is its own: a mirror syncs, a root polls its source, a derivative
 runs its transform after its inputs. One dataset failing harms no other; its fault is an item of the result.
@@ -78,7 +78,7 @@ class IngestPullParts(NamedTuple):
 
 
 class IngestPullService:
-    """See the module."""
+    """The API service for ingests, pulls, imports and exports, each request as a task."""
 
     def __init__(
         self,

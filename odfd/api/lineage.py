@@ -1,4 +1,4 @@
-"""The port ``Lineage``: which dataset is made of which, and questions about single records (``tracing``)."""
+"""Implements ``LineagePort``: traces datasets and records (``lineage_query``) to what they were made of."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MAX_GRAPH: Final = 10_000
 
 
 class LineageService:
-    """See the module. ``fresh_id`` names questions to engines."""
+    """The API service for lineage; questions about records are tasks. ``fresh_id`` names questions to engines."""
 
     def __init__(
         self, home: StateDirectory, deps: TransformDependencies, board: TaskBoard, fresh_id: Callable[[], str]

@@ -1,4 +1,4 @@
-"""One question about a record, on its way through datasets down to where the first of what it is made of was ingested.
+"""Traces one record through datasets back to the first ingested records that it is made of.
 
 Breadth first, each record once; records of one transaction are one question to the engine. What cannot be followed
 (an input that is not held, data that is not, a query that does not give the record) is said at its place, and the rest

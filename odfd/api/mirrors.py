@@ -1,4 +1,4 @@
-"""The ports ``Mirrors``, ``Networks`` and ``Peers``: what is wished of others, and who they are."""
+"""Implements ``MirrorsPort``, ``NetworksPort`` and ``PeersPort``: manages mirrors, joins networks, and shows peers."""
 
 from __future__ import annotations
 

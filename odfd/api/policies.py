@@ -1,7 +1,8 @@
-"""The port ``Policies``: what is asked for here, and what a network asks, signed by its key and accepted by a person.
+"""Implements ``PoliciesPort``: shows this node's policy, publishes a network's policy, and accepts a published one.
 
-What tightens holds as soon as it is heard (``odfd.trust.policy.policy_merge``); what loosens waits here for a person's
-word, which is kept as a resource and decided in the ledger. The network's key is a node's key: the node that publishes.
+What tightens holds as soon as it is received (``odfd.trust.policy.policy_merge``); what loosens waits for a person's
+decision, which is kept as a resource and entered in the ledger. The network's key is a node's key: the node that
+publishes.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from odfd.trust.policy.policy_merge import accepted, check_rules, waiting
 
 
 class PolicyService:
-    """See the module."""
+    """The API service for the policies of a node and its network."""
 
     def __init__(
         self,

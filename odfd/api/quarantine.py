@@ -1,4 +1,4 @@
-"""The datasets that take records that others could not read: found by whose records they are, made on first use.
+"""Finds or makes the quarantine datasets: those that take the records which other datasets could not read.
 
 Which is whose is a resource of this node, so that both may be renamed. A new one is called as the dataset it is of,
 with ``.quarantine`` behind it; it is a dataset as any other, private until it is published. It outlives the other one.

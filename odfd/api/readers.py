@@ -1,4 +1,4 @@
-"""Which datasets are derived from which, without a look at those that have no transform.
+"""Finds the datasets that are derived from a dataset, without reading datasets that have no transform.
 
 Called from worker threads. Holds what each transform reads, as long as nothing writes to its chain.
 """
@@ -24,7 +24,7 @@ class _Kept(NamedTuple):
 
 
 class Readers:
-    """See the module."""
+    """An index of the derived datasets of a node by their inputs."""
 
     def __init__(self, home: StateDirectory) -> None:
         self._home = home

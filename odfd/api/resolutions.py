@@ -1,4 +1,4 @@
-"""The port ``Resolving``: a person decides what no rule can, of a history that forks, is refuted, or gives up blocks.
+"""Implements ``ResolutionsPort``: carries out a person's decision on a fork, a refuted history or given-up blocks.
 
 A decision is one entry of the ledger, with the hash of the policy and the statements that it rests on, and holds on
 this node alone. Where it means another history than the one here, that one is given up from the place where they part,
@@ -106,7 +106,10 @@ def _number_of(chain: ChainReader, name: Multihash) -> int | None:
 
 
 class ResolutionService:
-    """See the module. ``changed`` is told of every dataset that was decided on."""
+    """The API service that carries out decisions of a person.
+
+    ``changed`` is told of every dataset that was decided on.
+    """
 
     def __init__(
         self,

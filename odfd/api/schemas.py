@@ -1,4 +1,4 @@
-"""The schema that a dataset has, or will have once its first data comes.
+"""Determines the schema that a dataset has, or will have once its first data comes.
 
 A transform can be checked before there is data to run it on: a root dataset's first slice will have the columns that
 its source reads and its preprocessing makes, and the engine tells those.

@@ -1,4 +1,4 @@
-"""The site of a node, and its port ``Shelf``: datasets by the names they have here, as far as policy passes them on."""
+"""Gives the node's HTTP site its datasets, by their local names and as far as policy permits (``SiteLibrary``)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from odfd.state.directory import StateDirectory
 
 
 class NodeSiteLibrary:
-    """See the module. ``library`` applies the policy, and hashes what leaves."""
+    """The library of a site, over the store of one node. ``library`` applies the policy, and hashes what leaves."""
 
     def __init__(self, home: StateDirectory, library: ServingLibrary, visibility: Visibility) -> None:
         self._home = home

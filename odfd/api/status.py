@@ -1,4 +1,4 @@
-"""The port ``About``: status, and the doctor, who tries what the node stands on (``doctor``)."""
+"""Implements ``StatusPort``: reports the status of the node and its engines, and runs the doctor (``doctor``)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class RunningParts(NamedTuple):
 
 
 class StatusService:
-    """See the module."""
+    """The API service for the status of a node."""
 
     def __init__(
         self,

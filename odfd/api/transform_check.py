@@ -1,4 +1,4 @@
-"""A transform shown to the engine with the schemas its inputs have or will have."""
+"""Checks a transform before it is recorded: asks the engine to analyse it with the schemas of its inputs."""
 
 from __future__ import annotations
 

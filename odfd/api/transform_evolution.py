@@ -1,4 +1,4 @@
-"""Another transform for a dataset that has rows: shown to the engine before it stands in the chain.
+"""Checks a new transform for a dataset that has rows: asks the engine whether it can go on, before it is recorded.
 
 What cannot go on where the old query stopped is refused when it is applied, with the way to derive anew. Decides
 nothing that the next transaction would not decide in the same way.

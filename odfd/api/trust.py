@@ -1,4 +1,4 @@
-"""The port ``Trust``: how far a dataset may be relied on, who said so, and whose word counts here."""
+"""Implements ``TrustPort``: shows how far a dataset may be relied on and why, and manages the list of validators."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ class HeadState(NamedTuple):
 
 
 class TrustService:
-    """See the module. ``changed`` is told when the policy changes."""
+    """The API service for trust, evidence and validators.
+
+    ``changed`` is told when the policy changes.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The port ``VerificationResult``: how deep this node checks, now, by itself."""
+"""Implements ``VerificationPort``: verifies datasets of this node on request, at the level that the request names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from odfd.verify.report import Level, Progress, VerificationRequest, Verificatio
 
 
 class VerificationService:
-    """See the module."""
+    """The API service that verifies datasets, each request as a task."""
 
     def __init__(
         self,

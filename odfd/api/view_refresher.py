@@ -1,7 +1,7 @@
-"""Looks at all datasets behind the start, one at a time, so that whoever lists them first waits for none of it.
+"""Computes the views of all datasets in the background after the start, so that the first listing does not wait.
 
-What a view shows is kept by ``Views`` until something changes; this asks for each once, and again after what time alone
-changes. Alive while its ``rounds`` are. A list that comes while a round is under way looks at the rest itself.
+``DatasetViews`` keeps what a view shows until something changes; this asks for each once, and again after what time
+alone changes. Alive while its ``rounds`` are. A list that comes while a round is under way looks at the rest itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Views(Protocol):
 
 
 class ViewRefresher:
-    """See the module."""
+    """A background refresh of the views of one node."""
 
     def __init__(self, views: Views) -> None:
         self._views = views

@@ -1,4 +1,4 @@
-"""Datasets as people see them: values of the wire made from chain, catalogue and standing."""
+"""Makes the values that show datasets to people, from chain, catalogue and trust."""
 
 from __future__ import annotations
 

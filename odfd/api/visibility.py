@@ -1,4 +1,4 @@
-"""The port ``Visibility``: a person publishes datasets, or takes them back."""
+"""Implements ``VisibilityPort``: publishes datasets, or makes them private again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHOWN: Final = 3
 
 
 class VisibilityService:
-    """See the module."""
+    """The API service that publishes and unpublishes datasets."""
 
     def __init__(
         self,
