@@ -1,1 +1,1 @@
-"""What runs by itself while the node does: signing heads, cosignatures, publication, repair, garbage collection."""
+"""Background work of a node: head signing, cosigning, publication, repair, garbage collection, and the engine."""

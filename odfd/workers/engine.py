@@ -1,4 +1,4 @@
-"""The node's engine as everybody sees it, from before it is known until after it is gone.
+"""Starts, replaces and reports on the node's engine, and says why there is none where there is none.
 
 A node without Java, or with no sandbox that its policy accepts, still mirrors and verifies; whoever asks such a node's
 engine for work gets the reason why there is none. It is looked for again, ever later: a full disk does not stay full.

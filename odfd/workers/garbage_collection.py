@@ -1,4 +1,4 @@
-"""The port ``Collection``: disk of what nobody needs any more is freed, when somebody asks and now and then by itself.
+"""Implements ``CollectionPort``: frees disk space that no block needs, on request and at intervals.
 
 Blocks are the only names that keep an object: evidence has its own copies (``odfd.trust.evidence.bundle_store``), a
 replay its own checkpoints, and whatever is on its way or being read the store's holds keep. Then the trust ledger lets
@@ -34,7 +34,7 @@ _HOUR: Final = 3600.0
 
 
 class GarbageCollection:
-    """See the module. ``hours`` between collections that nobody asked for; zero: there are none."""
+    """The garbage collector of one node. ``hours`` between collections that nobody asked for; zero: there are none."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Keeps the heads of our own datasets signed: those that a crash left without, and those that age.
+"""Keeps the heads of this node's own datasets signed: signs those that a crash left unsigned, and renews old ones.
 
 Alive while its ``rounds`` are. A dataset that cannot be signed now (its state is from an old backup, the disk is full)
 is told and tried again; it keeps no other from being signed, nor the node from starting.
@@ -26,7 +26,7 @@ RETRY_SECONDS: Final = 60.0
 
 
 class HeadSigner:
-    """See the module."""
+    """The worker that signs the heads of one node."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The port ``Publications``: datasets that this node puts on IPFS, once or for as long as somebody wishes it.
+"""Implements ``PublicationsPort``: publishes datasets to IPFS, once or continuously.
 
 A standing publication follows its dataset, and its record is renewed long before it expires; a Kubo that is away or
 has lost everything is tried again. Touch a dataset in ``rounds`` when its head moved.
@@ -76,7 +76,10 @@ class PublicationTerms(NamedTuple):
 
 
 class PublicationService:
-    """See the module. ``publisher`` is ``None`` where the settings name no Kubo."""
+    """The worker and API service that publishes datasets of one node to IPFS.
+
+    ``publisher`` is ``None`` where the settings name no Kubo.
+    """
 
     def __init__(
         self,

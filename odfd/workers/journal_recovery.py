@@ -1,6 +1,6 @@
-"""The port ``JournalRecovery``: keys of this node whose signing journals are gone, and how they come to sign again.
+"""Implements ``SignersPort``: restarts lost signing journals, so that their keys may sign again without contradiction.
 
-A key of which nobody knows what it has said says nothing that could contradict it. Three connected peers are asked for
+A key whose earlier statements are unknown signs nothing that could contradict them. Three connected peers are asked for
 all they know, then the journals are begun anew with the last word of each topic. Where nobody answers a person decides
 (``alone``), once: from then on the journal is there. What was signed and is not here refuses by itself afterwards, as
 the journal says more than the state (``trust.behind``). Spec: trust.md section 1, "Signing safely".
@@ -47,7 +47,10 @@ class RecoveryPeers(Protocol):
 
 
 class JournalRecovery:
-    """See the module. Poke its ``rounds`` when a peer comes; ``resumed`` is told when the keys may sign again."""
+    """The recovery of the lost journals of one node.
+
+    Poke its ``rounds`` when a peer comes; ``resumed`` is told when the keys may sign again.
+    """
 
     def __init__(self, post: SignerContext, peers: RecoveryPeers, resumed: Callable[[], None]) -> None:
         self._post = post

@@ -1,4 +1,4 @@
-"""Datasets made whole again: every block and object is looked at, and what is damaged is fetched anew."""
+"""Repairs datasets: verifies every block and object, and fetches damaged ones from peers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Repaired(NamedTuple):
 
 
 class Repair:
-    """See the module."""
+    """The repair of datasets of one node."""
 
     def __init__(
         self, home: StateDirectory, sync: MirrorSync, mender: ChainRepair, caught_up: Callable[[DatasetId], None]

@@ -1,4 +1,4 @@
-"""Brings what this node publishes before public witnesses, and spreads the cosignatures that they give.
+"""Submits this node's signed heads to public witnesses, and gossips the cosignatures that they return.
 
 After a new head, never on its way: each witness is asked by itself, one dataset at a time, not oftener than every half
 minute for each, ever later while it does not answer, and anew when its cosignature ages. What is sent says nothing that
@@ -81,7 +81,7 @@ class _Due(NamedTuple):
 
 
 class WitnessSubmission:
-    """See the module. ``witnesses`` are those of the settings in force."""
+    """The worker that submits the heads of one node. ``witnesses`` are those of the settings in force."""
 
     def __init__(
         self,

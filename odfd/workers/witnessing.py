@@ -1,4 +1,4 @@
-"""Cosigns what this node mirrors, if the policy says so, and what it is a witness of without a copy.
+"""Cosigns the trees of datasets, where the policy says so: of mirrored datasets, and of others that it attends.
 
 Of a dataset whose blocks are not here, whoever serves them is asked to prove that the newest head continues the one
 that was cosigned last; a head that nobody can show to do so is not cosigned. When they answer and the proof does not
