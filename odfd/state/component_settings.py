@@ -1,4 +1,4 @@
-"""What a person set, in the terms of the parts that it is for."""
+"""Translates the node's settings into the options of each component."""
 
 from __future__ import annotations
 

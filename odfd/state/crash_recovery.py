@@ -1,4 +1,4 @@
-"""What the last life of a state directory left behind, looked at before anything is made of it or emptied.
+"""Records what an unclean shutdown left in a state directory, before the start repairs or removes it.
 
 A node that ends in order leaves nothing: the write-ahead log is folded into the database, and the folders of work under
 way are empty. What is found here is mended by the start itself; the doctor tells of it.

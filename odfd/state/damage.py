@@ -1,6 +1,6 @@
-"""What becomes known to be damaged here: noted, relied on no longer, told, and mended where a mirror mends itself.
+"""Registers damage: notes damaged blocks and objects, stops relying on them, and reports them so that mirrors refetch.
 
-Called from worker threads by whoever finds it. Telling is the wiring's, which knows the event loop.
+Called from worker threads. The node's wiring reports damage, because that needs the event loop.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from odfd.verify.damage import Damage, Spot
 
 
 class DamageRegistry:
-    """See the module."""
+    """The known damage to the datasets of one node."""
 
     def __init__(self, home: StateDirectory, clock: Clock, told: Callable[[DatasetId, Spot], None]) -> None:
         """``told`` hears of each place once, until the dataset was whole again."""

@@ -1,4 +1,4 @@
-"""The node's state directory, opened: one process, one database, one set of objects and keys.
+"""Opens the node's state directory: its database, objects, keys and work folders, for one process at a time.
 
 Made first and closed last. It holds the parts that every service needs and decides nothing. What a crash left half-done
 in the folders of work under way is emptied when it is made.
@@ -80,7 +80,7 @@ _UNWATCHED: Final = (
 
 
 class StateDirectory:
-    """See the module."""
+    """An open state directory."""
 
     def __init__(self, directory: Path, database: Database, recovery: CrashRecovery | None = None) -> None:
         self.directory = directory

@@ -1,4 +1,4 @@
-"""What this node asks for before it relies on data: its settings, its own validators, and what a network adds."""
+"""Computes the policy in force: the node's settings, validators that a person added, and what a network adds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where datasets lie as files and this node reads or puts them, joined: the web, and IPFS by way of the node's Kubo."""
+"""Reads and publishes datasets that lie elsewhere as files: on web servers, and on IPFS through the node's Kubo."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from p2p.web.site import Web
 
 
 class Remotes:
-    """See the module. Connections live while ``run`` does."""
+    """The connections of one node to the web and to its Kubo. Connections live while ``run`` does."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Looking at a dataset while it is written to: what a verification finds wrong counts only of what is there.
+"""Detects that a dataset changed while it was verified, so that damage is recorded only if it is still there.
 
 Appends change nothing of what is looked at, which ends at the head that there was (``verify_chain``). A reset, a
 compaction, a mirror that turns, mending, deletion and a mirror that lets data go do: blocks of two histories do not fit

@@ -1,4 +1,4 @@
-"""Files that clients brought, kept until they are ingested.
+"""Keeps files that clients uploaded until they are ingested.
 
 Made with the node, in a folder that was emptied at the start: what nobody ingests is gone after the next one. An upload
 that breaks off leaves nothing; when too many wait, the one that has waited longest makes room.
@@ -35,7 +35,7 @@ class Uploaded(msgspec.Struct, frozen=True):
 
 
 class Uploads:
-    """See the module. For the event loop; files are written in worker threads."""
+    """The uploaded files of one node. For the event loop; files are written in worker threads."""
 
     def __init__(
         self, folder: Path, limit: Callable[[], int], new_id: Callable[[], str], reserve: Callable[[], int] = int
