@@ -1,1 +1,1 @@
-"""What long-running programs need: clocks, supervision, tasks, reconcile loops, locks by key, HTTP, systemd."""
+"""Building blocks of long-running programs: clocks, supervision, tasks, reconcile loops, keyed locks, HTTP, systemd."""

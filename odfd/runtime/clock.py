@@ -1,4 +1,4 @@
-"""The only place that reads the clock of the machine. Everything else is told the time, or is given a ``Clock``."""
+"""Reads the machine's clock. No other module does: others get the time, or a ``Clock``, as an argument."""
 
 from __future__ import annotations
 

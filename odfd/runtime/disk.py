@@ -1,4 +1,4 @@
-"""Room on a disk: what a node takes leaves the reserve of its settings free. Blocking."""
+"""Checks free disk space: refuses writes that would use the reserve that the settings keep free. Blocking."""
 
 from __future__ import annotations
 

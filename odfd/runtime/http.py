@@ -1,4 +1,4 @@
-"""One connection: HTTP/1.1 by h11 on one side, an ASGI application on the other, trio in between.
+"""Serves one HTTP/1.1 connection to an ASGI application, with h11 and trio.
 
 The bridge buffers no bodies: the application pulls request chunks and pushes answer chunks, and a peer that is slow
 slows the application down. A client that goes away cancels what it asked for; tasks that it started go on. Bounds on

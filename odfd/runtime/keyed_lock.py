@@ -1,4 +1,4 @@
-"""Turns at one thing: who works on it works alone, and others wait in the order in which they came.
+"""Locks by key: one holder for each key at a time, others wait in the order in which they came.
 
 Made by the wiring and shared by all whose work on one thing must not overlap. Holds only what is asked for now. Who
 waits long for a turn keeps no slot from others meanwhile (``slots``).
@@ -15,7 +15,10 @@ from odfd.runtime.slots import waiting
 
 
 class KeyedLocks:
-    """See the module. Nobody takes a second turn inside a first one: two such could wait for each other for ever."""
+    """Fair locks, one for each key in use.
+
+    Nobody takes a second turn inside a first one: two such could wait for each other for ever.
+    """
 
     def __init__(self) -> None:
         self._locks: dict[Hashable, trio.Lock] = {}

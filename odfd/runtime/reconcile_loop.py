@@ -1,4 +1,4 @@
-"""Work done in rounds: one at once, then another whenever something happened, or when a pause is over.
+"""Runs a round of work at once, and again after each poke or when a pause is over.
 
 For parts that look at everything each time and so may miss a poke: pokes while a round is under way bring one more
 round, however many they were. A ``ReconcileLoop`` is alive while ``run`` is.

@@ -1,4 +1,4 @@
-"""Serves HTTP on listening sockets: accepts, bounds how many are served at once, and lets answers end when it stops.
+"""Serves HTTP on listening sockets: accepts connections, bounds their number, and drains them when it stops.
 
 Who is on the other side, and what is answered to them, is for ``respond`` to say. Made for one set of sockets, which it
 does not close; alive while ``run`` is.
@@ -39,7 +39,7 @@ Respond: TypeAlias = Callable[[trio.SocketStream], AbstractContextManager[Respon
 
 
 class HttpServer:
-    """See the module. ``name`` is for the log."""
+    """An HTTP server on one set of listening sockets. ``name`` is for the log."""
 
     def __init__(
         self, name: str, listeners: Iterable[socket.socket], respond: Respond, logger: Logger, limits: Limits

@@ -1,4 +1,4 @@
-"""So many work at once, and one that waits for somebody else keeps nobody from work.
+"""Bounds how many jobs run at once, without counting those that wait for another program or peer.
 
 Who has waited outside for ``PATIENCE`` seconds gives its slot to the next in line, and takes one again when the wait is
 over, before all who are new. Nobody is set apart while no one stands in line: what is quick runs as few at once as was

@@ -1,4 +1,4 @@
-"""A tree of long-lived children: started in order, each once the one before is ready; stopped in the reverse order.
+"""Supervises a tree of long-lived children: starts them in order, each once the one before is ready; stops in reverse.
 
 A child that fails is started again after a growing pause if it has a ``Restart``, and else ends the whole tree, in
 order and loudly. A child that must stop is first asked (``Life.stopping``), and cancelled when its grace is over.

@@ -1,4 +1,4 @@
-"""The service manager's side: readiness notes and inherited sockets, by its two small protocols, standard library only.
+"""Talks to systemd: sends readiness notes and takes inherited sockets, with the standard library only.
 
 Protocols: sd_notify(3), sd_listen_fds(3). Without a service manager every note is silently not sent, and there are no
 inherited sockets. Nothing here raises for a manager that went away: a daemon does not die of an unread note.

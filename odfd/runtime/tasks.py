@@ -1,4 +1,4 @@
-"""The board of long operations: each has an id, a kind, progress, a way to cancel it, and a result or a fault.
+"""Keeps the board of long operations: each has an id, a kind, progress, a way to cancel it, and a result or a fault.
 
 Work goes on whether or not anyone watches. The board lives as long as the daemon and remembers a bounded number of
 finished tasks; what must survive a restart is durable where the work commits it, not here. When the daemon stops, what
