@@ -1,1 +1,1 @@
-"""Mirrors: standing wishes to hold someone's dataset, and how it gets here, verified before it counts."""
+"""Mirrors: copies of others' datasets that this node keeps up to date, verified block by block."""

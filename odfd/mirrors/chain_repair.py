@@ -1,4 +1,4 @@
-"""Spoilt blocks of a chain that is here, mended: from what is left of them, and from whoever holds the dataset.
+"""Repairs damaged blocks of a chain on disk, from what is left of them and from peers that hold the dataset.
 
 That what is put in their place is what was there is shown by the chain's tree, which the ledger keeps: its root is the
 same again, or nothing is changed. Conclusions that were spoilt with their rows are forgotten, or made anew from the
@@ -80,7 +80,7 @@ class _Claimed:
 
 
 class ChainRepair:
-    """See the module."""
+    """The repair of chains in one store."""
 
     def __init__(
         self,

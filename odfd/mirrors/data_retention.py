@@ -1,4 +1,4 @@
-"""Which data of a mirror is to be here, and letting go of the rest.
+"""Decides which data of a mirror is kept, and deletes the rest.
 
 The plan is one row of a table; letting go is that row first and files after, so that a cut in between leaves files that
 are let go at the next look. Never let go: what a dataset of this node's own is derived from, what another dataset
@@ -36,7 +36,10 @@ _PAGE: Final = 256
 
 
 class DataRetention:
-    """See the module. ``reader`` names a dataset of this node's own that is derived from one, when there is any."""
+    """The data that the mirrors of one node keep.
+
+    ``reader`` names a dataset of this node's own that is derived from one, when there is any.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What a mirror does when its dataset turns to a new epoch: go on, go back to where the epoch begins, or wait.
+"""Decides what a mirror does when its dataset begins a new epoch: continue, go back to where the epoch begins, or wait.
 
 Blocks beyond what an epoch keeps are given up when nothing that was published goes with them, or when the policy
 follows; else the mirror stands still, keeps and serves what it has, and says so. Decisions are pure; ``go_back`` is one

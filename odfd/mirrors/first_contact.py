@@ -1,4 +1,4 @@
-"""How a dataset is met first: by a hash learned elsewhere, by witnesses, alike in three networks, or at first sight.
+"""Decides which first head of a dataset to take: by a known hash, witnesses, peers of three networks, or as it comes.
 
 On the first two rungs an eclipse delays and cannot deceive: the chain must hold the block, or the head that is taken
 first must be one that the quorum cosigned. Else what is seen first is taken; where peers of three networks show the
@@ -30,7 +30,10 @@ ENOUGH: Final = 3
 
 
 class FirstContact:
-    """See the module. ``witnesses`` are asked for each time, so that a reload counts at once."""
+    """The rules of first contact, over the database of one node.
+
+    ``witnesses`` are asked for each time, so that a reload counts at once.
+    """
 
     def __init__(self, witnesses: Callable[[], Witnesses], clock: Callable[[], Instant]) -> None:
         self._witnesses = witnesses

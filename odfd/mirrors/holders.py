@@ -1,4 +1,4 @@
-"""Who holds a dataset: connected peers, asked how many blocks of it they serve."""
+"""Finds the connected peers that hold a dataset, and asks how many of its blocks each serves."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Said(msgspec.Struct, frozen=True):
 
 
 class Holders:
-    """See the module."""
+    """The known holders of datasets."""
 
     def __init__(self, replication: Replication, inquire: Inquire) -> None:
         """``inquire`` hears what is published at a place."""

@@ -1,4 +1,4 @@
-"""What is wished of a mirror, kept as a resource under the dataset's id."""
+"""Stores the specification of each mirror (what is to be held, and how) as a resource under the dataset's id."""
 
 from __future__ import annotations
 

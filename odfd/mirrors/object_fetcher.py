@@ -1,4 +1,4 @@
-"""The objects that blocks bring, on their way here: several at once, each checked against its block before it counts.
+"""Fetches the objects that blocks name from peers: several at once, each verified against its block before it counts.
 
 What rows link to comes after the rows are checked, a page of names at a time however many there are. No block says its
 size: a peer does, and what it says binds that peer alone. What arrived of an object that was cut off stays and is gone
@@ -61,7 +61,7 @@ class ObjectLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObjectFetcher:
-    """See the module."""
+    """The fetcher of objects for all mirrors of a node."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""Small objects of many blocks, brought in few answers and looked at together, from memory: no file is made for them.
+"""Fetches small objects of many blocks in few answers, and verifies them together in memory, without temporary files.
 
 A dataset that is fed each minute has a slice of a few kilobytes in every block; a question, a file and a thread for
 each would cost ten times what the bytes do. What does not come so, or is not as its block says, is left to
-``arrivals``, which asks each peer for each object and tells what is wrong.
+``object_fetcher``, which asks each peer for each object and tells what is wrong.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def together(bringing: Iterator[Bringing]) -> Iterator[list[Bringing]]:
 
 
 class Packs:
-    """See the module. One serves all mirrors."""
+    """The fetcher of small objects. One serves all mirrors."""
 
     def __init__(self, objects: DiskObjects, replication: Replication) -> None:
         self._objects = objects

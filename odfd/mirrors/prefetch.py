@@ -1,4 +1,4 @@
-"""Steps that are fetched while others are kept, so that network, processor and disk work at the same time.
+"""Fetches the next step of a mirror while the current one is stored, so that network, processor and disk work at once.
 
 While one is kept the next is fetched, and no other: two cores have enough to do with these, and each waits in memory.
 """

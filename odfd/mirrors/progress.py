@@ -1,4 +1,4 @@
-"""How far a mirror has come, for people; changes while a pass runs."""
+"""Records how far a mirror has come, to be shown to people while a pass runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class MirrorProgress(msgspec.Struct):
-    """See the module."""
+    """The progress of one mirror."""
 
     blocks: int = 0
     blocks_wanted: int = 0

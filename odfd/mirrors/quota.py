@@ -1,4 +1,4 @@
-"""How much room mirrors have on disk, and who gets it: counted to the byte, promised before anything is asked for.
+"""Divides the disk space of mirrors: counts what they hold, and reserves space before anything is fetched.
 
 What counts is what mirrors hold, what is promised to fetches under way, and what was left of those that were cut off.
 Where room is short, those leftovers go first; then mirrors of a lower priority give way, the lowest and the oldest data
@@ -21,7 +21,10 @@ from odfd.mirrors.mirror_spec import MirrorSpec
 
 
 class MirrorQuota:
-    """See the module. ``limit`` in bytes; 0: none. ``partial``: the folder of what is on its way."""
+    """The disk quota of all mirrors of a node.
+
+    ``limit`` in bytes; 0: none. ``partial``: the folder of what is on its way.
+    """
 
     def __init__(
         self, keeping: DataRetention, partial: Path, limit: int, busy: Callable[[], Collection[str]] = tuple

@@ -1,4 +1,4 @@
-"""Caps of single mirrors on what they take of the line, under the node's own."""
+"""Limits how fast single mirrors download, below the node's own limit."""
 
 from __future__ import annotations
 

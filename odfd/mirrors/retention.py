@@ -1,4 +1,4 @@
-"""How much of a mirror's data is kept: all of it, the newest of so many days, the newest of so many bytes, or both.
+"""Describes how much of a mirror's data is kept: all, the newest of so many days, or of so many bytes, or both.
 
 Always an end of the chain: the data of all blocks from one block on, and of none before. Days are counted back from the
 newest block that is here, not from now, so that a source that falls silent empties no mirror. Pure.

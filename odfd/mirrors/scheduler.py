@@ -1,4 +1,4 @@
-"""Keeps all mirrors up to date: one worker a mirror, poked by news and by the clock, and never two passes at once.
+"""Keeps all mirrors up to date: runs one worker for each mirror, woken by news and by the clock.
 
 Made by the wiring, alive while ``run`` is. A pass that fails for the network's sake is tried again with growing pauses;
 one that fails because the chain itself breaks a rule waits for news, since asking again would give the same answer.
@@ -116,7 +116,9 @@ FOUND: Final = PassedOn()
 
 
 class MirrorScheduler:
-    """See the module. ``after_sync`` is told of every head that moved, and of data that came later than its blocks.
+    """The scheduler of all mirrors of a node.
+
+    ``after_sync`` is told of every head that moved, and of data that came later than its blocks.
 
     ``doubted`` is told of each pass that brought no blocks though more are signed: they may be of another history.
     """

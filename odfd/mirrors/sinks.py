@@ -1,4 +1,4 @@
-"""Where pulled bytes go: blocks that are judged as they come, and partial files that show only once they are whole.
+"""Takes in what is pulled from peers: checks blocks as they arrive, and collects objects in partial files.
 
 Implements ``p2p.ports.ChainSink`` and ``ObjectSink``; called from worker threads, one call at a time.
 """

@@ -1,4 +1,4 @@
-"""A file that grows by what comes: its beginning as any file, the rest of a large one beside the kernel's page cache.
+"""Writes a file that grows as bytes arrive, keeping all but the beginning of a large one out of the page cache.
 
 A mirror of what is larger than memory would push all else out of that cache, and to copy bytes into it costs as much as
 to open their seal, or four times that where its pages are fresh. So what comes after the first 8 MiB is put together in
@@ -36,7 +36,7 @@ _HANDS: Final = ThreadPoolExecutor(1, "hand to the disk")
 
 
 class Spool:
-    """See the module. What a file of that name has already is its beginning."""
+    """A file being written. What a file of that name has already is its beginning."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

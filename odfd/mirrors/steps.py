@@ -1,7 +1,7 @@
-"""From one block of a mirror to a signed head, a step at a time: fetched, proven, and kept with all it brings.
+"""Brings a mirror from its last block to a signed head in steps: each is fetched, proven, and stored with its objects.
 
 A step waits in memory until it is proven: to the signed head, or, when that is far, some thousand blocks that a peer
-shows to be the beginning of what was signed. While a step is proven and kept the next one is fetched (``ahead``); a
+shows to be the beginning of what was signed. While a step is proven and kept the next one is fetched (``prefetch``); a
 step that turns out wrong takes what was fetched after it along.
 """
 
@@ -64,7 +64,7 @@ class StepsKept(msgspec.Struct, frozen=True):
 
 
 class Steps:
-    """See the module."""
+    """One walk of a mirror towards a signed head."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""One pass over one mirror: from what is here to the newest signed head, everything checked before the head moves.
+"""Runs one pass over one mirror: brings it to the newest signed head, and verifies everything before the head moves.
 
 Blocks are judged as they arrive and proven by the signed tree; objects come several at a time, are hashed on the way
 and checked against their blocks; then blocks, references and the chain's tree are one transaction. A pass that is cut
