@@ -1,1 +1,1 @@
-"""This node among others: what it gives, what it admits, and the networks it has joined."""
+"""Connects a node to others: what it serves, which statements it takes in, and which network it has joined."""

@@ -1,4 +1,4 @@
-"""Statements that came before the version of the authority which they rest on; tried again when that one comes.
+"""Holds statements that arrived before the authority version they depend on, and retries them when it arrives.
 
 In memory and bounded: whatever had to make room is asked for again, since anti-entropy finds it still lacking. Safe to
 use from any thread.
@@ -20,7 +20,7 @@ MAX_OF_ONE: Final = 64
 
 
 class EarlyStatements:
-    """See the module. The oldest make room."""
+    """A bounded store of waiting statements. The oldest make room."""
 
     def __init__(self) -> None:
         self._by_envelope: OrderedDict[bytes, tuple[DatasetId, PeerId]] = OrderedDict()

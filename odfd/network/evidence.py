@@ -1,8 +1,8 @@
-"""Brings a bundle of evidence from peers that keep it: its manifest, whose hash is the bundle's id, then its objects.
+"""Fetches bundles of evidence from peers: first the manifest, whose hash is the bundle's id, then its objects.
 
 When a person asks, or ``odfd.trust.validation.evidence_rechecker``, one bundle at a time, within the limits of bundles,
 so much disk and ten minutes. Every byte is hashed, the accused head must be signed by a writer of its dataset, and
-nothing shows on the shelf before all is here.
+nothing shows in the bundle store before all is here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ASKED: Final = 16
 
 
 class EvidenceFetcher:
-    """See the module. ``folder`` is ours alone; ``reserve``: bytes of the disk that stay free."""
+    """The fetcher of bundles of one node. ``folder`` is ours alone; ``reserve``: bytes of the disk that stay free."""
 
     def __init__(self, replication: Replication, shelf: BundleStore, folder: Path, reserve: Callable[[], int]) -> None:
         self._replication = replication

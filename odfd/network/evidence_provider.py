@@ -1,7 +1,7 @@
-"""Bundles of evidence for others: a manifest by the bundle's id, which is its hash, and then its objects by theirs.
+"""Serves bundles of evidence to peers: a manifest by the bundle's id, which is its hash, and its objects by theirs.
 
-They are given by hash alone, whatever policy makes of the chains they are about: evidence must not depend on whoever is
-accused. But a bundle holds blocks and rows of several datasets, and is given while all of them are public here. It is
+They are served by hash alone, whatever policy says of the chains they concern: evidence must not depend on the accused
+signer. But a bundle holds blocks and rows of several datasets, and is given while all of them are public here. It is
 read whole, and every hash checked, when its manifest is first asked for; what an answer is cut
 from is compared again. Implements part of ``p2p.ports.Library``; called from worker threads; memory is bounded.
 """
@@ -48,7 +48,7 @@ class _Open(msgspec.Struct, frozen=True):
 
 
 class EvidenceProvider:
-    """See the module."""
+    """The bundles that one node serves."""
 
     def __init__(self, shelf: BundleStore, public_of: PublicOf) -> None:
         self._shelf = shelf

@@ -1,4 +1,4 @@
-"""Finds out where a history that contradicts ours leaves it, and makes the proof.
+"""Finds the block where a contradicting history leaves ours, and makes the proof of the fork.
 
 A head that contradicts our chain says only that there is another branch; one of a longer history not even that, before
 its blocks are seen not to fit (``doubt``). Whoever showed it is asked for blocks, by halving, until the first that
@@ -71,7 +71,7 @@ class Doubt(msgspec.Struct, frozen=True):
 
 
 class ForkFinder:
-    """See the module. ``keep`` takes a proof and gossips it."""
+    """The search for forks of one node. ``keep`` takes a proof and gossips it."""
 
     def __init__(
         self, database: Database, chains: ChainStore, peers: ForkPeers, keep: Callable[[Proof], bool], logger: Logger

@@ -1,4 +1,4 @@
-"""What we give to others: of public datasets, blocks and objects within the purpose ``serve``, and never damaged ones.
+"""Serves peers the blocks and objects of public datasets, as far as purpose ``serve`` permits, and no damaged ones.
 
 Implements ``p2p.ports.Library``; called from worker threads. Whether a dataset is public is asked each time, and its
 reach at most once a moment. All that leaves was hashed on its way out; what is found damaged is told to the node, and
@@ -52,7 +52,7 @@ class ServingTerms(NamedTuple):
 
 
 class ServingLibrary:
-    """See the module."""
+    """The data that one node serves."""
 
     def __init__(
         self,

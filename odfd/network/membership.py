@@ -1,4 +1,4 @@
-"""The network this node takes part in: the host is open while the node lives, replication while a network is joined.
+"""Manages this node's membership of a network: the host runs while the node does, replication while one is joined.
 
 Implements ``p2p.ports.Replication`` for the rooms above, whether or not a network is joined just now: without one,
 asking peers for anything is a Remote fault that says what to do. One network at a time.
@@ -74,7 +74,7 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Membership:
-    """See the module."""
+    """The membership of one node."""
 
     def __init__(
         self,

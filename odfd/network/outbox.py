@@ -1,4 +1,4 @@
-"""Statements on their way out: signed in worker threads, announced from the event loop, in order.
+"""Announces statements that worker threads signed, in order and from the event loop.
 
 Those that speak of a dataset leave if it is public when their turn comes. Bounded: when nothing can be announced the
 oldest make room, since whoever missed one asks for what there is.

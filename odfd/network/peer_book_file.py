@@ -1,4 +1,4 @@
-"""The peer book between two lives of the node: a file that is only ever a help, and whose loss costs a little time.
+"""Saves the peer book to a file and loads it at the next start; a lost file costs only time.
 
 Written beside and renamed, so that it is whole or absent. One that is damaged is told of, and replaced by the next.
 """

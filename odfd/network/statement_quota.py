@@ -1,4 +1,4 @@
-"""How much of what strangers say is kept: room for datasets that are not held here, and for validators of each.
+"""Limits how many statements of strangers are kept: for datasets not held here, and for validators of each dataset.
 
 Limits of trust.md section 7, counted in the ledger's own tables and, for what a peer may bring in an hour, in memory.
 Used inside the transaction that hears the statement; one thread at a time.
@@ -30,7 +30,7 @@ MAX_UNLISTED: Final = 16
 
 
 class StatementQuota:
-    """See the module."""
+    """The quotas of one node's statements."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Signed statements that others bring: admitted, recorded, and told to whoever acts on them.
+"""Takes in signed statements from peers: admits them, records them, and notifies subscribers.
 
 Implements ``p2p.ports.StatementStore``; called from worker threads. Cheap checks come first: size, then whether it is
 known, then JSON and signature, then budgets, then order. What was new is handed to ``on_news`` after it was recorded.
@@ -92,7 +92,7 @@ class Subscribers(NamedTuple):
 
 
 class LedgerStatementStore:
-    """See the module."""
+    """The statement store over the ledger of one node."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Proofs about chains that we serve: trees of RFC 6962 over block hashes, their full subtrees kept between questions.
+"""Makes Merkle proofs (RFC 6962) about chains that this node serves, keeping full subtrees between requests.
 
 Made with the library, called from worker threads. A proof reads the hashes of a thousand blocks or two; only the first
 of a chain whose groups are not kept (``odfd.trust.ledger.subtree_roots``) those of all, as after it was rewritten.
@@ -40,7 +40,7 @@ class _Grown(msgspec.Struct):
 
 
 class TreeProofs:
-    """See the module."""
+    """The proofs that one node makes."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -1,4 +1,4 @@
-"""Bytes of objects for others, each hashed on its way out: what a disk has spoilt since never leaves.
+"""Reads objects for peers and hashes every byte before it is sent, so that damage on disk is never passed on.
 
 A small object is read whole and hashed against its name. A large one is hashed whole when it is first asked for, and a
 digest of every MiB is kept; from then on the MiBs that an answer is cut from are hashed again and compared, so that an
@@ -42,7 +42,7 @@ class _Whole(msgspec.Struct, frozen=True):
 
 
 class VerifiedReads:
-    """See the module."""
+    """Verified reads over one object store."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
