@@ -1,1 +1,1 @@
-"""What a node believes, and why: admission of statements, their ledger, policy, judgement and reach (trust.md)."""
+"""Decides what a node relies on: admits and keeps signed statements, applies policy, and judges chains (trust.md)."""

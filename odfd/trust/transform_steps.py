@@ -1,4 +1,4 @@
-"""Finding transform steps in a chain that is indexed backwards by kind, at a cost that its length does not show in."""
+"""Finds the transform steps of a chain by its index of block kinds, at a cost independent of the chain's length."""
 
 from __future__ import annotations
 

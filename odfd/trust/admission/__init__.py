@@ -1,1 +1,1 @@
-"""Whether a statement of others is taken in: limits, signatures, order, epochs. Rules are pure."""
+"""Decides whether a received statement is taken in: limits, signatures, order, epochs. Rules are pure."""

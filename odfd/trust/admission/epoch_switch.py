@@ -1,4 +1,4 @@
-"""What a new epoch makes of the blocks that are here: kept, or to be given up back to where the epochs agree. Pure.
+"""Determines what a new epoch means for the blocks held here: which are kept, and which are given up. Pure.
 
 An epoch that replaces nothing is followed unasked; whether a node follows one that does is its policy's to say
 (trust.md section 2).

@@ -1,4 +1,4 @@
-"""Admission of signed statements: what a received head or attestation changes (trust.md sections 1 and 4). Pure.
+"""Decides what a received head, authority, attestation, observation or policy changes (trust.md 1 and 4). Pure.
 
 One ``now`` per decision. Order among heads is (epoch, size, time of issue), never the clock alone: a replay is merely
 older, and a far date locks nobody out. Who may write follows from the walk over the dataset's authority, which the

@@ -1,7 +1,7 @@
-"""Hearing one signed statement: judged against what is known, recorded with its outcome, contradictions proven.
+"""Processes one signed statement: judges it against what is known, records the outcome, and proves contradictions.
 
 One ``StatementProcessor`` is one transaction of the ledger: made over its connection, used once, gone. It knows SQL
-through the ledger only and decides nothing itself; order and rights are judged in ``admission``. Spec: trust.md
+through the ledger only and decides nothing itself; order and rights are judged in ``rules``. Spec: trust.md
 sections 1 and 2.
 """
 
@@ -90,7 +90,7 @@ class _Admit(Protocol[Word]):
 
 
 class StatementProcessor:
-    """See the module."""
+    """The processing of one statement in one transaction."""
 
     def __init__(self, connection: sqlite3.Connection, leaves_of: LeavesOf, sender: str, now: Instant) -> None:
         self._db = connection

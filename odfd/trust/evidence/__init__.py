@@ -1,1 +1,1 @@
-"""Bundles that show a mismatch to others: written, kept under quotas, read under limits, compared by rows."""
+"""Handles bundles of evidence, which prove a mismatch to others: writes, stores, reads and compares them."""

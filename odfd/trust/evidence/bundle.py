@@ -1,4 +1,4 @@
-"""Bundles: the evidence of a mismatch as one file that anyone can check, believing nobody (trust.md section 4).
+"""Defines the bundle: one file with all the evidence of a mismatch, which anyone can check (trust.md section 4).
 
 A ustar archive: ``bundle.json``, a canonical manifest, then ``objects/<hash>`` in the manifest's order. The manifest
 holds the accused head as it was signed, the step, what the reporter's re-run gave, and the objects. The reporter adds

@@ -1,4 +1,4 @@
-"""Reads a bundle into a store of its own, below a folder that the caller throws away, and finds what hangs together.
+"""Reads a bundle into a temporary store, and verifies the path from the accused signature to the step and its inputs.
 
 Every object is hashed; then the accused's signature leads to the step, the step to its chain, its chain to the inputs,
 link by link, every block under the append rules and every slice against what its block says. What comes out is what

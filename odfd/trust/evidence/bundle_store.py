@@ -1,4 +1,4 @@
-"""Where bundles are kept: one file each, named by its id and whom it accuses, below the state directory.
+"""Stores bundles of evidence: one file each, named by its id and the accused signer, within quotas.
 
 A bundle is kept whole and apart from the stores its objects came from: evidence must outlive the dataset it is about.
 There is room for so many of one dataset and for so many bytes; those that were found untrue here go first, then the
@@ -68,7 +68,7 @@ def leaving(kept: Sequence[StoredBundle], dataset: DatasetId, size: int, room: B
 
 
 class BundleStore:
-    """See the module. ``refuted`` tells which of these bundles were found untrue here."""
+    """The bundles of one node. ``refuted`` tells which of these bundles were found untrue here."""
 
     def __init__(
         self,

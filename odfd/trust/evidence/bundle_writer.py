@@ -1,4 +1,4 @@
-"""Which bytes show that a step is wrong: chosen from this node's stores when its own re-runs gave another answer.
+"""Chooses the bytes that prove a step wrong, after this node's own re-runs gave another answer.
 
 A bundle holds whole stretches of blocks, from each chain's first to the last that matters: a path into the signed tree
 shows that a block is in the chain, but only the links between blocks show that nothing came after it, and whoever could

@@ -1,4 +1,4 @@
-"""Where two answers to one question differ, in rows and columns that a person can look at.
+"""Compares a published slice with a re-run one, and lists the rows and columns that differ, for people.
 
 Compares the slice that was published with the one that a re-run made: vectorised, column by column, and only as many
 cells are kept as anyone will read.

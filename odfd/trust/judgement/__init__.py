@@ -1,1 +1,1 @@
-"""What follows from what is kept: verdicts, reach, suspensions, the choice between forks, decisions of a person."""
+"""Judges what the ledger holds: verdicts, reach, suspensions, the choice between forks, and decisions of a person."""

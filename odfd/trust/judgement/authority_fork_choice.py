@@ -1,6 +1,6 @@
-"""Two statements of one version of an authority, met by a node that holds nothing of the dataset: witnesses decide.
+"""Chooses between two statements of one authority version by witnesses, where no block of the dataset is held.
 
-A node that holds blocks keeps the version it holds and asks a person. A newcomer has none that was first; he takes the
+A node that holds blocks keeps the version it holds and asks a person. A new node has none that was first: it takes the
 one that a quorum of witnesses stands behind, when there is one, and else asks too. The versions of an authority are a
 log like any other: its leaves are their sids, its size the number of the newest. Spec: trust.md sections 2 and 3.
 """

@@ -1,4 +1,4 @@
-"""What waits for a person's decision on a dataset, and what naming one hash settles of it. Pure.
+"""Lists what needs a person's decision on a dataset, and what choosing one hash settles. Pure.
 
 A person follows a history by naming a block of it: up to that block a fork is settled and the verdicts against single
 steps are set aside, and nothing beyond it is. Two statements of one version, or an epoch that gives up blocks which are

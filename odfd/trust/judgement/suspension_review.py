@@ -1,4 +1,4 @@
-"""Looks, whenever somebody's verdict came, who contradicts whom, and suspends who must lose his say.
+"""Reviews validators when new verdicts arrive, and suspends groups that contradict others on equal engines.
 
 Only datasets that something happened to are looked at again; strikes on the others are remembered. A suspension is kept
 and told, and only a person lifts it. Alive while its ``rounds`` are. Spec: trust.md section 5.
@@ -30,7 +30,7 @@ ROUND_SECONDS: Final = 3600.0
 
 
 class SuspensionReview:
-    """See the module."""
+    """The review of one node's validators."""
 
     def __init__(
         self,

@@ -1,10 +1,10 @@
-"""Which validator groups have lost their say for now, and which of my own verdicts I should look at again. Pure.
+"""Decides which validator groups are suspended, and which of this node's own verdicts to re-check. Pure.
 
 A group is suspended at once when one of its keys voted twice, else by strikes in two datasets: on some block its value
 has at most f supporters while exactly one other has more, of groups whose engine and platform are the same as its own,
 for longer than the grace in which an honest validator runs the block again and takes back what does not repeat. So a
-broken machine falls silent, a sound one does not, and a wrong guess about determinism heals. Suspended groups are not
-counted; how many there are and how many may be wrong stays as the policy says. Spec: trust.md section 5.
+broken machine is suspended, a sound one is not, and a wrong guess about determinism is corrected. Suspended groups are
+not counted; how many there are and how many may be wrong stays as the policy says. Spec: trust.md section 5.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Groups of validators that have lost their say here, since when and why, and what a person lifted.
+"""Stores which validator groups are suspended, since when and why, and which suspensions a person lifted.
 
-Who is to be suspended is told by ``suspension``; here it is remembered, for only a person lifts it. What was lifted is
-pardoned: the same contradictions never suspend again, others do. Calls are synchronous, on the connection they are
+``suspension_rules`` decides who is suspended; a suspension is stored, because only a person lifts it. What was lifted
+is pardoned: the same contradictions never suspend again, others do. Calls are synchronous, on the connection they are
 given. Spec: trust.md section 5.
 """
 
@@ -32,7 +32,7 @@ class Suspended(msgspec.Struct, frozen=True):
 
 
 class Suspensions:
-    """See the module; over one SQLite connection."""
+    """The suspensions of one node, over one SQLite connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection

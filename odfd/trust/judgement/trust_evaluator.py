@@ -1,4 +1,4 @@
-"""How the datasets of this node stand: the facts of each, gathered from ledger and chain, and the reach they give.
+"""Evaluates trust in datasets: gathers the facts about each from ledger and chain, and computes its reach.
 
 Reads only; every answer is computed anew from what is recorded, at a cost of the verdicts, not of the blocks: between
 two places where somebody's verdict changes all steps are judged alike, so only the first of each stretch is looked at.

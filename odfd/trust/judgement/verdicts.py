@@ -1,4 +1,4 @@
-"""Judging a block by the verdicts on it, and how far a chain may be relied on (trust.md section 5). Pure.
+"""Judges blocks by the verdicts on them, and computes how far a chain may be relied on (trust.md section 5). Pure.
 
 Truth is re-computed, by me or by enough independent others. Mismatches add up only on one value: a lie has one truth,
 non-determinism has many.

@@ -1,1 +1,1 @@
-"""The node's keys, and the journal of what each has signed: a key never signs two statements that contradict."""
+"""Keeps the node's keys and the journal of what each has signed, so that no key signs two contradicting statements."""

@@ -1,4 +1,4 @@
-"""The signing journal: what a key has said last of each thing, kept so that it never contradicts itself.
+"""Implements the signing journal: the last statement of a key on each topic, so that it never contradicts itself.
 
 Before a signature leaves, a line ``<topic> <order> <subject> <sum>`` is appended to ``keys/<did>.journal`` and fsynced
 (trust.md section 1, "Signing safely"). The order of a topic never goes back, and one order never carries two subjects.

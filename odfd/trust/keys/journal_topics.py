@@ -1,7 +1,7 @@
-"""Of what a signer's journal keeps account: a topic for each thing that a key must not contradict itself about.
+"""Names the topics of the signing journal: one for each thing on which a key must not contradict itself.
 
-A dataset's own key speaks of one dataset only; another key speaks of many, and its topics name them. Observations have
-none: of one block the later one holds, and nobody is accused by two. Spec: trust.md section 1, "Signing safely".
+A dataset's own key signs for one dataset only; another key signs for many, and its topics name them. Observations have
+no topic: of two on one block the later one holds, and two accuse nobody. Spec: trust.md section 1, "Signing safely".
 """
 
 from __future__ import annotations

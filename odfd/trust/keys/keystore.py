@@ -1,4 +1,4 @@
-"""Keys on disk: ``keys/node.key`` and one ``keys/<did>.key`` for each dataset that is ours, mode 0600.
+"""Keeps keys on disk: ``keys/node.key``, and ``keys/<did>.key`` for each dataset of this node, mode 0600.
 
 A key never signs but through its journal, begun before the key is kept: nobody knows what a key without one has said,
 and it says nothing more until ``renew``. The key of a dataset may be taken offline: then ``keys/<did>.offline``

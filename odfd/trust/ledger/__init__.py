@@ -1,1 +1,1 @@
-"""What is kept of statements and decisions: the append-only log, its live set, and tables by kind of statement."""
+"""Stores statements and decisions: the append-only log, its live set, and tables by kind of statement."""

@@ -1,4 +1,4 @@
-"""The versions of each dataset's authority that this node knows, all of them, so that it can show the walk to others.
+"""Stores all known versions of each dataset's authority, so that others can be shown how they follow each other.
 
 What is kept was verified when it came, with the signers that were found then; reading it back checks the walk again but
 no signature. Calls are synchronous, on the connection they are given; the table is the ledger's. Spec: trust.md section

@@ -1,4 +1,4 @@
-"""Replaces a version of an authority by another statement of the same version, with all that rests on it."""
+"""Replaces a version of an authority by another statement of the same version, with everything that depends on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The newest cosignature known of each witness, by origin. The tables are the ledger's."""
+"""Stores the newest cosignature of each witness, by origin. The tables are the ledger's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_WITNESSES: Final = 64
 
 
 class Cosignatures:
-    """See the module; over one SQLite connection."""
+    """The cosignatures known to one node, over one SQLite connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection

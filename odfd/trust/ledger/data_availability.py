@@ -1,4 +1,4 @@
-"""Heads whose blocks nobody gives: since when the next block was promised and has not come.
+"""Detects withheld data: heads that were signed while no peer has given their blocks for too long.
 
 Every block that comes begins the wait anew, so that a long chain on its way is not withheld. Nobody is accused of it:
 who has no blocks to give may be cut off like us. Calls are synchronous, on the connection they are given. Spec:
@@ -20,7 +20,7 @@ PATIENCE: Final = 24 * 3600 * instant.SECOND
 
 
 class DataAvailability:
-    """See the module; over one SQLite connection."""
+    """The missing blocks of signed heads, over one SQLite connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection

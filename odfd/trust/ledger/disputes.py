@@ -1,4 +1,4 @@
-"""Whether it is known who may write for a dataset. Calls are synchronous, on the connection they are given."""
+"""Tells whether the authority of a dataset is disputed. Calls are synchronous, on the connection they are given."""
 
 from __future__ import annotations
 

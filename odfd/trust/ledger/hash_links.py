@@ -1,4 +1,4 @@
-"""The links of the log: each entry carries the hash of the one before it, and a gap those of what stood in its place.
+"""Links the entries of the log by hash, and keeps the links when entries are dropped.
 
 Entries that are dropped leave a gap, one row for as many as stood side by side. It says which they were and carries the
 hash before the first and that of the last, so that what is left is linked as before: a flipped bit is told whatever

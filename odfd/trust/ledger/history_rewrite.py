@@ -1,4 +1,4 @@
-"""What a rewritten chain leaves behind in the ledger, whoever rewrote it: an owner, or a mirror that follows one.
+"""Updates the ledger when a chain is rewritten, by its owner or by a mirror that follows the owner.
 
 Both give up blocks from some number on and all that was concluded of them, in the transaction that moves the head. The
 owner's order is: objects durable, then one transaction with the new blocks, their tree and references, and the version

@@ -1,4 +1,4 @@
-"""The live set of a dataset, made anew from the log: what each entry did to it is done again, in order.
+"""Rebuilds the live set of a dataset from the log, by applying each entry again in order.
 
 The log may have been pruned: of each signer the last word that counted is still there, and what came before it changes
 nothing. Calls are synchronous, on the connection they are given.

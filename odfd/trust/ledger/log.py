@@ -1,9 +1,9 @@
-"""The trust ledger: every statement that was admitted and every decision taken, append-only and hash-linked.
+"""Implements the trust ledger: every admitted statement and every decision, append-only and hash-linked.
 
 Beside the log stands the live set (newest head and attestations by signer), which is a view and can be rebuilt from the
 log (``odfd.trust.ledger.live_set``). What nobody needs any more leaves the log, and a gap in its place keeps the links
 (``odfd.trust.ledger.retention``). Also here: the frontier of each chain's tree. The ledger knows SQL and bytes;
-opinions are formed in ``judge``. Calls are synchronous, on the connection they are given.
+judging is done in ``odfd.trust.judgement``. Calls are synchronous, on the connection they are given.
 """
 
 from __future__ import annotations

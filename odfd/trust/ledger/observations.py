@@ -1,4 +1,4 @@
-"""Observations that this node knows: what others, and itself, found at the declared source of a block of root data.
+"""Stores observations: what this node and others found at the declared source of blocks of root data.
 
 What is kept is a join: of each observer and block the latest, and of equal times the lowest id; so any order of hearing
 leaves every node with the same. Calls are synchronous, on the connection they are given; the table is the ledger's.

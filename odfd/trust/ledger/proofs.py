@@ -1,4 +1,4 @@
-"""Proofs that this node keeps: who contradicted itself, and from which block on a history is disputed.
+"""Stores proofs of contradiction: which key contradicted itself, and from which block on a history is disputed.
 
 What is kept is a join: of a fork the lowest place known, of a double vote one proof for each validator of a dataset,
 and of what tells the same the lowest id; so any order of hearing leaves every node with the same proofs. Where a person

@@ -1,4 +1,4 @@
-"""What re-checks of others' evidence found here, by bundle: kept, counted as this node's own word, and shown.
+"""Stores the results of re-checking others' evidence; each counts as this node's own verdict.
 
 Calls are synchronous, on the connection they are given. Spec: trust.md sections 4, 5 and 7.
 """
@@ -45,7 +45,7 @@ class Recheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rechecks:
-    """See the module."""
+    """The results of one node, over one SQLite connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection

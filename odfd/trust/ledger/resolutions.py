@@ -1,4 +1,4 @@
-"""What a person decided of a dataset where no rule could: kept as a view of the decisions in the log.
+"""Stores a person's decisions on datasets where no rule decides, as a view of the decisions in the log.
 
 A decision binds this node alone, names what it settles by hash, and settles that and nothing else: a fork up to the
 block named, the verdicts on single steps, one version of an authority, one epoch. What comes later stops the dataset

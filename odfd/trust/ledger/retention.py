@@ -1,4 +1,4 @@
-"""Retention: which entries of the log may go, and letting them go, a page at a time.
+"""Prunes the log: decides which entries may go, and drops them a page at a time.
 
 | kept | what |
 |---|---|

@@ -1,4 +1,4 @@
-"""What this node found by re-running steps itself: kept as stretches, with the place where its own replay stands.
+"""Stores what this node found by re-running steps, as stretches of blocks, and where its own replay stands.
 
 Calls are synchronous, on the connection they are given; the tables are the ledger's. Spec: trust.md section 4.
 """

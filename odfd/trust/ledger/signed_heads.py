@@ -1,4 +1,4 @@
-"""The heads of a dataset that this node has admitted, newest first, as its log holds them.
+"""Reads the heads of a dataset that this node has admitted, newest first, from the log.
 
 The live set keeps only the newest head, which may be of another history than ours; a proof of that needs one of ours.
 """

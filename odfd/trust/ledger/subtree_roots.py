@@ -1,4 +1,4 @@
-"""Roots of full groups of each chain's tree, kept with its blocks: what makes proofs over a long chain cheap.
+"""Stores subtree roots of each chain's Merkle tree, so that proofs over long chains are cheap.
 
 Without them the root of what was, or a proof, reads a chain from its beginning, and peers ask for those at will. None
 of it is believed: a tree that is made with what is kept must have the root that was checked with the blocks, or it is

@@ -1,4 +1,4 @@
-"""Tables of what a person decided and of what only time tells: those of the ledger that came later, and their steps."""
+"""Defines the ledger's tables for decisions, suspensions, waiting times and observations, with their migrations."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What this node asks for before it relies on data: settings, network policies, profiles and witness quorums."""
+"""Defines policy: what must hold before data is relied on, by settings, networks, profiles and witness quorums."""

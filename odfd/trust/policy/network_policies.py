@@ -1,4 +1,4 @@
-"""The policies of a network that this node knows, and the one that a person accepted last.
+"""Stores the known policies of a network, and which one a person accepted last.
 
 Kept are all statements of the network's key from the accepted one on, two of one version too: each tightens, so order
 and repetition of hearing change nothing. Calls are synchronous, on the connection they are given; the table is the
@@ -39,7 +39,7 @@ class AcceptedPolicy(msgspec.Struct, frozen=True):
 
 
 class NetworkPolicies:
-    """See the module; over one SQLite connection."""
+    """The network policies of one node, over one SQLite connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection

@@ -1,4 +1,4 @@
-"""Policy: which facts must hold before data is used or passed on (trust.md section 6).
+"""Defines the policy of a node: which facts must hold before data is used or passed on (trust.md section 6).
 
 A purpose is an expression of facts with ``&``, ``|`` and brackets: ``data & (reproduced | attested:2)``. There is no
 ladder among facts. Every mistake of a policy is reported at once. Pure.

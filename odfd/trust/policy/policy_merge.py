@@ -1,7 +1,7 @@
-"""What a network's rules make of a node's policy: what tightens holds at once, what loosens waits for a person. Pure.
+"""Merges a network's policy into a node's: what tightens applies at once, what loosens waits for a person. Pure.
 
 Tightened are: what a purpose asks for (both hold, the node's and the network's), whose word counts (fewer keys), how
-many engines, how much isolation, how stale a head may be, and what ``witness_rules`` says of witnesses. All else,
+many engines, how much isolation, how stale a head may be, and what ``witness_merge`` says of witnesses. All else,
 other groups and another ``f`` among it, changes only when a person accepts the version; then what the network says
 stands in place of what the node said. Spec: trust.md section 6.
 """

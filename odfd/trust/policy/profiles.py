@@ -1,4 +1,4 @@
-"""What a policy says where its owner says nothing: by the kind of node it is for (trust.md section 6)."""
+"""Provides default policies for each kind of node (trust.md section 6)."""
 
 from __future__ import annotations
 

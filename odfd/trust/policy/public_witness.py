@@ -1,4 +1,4 @@
-"""A public witness as the settings name it: its key and the address where checkpoints are submitted."""
+"""Parses a public witness from the settings: its key, and the address where checkpoints are submitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a network's rules make of whose cosignatures count here, and how many: as ``tightening``, of witnesses. Pure.
+"""Merges a network's rules on witnesses into a node's, as ``policy_merge`` does for the other rules. Pure.
 
 Tightened are: how many must stand behind a head, whose word counts (fewer keys), how old a cosignature may be. Other
 witnesses, and how many of them may be faulty, wait for a person. Spec: trust.md sections 3 and 6.

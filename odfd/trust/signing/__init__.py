@@ -1,1 +1,1 @@
-"""What this node signs as owner: heads with the blocks they sign, versions of authorities, and who may sign."""
+"""Signs as the owner of datasets: heads with the blocks they cover, versions of authorities, and who may sign."""

@@ -1,4 +1,4 @@
-"""Drafts of the next version of an authority: what a person wishes, as a statement for the roots to sign. Pure."""
+"""Drafts the next version of an authority from a person's request, as a statement for the roots to sign. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A new version of an authority made here: signed by the roots there are, kept, and noted in their journals.
+"""Publishes a new version of an authority: collects root signatures, stores it, and notes it in their journals.
 
 Order, so that a crash at any moment can be mended: the journals are asked, the version is kept in one transaction with
 whatever goes with it, and only then it is noted and may be told. Between the last two it is durable and ``note_newest``

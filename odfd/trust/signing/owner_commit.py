@@ -1,4 +1,4 @@
-"""Committing as an owner: events become blocks, the rules bind us as authors, and the new head is signed.
+"""Commits blocks to this node's own datasets: applies the rules for authors, and signs the new head.
 
 Blocks, objects and the chain's tree are one transaction; the head is signed right after, journalled first, and only
 then told to others. A crash in between leaves a chain whose last blocks are unsigned, which nobody else can see;

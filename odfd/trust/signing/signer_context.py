@@ -1,4 +1,4 @@
-"""What whoever finds something out by itself and signs it has of the node: stores, key, clock, and whom it tells."""
+"""Groups what a component needs of the node to sign its own findings: database, keys, clock, and announcement."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Work done again and compared: re-execution of transforms, observation of sources, re-checks of evidence."""
+"""Repeats others' work and compares: re-execution of transforms, observation of sources, re-checks of evidence."""

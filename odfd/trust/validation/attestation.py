@@ -1,4 +1,4 @@
-"""From this node's own runs to the attestation it signs: one living, cumulative statement a dataset (trust.md 4).
+"""Makes the attestation of a dataset from this node's own runs: one cumulative statement (trust.md section 4).
 
 Pure. Every block is covered by a span; a verdict speaks of every ExecuteTransform in its span.
 """

@@ -1,4 +1,4 @@
-"""Saying what this node's own runs found of a dataset: its living attestation, signed anew and told.
+"""Publishes this node's attestation of a dataset, and signs it again when its findings change.
 
 A statement replaces the one before after a pause, so that a million blocks cost one signature a sitting; what is wrong,
 or was taken back, is told at once. Made with the validator. Spec: trust.md section 4.
@@ -33,7 +33,7 @@ Determinism: TypeAlias = Callable[[DatasetId], Awaitable[str]]
 
 
 class AttestationPublisher:
-    """See the module."""
+    """The publisher of one validator's attestations."""
 
     def __init__(self, post: SignerContext, chains: ChainStore, determinism: Determinism) -> None:
         self._post = post

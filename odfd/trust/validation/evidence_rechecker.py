@@ -1,9 +1,9 @@
-"""Looks by itself into evidence that listed validators name of datasets held here: fetches it, runs the step again.
+"""Re-checks evidence that listed validators name, for datasets held here: fetches the bundle and runs its step again.
 
-One bundle at a time, the most urgent first, beside nothing that the validator does. What is found is this node's own
-word (trust.md section 5): the published step is wrong where three more runs, each in a fresh engine process, gave one
-and the same other answer; it is right where the run began at the first step, for what a published checkpoint hides is
-not seen from there. Whose evidence is untrue rests for a day; what could not be had or run is tried again after growing
+One bundle at a time, the most urgent first, never while the validator works. What is found is this node's own verdict
+(trust.md section 5): the published step is wrong where three more runs, each in a fresh engine process, gave one and
+the same other answer; it is right where the run began at the first step, for what a published checkpoint hides is not
+seen from there. Whose evidence is untrue rests for a day; what could not be had or run is tried again after growing
 pauses. Alive while its ``rounds`` are. Spec: trust.md sections 5 and 7.
 """
 
@@ -77,7 +77,7 @@ class _Pause(msgspec.Struct, frozen=True):
 
 
 class EvidenceRechecker:
-    """See the module."""
+    """The background re-check of one node."""
 
     def __init__(
         self, post: SignerContext, chains: ChainStore, standing: TrustEvaluator, settings: RecheckerSettings

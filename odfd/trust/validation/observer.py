@@ -1,4 +1,4 @@
-"""The observer: fetches the declared sources of others' root datasets itself, and signs what it found there.
+"""Fetches the declared sources of others' root datasets, and signs whether the same rows are found there.
 
 Alive while ``run`` is; a dataset is touched when it moves. Of each only the newest block of data is looked at,
 and only within a day of it: a source shows its last state, and older blocks cannot be fetched any more. A source that
@@ -62,7 +62,7 @@ class ObserverSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Observer:
-    """See the module."""
+    """The observer of one node."""
 
     def __init__(self, post: SignerContext, settings: ObserverSettings) -> None:
         self._post = post

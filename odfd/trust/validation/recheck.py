@@ -1,4 +1,4 @@
-"""Runs the step of an unpacked bundle again and says what that shows: no daemon, no network, nobody's word.
+"""Runs the step of an unpacked bundle again and reports what that shows, without daemon, network or trust in anyone.
 
 It begins at the checkpoint that the accused published, when the bundle holds it, for who signs a step signs what it
 started from; else at the first step. It blames only on the engine that the transform pins, for a query that the

@@ -1,4 +1,4 @@
-"""One step that somebody published, run again here, and what this node found of it.
+"""Runs one published step again on this node, and records whether the answer is the same.
 
 Each step starts from the checkpoint that this node's own run of the step before made. A difference accuses only after
 three more runs, each in a fresh engine process, gave one and the same other answer, on the very engine that the
@@ -71,7 +71,7 @@ class ReexecutionStep(msgspec.Struct, frozen=True):
 
 
 class Reexecution:
-    """See the module. Whoever has one alone runs steps of a dataset again."""
+    """The re-execution of steps, owned by one validator: nobody else runs steps of its datasets again."""
 
     def __init__(self, post: SignerContext, means: Means, put_off: Callable[[DatasetId, str, str], None]) -> None:
         """``put_off`` is told what keeps a step of a dataset from being run, in a word for others and in a sentence."""

@@ -1,7 +1,7 @@
-"""Which steps a node re-runs that does not re-run all: a share of them, picked by a secret that no publisher knows.
+"""Picks the steps that a node re-runs when it does not re-run all: a share, chosen by a secret.
 
-A pick depends on the block alone, so that restarts pick alike and waiting changes nothing; who lies cannot tell whose
-pick his block will be. Spec: trust.md section 6.
+A pick depends on the secret and the block alone, so that restarts pick alike and waiting changes nothing. The publisher
+does not know the secret, and cannot predict which nodes will re-run a block. Spec: trust.md section 6.
 """
 
 from __future__ import annotations

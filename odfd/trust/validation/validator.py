@@ -1,8 +1,8 @@
-"""The validator: re-runs the transforms of datasets held here, step by step from genesis, and signs what it found.
+"""Re-runs the transforms of datasets held here, step by step from genesis, and signs the results.
 
 A node that attests re-runs all; another one may re-run up to steps that are picked at random, and says nothing of it.
 Alive while its ``rounds`` are; a dataset is touched when it moves, or is spoken of. One at a time, oldest step first;
-how a step is judged is for ``trials``. It never blocks ingestion or mirrors. Spec: trust.md sections 4 and 5.
+``reexecution`` judges each step. It never blocks ingestion or mirrors. Spec: trust.md sections 4 and 5.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ValidatorSettings(Means, frozen=True, kw_only=True):
 
 
 class Validator:
-    """See the module."""
+    """The validator of one node."""
 
     def __init__(self, post: SignerContext, settings: ValidatorSettings) -> None:
         self._post = post

@@ -1,1 +1,1 @@
-"""Cosignatures: those that this node makes of trees of others, and those that it asks public witnesses for."""
+"""Handles cosignatures: those that this node makes of others' trees, and those that it requests of public witnesses."""

@@ -1,4 +1,4 @@
-"""Whether a witness may cosign a tree after what it cosigned before of the same origin: the rules of tlog-witness.
+"""Decides whether a witness may cosign a tree after its last cosignature of the same origin: rules of tlog-witness.
 
 One decision for all who ask: a mirror shows the old tree in its own blocks, a witness without a copy has it proven by
 peers, and a log sends the proof with its question. What differs is how ``begins`` is answered. Pure. Spec: trust.md

@@ -1,4 +1,4 @@
-"""Asking a public witness to cosign a tree of ours: one tree, one witness, a few questions. Sans-IO.
+"""Asks a public witness to cosign a tree of this node: one tree, one witness, a few requests. Sans-IO.
 
 It is told which size it is taken to have cosigned last. If that is another, it says so, and is asked again with the
 proof from there. A cosignature is believed when it verifies under the key that the settings name. What one refuses it

@@ -1,4 +1,4 @@
-"""This node as a public witness: what it answers to ``add-checkpoint`` of the logs that it attends.
+"""Answers ``add-checkpoint`` requests, which makes this node a public witness of the logs that it attends.
 
 The log of a dataset is known by its authority: whoever may write it now may sign its checkpoints, in the epoch that
 holds now. Everything else is the rules of tlog-witness. Called from any thread. Spec: c2sp.org/tlog-witness; trust.md
@@ -32,7 +32,7 @@ _STATUS: Final = {Ruling.SMALLER: 400, Ruling.UNPROVEN: 422}
 
 
 class TlogWitness:
-    """See the module. ``attended`` are the datasets in force; ``cosigned`` is told of what is new."""
+    """The public witness of one node. ``attended`` are the datasets in force; ``cosigned`` is told of what is new."""
 
     def __init__(
         self,

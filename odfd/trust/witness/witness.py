@@ -1,4 +1,4 @@
-"""Witnessing: this node cosigns trees of others, and never two of one origin of which neither begins the other.
+"""Cosigns others' trees, and never two of one origin unless one is the beginning of the other.
 
 What it cosigned last of each origin, with the head that made it do so, is compared and stored in one transaction, and
 journalled, before the cosignature leaves: the head is kept because without it a split is seen and cannot be proven. Of
