@@ -1,1 +1,1 @@
-"""``odfctl``: the daemon's hand. It knows the wire and the errors, and imports only what the one command needs."""
+"""``odfctl``, the command line: talks to the daemon over its control API, and imports only what a command needs."""

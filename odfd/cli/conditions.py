@@ -1,4 +1,4 @@
-"""Conditions of ``odfctl wait``: ``exists``, ``deleted``, or a comparison of a field of the thing's JSON. Pure.
+"""Parses and checks the conditions of ``odfctl wait``: ``exists``, ``deleted``, or a comparison of a field. Pure.
 
 ``state=fresh``, ``blocks>=15``, ``relyOn.blocks>=14``, ``fault=null``: names are those of ``-o json``, with dots.
 """

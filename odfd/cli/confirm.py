@@ -1,4 +1,4 @@
-"""Asks a person before something is given up for good. Without a terminal only ``--yes`` stands for a person."""
+"""Asks a person to confirm before anything is given up for good. Without a terminal only ``--yes`` confirms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One thing at length, for a person. Pure."""
+"""Formats the details of one thing for ``describe``. Pure."""
 
 from __future__ import annotations
 

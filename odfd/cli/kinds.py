@@ -1,4 +1,4 @@
-"""The kinds of thing that ``get``, ``describe``, ``delete`` and ``wait`` know: where they are, how they are shown."""
+"""Lists the kinds of thing that ``get``, ``describe``, ``delete`` and ``wait`` know: their paths and their tables."""
 
 from __future__ import annotations
 

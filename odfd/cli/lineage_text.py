@@ -1,4 +1,4 @@
-"""Lineage, told to a person: a tree of records down to their sources, or of datasets. Pure."""
+"""Formats lineage as a tree: of records down to their sources, or of datasets. Pure."""
 
 from __future__ import annotations
 

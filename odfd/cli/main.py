@@ -1,4 +1,4 @@
-"""``odfctl``: read the command line, run one command, turn its faults into a message and an exit code.
+"""Runs ``odfctl``: parses the command line, runs one command, and turns its faults into a message and an exit code.
 
 Only the module of the command that was typed is imported; the whole list is in ``registry``.
 """

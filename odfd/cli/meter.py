@@ -1,4 +1,4 @@
-"""How far a long operation is: a bar on a terminal, a line now and then elsewhere. Knows nothing of a daemon."""
+"""Shows the progress of a long operation: a bar on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 

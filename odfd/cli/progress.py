@@ -1,4 +1,4 @@
-"""Following a long operation of the daemon to its answer.
+"""Follows a long operation of the daemon until its result.
 
 ``^C`` detaches: the daemon goes on, and the message says how to follow or to cancel it.
 """

@@ -1,4 +1,4 @@
-"""Which commands there are, what each is for, and which module knows it. What is not here is not in the help."""
+"""Lists the commands of ``odfctl``: their groups, help texts and modules. A command that is not listed has no help."""
 
 from __future__ import annotations
 

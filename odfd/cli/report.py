@@ -1,4 +1,4 @@
-"""What a verification found, told to a person; the same for a directory and for a dataset of the daemon."""
+"""Formats the report of a verification, of a directory or of a dataset in the daemon."""
 
 from __future__ import annotations
 

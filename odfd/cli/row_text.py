@@ -1,4 +1,4 @@
-"""What became of rows, told to a person: what is not zero, and what the count of records does not say. Pure."""
+"""Formats row counts: those that are not zero, and that the number of records does not show already. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run of ``odfctl``: where the daemon is, how to answer, where remarks go. Made from the arguments, dies with them.
+"""Holds what one run of ``odfctl`` needs: the client, the output format, and where messages go.
 
 Answers go to standard output and are alone there; progress, hints and warnings go to standard error.
 """

@@ -1,4 +1,4 @@
-"""Tables of text: as wide as their content, numbers to the right, nothing drawn but space. Pure."""
+"""Formats tables of text: columns as wide as their content, numbers to the right, no lines. Pure."""
 
 from __future__ import annotations
 

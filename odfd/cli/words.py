@@ -1,4 +1,4 @@
-"""How values are said to people: counts, sizes, times, hashes. Pure; what is missing is a dash."""
+"""Formats counts, sizes, times and hashes for people; a missing value is a dash. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``apply``: manifests in, a table of what was created, updated or left alone out."""
+"""``apply``: sends manifests to the daemon, and shows what was created, updated or left unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``trust authority``: who may sign for a dataset, and changing that with a key that is kept offline.
+"""``trust authority``: shows who may sign for a dataset, and changes it with a key that is kept offline.
 
 The offline key is read here, signs here, and is never sent anywhere.
 """

@@ -1,4 +1,4 @@
-"""``completions``: a script for the shell, made from the parsers themselves, so that it never lags behind them."""
+"""``completions``: prints a completion script for bash, zsh or fish, made from the parsers themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``correct``: give a row of a ledger other values, or take it back."""
+"""``correct``: gives a row of a ledger other values, or retracts it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``engine prove``: whether this node's engine gives the history that another one gave, and the record of it."""
+"""``engine prove``: proves that this node's engine gives the same history as another, and records that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ingest``, ``pull``, ``export``, ``import``: data in and out."""
+"""``ingest``, ``pull``, ``export``, ``import``: move data into and out of datasets."""
 
 from __future__ import annotations
 

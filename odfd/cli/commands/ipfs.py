@@ -1,4 +1,4 @@
-"""``ipfs``: datasets that this node puts on IPFS, through a Kubo that runs beside it."""
+"""``ipfs``: publishes datasets on IPFS, through a Kubo that runs beside the node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``lineage``: which datasets a dataset is made of; of one record, which records, down to where they were ingested."""
+"""``lineage``: shows which datasets a dataset is made of, or which records one record is made of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mirror``: hold datasets of others, verified as they arrive."""
+"""``mirror``: adds, changes and removes mirrors, which hold verified copies of others' datasets."""
 
 from __future__ import annotations
 

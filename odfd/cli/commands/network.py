@@ -1,4 +1,4 @@
-"""``network``: join and leave, and see what is announced there."""
+"""``network``: joins and leaves networks, and shows which datasets are announced there."""
 
 from __future__ import annotations
 

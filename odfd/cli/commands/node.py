@@ -1,4 +1,4 @@
-"""``status``, ``doctor``, ``watch``: the node itself."""
+"""``status``, ``doctor``, ``watch``: show the state of the node, its problems, and its events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``peer``: see, connect and block peers."""
+"""``peer``: shows, connects and blocks peers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``trust policy``: what this node asks for before it relies on data, and what its network asks."""
+"""``trust policy``: shows and changes what must hold before data is relied on, here and in the network."""
 
 from __future__ import annotations
 

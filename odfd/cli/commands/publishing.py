@@ -1,4 +1,4 @@
-"""``publish``, ``unpublish``: what is given to others, and what is nobody else's business."""
+"""``publish``, ``unpublish``: make datasets public, or private again."""
 
 from __future__ import annotations
 

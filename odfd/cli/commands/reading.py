@@ -1,4 +1,4 @@
-"""``log``, ``tail``, ``schema``: what is in a dataset."""
+"""``log``, ``tail``, ``schema``: show the blocks, the last rows and the columns of a dataset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``get``, ``describe``, ``delete``: the same three words for every kind of thing."""
+"""``get``, ``describe``, ``delete``: list, show and remove things of every kind."""
 
 from __future__ import annotations
 

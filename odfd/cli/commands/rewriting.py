@@ -1,4 +1,4 @@
-"""``reset``, ``compact``: another history for a dataset of ours. ``gc``: the disk that is freed by it.
+"""``reset``, ``compact``: rewrite the history of a dataset of this node. ``gc``: frees disk space.
 
 With ``--offline-key`` the dry run says what the roots have to sign; the key signs it here, and is never sent anywhere.
 """

@@ -1,4 +1,4 @@
-"""``trust sign``: keys sign again whose signing journals are gone."""
+"""``trust sign``: lets keys sign again whose signing journals are lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``trust``: how far a dataset may be relied on, why not further, and who says so."""
+"""``trust``: shows how far a dataset may be relied on, why not further, and whose verdicts count."""
 
 from __future__ import annotations
 

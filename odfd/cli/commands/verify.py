@@ -1,4 +1,4 @@
-"""``verify``: how deep this machine checks, now, by itself. A directory is checked here, a dataset by the daemon."""
+"""``verify``: verifies a dataset in the daemon, or a directory in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``wait``: until something is so. It looks a few times a second: not all that can be waited for is an event."""
+"""``wait``: waits until a condition holds. It polls a few times a second, since not every condition has an event."""
 
 from __future__ import annotations
 

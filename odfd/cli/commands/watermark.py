@@ -1,4 +1,4 @@
-"""``watermark``: say that nothing older will come."""
+"""``watermark``: sets the watermark of a root dataset, which says that no older rows will come."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Commands on files and folders that need no daemon: the part of the command line that knows ``chain``."""
+"""The commands that work on files without a daemon; the only part of the command line that imports ``chain``."""

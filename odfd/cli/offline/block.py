@@ -1,4 +1,4 @@
-"""``block``: blocks of metadata as files. Shows one as the manifest it stands for, names it, and makes it again."""
+"""``block``: shows block files as manifests, hashes them, and encodes manifests as blocks."""
 
 from __future__ import annotations
 

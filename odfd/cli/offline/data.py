@@ -1,4 +1,4 @@
-"""``data``: slices as files. Both hashes of one, and what is in it, with the types that ODF gives its columns."""
+"""``data``: shows slice files with their ODF types, and computes both of their hashes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading what a person named and writing what they asked for, with messages about files and not about calls."""
+"""Reads the files that a command names and writes its output, with error messages that name the file."""
 
 from __future__ import annotations
 

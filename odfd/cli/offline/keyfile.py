@@ -1,4 +1,4 @@
-"""A dataset's key in a file of its owner: 64 hexadecimal digits. It is read here, signs here, and goes nowhere."""
+"""Reads a dataset's key from a file of 64 hexadecimal digits, and signs with it; the key is never sent anywhere."""
 
 from __future__ import annotations
 

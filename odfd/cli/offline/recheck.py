@@ -1,4 +1,4 @@
-"""``trust recheck FILE``: a bundle checked and its step run again by this process alone: no daemon, no network.
+"""``trust recheck FILE``: checks a bundle of evidence and runs its step again, without daemon or network.
 
 Everything happens in a folder that is gone afterwards; the engine is one of its own, in the strongest sandbox that
 holds here.

@@ -1,4 +1,4 @@
-"""``verify DIR``: a folder in the ODF layout, checked by this process alone: no daemon, no network, no Spark."""
+"""``verify DIR``: verifies a directory in the ODF layout, without daemon, network or Spark."""
 
 from __future__ import annotations
 
