@@ -1,1 +1,1 @@
-"""The control API: wire values, ports to the services, HTTP on a unix socket, and the client of all that."""
+"""The control API of the node: its values, the ports behind it, its HTTP server on a unix socket, and its client."""

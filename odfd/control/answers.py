@@ -1,4 +1,4 @@
-"""From values and faults to HTTP answers, and from requests to values, under limits."""
+"""Converts values and faults to HTTP answers, and requests to values, under limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The seam between the daemon's frame and its services: what services are given, and what they give back.
+"""Defines the interface between the daemon and the node it runs: what the node gets, and what it returns.
 
 ``daemon.wiring`` makes the context, asks ``Build`` for an assembly, and runs its parts; services know no daemon.
 """

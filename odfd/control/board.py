@@ -1,4 +1,4 @@
-"""The task board and the event log of the daemon, as the ports ``Tasks`` and ``Events``."""
+"""Implements ``TasksPort`` and ``EventsPort`` over the task board and the event log of the daemon."""
 
 from __future__ import annotations
 

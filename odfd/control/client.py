@@ -1,4 +1,4 @@
-"""The hand's side of the control API: standard library only, because every ``odfctl`` pays for what is imported here.
+"""The client of the control API, with the standard library only, so that ``odfctl`` starts quickly.
 
 One connection a request. Answers are plain JSON values; a problem comes back as the fault that it tells of.
 """

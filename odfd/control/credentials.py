@@ -1,4 +1,4 @@
-"""Who is at the other end of a unix socket, and whether they may speak: decided by the kernel's word, never by theirs.
+"""Decides who may use the control socket, by the user and groups that the kernel reports for the caller.
 
 Allowed are root, the daemon's own user, and members of one configured group. The pid is for the log only: by the time
 it is read it may be somebody else's.

@@ -1,4 +1,4 @@
-"""The socket file: made with the right mode from the start, taken over from a dead daemon, never from a live one."""
+"""Creates the control socket with the right mode, and replaces one that a dead daemon left."""
 
 from __future__ import annotations
 

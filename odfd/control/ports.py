@@ -1,4 +1,4 @@
-"""What the API can ask of a node. Services implement these ports; routes know nothing else of them.
+"""Declares what the API can ask of a node: services implement these ports, and routes use nothing else of them.
 
 Values in and out are those of ``wire``. Every method may raise any ``chain.errors.Fault``; nothing else may come out.
 A ``ref`` is what a person wrote: a local name or ``did:odf:…``; a method that finds nothing under it raises NotFound.

@@ -1,4 +1,4 @@
-"""The table of what the API offers, and the ASGI application made of it. Each line asks one port one thing.
+"""Lists the endpoints of the API, and makes the ASGI application. Each endpoint calls one method of one port.
 
 ``/v1`` is stable: fields and paths are added, never changed. A fault of a service becomes problem+json; anything
 else that escapes one is a bug, told as such to the caller and with its trace to the log.

@@ -1,4 +1,4 @@
-"""The control server: on the unix socket, asks the kernel who calls, and serves or refuses them.
+"""Runs the control server: accepts connections on the unix socket, checks the caller, and serves or refuses.
 
 A child of the daemon's tree. It decides nothing but who may speak; what is said is the application's matter.
 """

@@ -1,4 +1,4 @@
-"""Values of the control API. Their JSON (camelCase, times in RFC 3339) is the contract of ``odfctl -o json``.
+"""Defines the values of the control API. Their JSON (camelCase, times in RFC 3339) is that of ``odfctl -o json``.
 
 Plain values: they hold no truth of their own, are made for one answer and forgotten. Fields are only ever added.
 An optional field is ``null`` when it does not apply; hashes and identities are text as the format spells them.

@@ -1,4 +1,4 @@
-"""Who may sign for a dataset, and the next version of that: drafted by the daemon, signed by the roots."""
+"""Values about authorities: who may sign for a dataset, and drafts of the next version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Datasets, their blocks and rows, and what is asked of them: apply, ingest, pull, export, import."""
+"""Values about datasets, their blocks and rows, and requests on them: apply, ingest, pull, export, import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where records came from, and which dataset is made of which."""
+"""Values about lineage: where records came from, and which datasets a dataset is made of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node says of itself."""
+"""Values about the node: status, engines, probes of the doctor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Datasets on IPFS as people see them."""
+"""Values about datasets published on IPFS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mirrors, networks and peers as people see them."""
+"""Values about mirrors, networks and peers."""
 
 from __future__ import annotations
 

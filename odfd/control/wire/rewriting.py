@@ -1,4 +1,4 @@
-"""Another history for a dataset that is ours, and the disk that is freed by it."""
+"""Values about rewriting histories and collecting garbage."""
 
 from __future__ import annotations
 

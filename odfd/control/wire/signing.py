@@ -1,4 +1,4 @@
-"""Keys of a node whose signing journals are gone, and how they come to sign again."""
+"""Values about keys whose signing journals are lost, and how they sign again."""
 
 from __future__ import annotations
 

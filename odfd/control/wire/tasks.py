@@ -1,4 +1,4 @@
-"""Long operations, and what happens in the node."""
+"""Values about long operations and events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verification reports, trust in a dataset, validators and policy."""
+"""Values about verification, trust in datasets, validators and policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two kinds of value, and a fault as a value."""
+"""Defines the base classes of all values of the API, and the value that stands for a fault."""
 
 from __future__ import annotations
 

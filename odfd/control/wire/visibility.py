@@ -1,4 +1,4 @@
-"""Publishing datasets, and taking them back."""
+"""Values about publishing datasets and making them private again."""
 
 from __future__ import annotations
 
