@@ -1,1 +1,1 @@
-"""The process: its command line, its parts joined, its start, signals and end."""
+"""The daemon process ``odfd``: command line, start, signals, and orderly stop."""

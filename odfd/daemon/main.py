@@ -1,4 +1,4 @@
-"""``odfd``: the command line of the daemon. Reads settings, sets up the log, and hands over to the wiring."""
+"""Runs ``odfd``: reads the settings, sets up the log, and starts the daemon."""
 
 from __future__ import annotations
 

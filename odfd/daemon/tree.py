@@ -1,4 +1,4 @@
-"""The daemon's life: parts started in order, signals obeyed, the service manager told, parts stopped in order.
+"""Runs the daemon's tree of parts: starts them in order, handles signals, notifies systemd, and stops them in order.
 
 SIGTERM and SIGINT stop and drain; a second one stops at once. SIGHUP reloads. It knows nothing of what the parts do.
 """

@@ -1,4 +1,4 @@
-"""Where parts are joined: settings, log, events, tasks, services, the control server. No logic of its own."""
+"""Connects the parts of the daemon: settings, log, events, tasks, the node, and the control server."""
 
 from __future__ import annotations
 
