@@ -1,1 +1,1 @@
-"""The catalogue of datasets on this node: names, creation from snapshots, and reading of blocks and rows."""
+"""The datasets of a node: names, creation from snapshots, reading of blocks and rows, and visibility."""

@@ -1,4 +1,4 @@
-"""Names of datasets: what people here call which did. A name is local; the did is the identity.
+"""Stores the local names of datasets; the did is a dataset's identity.
 
 A dataset resource is kept as a collection (design section 7): today one rendition of one shard, so that later ones
 need no new walls.

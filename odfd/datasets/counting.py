@@ -1,4 +1,4 @@
-"""Counts of rows, added up and completed with what a slice tells. Pure."""
+"""Adds up row counts, and completes them from what a slice holds. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a snapshot that a person applies to the events a chain begins with, and to what a later snapshot changes.
+"""Turns a dataset snapshot into events: those that a chain begins with, or those that update an existing chain.
 
 Pure. References to inputs are resolved to ids on the way in, queries normalised, and the digest of the engine pinned:
 a chain never says anything whose meaning depends on this node. Spec: DatasetSnapshot, SetTransform.

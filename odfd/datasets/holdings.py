@@ -1,4 +1,4 @@
-"""What is held of the data of others: from which block on, which objects, and their bytes as they lie on disk.
+"""Stores which data of mirrored datasets is held: from which block on, which objects, and their size on disk.
 
 A mirror may hold the newest part of its data. ``Extent`` says from which block on that is, and how much of it was ever
 looked at here; objects are counted one by one, so that what is let go can be found and the sum is exact at any time.

@@ -1,4 +1,4 @@
-"""Which pushes a dataset has taken in, kept in the transaction that appends their blocks: a push counts once.
+"""Stores which pushes a dataset has taken in, in the transaction of their blocks, so that a push counts once.
 
 A push is known by its id: the one that its client gave, or one made of its content. Beside it stands what was
 answered, so that a client that lost the answer gets the same one. A push goes with its blocks: what a reset gives up

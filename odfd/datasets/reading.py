@@ -1,4 +1,4 @@
-"""Reading datasets for people: their last rows, their schema, and what each block says in one line."""
+"""Reads datasets for people: last rows, schema, and a line about each block."""
 
 from __future__ import annotations
 

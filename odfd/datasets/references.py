@@ -1,4 +1,4 @@
-"""Which blocks name which objects: what a collector may free, and for whose sake an object may be passed on.
+"""Stores which blocks name which objects: what garbage collection may free, and which datasets an object belongs to.
 
 Kept in the transaction that appends the blocks; what rows of their slices link to, right after it and before the
 objects count as whole. An object may be named by several chains.

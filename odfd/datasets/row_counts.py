@@ -1,4 +1,4 @@
-"""What became of the rows of each transaction of this node, kept beside the blocks: the format has no place for it.
+"""Stores what became of the rows of each transaction of this node, beside the blocks, where the format has no place.
 
 A record goes with the last block of its transaction, and is written in the transaction that appends it. A transaction
 that appended nothing, because all it read was known, is added to a record of its own at the head that it left. Each

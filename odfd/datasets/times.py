@@ -1,4 +1,4 @@
-"""The time of the next block, held against the last one and the monotonic clock: what is wrong by days writes nothing.
+"""Chooses the time of the next block, and refuses one that is days away from the last block or the monotonic clock.
 
 Pure.
 """

@@ -1,4 +1,4 @@
-"""Which datasets this node speaks of to others, and gives: private until published, and every way out asks here.
+"""Decides which datasets other nodes may know of and get: private until published; every way out asks here.
 
 A mark is a person's word, or says how a dataset came. Without one a dataset whose key is here is private unless the
 settings publish all of them; one that is held, with no mark, came from a folder and is private; and of one that is not
@@ -88,7 +88,7 @@ class Marks:
 
 
 class Visibility:
-    """See the module. Safe to use from any thread. All raise Environment."""
+    """The visibility of one node's datasets. Safe to use from any thread. All raise Environment."""
 
     def __init__(
         self,
