@@ -1,1 +1,1 @@
-"""Data into root datasets: fetched or pushed, prepared, given to an engine, committed exactly once."""
+"""Brings data into root datasets: fetches or receives it, has an engine read it, and commits it exactly once."""

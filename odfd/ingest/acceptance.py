@@ -1,4 +1,4 @@
-"""What a pull or a push would refuse whatever the files hold: told when a source is declared, and not when data comes.
+"""Checks a source when it is declared, for everything that a pull or push would refuse whatever the files hold.
 
 Each part is asked of the module that would refuse it later. What depends on files, on servers or on what a query makes
 of rows is told when they are there. Functions; nothing is fetched.

@@ -1,4 +1,4 @@
-"""A row of a ledger corrected by hand: given other values, or taken back.
+"""Corrects a row of a ledger: finds it by its key, and appends records that change or retract it.
 
 The row is found by its key among those that stand. It is written once more as it was, operation "correct from", and
 directly behind as it shall be, "correct to"; a row that is taken back is written once, "retract". The first of them

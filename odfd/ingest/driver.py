@@ -1,4 +1,4 @@
-"""Brings data in: fetch, prepare, ask the engine, look at its answer, commit; again while the source has more.
+"""Runs an ingest: fetches, prepares, asks the engine, checks its answer, commits, and repeats while there is more.
 
 One iteration is one transaction. A crash before the commit leaves the chain as it was, and files in the staging
 directories that may be deleted; the next run fetches what the source state in the chain says is next. A lost race for

@@ -1,4 +1,4 @@
-"""A watermark that its owner sets: a root whose source has gone quiet says that nothing older will come."""
+"""Sets the watermark of a root dataset on its owner's word, when its source has nothing more to say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One ingest transaction as a value: what the engine is asked, and which events its answer makes.
+"""Plans one ingest transaction as a value: the request to the engine, and the events that follow from its answer.
 
 Pure. A plan is a function of the chain's state, the source, the files fetched and the block's time; planned again after
 a crash on the same head and files it is the same plan, with the same transaction id, so nothing is done twice.

@@ -1,4 +1,4 @@
-"""Preparation of a fetched file before it is read: decompression, and pipes where the owner of the machine allows them.
+"""Prepares a fetched file before it is read: decompresses it, and runs pipes where the machine's owner allows them.
 
 Streams in bounded memory, writes only into the folder it is given, ends when it is cancelled.
 """

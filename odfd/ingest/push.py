@@ -1,4 +1,4 @@
-"""Brings in files that are pushed: each push once, however often it is sent.
+"""Ingests files that clients push: each push once, however often it is sent.
 
 A push is known by an id: its client's, or one made of its content (the bytes and names of the files, the source as it
 is declared, the event time). A push that was taken in before is answered as the first time and appends nothing. Where

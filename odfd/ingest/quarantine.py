@@ -1,4 +1,4 @@
-"""Where records go that cannot be read: the dataset that takes them, and what it gets of a transaction. Blocking."""
+"""Sets aside records that cannot be read: names the dataset that takes them, and makes its transaction. Blocking."""
 
 from __future__ import annotations
 

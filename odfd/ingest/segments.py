@@ -1,4 +1,4 @@
-"""Earlier rows in few files: small slices merged into segments, as a log-structured merge tree merges its runs.
+"""Merges small slices of earlier rows into segments, so that an engine is given few files, as an LSM tree merges runs.
 
 What a merge strategy asks of earlier rows decides what a segment keeps. Snapshot and UpsertStream ask for the newest
 row of each key, so only that stays, retracted or not; a Ledger asks for all rows of a key, so all stay. A strategy

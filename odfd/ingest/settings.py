@@ -1,4 +1,4 @@
-"""What ingestion may do on this machine: values handed in by the daemon, never read from the environment here."""
+"""Defines what ingestion may do on this machine; the daemon passes the values in."""
 
 from __future__ import annotations
 

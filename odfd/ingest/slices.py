@@ -1,4 +1,4 @@
-"""Where a dataset's earlier rows lie, for merging: its slices, small ones merged into segments.
+"""Indexes the files that hold a dataset's earlier rows, for merging: slices, with small ones merged into segments.
 
 It is remembered, so that only new blocks are read. One per process; holds some hundred bytes for each file. A chain
 that was cut back or replaced is noticed by the hash of the newest block that is remembered: what is of its history

@@ -1,4 +1,4 @@
-"""A snapshot that was looked at again and is as it was: the watermark says so.
+"""Moves the watermark of a snapshot source that was fetched again and has not changed.
 
 Rows of a snapshot without event times of their own have that of their file or block, and so has the watermark. What is
 earlier than a watermark is complete; rows that are as old as it are not yet. So a table of such rows would show them

@@ -1,4 +1,4 @@
-"""Which files of a folder a chain took, and when: what lies there beside them, or was changed since, is told.
+"""Tracks which files of a folder a chain took in, and reports files that appeared or changed behind them.
 
 The chain says it: each block names the file it took, and has a time. Remembered between transactions, one per process,
 so that only new blocks are read; a chain that was cut back is noticed and read anew. Of files that were taken a bounded

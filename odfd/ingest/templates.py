@@ -1,4 +1,4 @@
-"""Texts of a manifest with variables of this machine in them: sent as they are filled, shown as they are written.
+"""Fills variables of this machine into texts of a manifest, and shows the unfilled text in messages and views.
 
 ``Filled`` carries both, and says the one that was written unless it is asked for the other. What libraries, servers and
 the system say of a source may quote what was sent to them: every fault that leaves ingestion passes ``redacted``, which

@@ -1,4 +1,4 @@
-"""Whether the rows of a dataset have event times of their own, or those of the blocks that brought them.
+"""Determines whether the rows of a dataset have event times of their own, or those of their blocks.
 
 The chain tells: rows that are stamped take the watermark to the time of their block. Reads blocks in proportion to the
 logarithm of their number.

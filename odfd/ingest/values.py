@@ -1,4 +1,4 @@
-"""One value that a person writes, as a column of a dataset holds it: exactly, or refused. Pure."""
+"""Parses a value that a person writes as the exact type of a dataset's column. Pure."""
 
 from __future__ import annotations
 

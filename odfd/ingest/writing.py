@@ -1,4 +1,4 @@
-"""A file that is filled with what comes or is unpacked: under a limit, and the disk keeps its reserve. Blocking."""
+"""Writes a file from arriving or decompressed bytes, under a size limit and the disk's reserve. Blocking."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from odfd.runtime.disk import CHECK_ROOM, check_room
 
 
 class Filling(AbstractContextManager["Filling"]):
-    """See the module. ``what`` is filled in, for messages."""
+    """A file being written. ``what`` is filled in, for messages."""
 
     def __init__(self, path: Path, what: str, settings: IngestSettings) -> None:
         self._path = path

@@ -1,1 +1,1 @@
-"""Sources of data: where bytes come from, and how to know whether there is anything new."""
+"""Fetches data from sources, and determines whether a source has anything new."""

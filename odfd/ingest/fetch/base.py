@@ -1,4 +1,4 @@
-"""What a fetch is asked and what it may answer.
+"""Declares the request to a fetcher and its possible answers.
 
 A fetcher never writes outside of its folder and never keeps anything between calls: what was ingested last is told by
 the source state in the chain. Cancelled, it ends at once.

@@ -1,4 +1,4 @@
-"""Content codings of HTTP undone (RFC 9110, 8.4): what a server packed for the way is unpacked before it is a file.
+"""Decodes HTTP content codings (RFC 9110, 8.4) that a server applied to a file.
 
 We ask for none, and some servers send one nevertheless. Sans-IO, in pieces of bounded size, whatever the sender packed.
 """

@@ -1,4 +1,4 @@
-"""Which addresses may be dialled for sources that a stranger named, and what tells a server who asks."""
+"""Decides which addresses may be contacted for sources that strangers declared, and what such servers are told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One door for all kinds of sources; kinds that are not built yet are refused by name, before anything is fetched."""
+"""Fetches from a source of any kind; refuses kinds that are not supported by name, before anything is fetched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FilesGlob: local files that appear over time, one per iteration, in the order of their names.
+"""Fetches ``FilesGlob`` sources: local files that appear over time, one per iteration, in the order of their names.
 
 The source state is the name of the last file taken. A file that appears later under a smaller name is not taken: that
 is the contract of ordering by name (spec: FetchStep.FilesGlob). It is told, as is one that changed after it was taken.

@@ -1,4 +1,4 @@
-"""One page of the web, asked for: redirects followed, every wait bounded, cancellable at any moment.
+"""Fetches one web page: follows redirects, bounds every wait, and can be cancelled at any moment.
 
 Whoever serves it is believed nothing: not that it connects, says anything, goes on or ends. A source of one's own is
 dialled as this machine is set up, by way of any proxy; one that a stranger named only at addresses that may be. What

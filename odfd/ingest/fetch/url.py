@@ -1,4 +1,4 @@
-"""Url: one document at ``file://``, ``http://`` or ``https://``, fetched again only when it changed.
+"""Fetches ``Url`` sources: one document at ``file://``, ``http://`` or ``https://``, again only when it changed.
 
 What "changed" means comes from the server (ETag, else Last-Modified) or the file's modification time. A server that
 tells neither makes the source uncacheable: it is read once, and again only when asked to (spec: FetchStep.Url).
