@@ -1,1 +1,1 @@
-"""Datasets on IPFS: published as a folder in the ODF layout, and mirrored from one, by way of the operator's Kubo."""
+"""Publishes datasets to IPFS in the ODF layout, and mirrors datasets from there, through the operator's Kubo."""

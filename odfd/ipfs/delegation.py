@@ -1,4 +1,4 @@
-"""A dataset whose key is offline keeps its name: one long-lived record by that key points to the name of a writer.
+"""Keeps the IPNS name of a dataset whose key is offline: a long-lived record by that key points to a writer's name.
 
 Made where the key is, checked where it is published. trust.md section 11.1; ADR 0009.
 """

@@ -1,4 +1,4 @@
-"""Puts datasets on IPFS, and keeps them there: what is new since the last time is added, then the name points to it.
+"""Publishes datasets to IPFS: adds what is new since the last publication, then points the IPNS name to it.
 
 The daemon's own folder says how far the last publication came: its head is written last, so one that was cut off is
 gone on with, and a daemon that lost everything gets everything. What is added lies among the daemon's own files, which
@@ -65,7 +65,7 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Publisher:
-    """See the module. One publication of a dataset at a time; the caller sees to that."""
+    """The publisher of one node. One publication of a dataset at a time; the caller sees to that."""
 
     def __init__(
         self, ipfs: Ipfs, database: Database, chains: ChainStore, objects: ObjectReader, keys: KeyStore

@@ -1,4 +1,4 @@
-"""Where published datasets lie among the daemon's own files (MFS). ADR 0009."""
+"""Defines where published datasets lie in Kubo's file system (MFS). ADR 0009."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads datasets from IPFS: where a name points, and blocks as one stream of their folder. ADR 0009."""
+"""Reads datasets from IPFS: resolves names, and fetches blocks as one stream of their folder. ADR 0009."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def no_ipfs() -> Refused:
 
 
 class IpfsWay:
-    """See the module. ``reserve``: bytes left free on the disk of the staging folder."""
+    """The way to datasets on IPFS. ``reserve``: bytes left free on the disk of the staging folder."""
 
     is_fixed = True
     few = 256
