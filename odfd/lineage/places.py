@@ -1,4 +1,4 @@
-"""Where a record stands in its chain, and where a root's records came from. Synchronous; a bounded number of reads."""
+"""Locates records: the block that holds one, and the source of a root's records. Synchronous; bounded reads."""
 
 from __future__ import annotations
 

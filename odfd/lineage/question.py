@@ -1,4 +1,4 @@
-"""What an engine is asked about records of one transaction: its inputs as it saw them, block by block.
+"""Makes the request that asks an engine about records of one transaction: its inputs as it saw them.
 
 Inputs are given from their first block to the cut that the transaction recorded. For a dataset that this node computes
 itself its own checkpoint says which earlier blocks can still matter, and only these are given; a stranger's checkpoint
