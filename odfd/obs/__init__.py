@@ -1,1 +1,1 @@
-"""What can be seen of a running node: its log, and the events that people and programs follow."""
+"""Makes a running node observable: its log, and the events that people and programs follow."""

@@ -1,4 +1,4 @@
-"""Events of the node as ``odfctl watch`` shows them: numbered, kept in a ring, followed by any number of readers.
+"""Keeps the node's events for ``odfctl watch``: numbered, in a ring, with any number of readers.
 
 A reader is a position in the ring, so a slow one costs nothing and holds nobody up; when the ring has moved past it,
 it is told how many events it missed. Events are news, not records: the chain and the ledger are the records. The log

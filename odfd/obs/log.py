@@ -1,4 +1,4 @@
-"""Structured logs on standard error: text for a person at a terminal, one JSON object a line for everything else.
+"""Sets up structured logs on standard error: text on a terminal, one JSON object a line elsewhere.
 
 Set up once, by the daemon, before anything is logged. Modules take a logger by ``structlog.get_logger(room=…)``.
 """
