@@ -1,1 +1,1 @@
-"""Datasets that lie somewhere as files, on IPFS or on the web: read from there as from one more peer."""
+"""Reads datasets that are published as files, on IPFS or on the web, as if from one more peer."""

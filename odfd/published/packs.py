@@ -1,4 +1,4 @@
-"""Packs: many blocks of a dataset in one file, beside the layout, for whoever fetches a long chain. ADR 0013.
+"""Defines packs: files of many blocks beside the ODF layout, which make long chains quick to fetch. ADR 0013.
 
 ``packs/K`` holds the blocks from number K · PACK on, oldest first, each with its length before it (``u32``, network
 order): PACK of them, or fewer where the chain ends or MAX_PACK bytes are reached. A pack is a hint. Who reads one

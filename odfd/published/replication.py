@@ -1,4 +1,4 @@
-"""Replication with published datasets beside the peers: a place where one is looked for is one more who has it.
+"""Adds published datasets to replication: a place where a dataset is published counts as one more holder of it.
 
 Implements ``p2p.ports.Replication`` around the network's. Peers are asked first, since they answer for themselves; a
 place gives what they cannot. What it gives is checked by the same sinks, so that mirrors know no difference.
@@ -63,7 +63,7 @@ class LastSeen(msgspec.Struct):
 
 
 class WithPublished:
-    """See the module."""
+    """Replication from peers and from published places."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What is published of a dataset beside its blocks: its newest signed head, and the statements that show it."""
+"""Collects what is published beside a dataset's blocks: its newest signed head, and the statements that prove it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from odfd.trust.ledger.log import Ledger
 
 
 class Signed(NamedTuple):
-    """See the module. What nobody signed has no ``files``."""
+    """The signed state of one dataset. What nobody signed has no ``files``."""
 
     size: int
     """Blocks up to the head."""

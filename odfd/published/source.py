@@ -1,4 +1,4 @@
-"""Reads a dataset where it is published: what was signed of it, its blocks, its objects.
+"""Reads one published dataset: its signed state, its blocks and its objects.
 
 Of few new blocks each is asked for from the head backwards, as they are linked; more of them lie in a staging folder
 until they are taken over. Here blocks are only checked to be those that were asked for; rules, tree and signatures are
@@ -47,7 +47,7 @@ class Edition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublishedSource:
-    """See the module. ``staging``: a folder for blocks on their way."""
+    """The reader of one dataset in one place. ``staging``: a folder for blocks on their way."""
 
     def __init__(self, way: Way, staging: Path) -> None:
         self._way = way

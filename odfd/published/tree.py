@@ -1,4 +1,4 @@
-"""A dataset as it lies where it is published: the ODF layout, and beside it the statements that say whose head it is.
+"""Defines the layout of a published dataset: the ODF layout, and beside it the statements that prove its head.
 
 ::
 

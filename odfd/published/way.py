@@ -1,4 +1,4 @@
-"""How places of one kind are read; ``odfd.ipfs.way`` and ``odfd.published.web`` implement it."""
+"""Declares how places of one kind are read; ``odfd.ipfs.way`` and ``odfd.published.web`` implement it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from p2p.files import Files
 
 
 class Way(Protocol):
-    """See the module. A place is what a person wrote, its root where the files lie now. All raise Remote, Invalid."""
+    """A way to read places.
+
+    A place is what a person wrote, its root where the files lie now. All raise Remote, Invalid.
+    """
 
     @property
     def files(self) -> Files: ...

@@ -1,4 +1,4 @@
-"""Reads datasets from web servers: blocks one after the other from the head backwards, as their links allow no other.
+"""Reads datasets from web servers: fetches blocks from the head backwards, as each names the one before.
 
 Whoever serves the ODF layout over HTTP will do: kamu, a gateway of IPFS, an object store, any server of files. Where
 packs lie beside it, the walk finds most blocks here already. What came stays in the staging folder, so a walk that was
@@ -31,7 +31,7 @@ WORTH_A_PACK: Final = 8
 
 
 class WebWay:
-    """See the module. ``known``: a block that is here already, by its name."""
+    """The way to datasets on the web. ``known``: a block that is here already, by its name."""
 
     is_fixed = False
     few = 16
