@@ -1,1 +1,1 @@
-"""What people want of the node, kept as events: datasets by name, mirrors, networks. Knows no concrete kind."""
+"""Stores what people want of the node, as events: datasets by name, mirrors, networks. Knows no concrete kind."""

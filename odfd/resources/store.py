@@ -1,4 +1,4 @@
-"""Resources: an append-only log of wishes, and beside it what is in force now, which every question is answered from.
+"""Stores resources: an append-only log of what was applied and deleted, and a table of what is in force now.
 
 Each event of the log says that something of a kind and name shall be, or no longer; generations count the events that
 applied it since it last was not. What became of a wish is its status, which replaces the one before and is in no log.
