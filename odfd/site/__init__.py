@@ -1,1 +1,1 @@
-"""Datasets given to anybody over HTTP, in the ODF layout: what kamu, a browser or another odfd reads."""
+"""Serves datasets over HTTP in the ODF layout, to kamu, browsers and other nodes."""

@@ -1,4 +1,4 @@
-"""The site as an ASGI application: ``/DATASET/refs/head``, ``blocks/HASH``, ``data/HASH``, ``trust/head``, ``packs/0``.
+"""Implements the site as an ASGI application: ``/DATASET/refs/head``, ``blocks/HASH``, ``data/HASH``, ``trust/head``…
 
 GET and HEAD, and one range of an object; POST only where this node is a witness for others. What is named by its hash
 never changes, and says so; all else is asked for anew each time. Blocks leave as the bytes they came as. Spec: Simple
@@ -46,7 +46,7 @@ _OCTETS: Final = "application/octet-stream"
 
 
 class Site:
-    """See the module."""
+    """The application over one library."""
 
     def __init__(self, shelf: SiteLibrary, logger: Logger, desk: CheckpointReceiver | None = None) -> None:
         """``desk``: of a node that is a witness for others."""

@@ -1,4 +1,4 @@
-"""What a site gives. ``odfd.api.site_library`` implements it; policy (purpose ``serve``) has been applied behind it."""
+"""Declares what a site serves. ``odfd.api.site_library`` implements it, and applies the policy (purpose ``serve``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The site's server: TCP sockets of its own, and no visitor may take all the room."""
+"""Runs the site's server on its own TCP sockets, with limits on what one visitor may use."""
 
 from __future__ import annotations
 
