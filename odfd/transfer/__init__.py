@@ -1,1 +1,1 @@
-"""Datasets out of the store into folders of the ODF layout, and in again: bytes as they are, both ways."""
+"""Exports datasets to directories in the ODF layout and imports them, without changing a byte."""

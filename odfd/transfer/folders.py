@@ -1,4 +1,4 @@
-"""Export and import of one dataset as a folder in the ODF directory layout; blocks and objects byte for byte.
+"""Exports and imports one dataset as a directory in the ODF layout; blocks and objects stay byte for byte.
 
 Export continues a folder that holds an earlier part of the same chain. Import verifies the whole folder at level data
 before anything is kept, then appends what the store does not have; a head never moves past an unverified block, and a

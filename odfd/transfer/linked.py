@@ -1,4 +1,4 @@
-"""Who may have what rows link to: whoever may have the rows. Noted slice by slice, a page of names at a time.
+"""Records which datasets an object belongs to that rows link to: whoever may have the rows may have the object.
 
 The names are read from the slices, which are here and checked; nothing is held but one page of them.
 """

@@ -1,4 +1,4 @@
-"""The objects that blocks name, in their order: slices, checkpoints, and what the rows of slices link to.
+"""Lists the objects that blocks name, in order: slices, checkpoints, and the objects that rows link to.
 
 A ``NamedObjects`` is made for one walk along a chain and remembers the schema in force, which says what is a link.
 Slices with links are opened to read that one column; all others are not touched.
@@ -31,7 +31,7 @@ class NamedObject(NamedTuple):
 
 
 class NamedObjects:
-    """See the module. ``objects`` holds the slices that are looked into."""
+    """The named objects of one chain. ``objects`` holds the slices that are looked into."""
 
     def __init__(self, state: ChainState, objects: ObjectReader) -> None:
         self._objects = objects
