@@ -1,1 +1,1 @@
-"""Derived datasets: plan a transaction as a value, execute it on an engine, commit it exactly once, replay it."""
+"""Derives datasets: plans a transaction as a value, executes it on an engine, commits it exactly once, replays it."""

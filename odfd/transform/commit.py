@@ -1,4 +1,4 @@
-"""Where a transaction goes when it is ready: one compare-and-append, signed by whoever holds the writer's key."""
+"""Declares the port that commits a transform transaction: one compare-and-append, signed with a writer's key."""
 
 from __future__ import annotations
 

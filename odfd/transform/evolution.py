@@ -1,4 +1,4 @@
-"""What a query knows of its inputs: the columns that they had when it was declared, until it is declared anew.
+"""Fixes the columns that a query sees of its inputs: those they had when the query was declared.
 
 Without that a ``select *`` would mean something else from one transaction to the next. All of it is read from chains,
 so that a replay finds the same. Engine semantics, sections 9 and 12.

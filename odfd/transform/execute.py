@@ -1,4 +1,4 @@
-"""Has an engine carry out a plan: files laid out, the answer weighed, its output measured.
+"""Has an engine execute a plan: lays out files, checks the answer, and measures the output.
 
 The same for a transaction that will be committed and for one that is replayed; they differ in what becomes of the
 files. Nothing here moves a head.

@@ -1,4 +1,4 @@
-"""How much a transaction settles: a backlog leaves in slices of bounded size, by a limit on the output's event time.
+"""Limits how much one transaction settles, so that a backlog leaves in slices of bounded size.
 
 What is settled does not depend on it, only when it leaves; so the limit is a policy of this node, and a replay takes
 the recorded output watermark for it. Pure. Engine semantics, section 13.

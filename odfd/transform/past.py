@@ -1,4 +1,4 @@
-"""What the checkpoint in force tells a coordinator: which blocks are needed again, and how far the output has come.
+"""Reads what the current checkpoint tells the coordinator: which blocks are needed again, and how far output has come.
 
 The rest of a checkpoint is the engine's. A value; read under limits, for it may be a stranger's. Engine semantics,
 section 10.

@@ -1,4 +1,4 @@
-"""One transform transaction as a value: which blocks of which inputs it consumes, and what the engine is asked.
+"""Plans one transform transaction as a value: the input blocks it consumes, and the request to the engine.
 
 Pure. A plan is a function of the output's state, the inputs up to a cut, the block's time and the previous checkpoint.
 The live coordinator cuts at the inputs' heads, a validator where the recorded block says: one code path for both, so

@@ -1,4 +1,4 @@
-"""Makes the state of a transform again where it was lost: its recorded transactions are done once more.
+"""Restores the lost state of a transform, by executing its recorded transactions again.
 
 State is a function of the cut of the inputs, so the chains alone are enough, and the block that names the checkpoint
 says whether what was made is it. The price is all of the history; it is paid only when something was lost. Engine

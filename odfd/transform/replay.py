@@ -1,4 +1,4 @@
-"""Does a recorded transaction again and tells what came out: the evidence that validators give and keep.
+"""Executes a recorded transaction again and reports the result, which validators compare with the recorded one.
 
 A replay plans with the chain as it was before the block, cuts its inputs where the block says, and starts from the
 checkpoint that the replay of the step before made itself; a stranger's checkpoint is never an input. It commits

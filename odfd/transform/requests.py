@@ -1,4 +1,4 @@
-"""A plan as what an engine is asked: files where it can read them, and where it shall write.
+"""Turns a plan into a request to an engine: with files that it can read, and places where it writes.
 
 Slices are linked, never copied; the columns of each input go along as a file without rows. Synchronous.
 """

@@ -1,4 +1,4 @@
-"""A transform that is declared anew: what its first transaction has to take over, read from the chains.
+"""Determines what the first transaction of a newly declared transform must take over, from the chains.
 
 The engine rebuilds the new query's state from every block up to the cut, so a handover names all of them; that happens
 once for each declaration. Nothing in between is recorded: the transaction after a SetTransform is the handover, for the

@@ -1,4 +1,4 @@
-"""Has an engine hand a dataset over from one transform to the next, in front of the first transaction of the new one.
+"""Has an engine take over a dataset from its old transform, before the first transaction of the new one.
 
 The state of the new query takes the place of the old one's; what a table says otherwise from now on becomes the first
 rows of the transaction's slice. Nothing here moves a head. Engine semantics, section 12.
