@@ -1,1 +1,1 @@
-"""Is what a chain says true: hashes, links and rules, and whether its objects are what its blocks say they are."""
+"""Verifies chains and their data: hashes, links, append rules, and objects against their blocks."""

@@ -1,4 +1,4 @@
-"""What the system columns of a slice must hold, row by row: offsets that count up, operations, and times in the past.
+"""Checks the system columns of slices: offsets that count up, valid operations, times not in the future.
 
 Each column says of many rows at once which are wrong, whichever slices they are of, and tells of one what is wrong
 with it. Spec: section Data Slice.

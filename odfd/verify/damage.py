@@ -1,4 +1,4 @@
-"""Damage that is known: which blocks and objects of which datasets were found spoilt or missing, and not yet mended.
+"""Stores known damage: which blocks and objects of which datasets were found damaged or missing.
 
 Noted by whoever finds it (a verification, the giving side), shown by the doctor, forgotten when a verification finds
 the dataset whole. Bounded: of a dataset that is damaged all over the first places are enough.

@@ -1,4 +1,4 @@
-"""The fold of a verification: oldest block first, reporting every independent failure it can reach.
+"""Runs a verification along the chain, oldest block first, and reports every independent failure.
 
 Blocks come in pages. Those that one writer made in a row are hashed, compared with their shape and judged as columns
 (``chain.rules.pages``); whatever is doubtful or different is decoded and judged by itself, on the calling thread.

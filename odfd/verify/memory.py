@@ -1,4 +1,4 @@
-"""What was verified before, so that a verification that was cut short goes on, and one done again is cheaper.
+"""Remembers what was verified, so that an interrupted verification continues and a repeated one costs less.
 
 Two things are remembered of a dataset, bound to the name of a block and to the version of all rules: up to which block
 every object was found to be what its block says, and whether that verification came to its end. Blocks are always

@@ -1,4 +1,4 @@
-"""Objects against what their blocks say: a slice's bytes, rows, order, system columns and types; a checkpoint's bytes.
+"""Checks objects against their blocks: a slice's bytes, rows, order, system columns and types; a checkpoint's bytes.
 
 Functions from a file and an expectation to findings, none of them fatal to the others; memory is one window of rows.
 A file is read twice, once as bytes and once as rows, because both of its hashes are always checked: a wrong logical

@@ -1,4 +1,4 @@
-"""What is to be said of slices of one schema before a row of them is read: their types, and which columns to look at.
+"""Determines from a schema what to check in its slices, before any row is read: types, and columns to look at.
 
 Spec: section Data Slice; RFC-016 for types.
 """

@@ -1,4 +1,4 @@
-"""Object checks in flight: a few for each worker, and their answers in the order of the chain.
+"""Queues object checks: a few for each worker, with answers in the order of the chain.
 
 Made for one verification, over a pool that the verification owns.
 """
@@ -18,7 +18,7 @@ _WAITING: Final = 4
 
 
 class ObjectQueue:
-    """See the module. For the one thread that verifies."""
+    """The queue of one verification. For the one thread that verifies."""
 
     def __init__(self, pool: Executor, objects: ObjectReader, workers: int) -> None:
         self._pool = pool

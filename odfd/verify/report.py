@@ -1,4 +1,4 @@
-"""What is asked of a verification, and what it found, as programs read it (the JSON of ``odfctl verify``).
+"""Defines the request and the report of a verification (the JSON of ``odfctl verify``).
 
 Values only; ``Progress`` is how it grows.
 """

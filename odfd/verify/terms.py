@@ -1,4 +1,4 @@
-"""What a chain says of its slices, at each place: the schema and the names of system columns that are in force there.
+"""Tracks along a chain the schema and the names of system columns that hold for each slice.
 
 Values, folded along a chain; they cost nothing to keep, unlike the state before each of thousands of blocks.
 """

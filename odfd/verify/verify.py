@@ -1,4 +1,4 @@
-"""Whether a chain is what it says, and its objects are what it says of them: one verification, from request to answer.
+"""Verifies one dataset: that its chain is consistent, and that its objects are what the chain says.
 
 Synchronous, no daemon, no clock: works on a store and on a folder alike. How it goes along the chain is ``fold``'s.
 """
