@@ -1,4 +1,4 @@
-"""Multiaddresses that this host can use: TCP over IPv4, IPv6 or a DNS name, to dial with the peer's id at the end.
+"""Parses and writes the multiaddresses that this host can use: TCP over IPv4, IPv6 or a DNS name.
 
 ``/ip4/203.0.113.7/tcp/4001/p2p/12D3KooW…``, ``/dns4/node.example/tcp/4001/p2p/…``, ``/ip4/0.0.0.0/tcp/4001`` to listen.
 """

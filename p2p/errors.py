@@ -1,4 +1,4 @@
-"""Faults of the network: what another node did, or what kept us from reaching it. Each names the peer.
+"""Defines the faults of the network: what another node did, or what prevented reaching it. Each names the peer.
 
 Nothing here is raised for a user's own mistake, but for ``BadAddress`` and ``AddressInUse``.
 """

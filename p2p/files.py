@@ -1,4 +1,4 @@
-"""Files that somebody publishes, read by where they lie: under ``/ipfs/CID/…`` or a URL. Whoever reads checks them."""
+"""Declares how published files are read from ``/ipfs/CID/…`` or a URL. The caller verifies what it reads."""
 
 from __future__ import annotations
 

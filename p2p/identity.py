@@ -1,4 +1,4 @@
-"""One Ed25519 key, three spellings: the seed that makes it, ``did:key:z6Mk…`` that signs, ``12D3KooW…`` that connects.
+"""Converts one Ed25519 key between its forms: seed, ``did:key:z6Mk…`` for signatures, ``12D3KooW…`` for peers.
 
 libp2p peer ids: the identity multihash of the protobuf ``PublicKey{Type: Ed25519, Data: 32 bytes}``, in base58btc.
 """

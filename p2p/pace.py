@@ -1,4 +1,4 @@
-"""A cap on bytes a second: what may go now, and when the next may. Sans-IO; one number, and never a queue.
+"""Limits bytes per second: says what may be sent now, and when the next may. Sans-IO; holds one number and no queue.
 
 What is larger than a second's worth goes at once and is paid for by those that come after it, so that over any stretch
 of time no more goes than the rate, a second's worth, and the last piece.

@@ -1,4 +1,4 @@
-"""Ports of the replication layer: what it asks of the node it lives in. ``odfd`` implements them.
+"""Declares what replication asks of the node that it runs in. ``odfd`` implements these ports.
 
 The layer moves bytes and names who moved them; whether bytes are true is decided behind these ports.
 """

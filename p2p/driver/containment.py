@@ -1,4 +1,4 @@
-"""Where a mistake of ours that a peer provoked ends: one stream is lost and it is logged; other peers notice nothing.
+"""Contains unexpected errors that a peer provokes: one stream is lost and logged, and other peers are not affected.
 
 The one place of the driver that catches what it does not know.
 """

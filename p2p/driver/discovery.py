@@ -1,4 +1,4 @@
-"""Finding peers and those who serve a dataset: presences gossiped, asked for, and checked by dialling (ADR 0006).
+"""Finds peers and holders of datasets: gossips presences, asks for them, and checks them by dialling (ADR 0006).
 
 Made with the driver. It says who we are, listens to who others say they are, and proposes addresses to the mesh, which
 dials them. What a stranger's presence can make us do is bounded: a dial now and then to an address of a kind that we
@@ -64,7 +64,7 @@ _LOG = structlog.get_logger("p2p.driver")
 
 
 class Discovery:
-    """See the module. Without a ``key`` it listens and asks, and nobody hears of us."""
+    """The discovery of one node. Without a ``key`` it listens and asks, and nobody hears of us."""
 
     def __init__(
         self,

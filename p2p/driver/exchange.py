@@ -1,4 +1,4 @@
-"""One long-lived stream to one peer on which many questions are under way, answered in any order.
+"""Runs many questions to one peer over one long-lived stream, with answers in any order.
 
 Made at the first question, dies when the stream breaks or the peer misbehaves: everyone who waits is then told why. A
 caller may stop waiting at any time; its answer is dropped when it comes, and no frame is ever cut by that.

@@ -1,4 +1,4 @@
-"""Our outgoing exchanges: at most one per peer of a protocol, opened at the first question, forgotten when it breaks.
+"""Keeps the outgoing exchanges: at most one for each peer and protocol, opened at the first question.
 
 One ``Exchanges`` per protocol, made with the driver; its exchanges run in the driver's nursery.
 """

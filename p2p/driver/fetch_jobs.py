@@ -1,6 +1,6 @@
-"""What one wants of peers: a chain, an object, small objects; how a part is asked for, and who looks at it.
+"""Defines what can be fetched from peers (a chain, an object, small objects): how parts are requested and checked.
 
-An ``FetchJob`` is made for one wanted thing and performed by a ``TransferRun``; units are blocks, bytes or objects.
+A ``FetchJob`` is made for one wanted thing and performed by a ``TransferRun``; units are blocks, bytes or objects.
 """
 
 from __future__ import annotations

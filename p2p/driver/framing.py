@@ -1,4 +1,4 @@
-"""Frames over a stream: read with a limit, written whole under a deadline. Made per stream, dies with it."""
+"""Reads and writes frames over a stream: reads with a size limit, writes whole frames under a deadline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who holds which history of a chain: wrong blocks accuse a peer only if it shows to have the right ones.
+"""Tracks which history of a chain each peer holds, so that a peer is blamed only for blocks it shows to know better.
 
 An owner may rewrite a chain, and one who signed two leaves two halves of a network with one each. Whoever gives of the
 history that it holds what it is asked for does nothing wrong, though it is of no use to who wants another. A peer shows
@@ -28,7 +28,7 @@ MAX_ELSEWHERE: Final = 4096
 
 
 class Histories:
-    """See the module."""
+    """What is known of the histories that peers hold."""
 
     def __init__(self, fetch: Fetch, standing: PeerPenalties) -> None:
         self._fetch = fetch

@@ -1,4 +1,4 @@
-"""Peers on one LAN find each other: who is there is said by multicast, asked for, and met by dialling.
+"""Finds peers on the local network: announces this node by multicast, asks who is there, and dials who answers.
 
 Made with the driver where a person wished it, ends with it. For IPv4 and IPv6 each one socket, two tasks and no memory
 of what others said: a packet is read under limits, and at most leads to a dial of whoever sent it.
@@ -42,7 +42,10 @@ Visit = Callable[[PeerId, Sequence[str]], Awaitable[object]]
 
 
 class Lan:
-    """See the module. ``visit`` dials a peer unless it is shut out or rests after a failure."""
+    """The discovery on local networks of one node.
+
+    ``visit`` dials a peer unless it is shut out or rests after a failure.
+    """
 
     def __init__(self, host: HostPort, standing: PeerPenalties, network: str, visit: Visit, port: int = PORT) -> None:
         self._host = host

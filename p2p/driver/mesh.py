@@ -1,6 +1,6 @@
-"""Keeps us connected: bootstrap peers and a few others dialled with backoff, each new connection greeted by a pull of
-statements and by telling of peers, and rounds of anti-entropy with random peers. Made with the driver, ends with it.
-"""
+"""Keeps the node connected: dials bootstrap peers and a few others with backoff, and runs rounds of anti-entropy.
+
+Each new connection is greeted by a pull of statements and by telling of peers. Made with the driver, ends with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The groups of multicast DNS, IPv4's and IPv6's: one socket each, joined on the networks where we have an address.
+"""Sends and receives multicast DNS packets: one socket for IPv4 and one for IPv6, on networks where we have an address.
 
 Packets leave by the network of one of our addresses and from that address, which is how others know whose word it is.
 Made and closed by ``p2p.driver.lan``. RFC 6762; RFC 3542 for what IPv6 tells of a packet.
@@ -26,7 +26,10 @@ _ANCILLARY: Final = 64
 
 
 class Group(ABC):
-    """See the module. ``port`` is that of the group; raises OSError where this machine has no such family."""
+    """One multicast group, open.
+
+    ``port`` is that of the group; raises OSError where this machine has no such family.
+    """
 
     network: str
     """The family as multiaddresses call it."""

@@ -1,4 +1,4 @@
-"""``HostPort`` over the hardened libp2p host: the seam between what moves bytes and what they are moved for.
+"""Implements ``HostPort`` over the hardened libp2p host.
 
 Made inside ``open_host``, for as long as the host is open; it adds gossip and translates, and keeps no state of its own
 but the validators of topics.

@@ -1,4 +1,4 @@
-"""What the parts of the driver share about peers: the book, clocks, and the cost of misbehaving.
+"""Shares the peer book between the parts of the driver, and closes connections of peers that misbehave.
 
 Made with the driver, dies with it. It is where a penalty becomes a closed connection.
 """

@@ -1,4 +1,4 @@
-"""What the driver needs of the network below it. ``p2p.host`` has it over libp2p; tests have it in memory."""
+"""Declares what the driver needs of the network; ``p2p.host`` provides it over libp2p, and tests in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a request to the body of its answer, by asking the ``Library``. Runs in worker threads; keeps nothing.
+"""Makes the body of an answer to a request, by asking the ``Library``. Runs in worker threads.
 
 Parts of objects are read into buffers of answers that were sent: to read into fresh memory takes three times as long.
 """

@@ -1,4 +1,4 @@
-"""``ReplicationDriver``: the trio implementation of ``p2p.ports.Replication`` over any ``HostPort``.
+"""Implements ``p2p.ports.Replication`` with trio, over any ``HostPort``.
 
 Made by the wiring of the node, alive while ``run`` is; all its tasks live in one nursery there. To stop in
 order, ``drain`` first and then cancel. It moves bytes; whether they are true is for those behind the ports.

@@ -1,4 +1,4 @@
-"""The giving side of the chain and object protocols: streams in, turns from ``Serving``, answers from the ``Library``.
+"""Serves the chain and object protocols: reads requests from streams, and writes answers in the order of ``Serving``.
 
 Made with the driver. Each inbound stream is one task that reads requests; each turn is one task that reads from disk in
 a worker thread and writes. What a peer can cost: two streams of each protocol, on each of them 64 small requests that

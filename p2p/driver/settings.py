@@ -1,4 +1,4 @@
-"""Settings of the driver, frozen. Made by whoever wires the node from the configuration; every field has its reason."""
+"""Defines the settings of the driver, frozen; each field says its reason."""
 
 from __future__ import annotations
 

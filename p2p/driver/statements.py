@@ -1,4 +1,4 @@
-"""Signed statements between nodes: gossip as a hint, anti-entropy as the sure way (trust.md section 7).
+"""Exchanges signed statements with peers: by gossip, which may lose some, and by anti-entropy, which finds them.
 
 Made with the driver. All judging happens in one worker thread at a time, behind budgets per peer, a bounded queue and
 a memory of what was lately seen, so that a flood costs the flooder its standing and everyone else nothing.

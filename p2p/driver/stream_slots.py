@@ -1,4 +1,4 @@
-"""How many inbound streams of one peer are listened to at once, for each protocol; a further one waits for its place.
+"""Limits the inbound streams of one peer for each protocol; a further stream waits a moment before it is reset.
 
 A peer that ends one stream and opens the next may be met in the other order: the end of the first had not been seen. So
 a further stream waits a moment, unread, before it is reset. One ``StreamSlots`` for each protocol, made with its

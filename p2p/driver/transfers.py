@@ -1,4 +1,4 @@
-"""Performs what a ``Transfer`` machine wants: questions to peers, parts to a judge, one timer.
+"""Performs what a ``Transfer`` machine wants: sends questions to peers, passes parts to a judge, and keeps its timer.
 
 A run is made for one wanted chain or object and ends with it. Questions are tasks in the run's own nursery, so ending
 the run for any reason ends them; the judge works in a worker thread, one part after the other, while more arrive.

@@ -1,4 +1,4 @@
-"""See ``p2p.address``: addresses are needed below the host too."""
+"""Re-exports ``p2p.address``, because modules below the host need addresses too."""
 
 from p2p.address import MAX_ADDRESS, Address, network_of, parse_address
 

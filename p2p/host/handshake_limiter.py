@@ -1,4 +1,4 @@
-"""Who may stand in the doorway: connections whose handshake is not done, few in all, fairly shared between addresses.
+"""Limits connections whose handshake is not complete: few in total, and shared fairly between addresses.
 
 Without it, a few hundred silent TCP connections keep every honest node out until their timeout. The newcomer always
 gets in; the oldest of the most numerous address leaves. Pure but for the cancel scopes that it is handed.

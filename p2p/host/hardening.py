@@ -1,4 +1,4 @@
-"""Every cure of py-libp2p 0.8.1, each small, named and with its reason; ``assemble`` puts a host together from them.
+"""Corrects the faults of py-libp2p 0.8.1, each in one small named class with its reason; ``assemble`` makes the host.
 
 What its ``new_host`` would do is not used: that host accepts plaintext and whatever identity the dialer claims, dials
 strangers every 30 seconds, ends when one stream handler raises, and stops accepting after 250 connections in its

@@ -1,4 +1,4 @@
-"""The host: our identity on the network, the connections to peers, the streams on them.
+"""Runs the libp2p host: this node's identity on the network, its connections to peers, and their streams.
 
 It moves bytes and says who moved them; it decides nothing about protocols, and never dials on its own. Made by
 ``open_host``, dies when its block is left: listeners and connections are then closed, each with a good-bye.

@@ -1,4 +1,4 @@
-"""Where others reach us: what a person said, else the addresses of this machine's network interfaces.
+"""Determines the addresses at which others reach this node: the configured ones, else those of its interfaces.
 
 ``0.0.0.0`` is an address to listen on and none to dial, so it stands for the interfaces that are up when it is asked.
 """

@@ -1,4 +1,4 @@
-"""Before the first import of libp2p: is it the version whose faults we know, and can it be imported at all?
+"""Prepares the import of libp2p: checks that its version is the one that was hardened, and that it can be imported.
 
 ``libp2p.crypto.ecc`` imports ``fastecdsa`` (C code without wheels, only for ECDSA host keys and the secio transport).
 Our keys are Ed25519 and secio is off, so a stand-in takes its name; whoever calls into it is told why it is not there.

@@ -1,4 +1,4 @@
-"""What the network may cost this node. Every bound has a name, a unit and a reason."""
+"""Limits what the network may cost this node. Every bound has a name, a unit and a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our yamux under py-libp2p: drives one ``p2p.yamux.Session`` over one secured socket, with trio.
+"""Runs yamux under py-libp2p: drives one ``p2p.yamux.Session`` over one secured socket, with trio.
 
 Three tasks per connection: a reader, a writer and a clock. The writer sends, a batch at a time, so a stream's user who
 is cancelled cannot tear a frame; a small message that finds it idle is put into the socket at once, without waiting,

@@ -1,4 +1,4 @@
-"""The noise handshake by suite, and the two ciphers of a connection after it: whole batches of messages at a time.
+"""Implements the noise handshake by suite, and encrypts the connection after it, whole batches of messages at a time.
 
 py-libp2p seals and sends one message per call, through four layers that each copy. Here the two cipher keys and the
 socket are taken over from its finished handshake; from then on nobody else may use them. Noise specification,

@@ -1,4 +1,4 @@
-"""A sealed socket: messages in, one buffer out; what came, opened, out of one buffer that all connections share.
+"""Sends and receives encrypted messages on a socket, decrypting into one buffer that all connections share.
 
 Made by ``YamuxConn`` after the noise handshake, dies with it. Straight at the socket, because trio's stream pays for
 its checks at each call, and has the kernel take 16 KiB at a time: a MiB cost ten turns of the event loop.

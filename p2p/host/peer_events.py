@@ -1,4 +1,4 @@
-"""Peers that come and go, as values in a bounded channel. One notice per peer, however many connections it has."""
+"""Reports peers that connect and disconnect, in a bounded channel: one notice per peer, not per connection."""
 
 from __future__ import annotations
 

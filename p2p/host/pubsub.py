@@ -1,4 +1,4 @@
-"""Gossip: signed messages of joined topics, to everybody who joined them. Gossipsub 1.1 and 1.2 over an open host.
+"""Runs gossip over an open host: Gossipsub 1.1 and 1.2, signed messages of joined topics.
 
 Gossip is a hint: messages may be lost, and nothing waits for them. Who may say what is decided by the validator that
 is passed in; this module bounds what it costs to ask. Made by ``open_gossip`` inside ``open_host``, dies before it.

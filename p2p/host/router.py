@@ -1,4 +1,4 @@
-"""The gossip router: py-libp2p's with settings that lose no messages, and with messages that cost what they say."""
+"""Adapts py-libp2p's gossip router: settings that lose no messages, and bounded costs for each message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream to a peer, as a trio stream: what protocols of this project read and write.
+"""Presents a stream to a peer as a trio stream, which the protocols of this project read and write.
 
 Follows ``trio.abc.HalfCloseableStream`` to the letter. The end of the peer's bytes is ``b""``; whatever else ends a
 stream early is ``BrokenStream``, which names the peer and says why. A send that was cancelled may have sent some of

@@ -1,4 +1,4 @@
-"""The ciphers that a connection may be sealed with: which handshake each is, and which of them this machine offers.
+"""Defines the cipher suites of connections: the handshake of each, and which of them this machine offers.
 
 ChaCha20-Poly1305 is what libp2p's ``/noise`` fixes, and what everybody speaks. A processor with instructions for AES
 seals with AES-256-GCM in a quarter of the time, so that machine offers the same handshake with it first, under a

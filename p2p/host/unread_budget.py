@@ -1,4 +1,4 @@
-"""How many unread bytes all connections of a host may hold together, and who pays when it is more.
+"""Limits the unread bytes of all connections together, and decides which connection is closed beyond the limit.
 
 Each connection has a bound of its own (``p2p.yamux.limits``); many peers at once would have many of them. Made with the
 host; connections join when they begin and leave when they end.
@@ -21,7 +21,7 @@ class Holder(Protocol):
 
 
 class UnreadBudget:
-    """See the module. ``most`` in bytes."""
+    """The budget of one host. ``most`` in bytes."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -1,1 +1,1 @@
-"""IPFS: names and records that an IPFS node takes from us, made and read here. Pure; who carries them is elsewhere."""
+"""Makes and reads IPFS names and records. Pure; ``p2p.kubo`` transports them."""

@@ -1,4 +1,4 @@
-"""The IPNS name of a dataset: computed from its ``did:odf`` key, never asked for. ``k51qzi5u…``
+"""Computes the IPNS name (``k51qzi5u…``) of a dataset from its ``did:odf`` key.
 
 A CIDv1 of codec libp2p-key whose identity multihash holds the protobuf ``PublicKey{Type: Ed25519, Data: 32 bytes}``, in
 base36: one key, so that whoever holds the did can find and check what its owner published. Specs: peer ids, IPNS.

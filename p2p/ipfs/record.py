@@ -1,4 +1,4 @@
-"""IPNS records: what the owner of a name says it points to, until when, signed with the dataset's key.
+"""Makes and reads IPNS records: what a name points to and until when, signed with the dataset's key.
 
 Made and read here, so that the key never goes into an IPFS daemon. Both signatures are written, as today's nodes want;
 only the second, over a canonical CBOR map, is believed, and the fields beside it must say the same. Spec: IPNS Record.

@@ -1,1 +1,1 @@
-"""The HTTP RPC of a Kubo, the IPFS daemon that an operator runs beside the node."""
+"""Talks to a Kubo, the IPFS daemon that an operator runs beside the node, over its HTTP RPC."""

@@ -1,4 +1,4 @@
-"""Files as the body of one HTTP request: ``multipart/form-data``, read from the disk while it is sent."""
+"""Streams files from disk as the body of one HTTP request (``multipart/form-data``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of the operator's IPFS daemon, over its HTTP RPC; ``Ipfs`` is the port, ``Kubo`` the caller.
+"""Calls the operator's IPFS daemon over its HTTP RPC; ``Ipfs`` is the port, ``Kubo`` implements it.
 
 Few calls, plain ones: files are added straight into the daemon's own file system (MFS), which also keeps them from its
 garbage collector; content is read by path; records of names are put as bytes, so that no key goes into the daemon. The
@@ -86,7 +86,7 @@ class Ipfs(Files, Protocol):
 
 
 class Kubo(Opened):
-    """See the module. Used inside ``async with``; ``token`` is what it asks for in ``Authorization: Bearer``."""
+    """A client of one Kubo. Used inside ``async with``; ``token`` is what it asks for in ``Authorization: Bearer``."""
 
     def __init__(self, api: str, token: str = "", patience: Patience = PATIENCE, pace: Pace | None = None) -> None:
         """``pace`` caps what answers take of the line."""

@@ -1,4 +1,4 @@
-"""What is still to be asked for: disjoint spans of an interval, lowest first. Made and dies with a transfer."""
+"""Tracks which parts of an interval are still to be requested: disjoint spans, lowest first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The peers of one transfer: who may be asked now, who is resting, who is out, and why. Dies with the transfer."""
+"""Tracks the peers of one transfer: which may be asked now, which are resting, which are excluded, and why."""
 
 from __future__ import annotations
 

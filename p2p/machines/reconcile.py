@@ -1,4 +1,4 @@
-"""Anti-entropy with one peer: compare sums, list what differs, fetch what I lack (trust.md section 7).
+"""Runs anti-entropy with one peer: compares sums, lists differences, fetches missing statements (trust.md section 7).
 
 ``Reconcile`` is the asking side, one per round with one peer: it is handed each answer and says what to ask next, until
 ``Done``. ``answer`` is the other side, a pure function of a question and of what is held. Whether a statement is valid

@@ -1,4 +1,4 @@
-"""What we have lately seen: a bounded set that forgets the longest unmet. Made and dies with the node."""
+"""Remembers what was seen lately, in a bounded set that forgets the least recently seen."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Who is answered next: fair between peers, and between the datasets and objects that one peer asks for.
+"""Decides which request is answered next: fair between peers, and between the datasets and objects of one peer.
 
-One machine per node, over both data protocols. It hands out turns: one answer to a peer is read while the one before
-is written, and no more, so that a slow reader holds two in memory and delays nobody; reads from disk are at most
-``readers`` at a time. Within a asker, subjects take turns by bytes (deficit round robin), so a million-block chain does
-not hold up a small one. It never reads or writes: the driver performs ``Read`` and says when it is done.
+One machine per node, over both data protocols. It hands out turns: one answer to a peer is read while the one before is
+written, and no more, so that a slow reader holds two in memory and delays nobody; reads from disk are at most
+``readers`` at a time. Within one peer, subjects take turns by bytes (deficit round robin), so a million-block chain
+does not hold up a small one. It never reads or writes: the driver performs ``Read`` and says when it is done.
 """
 
 from __future__ import annotations

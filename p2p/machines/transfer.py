@@ -1,4 +1,4 @@
-"""Bring units ``[start, target)`` of one thing here, in order, from several peers that may be slow, silent or lying.
+"""Plans the transfer of units ``[start, target)`` in order, from several peers that may be slow, silent or lying.
 
 The thing is a chain (units are blocks) or an object (units are bytes); both are an interval of which peers send parts,
 and a judge behind the driver that takes parts in order and says whether they are good. The machine plans who is asked
@@ -176,7 +176,10 @@ class _Part(msgspec.Struct, frozen=True):
 
 
 class Transfer:
-    """See the module. ``inherited``: units before ``start`` came from we know not whom (a resumed partial file)."""
+    """The transfer of one chain or object.
+
+    ``inherited``: units before ``start`` came from we know not whom (a resumed partial file).
+    """
 
     def __init__(self, start: int, target: int, shape: Shape, rng: Chance, *, inherited: bool = False) -> None:
         self._shape = shape

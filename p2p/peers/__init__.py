@@ -1,1 +1,1 @@
-"""What we think of peers: addresses, scores, budgets and when to try again. Pure values; time and chance come in."""
+"""Values about peers: addresses, scores, budgets, next attempts. Pure: time and randomness are arguments."""

@@ -1,4 +1,4 @@
-"""How long to wait before trying again: exponential with full jitter, so that nodes that failed together part ways."""
+"""Computes how long to wait before the next attempt: exponential with full jitter."""
 
 from __future__ import annotations
 

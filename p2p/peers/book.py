@@ -1,4 +1,4 @@
-"""The peer book: who we know, where they are, what we think of them, when to dial next.
+"""Keeps the peer book: which peers are known, their addresses and scores, and when to dial each next.
 
 A value with changes, not a service: the driver owns one, gives it the time and saves its snapshot where it likes. The
 book never dials and never decides what to fetch. It is bounded: when full, the least useful stranger is forgotten.

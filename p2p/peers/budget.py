@@ -1,4 +1,4 @@
-"""Token buckets: how much of something one peer may cost us a second, and how much we take of what others allow us.
+"""Implements token buckets: how much of something one peer may cost us a second, and how much we ask of it.
 
 A bucket is made with a peer's first message and forgotten with the peer; it holds two numbers and never a queue.
 """

@@ -1,4 +1,4 @@
-"""The directory: presences that others brought, newest of each peer, bounded and fair to who brought them (ADR 0006).
+"""Keeps the presences that others reported: the newest of each peer, bounded fairly by who reported them (ADR 0006).
 
 A value with changes, like the book: the driver owns one and gives it the time. It never dials; that somebody is at an
 address is found out by dialling, where the handshake proves the key. Nothing here outlives the process: what is kept

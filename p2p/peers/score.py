@@ -1,4 +1,4 @@
-"""A peer's score: what it did to us, fading with time. Evidence for nobody else (trust.md section 4): nobody signed it.
+"""Scores a peer by its behaviour towards this node, fading with time. A score is no evidence for others (trust.md 4).
 
 Zero is a stranger. Penalties go below, halve every ten minutes, and at the threshold the peer is shut out; by the same
 fading it is let in again after a while.

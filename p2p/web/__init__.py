@@ -1,1 +1,1 @@
-"""Files on web servers: the ODF layout over HTTP."""
+"""Reads files from web servers, in the ODF layout over HTTP."""

@@ -1,4 +1,4 @@
-"""The body of an answer, of which some may be left unread: then the connection is closed with it."""
+"""Reads the body of an HTTP answer; if some of it is left unread, the connection is closed."""
 
 from __future__ import annotations
 

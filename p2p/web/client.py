@@ -1,4 +1,4 @@
-"""The HTTP client that all parts of the node use: httpx, with connections that close when their task is cancelled.
+"""Provides the HTTP client of the node: httpx, with connections that close when their task is cancelled.
 
 httpcore 1.0 closes a connection whose TLS handshake fails by an error, but not one whose task is cancelled during the
 handshake: the socket then stays open until the garbage collector finds it. A server that accepts and never answers

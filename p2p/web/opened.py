@@ -1,4 +1,4 @@
-"""What all that ask over HTTP share: a client that is open inside ``async with``."""
+"""Base class of HTTP callers: holds a client that is open inside ``async with``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import httpx
 
 
 class Opened:
-    """See the module."""
+    """A caller that is used inside ``async with``."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self._client = client

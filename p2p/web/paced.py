@@ -1,4 +1,4 @@
-"""Bytes of an answer no faster than the node's line allows. While it waits the sender's bytes stay in its sockets."""
+"""Reads the bytes of an answer no faster than the node's bandwidth limit allows."""
 
 from __future__ import annotations
 

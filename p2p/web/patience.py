@@ -1,4 +1,4 @@
-"""How long a server is waited for: to connect, in silence, at a crawl, and altogether."""
+"""Defines how long to wait for a server: to connect, in silence, at a crawl, and in total."""
 
 from __future__ import annotations
 

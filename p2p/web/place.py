@@ -1,4 +1,4 @@
-"""Places on the web: the URL of a dataset's folder, and where a site may send us from there."""
+"""Parses the URL of a published dataset's folder, and decides which redirects from it are followed."""
 
 from __future__ import annotations
 

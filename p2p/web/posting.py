@@ -1,4 +1,4 @@
-"""Small questions put to a server by POST, and their small answers; ``Poster`` is the port, ``Posts`` does it.
+"""Sends small POST requests and reads their small answers; ``Poster`` is the port, ``Posts`` implements it.
 
 What comes back is read under a limit and in a time that are the caller's; redirects are not followed. Whatever status a
 server answers with is for the caller to understand. RFC 9110.
@@ -38,7 +38,7 @@ class Poster(Protocol):
 
 
 class Posts(Opened):
-    """See the module. Used inside ``async with``."""
+    """A sender of POST requests. Used inside ``async with``."""
 
     def __init__(self, patience: float = PATIENCE_SECONDS) -> None:
         self._patience = patience

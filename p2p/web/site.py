@@ -1,4 +1,4 @@
-"""Files over HTTP, from any web server, object store or gateway that serves folders; ``Web`` implements ``Files``.
+"""Reads files over HTTP from any web server, object store or gateway; ``Web`` implements ``Files``.
 
 HEAD and GET alone, with ranges where a server knows them. A server is believed nothing: redirects are followed a few
 times and never from the internet into our own house, answers are read under limits, and one that drips is left. What
@@ -41,7 +41,7 @@ PATIENCE: Final = Patience(total=6 * 3600.0)
 
 
 class Web(Opened):
-    """See the module. Used inside ``async with``."""
+    """A reader of files on the web. Used inside ``async with``."""
 
     def __init__(self, patience: Patience | None = None, pace: Pace | None = None) -> None:
         """``pace`` caps what bodies take of the line."""

@@ -1,4 +1,4 @@
-"""Messages of ``/odf/1/chain``: ranges of raw blocks. One long-lived stream per peer, many requests under way on it.
+"""Encodes and decodes the messages of ``/odf/1/chain``, which fetch ranges of raw blocks.
 
 Bodies of frames, numbers in network order::
 

@@ -1,4 +1,4 @@
-"""Frames with a varint before them, as protobuf protocols of libp2p delimit their messages. Sans-IO.
+"""Encodes and decodes frames with a varint length, as protobuf protocols of libp2p use them. Sans-IO.
 
 A reader is made per stream and dies with it. It holds one unfinished frame, never more than its limit. Empty frames are
 frames: go-libp2p greets with one who has joined nothing.

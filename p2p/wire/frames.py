@@ -1,4 +1,4 @@
-"""Frames: ``u32 length, body`` with the length in network order. The one framing of all our stream protocols.
+"""Encodes and decodes frames (``u32 length, body``, network order): the framing of all our stream protocols.
 
 A reader is made per stream and dies with it; after a bad length it is of no more use, because the stream's meaning is
 lost. It holds at most one unfinished frame, never more than its limit.

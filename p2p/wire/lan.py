@@ -1,4 +1,4 @@
-"""What nodes say to each other on a LAN: who is there, and where, in the packets of multicast DNS (RFC 6762).
+"""Encodes and decodes the multicast DNS packets (RFC 6762) by which nodes on a local network find each other.
 
 Shaped as libp2p's discovery by mDNS is, under a service of our own: a question for the service's instances, answered by
 a pointer to a name and a text of ``dnsaddr=`` multiaddresses, with ``network=`` beside them. What stands in a packet is

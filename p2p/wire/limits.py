@@ -1,4 +1,4 @@
-"""Every bound of the replication wire, once. What is over a bound is refused before it is read into memory.
+"""Defines every bound of the replication wire. What exceeds a bound is refused before it is read into memory.
 
 The bounds are part of the protocol (ADR 0002): an honest peer never crosses one, so crossing one is misbehaviour.
 """

@@ -1,4 +1,4 @@
-"""Messages of ``/odf/1/object``: ranges of bytes of an object. Many requests, of many objects, under way on one stream.
+"""Encodes and decodes the messages of ``/odf/1/object`` that fetch ranges of an object's bytes.
 
 Small objects come whole and many at a time: ``p2p.wire.packs``.
 

@@ -1,4 +1,4 @@
-"""Messages of ``/odf/1/object`` for small objects: many whole ones in one answer.
+"""Encodes and decodes the messages of ``/odf/1/object`` that fetch many small objects in one answer.
 
 Bodies of frames, numbers in network order::
 

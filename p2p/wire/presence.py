@@ -1,4 +1,4 @@
-"""Presences: where a node can be reached and what it serves, said by itself; messages that carry them (ADR 0006).
+"""Encodes and decodes presences (where a node is reached and what it serves), and messages that carry them (ADR 0006).
 
 Bytes of a presence, numbers in network order::
 

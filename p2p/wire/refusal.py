@@ -1,4 +1,4 @@
-"""Refusals: why a peer does not answer a request. The same in the chain and the object protocol (ADR 0002)."""
+"""Encodes and decodes refusals: why a peer does not answer a request, in the chain and object protocols (ADR 0002)."""
 
 from __future__ import annotations
 

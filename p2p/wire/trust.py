@@ -1,4 +1,4 @@
-"""Messages of ``/odf/trust/1``: compare, list and fetch signed statements (trust.md section 7). JSON in frames.
+"""Encodes and decodes the messages of ``/odf/trust/1``: compare, list and fetch signed statements. JSON in frames.
 
 One request at a time on a stream, answered in order::
 

@@ -1,4 +1,4 @@
-"""What a session tells its driver: a closed union of frozen values."""
+"""Defines the events that a session reports to its driver: a closed union of frozen values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The yamux frame: a header of twelve bytes, and for data frames a body. Specification: hashicorp/yamux spec.md.
+"""Encodes and decodes yamux frames: a header of twelve bytes, and for data frames a body (hashicorp/yamux spec.md).
 
 ``version u8 · type u8 · flags u16 · stream u32 · length u32``, all big-endian. ``length`` is the size of the body of a
 data frame, the credit of a window update, the opaque value of a ping, the reason of a go-away.

@@ -1,4 +1,4 @@
-"""The unread bytes of one stream. A large piece is copied once, and read as it came; small ones are put together."""
+"""Buffers the unread bytes of one stream: copies a large piece once, and joins small ones."""
 
 from __future__ import annotations
 

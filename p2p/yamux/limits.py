@@ -1,4 +1,4 @@
-"""What one yamux connection may cost us. Every bound has a name, a unit and a reason."""
+"""Limits what one yamux connection may cost this node. Every bound has a name, a unit and a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames into messages of the layer below: small ones together, large bodies cut where they lie."""
+"""Packs frames into messages of the layer below: joins small ones, and cuts large bodies without copying them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The yamux session: bytes in and events out, calls in and messages out.
+"""Implements a yamux session: bytes in and events out, calls in and messages out.
 
 Strategy. ``receive`` parses headers in place and hands bodies on as they come, so that nothing but unread stream
 data is ever buffered. Answers (RST, ACK, pong) wait in one bounded queue, credit grants in one number per stream,

@@ -1,4 +1,4 @@
-"""One stream as the session sees it: what may be sent, what may come, what is left to do. Bookkeeping only."""
+"""Tracks the state of one stream in a session: what may be sent, what may arrive, what is left to do."""
 
 from __future__ import annotations
 
