@@ -1,6 +1,7 @@
 """Keeps the node connected: dials bootstrap peers and a few others with backoff, and runs rounds of anti-entropy.
 
-Each new connection is greeted by a pull of statements and by telling of peers. Made with the driver, ends with it."""
+Each new connection is greeted by a pull of statements and by telling of peers. Made with the driver, ends with it.
+"""
 
 from __future__ import annotations
 
