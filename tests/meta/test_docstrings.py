@@ -1,0 +1,32 @@
+"""Each module and class of the node says what it is for itself: a class does not send its reader to the module."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+TREE = Path(__file__).parents[2]
+ROOTS = ("config", "odfd", "p2p")
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    for root in ROOTS:
+        for path in sorted((TREE / root).rglob("*.py")):
+            yield str(path.relative_to(TREE)), ast.parse(path.read_text())
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    silent = [name for name, tree in modules() if tree.body and not ast.get_docstring(tree)]
+    assert not silent
+
+
+def test_no_class_says_only_where_to_read() -> None:
+    classes = [
+        (f"{name} {node.name}", ast.get_docstring(node) or "")
+        for name, tree in modules()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert len(classes) > 500, "the test no longer finds what it is about"
+    assert not [name for name, said in classes if said.startswith("See the module")]
