@@ -25,7 +25,7 @@ class TooSlow(PeerFault):
 
 
 class WrongIdentity(PeerFault):
-    """Whoever answered at that address holds another key than the one we asked for."""
+    """The peer at that address holds another key than the one we asked for."""
 
 
 class ProtocolUnsupported(PeerFault):

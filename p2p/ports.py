@@ -203,7 +203,7 @@ class ObjectSink(Protocol):
 
 
 class PackSink(Protocol):
-    """Where small objects go, in the order in which they are wanted. Called from worker threads, one call at a time."""
+    """The receiver of small objects, in the order of the request. Called from worker threads, one call at a time."""
 
     @property
     def received(self) -> int:
@@ -214,7 +214,7 @@ class PackSink(Protocol):
 
 
 class ChainSink(Protocol):
-    """Where pulled blocks go: verified in order as they come. Called from worker threads, one call at a time."""
+    """The receiver of pulled blocks, which verifies them in order. Called from worker threads, one call at a time."""
 
     @property
     def size(self) -> int:

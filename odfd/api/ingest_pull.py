@@ -70,7 +70,7 @@ _Pull: TypeAlias = Callable[[DatasetEntry, Report], Awaitable[wire.PullItem]]
 
 
 class IngestPullParts(NamedTuple):
-    """Who takes files in, carries datasets in and out, and makes them whole."""
+    """The parts that keep uploads, import and export, and repair, as the service needs them."""
 
     uploads: Uploads
     carrying: ImportExport

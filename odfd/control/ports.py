@@ -222,7 +222,7 @@ class ResolutionsPort(Protocol):
 
 
 class AuthorityPort(Protocol):
-    """Who may sign for a dataset."""
+    """The authority of a dataset: who may sign for it."""
 
     async def show_authority(self, ref: str) -> wire.AuthorityView: ...
 

@@ -41,7 +41,7 @@ _NEWEST: Final = "ORDER BY sequence DESC, idle DESC LIMIT 1"
 
 
 class Sum(msgspec.Struct, frozen=True, kw_only=True):
-    """Of some transactions; of those since block ``since`` was the last that one of them appended or found."""
+    """The sum over some transactions: those since block ``since`` was the last that one of them appended or found."""
 
     since: int
     transactions: int

@@ -28,7 +28,7 @@ MAX_PENDING_BYTES: Final = 256 << 20
 
 
 class Full(Refused):
-    """As many bytes of blocks as may wait are here; what is here is good, as far as it goes."""
+    """Raised when as many bytes of blocks wait as may; the blocks taken until then are good."""
 
 
 class VerifiedChain:

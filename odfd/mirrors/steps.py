@@ -48,7 +48,7 @@ Each commit touches most pages of the indexes by hash: the more blocks it has, t
 
 
 class Goal(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a pass is going: ``signed``, of which ``peers`` have all. Also what the dataset's authority says now."""
+    """The target of a pass: ``signed``, of which ``peers`` have all. Also what the dataset's authority says now."""
 
     wish: MirrorSpec
     signed: HeadStatement

@@ -83,7 +83,7 @@ OnProof = Callable[[Proof, bool], None]
 
 
 class Subscribers(NamedTuple):
-    """Who is told, from worker threads, of what is new here."""
+    """The callbacks that are told, from worker threads, of what is new here."""
 
     news: Callable[[NewStatement], None] = lambda _: None
     proof: OnProof = lambda _proof, _made_here: None

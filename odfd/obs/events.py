@@ -43,7 +43,7 @@ News: TypeAlias = Event | Lagged
 
 
 class EventLog:
-    """For one trio run; ``emit`` from its thread only (other threads go through ``trio.from_thread``)."""
+    """The events of one node. ``emit`` is for the trio thread only; others go through ``trio.from_thread``."""
 
     def __init__(self, clock: Clock, ring: int = RING) -> None:
         self._clock = clock

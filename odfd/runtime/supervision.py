@@ -61,7 +61,7 @@ class Child:
 
 
 class Logger(Protocol):
-    """Where the tree tells what it does; a structlog logger fits."""
+    """The log of a tree of children; a structlog logger fits."""
 
     def info(self, event: str, **values: object) -> object: ...
 

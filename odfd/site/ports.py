@@ -46,7 +46,7 @@ class SiteLibrary(Protocol):
 
 
 class CheckpointReceiver(Protocol):
-    """Where logs submit checkpoints to this node as a witness. Called from worker threads."""
+    """A witness to which logs submit checkpoints. Called from worker threads."""
 
     def add_checkpoint(self, body: bytes) -> Answer:
         """What to say. Raises Environment."""

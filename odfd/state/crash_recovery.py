@@ -20,7 +20,7 @@ WORK: Final = (f"{OBJECTS}/.staging", "staging", "uploads")
 
 
 class CrashRecovery(msgspec.Struct, kw_only=True):
-    """Grows while the node starts."""
+    """The report of one recovery; it grows while the node starts."""
 
     was_killed: bool = False
     promised: int = 0

@@ -57,7 +57,7 @@ _START: Final = InputPosition(None, None)
 
 
 class Engines(Protocol):
-    """Where engines come from (``engines.provision.warm.EnginePool``)."""
+    """A source of engines (``engines.provision.warm.EnginePool``)."""
 
     def engine(self, name: str, /) -> Engine:
         """Raises Invalid for one that this node does not have."""

@@ -24,7 +24,7 @@ _SCHEMA = ("SetDataSchema",)
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """When the transform in force was declared."""
+    """The declaration of the transform in force: its time, and how far its first transaction read each input."""
 
     time: Instant
     """System time of its block."""

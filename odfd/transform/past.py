@@ -23,7 +23,7 @@ Runs: TypeAlias = Sequence[tuple[Multihash, Multihash]]
 
 @dataclass(frozen=True, slots=True)
 class TransformProgress:
-    """Of the transactions so far."""
+    """The progress of all transactions so far."""
 
     reopen: Mapping[DatasetId, Runs] = field(default_factory=dict)
     emitted: Instant | None = None

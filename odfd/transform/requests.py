@@ -22,7 +22,7 @@ from odfd.transform.plan import DataBlock, Handover, InputView, TransformPlan, v
 
 
 class Files(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one execution reads and writes. The folder is the caller's, fresh, and removed by it."""
+    """The folder where one execution reads and writes. The caller makes it, empty, and removes it."""
 
     folder: Path
     previous: Path | None

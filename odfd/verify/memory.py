@@ -57,7 +57,7 @@ class Memory(Protocol):
 
 
 class NoMemory:
-    """For folders, and for whoever wants everything looked at."""
+    """A memory that forgets: for directories, and for verifications that must check everything."""
 
     def recall(self, chain: StoredChain) -> Remembered:  # noqa: ARG002
         return Remembered()
@@ -67,7 +67,7 @@ class NoMemory:
 
 
 class StoredMemory:
-    """Beside the chains, in the node's database."""
+    """A memory in the node's database, beside the chains."""
 
     def __init__(self, database: Database, dataset: DatasetId, forget: bool = False) -> None:
         """``forget``: whatever was known is no longer."""

@@ -27,7 +27,7 @@ _SAYING: Final = (KINDS["SetDataSchema"], KINDS["SetVocab"])
 
 
 class ChainTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """Those after some block; ``None`` is what cannot be told."""
+    """The terms that hold after some block; ``None`` is what cannot be told."""
 
     schema: DataSchema | None = None
     """Also ``None`` before there is one."""

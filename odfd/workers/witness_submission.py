@@ -65,7 +65,7 @@ class Miss(NamedTuple):
 
 
 class SubmissionState(msgspec.Struct):
-    """Of one dataset's epoch with one witness."""
+    """The state of one dataset's epoch with one witness."""
 
     next: float = 0.0
     """When it may be asked again, in seconds of the clock that only goes on."""

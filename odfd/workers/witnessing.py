@@ -45,7 +45,7 @@ class WitnessPeers(Protocol):
 
 
 class Providers(Protocol):
-    """Who holds a dataset."""
+    """A source of the peers that hold a dataset."""
 
     async def of(self, dataset: DatasetId, size: int) -> list[PeerId]: ...
 
@@ -60,7 +60,7 @@ class WitnessRequest(NamedTuple):
 
 
 class WitnessEvents(NamedTuple):
-    """Where the outcome goes."""
+    """The receiver of the outcomes of cosigning."""
 
     cosigned: Callable[[Cosignature], None]
     contradicted: Callable[[Question], None]

@@ -87,7 +87,7 @@ class Cipher:
 
 
 class Scratch:
-    """Where bytes of any connection land and are opened: one for a whole host, for they stay there no longer."""
+    """A buffer in which the bytes of any connection of a host arrive and are decrypted; they do not stay in it."""
 
     def __init__(self) -> None:
         self.sealed = memoryview(bytearray(MAX_SEALED + RECEIVE))

@@ -26,7 +26,7 @@ Field: TypeAlias = bytes | int
 
 
 class Pointer(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a name points. ``sequence`` grows with every change; ``ttl`` is how long others may remember it."""
+    """The target of a name. ``sequence`` grows with every change; ``ttl`` is how long others may remember it."""
 
     value: str
     """``/ipfs/`` and a CID."""

@@ -31,7 +31,7 @@ class Answer(NamedTuple):
 
 
 class Poster(Protocol):
-    """Who puts the questions."""
+    """A sender of small POST requests."""
 
     async def post(self, url: str, body: bytes, limit: int) -> Answer:
         """Raises Remote: no answer, too late, or more than ``limit`` bytes."""

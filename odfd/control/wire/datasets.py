@@ -77,7 +77,7 @@ class RowCounts(Value, frozen=True, kw_only=True):
 
 
 class RowTotals(Value, frozen=True, kw_only=True):
-    """Of all transactions that this node made since one that left ``since_block`` at the head."""
+    """The sum over all transactions that this node made since one that left ``since_block`` at the head."""
 
     since_block: int
     transactions: int

@@ -286,7 +286,7 @@ class NetworkRulesView(Value, frozen=True, kw_only=True):
 
 
 class WitnessRulesRequest(Request, frozen=True, kw_only=True):
-    """Of whose cosignatures count, and how many make a head witnessed."""
+    """A network's rules on witnesses: whose cosignatures count, and how many make a head witnessed."""
 
     groups: dict[str, str] | None = None
     """A key by the name of its group: one each."""

@@ -19,7 +19,7 @@ RootAt = Callable[[int], bytes | None]
 
 
 class EpochSwitch(msgspec.Struct, frozen=True):
-    """From an earlier epoch to a later one."""
+    """The step from an earlier epoch to a later one."""
 
     base: TreeHead
     """The shortest of what the epochs in between keep."""

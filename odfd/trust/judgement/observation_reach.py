@@ -30,7 +30,7 @@ DATA: Final = ("AddData",)
 
 
 class Electorate(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose word counts on one dataset: the policy's groups without those that are out or too near, and me."""
+    """The groups whose observations of one dataset count: the policy's, less those excluded or too near, and me."""
 
     me: KeyDid
     own_group: str | None

@@ -157,7 +157,7 @@ def _engine_of(attestation: Attestation, sequence_number: int) -> EngineUsed | N
 
 
 class Bench(msgspec.Struct, frozen=True, kw_only=True):
-    """Who sits in judgement of a dataset's steps on this node, and by what rules."""
+    """The groups that judge a dataset's steps on this node, and the rules they judge by."""
 
     policy: Policy
     me: KeyDid

@@ -33,7 +33,7 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class Witnesses(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose cosignatures count."""
+    """The witnesses whose cosignatures count."""
 
     groups: Mapping[KeyDid, str] = {}
     """Name of the group by its key."""

@@ -17,7 +17,7 @@ from odfd.trust.keys.keystore import KeyStore
 
 
 class SignerContext(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a validator, or of an observer."""
+    """What a validator or an observer needs of its node."""
 
     database: Database
     keys: KeyStore
