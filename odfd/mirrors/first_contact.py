@@ -1,8 +1,8 @@
 """Decides which first head of a dataset to take: by a known hash, witnesses, peers of three networks, or as it comes.
 
-On the first two rungs an eclipse delays and cannot deceive: the chain must hold the block, or the head that is taken
-first must be one that the quorum cosigned. Else what is seen first is taken; where peers of three networks show the
-same, whoever deceives has to hold addresses in each, and else it is shown as unwitnessed. Calls are synchronous, on the
+In the first two cases an eclipse attack delays and cannot deceive: the chain must hold the block, or the head that is
+taken first must be one that the quorum cosigned. Else what is seen first is taken; where peers of three networks show
+the same, an attacker must hold addresses in each, and else it is shown as unwitnessed. Calls are synchronous, on the
 connection they are given. Spec: trust.md section 3.
 """
 

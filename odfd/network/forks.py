@@ -1,9 +1,9 @@
 """Finds the block where a contradicting history leaves ours, and makes the proof of the fork.
 
 A head that contradicts our chain says only that there is another branch; one of a longer history not even that, before
-its blocks are seen not to fit (``doubt``). Whoever showed it is asked for blocks, by halving, until the first that
-differs is known, then for the branch from there on; its tree must be the one that was signed. Nothing that a peer says
-is believed: a wrong block makes no proof. Contradictions are looked into one at a time, peers asked one at a time, and
+its blocks are seen not to fit (``doubt``). The peer that sent it is asked for blocks, by halving, until the first that
+differs is known, then for the branch from there on; its tree must be the one that was signed. Every block is verified:
+a wrong one makes no proof. Contradictions are looked into one at a time, peers asked one at a time, and
 what does not fit the queue is met again when someone repeats it. Made with the node, alive while ``run`` is. Spec:
 trust.md section 2.
 """

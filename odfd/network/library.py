@@ -2,7 +2,7 @@
 
 Implements ``p2p.ports.Library``; called from worker threads. Whether a dataset is public is asked each time, and its
 reach at most once a moment. All that leaves was hashed on its way out; what is found damaged is told to the node, and
-is not here for whoever asked.
+is refused to the peer as not held.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Announces statements that worker threads signed, in order and from the event loop.
 
 Those that speak of a dataset leave if it is public when their turn comes. Bounded: when nothing can be announced the
-oldest make room, since whoever missed one asks for what there is.
+oldest are dropped, since peers that missed one get it by anti-entropy.
 """
 
 from __future__ import annotations

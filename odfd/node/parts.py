@@ -180,7 +180,7 @@ class NodeParts:
         self._hold_caretakers()
 
     def _hold_caretakers(self) -> None:
-        """Who frees the disk, and who keeps on IPFS what is published there."""
+        """The garbage collection, and the publication to IPFS."""
         home, context, settings = self.home, self.context, self.settings
         self.collection = GarbageCollection(
             home, context.board, context.events, context.logger, settings.node.collect_hours, context.clock.now
@@ -194,14 +194,14 @@ class NodeParts:
         return OwnerCommitter(home.database, home.chains, home.keys, now, self.signed, self.jumps.ahead)
 
     def _hold_speakers(self) -> None:
-        """Who signs by itself what it found, and whoever lets keys sign again that do not know what they have said."""
+        """The parts that sign their own findings, and the recovery of lost signing journals."""
         self.validator, self.rechecking = validator_of(self), rechecking_of(self)
         self.observer = observer_of(self)
         self.witnessing, self.submissions = witnessing_of(self), submissions_of(self)
         self.signers = JournalRecovery(self.post(), self.membership, self._may_sign_again)
 
     def _hold_mirrors(self) -> None:
-        """What brings datasets of others here, from peers and from where they are published."""
+        """The parts that fetch datasets of others, from peers and from where they are published."""
         home, settings, context = self.home, self.settings, self.context
         replication = self.remotes.replication
         keeping = DataRetention(home.database, home.chains, home.objects, self.views.readers.own)
@@ -229,7 +229,7 @@ class NodeParts:
         self.carrying = ImportExport(home, self.remotes, self.arrivals, context.clock, self.moved, self.board)
 
     def _settle(self) -> None:
-        """What the last life left half-done; the doctor tells of it too."""
+        """Settle imports that the last run left unfinished; the doctor reports them too."""
         found = self.home.recovery
         if found.lost:
             self.context.logger.error(

@@ -2,7 +2,7 @@
 
 Of few new blocks each is asked for from the head backwards, as they are linked; more of them lie in a staging folder
 until they are taken over. Here blocks are only checked to be those that were asked for; rules, tree and signatures are
-for whoever asked. ADR 0009, 0012.
+checked by the caller. ADR 0009, 0012.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reads datasets from web servers: fetches blocks from the head backwards, as each names the one before.
 
-Whoever serves the ODF layout over HTTP will do: kamu, a gateway of IPFS, an object store, any server of files. Where
+Any server of the ODF layout over HTTP will do: kamu, a gateway of IPFS, an object store, a server of files. Where
 packs lie beside it, the walk finds most blocks here already. What came stays in the staging folder, so a walk that was
 cut off goes on there. Simple Transfer Protocol; ADR 0012, 0013.
 """

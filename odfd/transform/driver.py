@@ -1,6 +1,6 @@
 """Runs a derived dataset's next transaction: read, plan, execute, commit; once, whatever happens in between.
 
-The plan names the head it was made for, and the commit compares: whoever loses reads again and plans again. A crash
+The plan names the head it was made for, and the commit compares: if the head moved, it reads and plans again. A crash
 before the commit leaves a few staged files; the next attempt is a new transaction on the same head. One call at a time
 per dataset is cheapest, several are safe.
 """

@@ -1,6 +1,6 @@
 """Stores known damage: which blocks and objects of which datasets were found damaged or missing.
 
-Noted by whoever finds it (a verification, the giving side), shown by the doctor, forgotten when a verification finds
+Noted where it is found (by a verification, or on serving), shown by the doctor, forgotten when a verification finds
 the dataset whole. Bounded: of a dataset that is damaged all over the first places are enough.
 """
 

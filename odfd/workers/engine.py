@@ -1,7 +1,7 @@
 """Starts, replaces and reports on the node's engine, and says why there is none where there is none.
 
-A node without Java, or with no sandbox that its policy accepts, still mirrors and verifies; whoever asks such a node's
-engine for work gets the reason why there is none. It is looked for again, ever later: a full disk does not stay full.
+A node without Java, or with no sandbox that its policy accepts, still mirrors and verifies; a request to its engine is
+refused with the reason. The node tries again to start one, at growing intervals: a full disk does not stay full.
 """
 
 from __future__ import annotations

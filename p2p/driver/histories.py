@@ -1,9 +1,9 @@
 """Tracks which history of a chain each peer holds, so that a peer is blamed only for blocks it shows to know better.
 
-An owner may rewrite a chain, and one who signed two leaves two halves of a network with one each. Whoever gives of the
-history that it holds what it is asked for does nothing wrong, though it is of no use to who wants another. A peer shows
-that it holds a history by the last block of it, which by its links stands for all. One that does so and gives other
-blocks, lies; one that does not is not asked for this chain again before it does. Made with the driver.
+An owner may rewrite a chain, and one who signs two histories leaves each half of a network with one of them. A peer
+that serves blocks of the history that it holds does nothing wrong, even if we want another. A peer shows that it holds
+a history by its last block, which stands for all by its links. If it then serves other blocks, it lies; if it has not
+shown that, it is not asked for this chain again until it does. Made with the driver.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Few calls, plain ones: files are added straight into the daemon's own file system (MFS), which also keeps them from its
 garbage collector; content is read by path; records of names are put as bytes, so that no key goes into the daemon. The
-daemon is believed nothing: whoever reads checks hashes and signatures. Kubo RPC API v0 (``/api/v0``); ADR 0009.
+daemon is not trusted: callers check hashes and signatures. Kubo RPC API v0 (``/api/v0``); ADR 0009.
 """
 
 from __future__ import annotations

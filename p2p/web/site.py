@@ -2,7 +2,7 @@
 
 HEAD and GET alone, with ranges where a server knows them. A server is believed nothing: redirects are followed a few
 times and never from the internet into our own house, answers are read under limits, and one that drips is left. What
-bytes mean is for whoever asked. RFC 9110.
+bytes mean is for the caller to verify. RFC 9110.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Fetches one web page: follows redirects, bounds every wait, and can be cancelled at any moment.
 
-Whoever serves it is believed nothing: not that it connects, says anything, goes on or ends. A source of one's own is
+The server is not trusted: every wait for it to connect, answer, continue or end is bounded. A source of one's own is
 dialled as this machine is set up, by way of any proxy; one that a stranger named only at addresses that may be. What
 was meant for one origin (scheme, host and port) is shown to no other. RFC 9110.
 """
