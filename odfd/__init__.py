@@ -1,3 +1,3 @@
-"""The daemon and its hand: services, control API, command line, and the wiring that joins all rooms."""
+"""The node: daemon ``odfd``, control API, command line ``odfctl``, and all that connects the other packages."""
 
 __version__ = "0.1.0"

@@ -1,3 +1,4 @@
-"""Where records came from, from dataset to dataset: which block holds one, what an engine is asked about it, and the
-source of what was ingested. Reads chains and objects; changes nothing.
+"""Traces records to their origin: finds the block that holds one, asks an engine about it, and finds its source.
+
+Reads chains and objects; changes nothing.
 """
