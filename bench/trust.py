@@ -132,7 +132,7 @@ def _heard(folder: Path, topic: Topic, batches: Sequence[list[bytes]]) -> Row:
         measures="CPU time from an envelope to a row of the ledger, one transaction each",
         ours=Side(name="noticeboard", costs=ours, amount=len(signed), unit="statements"),
         peer=Side(name="their signatures only", costs=peer, amount=len(signed), unit="signatures"),
-        # A node owes others 2,000 a second (trust.md section 7), where a core verifies 16,000.
+        # A node owes others 2,000 a second (docs/spec/trust.md#gossip), where a core verifies 16,000.
         goal="≤ 8",
         facts={"statements a round": len(signed), "B each": sum(map(len, batches[0])) / len(signed)},
     )

@@ -87,9 +87,9 @@ def is_worth_dialling(address: Address, ours: Iterable[str]) -> bool:
 
 
 def network_of(host: str) -> str:
-    """The block of addresses that one operator is likely to hold all of: a /16 of IPv4, a /32 of IPv6 (trust.md 3).
+    """The block of addresses that one operator is likely to hold all of: a /16 of IPv4, a /32 of IPv6.
 
-    Empty for what is no IP address.
+    Empty for what is no IP address. Spec: docs/spec/trust.md#first-contact.
     """
     try:
         address = ipaddress.ip_address(host.partition("%")[0])

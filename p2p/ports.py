@@ -20,7 +20,7 @@ PeerId = NewType("PeerId", str)
 
 
 class Topic(enum.Enum):
-    """Gossip topics of a network (trust.md section 7)."""
+    """Gossip topics of a network (docs/spec/trust.md#gossip)."""
 
     HEADS = "heads"
     ATTEST = "attest"

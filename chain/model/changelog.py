@@ -2,7 +2,7 @@
 
 A root's sources tell it of a root, until one of its rows is corrected by hand. Of a derived dataset only the engine
 that analysed its query knows, and whoever mirrors the dataset without its inputs could not find out; so it is said in
-attributes of the schema, which the chain keeps. Pure. Engine semantics, section 5.
+attributes of the schema, which the chain keeps. Pure. Spec: docs/spec/engine-semantics.md#changelogs.
 """
 
 from __future__ import annotations

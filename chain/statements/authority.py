@@ -1,4 +1,4 @@
-"""Who may speak for a dataset: the walk from its id over all versions of its authority (trust.md section 1).
+"""Who may speak for a dataset: the walk from its id over all versions of its authority.
 
 Version 0 is implicit: the dataset's own key is its only root and only writer. Each later version is signed by enough
 roots of the version before *and* by enough of its own, so that whoever holds all versions needs nothing but the id to
@@ -6,6 +6,7 @@ know who may sign today, and the key that the id is can be taken out of use. A v
 opens an epoch: what that key signs afterwards lies in a closed one.
 
 Pure: ``Rights`` is made version by version by ``follow``; whether a version is the newest is for others to know.
+Spec: docs/spec/trust.md#authorities.
 """
 
 from __future__ import annotations

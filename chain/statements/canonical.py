@@ -1,7 +1,7 @@
 """Canonical JSON of signed payloads: RFC 8785, narrowed so that no two parsers can read one payload differently.
 
 A payload must equal its own canonical form; integers lie in 0…2^53-1; no floats, no null; nesting at most eight deep
-(trust.md section 0).
+(docs/spec/trust.md#bytes).
 """
 
 from __future__ import annotations

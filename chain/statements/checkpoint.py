@@ -3,7 +3,7 @@
 A checkpoint is ``origin\\nsize\\nroot\\n``: the origin is ``<did:odf>/<epoch>``, or ``<did:odf>/authority``, whose
 leaves are the ids of the authority's versions. A note adds a blank line and signature lines, each ``— <name> <base64>``
 of four bytes that tell the key and what that kind of key writes. Pure. Spec: c2sp.org/signed-note, tlog-checkpoint;
-trust.md sections 0 and 3.
+docs/spec/trust.md#bytes, #witnesses.
 """
 
 from __future__ import annotations

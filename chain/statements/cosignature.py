@@ -2,7 +2,7 @@
 
 The bytes signed are ``cosignature/v1\\ntime <seconds>\\n`` and the checkpoint; the name, which is not signed, is the
 witness's did:key, whatever else it goes by. Between nodes it travels as a JSON object beside the tree that it is about.
-Pure. Spec: c2sp.org/tlog-cosignature; trust.md section 3; ADR 16.
+Pure. Spec: c2sp.org/tlog-cosignature; docs/spec/trust.md#witnesses; ADR 16.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""in-toto statements of this project: the frame that heads, authorities, verdicts and policies share (trust.md 0).
+"""in-toto statements of this project: the frame that heads, authorities, verdicts and policies share.
 
 One subject, ``{name: <did:odf>, digest: {sha3_256: …}}``; the predicate's type is NS + kind + ``/v1``. Predicates are
-frozen structs here; unknown fields are ignored when read and absent when written.
+frozen structs here; unknown fields are ignored when read and absent when written. Spec: docs/spec/trust.md#bytes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What a log sends to a witness of transparency logs: ``old`` and its size, a consistency proof, an empty line, a note.
 
 The note is a checkpoint, a blank line and signature lines. Ours has one line of kind 0x01, by the key that signed the
-head of the same tree, under the origin as its name. Pure. Spec: c2sp.org/tlog-witness, signed-note; trust.md section 3.
+head of the same tree, under the origin as its name. Pure. Spec: c2sp.org/tlog-witness, signed-note;
+docs/spec/trust.md#witnesses.
 """
 
 from __future__ import annotations

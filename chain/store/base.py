@@ -1,8 +1,8 @@
 """Ports of the store: what the rest of the house may ask of it. Synchronous; async callers use a worker thread.
 
-Durable order of a commit (design section 4): objects are staged, fsynced and renamed first; then blocks, heads and any
-rows that must appear with them go into one SQLite transaction that compares the old heads. A crash leaves the old or
-the new state, never a head whose objects are missing.
+Durable order of a commit: objects are staged, fsynced and renamed first; then blocks, heads and any rows that must
+appear with them go into one SQLite transaction that compares the old heads. A crash leaves the old or the new state,
+never a head whose objects are missing.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 They lie in the tables of chains, under names of their own: reading them is reading a chain that begins where its epoch
 parted from the next one. What they name stays too, as long as they do. Functions on a connection; whoever rewrites
-calls them in the transaction that moves the head. Spec: trust.md sections 2 and 6 (``keep-epochs``).
+calls them in the transaction that moves the head. Spec: docs/spec/trust.md#epochs, #policy (``keep-epochs``).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Buckets are the leaves of a tree over the bits of a hash of the key. A leaf is split when it holds more than ``BUCKET``
 rows, and put together with its neighbour when both together do not: so the tree is a function of the rows, however they
-came there, and changes only where they do. Leaves that nobody opens are copied as they are. Engine semantics, sections
-10 and 13.
+came there, and changes only where they do. Leaves that nobody opens are copied as they are.
+Spec: docs/spec/engine-semantics.md#state, #cost.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Changelogs as arithmetic on columns: which row takes back which, when each begins to count, what is valid when.
 
 Works on whole columns, in the order of the chain; knows no files and no queries. Effective time: a fact counts from its
-own time, but never from before what its chain had promised when it was said. Engine semantics, section 5.
+own time, but never from before what its chain had promised when it was said.
+Spec: docs/spec/engine-semantics.md#effective-time.
 """
 
 from __future__ import annotations

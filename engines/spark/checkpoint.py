@@ -5,7 +5,7 @@ table that was last written) follow after the JSON and a newline; ``arranged`` p
 
 State is a function of the cut of the inputs alone, so any route to a cut gives these bytes, and whoever lacks a
 checkpoint can rebuild it. Pure: also read by coordinators, which mount again what ``open_blocks`` lists. Made by the
-engine after every transaction that succeeded. Engine semantics, section 10.
+engine after every transaction that succeeded. Spec: docs/spec/engine-semantics.md#state.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A Spark cluster instead of threads of this process: where it is, what may be set for it, and whether its workers are
 what this engine is.
 
-Answers do not depend on how work is spread (engine semantics, sections 11 and 13), so a cluster is no part of the
-engine's identity; what runs on it is. So every setting that answers could depend on stays pinned, and executors that
-run another Java, Spark, Python or code of ours are refused before the first request.
+Answers do not depend on how work is spread (docs/spec/engine-semantics.md#determinism, #clusters), so a cluster is no
+part of the engine's identity; what runs on it is. So every setting that answers could depend on stays pinned, and
+executors that run another Java, Spark, Python or code of ours are refused before the first request.
 """
 
 from __future__ import annotations

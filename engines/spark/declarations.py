@@ -1,7 +1,7 @@
 """``SET odf.x = y`` at the head of a query: what the author says about lateness; the rest of the text is the query.
 
 Declarations stand in statements of their own before the first query, or at the head of its text. No other SET is
-read. Pure. Engine semantics, sections 3 and 5.5.
+read. Pure. Spec: docs/spec/engine-semantics.md#declarations, #late-rows.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Such a coordinator gives only new slices and the watermarks of its blocks with their system times. Slices carry the
 system time of their block, so each watermark finds its place among them. Rows that are needed again cannot be mounted
-again, so they are written into the checkpoint and laid out as slices of their own for the next transaction. Engine
-semantics, section 10; ODF engine contract.
+again, so they are written into the checkpoint and laid out as slices of their own for the next transaction.
+Spec: docs/spec/engine-semantics.md#state; ODF engine contract.
 """
 
 from __future__ import annotations

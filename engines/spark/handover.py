@@ -2,7 +2,7 @@
 
 What the old one has emitted stays. In final mode the new one emits from the old one's bound on; in log mode from the
 next block on; in table mode the difference between both tables, at the tick that was reached. The state is rebuilt from
-the blocks, never translated: it is a function of the cut. Engine semantics, section 12.
+the blocks, never translated: it is a function of the cut. Spec: docs/spec/engine-semantics.md#handover.
 """
 
 from __future__ import annotations

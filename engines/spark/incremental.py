@@ -1,7 +1,8 @@
 """Plans one transaction: what is late, what is settled, which rows of which slices the query must see, what is kept.
 
 Pure: facts about blocks in, a plan out; nothing is read and no query runs here. All of it follows from the influence
-intervals of the query's paths, whatever its windows are. Engine semantics, sections 2 to 5 and 10.
+intervals of the query's paths, whatever its windows are. Spec: docs/spec/engine-semantics.md#law, #final-mode,
+#influence, #changelogs, #state.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The windows of one input's rows, where each row is in exactly one: numbers in columns.
 
-Engine semantics, section 5.5.
+Spec: docs/spec/engine-semantics.md#late-rows.
 """
 
 from __future__ import annotations

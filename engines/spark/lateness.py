@@ -1,7 +1,7 @@
 """What an author declared of late rows and watermarks, met with what the query can do. Pure.
 
 A declaration that would mean nothing for a query is refused, never passed over: its author expects something of it.
-Engine semantics, sections 3, 5.5 and 7.
+Spec: docs/spec/engine-semantics.md#declarations, #late-rows, #output.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The total order of rows: all columns ascending, so that rows which compare equal are the same row.
 
 Nulls first, NaN last, -0.0 before 0.0, text by its UTF-8 bytes, structs and lists field by field. Vectorised: a
-column becomes one or more key columns that Arrow can sort. Pure. Engine semantics, section 11.
+column becomes one or more key columns that Arrow can sort. Pure. Spec: docs/spec/engine-semantics.md#determinism.
 """
 
 from __future__ import annotations

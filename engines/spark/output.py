@@ -1,7 +1,8 @@
 """The result of a query as the rows of a slice: exact types, final order, system columns.
 
 Pure, over Arrow tables that Spark returned. Types are part of the logical hash, so everything is cast to those of the
-slice before it is ordered and written, and refused where that would change a value. Engine semantics, sections 5.3, 7.
+slice before it is ordered and written, and refused where that would change a value.
+Spec: docs/spec/engine-semantics.md#operations, #output.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A query over all blocks up to a cut, of which nothing is to be emitted: what it would have, had it always run.
 
-State is a function of the cut, so it is made from the blocks, a few at a time. Engine semantics, sections 10 and 12.
+State is a function of the cut, so it is made from the blocks, a few at a time.
+Spec: docs/spec/engine-semantics.md#state, #handover.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where late rows come out that a query takes one by one: at their output time, but never among what was settled.
 
 A row comes out at the greater of its output time and that of the watermark before its block, so its place follows from
-its own chain. Pure. Engine semantics, section 5.5.
+its own chain. Pure. Spec: docs/spec/engine-semantics.md#late-rows.
 """
 
 from __future__ import annotations

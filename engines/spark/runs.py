@@ -1,8 +1,8 @@
 """Results too large to hold: Spark writes them as runs of the total order, which become row groups of one slice.
 
 A run is a range of the order and bounded in size; within it Arrow orders rows as it orders small results, so that only
-the run that a row is in is left to Spark. Engine semantics, section 13. This is for final mode: a log follows its
-inputs' offsets and a table its keys, and both leave by Arrow.
+the run that a row is in is left to Spark. Spec: docs/spec/engine-semantics.md#clusters. This is for final mode: a log
+follows its inputs' offsets and a table its keys, and both leave by Arrow.
 """
 
 from __future__ import annotations

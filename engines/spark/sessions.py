@@ -2,7 +2,7 @@
 
 A session is of the rows of all members together: what a row of one input keeps open is not settled for the others
 either. Made for one transaction over the slices that it sees; a session still open is whole among them, since the
-checkpoint keeps its blocks open. Vectorised. Engine semantics, sections 4 and 8.
+checkpoint keeps its blocks open. Vectorised. Spec: docs/spec/engine-semantics.md#influence, #time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checkpoints as files: read whole under limits, written whole. Engine semantics, section 10."""
+"""Checkpoints as files: read whole under limits, written whole. Spec: docs/spec/engine-semantics.md#state."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Over inputs that only grow, the row last written for a key is an accumulator, or its bare aggregates are, where the
 query computes something of them: new rows are aggregated and merged with it. Over changelogs the rows that stand are
 kept, and those of a changed key are evaluated anew. Either way the user's query runs once for many ticks, with the
-round as one more column to group by. Engine semantics, section 3.
+round as one more column to group by. Spec: docs/spec/engine-semantics.md#table-mode.
 """
 
 from __future__ import annotations

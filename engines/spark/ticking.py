@@ -1,7 +1,8 @@
 """Plans a transaction of a table that changes for ever: which ticks are reached, which blocks are new. Pure.
 
 Ticks are the values of all inputs' watermarks up to the slowest, or the places of a grid up to it at which something
-happens: both are in the chains, so they are the same however blocks are grouped. Engine semantics, section 3.
+happens: both are in the chains, so they are the same however blocks are grouped.
+Spec: docs/spec/engine-semantics.md#table-mode.
 """
 
 from __future__ import annotations

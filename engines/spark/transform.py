@@ -1,7 +1,8 @@
 """Executes one transaction of a transform: judge, plan, query, order, write, and say what was done.
 
-One call of ``run_transform`` is one request and leaves nothing behind but its two files. A transaction in which
-nothing becomes settled runs no query. Engine semantics, sections 2 to 5, 7 and 10.
+One call of ``run_transform`` is one request and leaves nothing behind but its two files. A transaction in which nothing
+becomes settled runs no query. Spec: docs/spec/engine-semantics.md#law, #modes, #influence, #changelogs, #output,
+#state.
 """
 
 from __future__ import annotations

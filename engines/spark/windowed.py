@@ -2,7 +2,7 @@
 
 A row counts from its effective time as in any such table, but not before its window is settled; so a window's rows
 appear together at the tick that settles it, and what comes later corrects exactly what it changes. Plans, and works on
-columns; runs no query. Engine semantics, sections 3 and 5.5.
+columns; runs no query. Spec: docs/spec/engine-semantics.md#table-mode, #late-rows.
 """
 
 from __future__ import annotations

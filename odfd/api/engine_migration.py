@@ -2,7 +2,8 @@
 
 Every recorded transaction is re-run from the first one on by this node's engine. If all are the same, the owner's node
 declares the transform anew with that engine's digest: a signed block, which mirrors get like any other. From then on
-the old engine is not needed for this dataset. Where one differs nothing is recorded. Engine semantics, section 12.
+the old engine is not needed for this dataset. Where one differs nothing is recorded.
+Spec: docs/spec/engine-semantics.md#evolution.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Stores the local names of datasets; the did is a dataset's identity.
 
-A dataset resource is kept as a collection (design section 7): today one rendition of one shard, so that later ones
-need no new walls.
+A dataset resource is kept as a collection: today one rendition of one shard, so that later ones need no
+new walls.
 """
 
 from __future__ import annotations

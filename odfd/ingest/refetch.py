@@ -1,7 +1,7 @@
 """Fetches the declared source of another's dataset, and computes what a block would hold by it.
 
 Nothing is committed and nothing is kept. Only what anybody may fetch is fetched: a web page without credentials; what
-the manifest would run on this machine is not run. Spec: trust.md section 4.
+the manifest would run on this machine is not run. Spec: docs/spec/trust.md#observations.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Keeps the IPNS name of a dataset whose key is offline: a long-lived record by that key points to a writer's name.
 
-Made where the key is, checked where it is published. trust.md section 11.1; ADR 0009.
+Made where the key is, checked where it is published. docs/spec/trust.md#ipns; ADR 0009.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Inputs are given from their first block to the cut that the transaction recorded. For a dataset that this node computes
 itself its own checkpoint says which earlier blocks can still matter, and only these are given; a stranger's checkpoint
-says nothing that is believed. Engine semantics, section 10.
+says nothing that is believed. Spec: docs/spec/engine-semantics.md#state.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Blocks beyond what an epoch keeps are given up when nothing that was published goes with them, or when the policy
 follows; else the mirror stands still, keeps and serves what it has, and says so. Decisions are pure; ``go_back`` is one
-transaction of the store. Spec: trust.md section 2.
+transaction of the store. Spec: docs/spec/trust.md#epochs.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 In the first two cases an eclipse attack delays and cannot deceive: the chain must hold the block, or the head that is
 taken first must be one that the quorum cosigned. Else what is seen first is taken; where peers of three networks show
 the same, an attacker must hold addresses in each, and else it is shown as unwitnessed. Calls are synchronous, on the
-connection they are given. Spec: trust.md section 3.
+connection they are given. Spec: docs/spec/trust.md#first-contact.
 """
 
 from __future__ import annotations

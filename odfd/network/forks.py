@@ -5,7 +5,7 @@ its blocks are seen not to fit (``doubt``). The peer that sent it is asked for b
 differs is known, then for the branch from there on; its tree must be the one that was signed. Every block is verified:
 a wrong one makes no proof. Contradictions are looked into one at a time, peers asked one at a time, and
 what does not fit the queue is met again when someone repeats it. Made with the node, alive while ``run`` is. Spec:
-trust.md section 2.
+docs/spec/trust.md#forks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Limits how many statements of strangers are kept: for datasets not held here, and for validators of each dataset.
 
-Limits of trust.md section 7, counted in the ledger's own tables and, for what a peer may bring in an hour, in memory.
-Used inside the transaction that hears the statement; one thread at a time.
+Limits of docs/spec/trust.md#room, counted in the ledger's own tables and, for what a peer may bring in an hour, in
+memory. Used inside the transaction that hears the statement; one thread at a time.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from typing import Final
 TRUST: Final = "trust"
 SIGNED_HEAD: Final = f"{TRUST}/head"
 MAX_AUTHORITIES: Final = 256
-"""Versions (trust.md section 1)."""
+"""Versions (docs/spec/trust.md#authorities)."""
 MAX_STATEMENT: Final = 64 << 10
 
 

@@ -1,7 +1,7 @@
 """Fixes the columns that a query sees of its inputs: those they had when the query was declared.
 
 Without that a ``select *`` would mean something else from one transaction to the next. All of it is read from chains,
-so that a replay finds the same. Engine semantics, sections 9 and 12.
+so that a replay finds the same. Spec: docs/spec/engine-semantics.md#classification, #evolution.
 """
 
 from __future__ import annotations

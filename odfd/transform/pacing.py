@@ -1,7 +1,7 @@
 """Limits how much one transaction settles, so that a backlog leaves in slices of bounded size.
 
 What is settled does not depend on it, only when it leaves; so the limit is a policy of this node, and a replay takes
-the recorded output watermark for it. Pure. Engine semantics, section 13.
+the recorded output watermark for it. Pure. Spec: docs/spec/engine-semantics.md#pacing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads what the current checkpoint tells the coordinator: which blocks are needed again, and how far output has come.
 
-The rest of a checkpoint is the engine's. A value; read under limits, for it may be a stranger's. Engine semantics,
-section 10.
+The rest of a checkpoint is the engine's. A value; read under limits, for it may be a stranger's.
+Spec: docs/spec/engine-semantics.md#state.
 """
 
 from __future__ import annotations

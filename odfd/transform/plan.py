@@ -2,7 +2,8 @@
 
 Pure. A plan is a function of the output's state, the inputs up to a cut, the block's time and the previous checkpoint.
 The live coordinator cuts at the inputs' heads, a validator where the recorded block says: one code path for both, so
-that what is replayed is what was done. ODF specification, ExecuteTransform; engine semantics, sections 1, 2 and 10.
+that what is replayed is what was done. ODF specification, ExecuteTransform; docs/spec/engine-semantics.md#definitions,
+#law, #state.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Restores the lost state of a transform, by executing its recorded transactions again.
 
 State is a function of the cut of the inputs, so the chains alone are enough, and the block that names the checkpoint
-says whether what was made is it. The price is all of the history; it is paid only when something was lost. Engine
-semantics, sections 2 and 10.
+says whether what was made is it. The price is all of the history; it is paid only when something was lost.
+Spec: docs/spec/engine-semantics.md#law, #state.
 """
 
 from __future__ import annotations

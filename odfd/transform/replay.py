@@ -2,7 +2,7 @@
 
 A replay plans with the chain as it was before the block, cuts its inputs where the block says, and starts from the
 checkpoint that the replay of the step before made itself; a stranger's checkpoint is never an input. It commits
-nothing. Engine semantics, sections 2 and 10.
+nothing. Spec: docs/spec/engine-semantics.md#law, #state.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The engine rebuilds the new query's state from every block up to the cut, so a handover names all of them; that happens
 once for each declaration. Nothing in between is recorded: the transaction after a SetTransform is the handover, for the
-writer as for whoever replays it. Engine semantics, section 12.
+writer as for whoever replays it. Spec: docs/spec/engine-semantics.md#handover.
 """
 
 from __future__ import annotations

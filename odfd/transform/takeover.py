@@ -1,7 +1,7 @@
 """Has an engine take over a dataset from its old transform, before the first transaction of the new one.
 
 The state of the new query takes the place of the old one's; what a table says otherwise from now on becomes the first
-rows of the transaction's slice. Nothing here moves a head. Engine semantics, section 12.
+rows of the transaction's slice. Nothing here moves a head. Spec: docs/spec/engine-semantics.md#handover.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A key whose earlier statements are unknown signs nothing that could contradict them. Three connected peers are asked for
 all they know, then the journals are begun anew with the last word of each topic. Where nobody answers a person decides
 (``alone``), once: from then on the journal is there. If blocks that were signed are not here, signing is still refused,
-because the journal says more than the state (``trust.behind``). Spec: trust.md section 1, "Signing safely".
+because the journal says more than the state (``trust.behind``). Spec: docs/spec/trust.md#journals.
 """
 
 from __future__ import annotations

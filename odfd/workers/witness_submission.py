@@ -3,7 +3,7 @@
 After a new head, never on its way: each witness is asked by itself, one dataset at a time, not oftener than every half
 minute for each, ever later while it does not answer, and anew when its cosignature ages. What is sent says nothing that
 the signed head did not say. Touch a dataset in ``rounds`` when its head was signed. Spec: c2sp.org/tlog-witness;
-trust.md section 3; ADR 16.
+docs/spec/trust.md#witnesses; ADR 16.
 """
 
 from __future__ import annotations

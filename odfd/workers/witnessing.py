@@ -3,7 +3,7 @@
 Of a dataset whose blocks are not here, whoever serves them is asked to prove that the newest head continues the one
 that was cosigned last; a head that nobody can show to do so is not cosigned. When they answer and the proof does not
 hold, both heads are told: nodes that hold either history prove the fork by that. A dataset that may not be cosigned is
-told once and keeps no other from being cosigned. Spec: trust.md section 3.
+told once and keeps no other from being cosigned. Spec: docs/spec/trust.md#witnesses.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ class ReplicationSettings(msgspec.Struct, frozen=True, kw_only=True):
     degree: int = 8
     """Connections that a node keeps up by itself: with eight, a network holds together though most of it is gone."""
     entropy_interval: float = 60.0
-    """Seconds between rounds of anti-entropy (trust.md section 7)."""
+    """Seconds between rounds of anti-entropy (docs/spec/trust.md#gossip)."""
     entropy_peers: int = 3
     """Random peers asked in a round."""
     question_patience: float = 30.0

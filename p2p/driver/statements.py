@@ -32,13 +32,16 @@ from p2p.wire.limits import MAX_ENVELOPE, MAX_TRUST_REPLY, MAX_TRUST_REQUEST
 from p2p.wire.trust import Proof, ProveAsk, Signed, TrustAsk, TrustRefusal, TrustTell
 
 GOSSIP_RATE: Final = Rate(per_second=50.0, burst=500.0)
-"""Statements of one peer that are looked at (trust.md section 7)."""
+"""Statements of one peer that are looked at (docs/spec/trust.md#gossip)."""
 FLOODING: Final = 10
 """Times as much again, and whoever sends it is to blame. Below that it may be passing on what many others said."""
 ASK_RATE: Final = Rate(per_second=5.0, burst=600.0)
 """Questions of one peer: a first meeting with 65,536 statements takes 320, then one a minute."""
 MAX_QUEUE: Final = 1024
-"""Statements that wait to be judged (trust.md section 7); at 96 KiB each the most that can come is checked below."""
+"""Statements that wait to be judged; at 96 KiB each the most that can come is checked below.
+
+Spec: docs/spec/trust.md#gossip.
+"""
 MAX_QUEUE_BYTES: Final = 8 << 20
 """Bytes of them."""
 ANSWER_PATIENCE: Final = 20.0

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from typing import Final
 
 SEEN: Final = 65_536
-"""Ids remembered (trust.md section 7): at 50 a second from a peer, twenty minutes; about 10 MiB."""
+"""Ids remembered (docs/spec/trust.md#gossip): at 50 a second from a peer, twenty minutes; about 10 MiB."""
 
 
 class Seen:

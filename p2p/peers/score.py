@@ -1,7 +1,7 @@
-"""Scores a peer by its behaviour towards this node, fading with time. A score is no evidence for others (trust.md 4).
+"""Scores a peer by its behaviour towards this node, fading with time. A score is no evidence for others.
 
 Zero is a stranger. Penalties go below, halve every ten minutes, and at the threshold the peer is shut out; by the same
-fading it is let in again after a while.
+fading it is let in again after a while. Spec: docs/spec/trust.md#bundles.
 """
 
 from __future__ import annotations

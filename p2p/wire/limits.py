@@ -40,7 +40,7 @@ MAX_TRUST_REPLY: Final = 1 * MIB
 BUCKETS: Final = 256
 """Buckets of datasets in a sum: 256 hashes tell in 17 KiB which 256th of all statements differs."""
 MAX_SIDS: Final = 256
-"""Statements in one ``get`` (trust.md section 7)."""
+"""Statements in one ``get`` (docs/spec/trust.md#gossip)."""
 MAX_DATASETS: Final = 256
 """Datasets in one ``list``."""
 MAX_LISTED: Final = 4 * KIB

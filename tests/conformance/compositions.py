@@ -1,7 +1,8 @@
 """Random compositions of one to three operators, each said in Spark's words, in DuckDB's, and in plain arithmetic.
 
 Every relation has the columns event_time, k and v. ``lows`` of an operator are those of what is below it, with its own
-least output time after them: the oracle's algebra, written down anew. Engine semantics, sections 4 and 15.
+least output time after them: the oracle's algebra, written down anew. Spec: docs/spec/engine-semantics.md#influence,
+#conformance.
 """
 
 from __future__ import annotations

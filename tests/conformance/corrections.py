@@ -2,7 +2,7 @@
 
 One grouping, distinct or ranking by windows that do not overlap, over one or two inputs that are filtered, shifted in
 time and read once, some of them changelogs. Every part is said in Spark's words, in DuckDB's and in plain arithmetic,
-as in ``compositions``. Engine semantics, sections 5.5 and 15.
+as in ``compositions``. Spec: docs/spec/engine-semantics.md#late-rows, #conformance.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Ways to break the engine that the suite must notice: each replaces one named function by one that errs.
 
-Those that engine semantics, section 15, lists come first, under its words.
+Those that docs/spec/engine-semantics.md#mutants lists come first, under its words.
 """
 
 from __future__ import annotations

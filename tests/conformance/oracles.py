@@ -1,7 +1,8 @@
 """What must come out, worked out from the statements alone: nothing here is shared with the engine but a query's text.
 
 Final mode: one batch query of DuckDB over the rows that were in time. Log mode: the image of every row. Table mode: the
-whole table at every tick, then differences. Versions: the statements one by one. Engine semantics, sections 3, 5, 15.
+whole table at every tick, then differences. Versions: the statements one by one.
+Spec: docs/spec/engine-semantics.md#modes, #changelogs, #conformance.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The history of a table that changes for ever, worked out statement by statement: the oracle of engine tests.
 
-Shares nothing with the engine. Engine semantics, sections 3, 5.1 and 5.2.
+Shares nothing with the engine. Spec: docs/spec/engine-semantics.md#table-mode, #readings, #effective-time.
 """
 
 from __future__ import annotations

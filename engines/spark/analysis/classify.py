@@ -1,7 +1,8 @@
 """The conclusion drawn from a plan: in which mode a transform runs, and how its inputs bear on its event time.
 
 ``classify`` is a pure function of the plan and the names of columns. A value of ``Classification`` holds no ids of the
-plan, so it is kept for as long as query and input schemas stay the same. Engine semantics, sections 3, 4, 7 and 9.
+plan, so it is kept for as long as query and input schemas stay the same. Spec: docs/spec/engine-semantics.md#modes,
+#influence, #output, #classification.
 """
 
 from __future__ import annotations

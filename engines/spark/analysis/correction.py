@@ -1,6 +1,6 @@
 """What late rows would change of a query that gives final rows: one row each, single windows, or too much to say.
 
-Pure. Engine semantics, section 5.5.
+Pure. Spec: docs/spec/engine-semantics.md#late-rows.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 ``functions.tsv`` beside this file has one row for each function and table function of Spark's registry, and one for
 each Catalyst expression that Spark writes by itself. What has no row is refused everywhere: a new Spark brings new
 functions, and each has to be looked at before two honest nodes may disagree because of it. The engine's tests hold the
-table to the registry both ways, and run each accepted row. Engine semantics, section 11.
+table to the registry both ways, and run each accepted row. Spec: docs/spec/engine-semantics.md#determinism.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A value of ``Influence`` says, for each path (an occurrence of an input in the plan), the least and the greatest time
 that a row with event time *t* can give the attribute: two monotone functions of *t*. An expression that is not in the
-table has no influence, so nothing is ever assumed of it. Engine semantics, section 4.
+table has no influence, so nothing is ever assumed of it. Spec: docs/spec/engine-semantics.md#influence.
 """
 
 from __future__ import annotations

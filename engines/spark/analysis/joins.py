@@ -2,7 +2,7 @@
 
 Every comparison of a time of one side with a time of the other bounds each of the two given the other, through
 whatever monotone functions stand on either side; so intervals, equal windows and equal days are one case. Pure.
-Engine semantics, section 4.
+Spec: docs/spec/engine-semantics.md#influence.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 A table that changes for ever is kept up key by key. That is possible when every operator that looks at several rows
 looks at rows of one key only: GROUP BY, DISTINCT, PARTITION BY and equi-joins that all contain the same columns, traced
-to each input. Such a column is a *part* here: one column of every occurrence of an input. Engine semantics, section 9.
+to each input. Such a column is a *part* here: one column of every occurrence of an input.
+Spec: docs/spec/engine-semantics.md#classification.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Time here is Spark's own: whole microseconds since the epoch, UTC, as an int. A function is a tuple of steps applied
 left to right, so composition is concatenation. Every step never decreases; that is what makes ``least`` possible and
-windows of any kind the same to the engine. Engine semantics, section 4.
+windows of any kind the same to the engine. Spec: docs/spec/engine-semantics.md#influence.
 """
 
 from __future__ import annotations

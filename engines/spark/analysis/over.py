@@ -1,6 +1,6 @@
 """OVER: which rows a window function looks at in event time, and whether their order is decided. Pure.
 
-Engine semantics, sections 4, 6 and 11.
+Spec: docs/spec/engine-semantics.md#influence, #shapes, #determinism.
 """
 
 from __future__ import annotations

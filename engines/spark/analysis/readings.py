@@ -1,6 +1,6 @@
 """What the rows of each input are to a query: facts or statements, and whether they can be taken back. Pure values.
 
-Engine semantics, section 5.1.
+Spec: docs/spec/engine-semantics.md#readings.
 """
 
 from __future__ import annotations

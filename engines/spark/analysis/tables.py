@@ -2,7 +2,7 @@
 
 One ``GROUP BY``, ``DISTINCT`` or ranking per key over rows that speak for themselves, with projections and filters
 above; or any query that is split by columns of its inputs, as joins of tables are. Anything else is refused. Pure.
-Engine semantics, sections 3, 6 and 9.
+Spec: docs/spec/engine-semantics.md#table-mode, #shapes, #classification.
 """
 
 from __future__ import annotations

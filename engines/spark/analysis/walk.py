@@ -1,7 +1,8 @@
 """Goes through the operators of an analysed plan from the inputs up, carrying what is known of event time.
 
 Each operator has one rule; an operator without a rule is refused. New shapes are new rules. The walk collects every
-finding instead of stopping at the first, so that a person mends a query once. Engine semantics, sections 4, 6 and 9.
+finding instead of stopping at the first, so that a person mends a query once.
+Spec: docs/spec/engine-semantics.md#influence, #shapes, #classification.
 """
 
 from __future__ import annotations

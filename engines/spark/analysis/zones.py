@@ -2,7 +2,7 @@
 
 Local time falls back in autumn, and in a few zones over midnight, so a day may begin, end and go on for a minute: there
 the function is enclosed by the nearest two that never decrease, everywhere else it is exact. Rules of zones are values,
-taken from the engine's own database, which is part of its digest. Pure. Engine semantics, section 8.
+taken from the engine's own database, which is part of its digest. Pure. Spec: docs/spec/engine-semantics.md#time.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@ Windows that late rows correct are such a table.
 
 A record of a changing table is a difference between two ticks of its key. The key's rows are read from the inputs'
 blocks, the query is run over them at every tick of the transaction, and the tick is the one whose differences hold the
-record; then the query is traced over that tick's rows and over those of the tick before. Engine semantics, section 3.
+record; then the query is traced over that tick's rows and over those of the tick before.
+Spec: docs/spec/engine-semantics.md#table-mode.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which event times of an input can bear on an output time: the influence of its paths, turned round. Pure.
 
-Engine semantics, section 4.
+Spec: docs/spec/engine-semantics.md#influence.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Provenance in final mode: rows of inputs that can bear on the record's event time, and the query over these alone.
 
-Which these are the query's influence intervals say, turned round. Engine semantics, sections 3 and 4.
+Which these are the query's influence intervals say, turned round. Spec: docs/spec/engine-semantics.md#final-mode,
+#influence.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Provenance in log mode: every record speaks of one row of one input, in an order that the transaction fixed.
 
 Which row it was the transaction itself says, run again over the same blocks with offsets carried along; the way it took
-through the query is then traced for that row alone. Engine semantics, sections 3 and 5.3.
+through the query is then traced for that row alone. Spec: docs/spec/engine-semantics.md#modes, #operations.
 """
 
 from __future__ import annotations

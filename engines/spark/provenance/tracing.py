@@ -2,8 +2,9 @@
 
 Every operator of the analysed plan hands the column on by a rule of its own: a group has the rows of its members, a
 pair those of both sides, a rank its row's and those ranked before it. Values are computed as ever; the column rides
-along. Asked for one column of the result, only what that column (and the row's being there) depends on is collected:
-of ``max`` the rows that attain it. Engine semantics, sections 4 to 6; docs/provenance.md defines what is a witness.
+along. Asked for one column of the result, only what that column (and the row's being there) depends on is collected: of
+``max`` the rows that attain it. Spec: docs/spec/engine-semantics.md#influence, #changelogs, #shapes; docs/provenance.md
+defines what is a witness.
 """
 
 from __future__ import annotations

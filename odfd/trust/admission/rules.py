@@ -1,8 +1,9 @@
-"""Decides what a received head, authority, attestation, observation or policy changes (trust.md 1 and 4). Pure.
+"""Decides what a received head, authority, attestation, observation or policy changes. Pure.
 
 One ``now`` per decision. Order among heads is (epoch, size, time of issue), never the clock alone: a replay is merely
 older, and a far date locks nobody out. Who may write follows from the walk over the dataset's authority, which the
 caller knows as far as it does; statements under a version beyond it are set aside, not refused.
+Spec: docs/spec/trust.md#admission, #attestations.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Processes one signed statement: judges it against what is known, records the outcome, and proves contradictions.
 
 One ``StatementProcessor`` is one transaction of the ledger: made over its connection, used once, gone. It knows SQL
-through the ledger only and decides nothing itself; order and rights are judged in ``rules``. Spec: trust.md
-sections 1 and 2.
+through the ledger only and decides nothing itself; order and rights are judged in ``rules``.
+Spec: docs/spec/trust.md#admission, #forks.
 """
 
 from __future__ import annotations

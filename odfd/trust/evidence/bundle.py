@@ -1,9 +1,10 @@
-"""Defines the bundle: one file with all the evidence of a mismatch, which anyone can check (trust.md section 4).
+"""Defines the bundle: one file with all the evidence of a mismatch, which anyone can check.
 
 A ustar archive: ``bundle.json``, a canonical manifest, then ``objects/<hash>`` in the manifest's order. The manifest
 holds the accused head as it was signed, the step, what the reporter's re-run gave, and the objects. The reporter adds
-bytes and no claims that count: whoever reads hashes every object and walks from the signature to the step, and from
-the step to its inputs. Read as a stream under limits; no name in the file ever becomes a path.
+bytes and no claims that count: whoever reads hashes every object and walks from the signature to the step, and from the
+step to its inputs. Read as a stream under limits; no name in the file ever becomes a path.
+Spec: docs/spec/trust.md#bundles.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Every object is hashed; then the accused's signature leads to the step, the step to its chain, its chain to the inputs,
 link by link, every block under the append rules and every slice against what its block says. What comes out is what
-the accused signed, and nothing that the reporter says. Spec: trust.md section 4.
+the accused signed, and nothing that the reporter says. Spec: docs/spec/trust.md#bundles.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A bundle is kept whole and apart from the stores its objects came from: evidence must outlive the dataset it is about.
 There is room for so many of one dataset and for so many bytes; those that were found untrue here go first, then the
 oldest. Made once per process; safe to use from any thread, for a file shows under its name only when it is whole. Spec:
-trust.md section 7.
+docs/spec/trust.md#ledger.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A bundle holds whole stretches of blocks, from each chain's first to the last th
 shows that a block is in the chain, but only the links between blocks show that nothing came after it, and whoever could
 leave out the newest SetTransform could accuse an honest publisher. Slices are those that the step reads, when it starts
 from a published checkpoint which this node's own run made bit for bit; else all from the first, so that the re-run
-can begin where nothing has to be believed. Spec: trust.md section 4.
+can begin where nothing has to be believed. Spec: docs/spec/trust.md#bundles.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 A node that holds blocks keeps the version it holds and asks a person. A new node has none that was first: it takes the
 one that a quorum of witnesses stands behind, when there is one, and else asks too. The versions of an authority are a
-log like any other: its leaves are their sids, its size the number of the newest. Spec: trust.md sections 2 and 3.
+log like any other: its leaves are their sids, its size the number of the newest.
+Spec: docs/spec/trust.md#authority-forks, #witnesses.
 """
 
 from __future__ import annotations

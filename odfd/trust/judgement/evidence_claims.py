@@ -1,7 +1,7 @@
 """Chooses which bundles of evidence to check: those that listed validators name, about steps held here. Pure.
 
 Nothing is fetched on the word of a stranger, nor of a step of which this node has a verdict of its own, nor again of a
-group whose evidence was untrue a day ago. Spec: trust.md sections 5 and 7.
+group whose evidence was untrue a day ago. Spec: docs/spec/trust.md#rechecks, #room.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A person follows a history by naming a block of it: up to that block a fork is settled and the verdicts against single
 steps are set aside, and nothing beyond it is. Two statements of one version, or an epoch that gives up blocks which are
-here, are settled by naming the one to follow. Spec: trust.md section 2.
+here, are settled by naming the one to follow. Spec: docs/spec/trust.md#epochs.
 """
 
 from __future__ import annotations

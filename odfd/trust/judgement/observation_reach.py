@@ -1,7 +1,7 @@
 """Computes how far a root dataset is observed: which data blocks enough groups found at the declared source.
 
 A root has no recipe to re-run; its publisher answers for it. What others fetched of the source within a day of a block
-is a fact of its own: it accuses nobody, and is never an attestation. Spec: trust.md section 4.
+is a fact of its own: it accuses nobody, and is never an attestation. Spec: docs/spec/trust.md#observations.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reviews validators when new verdicts arrive, and suspends groups that contradict others on equal engines.
 
 Only datasets that something happened to are looked at again; strikes on the others are remembered. A suspension is kept
-and told, and only a person lifts it. Alive while its ``rounds`` are. Spec: trust.md section 5.
+and told, and only a person lifts it. Alive while its ``rounds`` are. Spec: docs/spec/trust.md#suspension.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A group is suspended at once when one of its keys voted twice, else by strikes i
 has at most f supporters while exactly one other has more, of groups whose engine and platform are the same as its own,
 for longer than the grace in which an honest validator runs the block again and takes back what does not repeat. So a
 broken machine is suspended, a sound one is not, and a wrong guess about determinism is corrected. Suspended groups are
-not counted; how many there are and how many may be wrong stays as the policy says. Spec: trust.md section 5.
+not counted; how many there are and how many may be wrong stays as the policy says. Spec: docs/spec/trust.md#suspension.
 """
 
 from __future__ import annotations

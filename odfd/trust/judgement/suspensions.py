@@ -2,7 +2,7 @@
 
 ``suspension_rules`` decides who is suspended; a suspension is stored, because only a person lifts it. What was lifted
 is pardoned: the same contradictions never suspend again, others do. Calls are synchronous, on the connection they are
-given. Spec: trust.md section 5.
+given. Spec: docs/spec/trust.md#suspension.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Judges blocks by the verdicts on them, and computes how far a chain may be relied on (trust.md section 5). Pure.
+"""Judges blocks by the verdicts on them, and computes how far a chain may be relied on. Pure.
 
 Truth is re-computed, by me or by enough independent others. Mismatches add up only on one value: a lie has one truth,
-non-determinism has many.
+non-determinism has many. Spec: docs/spec/trust.md#judgement.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Implements the signing journal: the last statement of a key on each topic, so that it never contradicts itself.
 
 Before a signature leaves, a line ``<topic> <order> <subject> <sum>`` is appended to ``keys/<did>.journal`` and fsynced
-(trust.md section 1, "Signing safely"). The order of a topic never goes back, and one order never carries two subjects.
+(docs/spec/trust.md#journals). The order of a topic never goes back, and one order never carries two subjects.
 The file is outside the database and its backups on purpose: restoring a backup must not make a signer forget.
 
 A journal is begun with its key: ``journal 0 new`` is its first line. One that is gone or empty although its key is here

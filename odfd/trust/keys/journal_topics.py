@@ -1,7 +1,7 @@
 """Names the topics of the signing journal: one for each thing on which a key must not contradict itself.
 
 A dataset's own key signs for one dataset only; another key signs for many, and its topics name them. Observations have
-no topic: of two on one block the later one holds, and two accuse nobody. Spec: trust.md section 1, "Signing safely".
+no topic: of two on one block the later one holds, and two accuse nobody. Spec: docs/spec/trust.md#journals.
 """
 
 from __future__ import annotations

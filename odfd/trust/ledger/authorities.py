@@ -1,8 +1,8 @@
 """Stores all known versions of each dataset's authority, so that others can be shown how they follow each other.
 
 What is kept was verified when it came, with the signers that were found then; reading it back checks the walk again but
-no signature. Calls are synchronous, on the connection they are given; the table is the ledger's. Spec: trust.md section
-1.
+no signature. Calls are synchronous, on the connection they are given; the table is the ledger's.
+Spec: docs/spec/trust.md#authorities.
 """
 
 from __future__ import annotations

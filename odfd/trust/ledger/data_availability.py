@@ -2,7 +2,7 @@
 
 Every block that comes begins the wait anew, so that a long chain on its way is not withheld. Nobody is accused of it:
 who has no blocks to give may be cut off like us. Calls are synchronous, on the connection they are given. Spec:
-trust.md section 1.
+docs/spec/trust.md#admission.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Collects from the ledger what this node's keys have signed, to begin lost signing journals again.
 
 Peers are asked first (``may_go_on``), because a ledger from an old backup knows too little. Reads all of the ledger,
-once. Spec: trust.md section 1, "At start and after a lost journal ask 3 peers first".
+once. Spec: docs/spec/trust.md#journals.
 """
 
 from __future__ import annotations

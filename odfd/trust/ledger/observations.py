@@ -2,7 +2,7 @@
 
 What is kept is a join: of each observer and block the latest, and of equal times the lowest id; so any order of hearing
 leaves every node with the same. Calls are synchronous, on the connection they are given; the table is the ledger's.
-Spec: trust.md section 4.
+Spec: docs/spec/trust.md#observations.
 """
 
 from __future__ import annotations

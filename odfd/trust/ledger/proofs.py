@@ -3,7 +3,7 @@
 What is kept is a join: of a fork the lowest place known, of a double vote one proof for each validator of a dataset,
 and of what tells the same the lowest id; so any order of hearing leaves every node with the same proofs. Where a person
 settled a fork, the lowest place beyond it is kept too, for that one stops again. A proof is never forgotten on its own.
-Calls are synchronous, on the connection they are given. Spec: trust.md sections 2 and 7.
+Calls are synchronous, on the connection they are given. Spec: docs/spec/trust.md#forks, #room.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Stores the results of re-checking others' evidence; each counts as this node's own verdict.
 
-Calls are synchronous, on the connection they are given. Spec: trust.md sections 4, 5 and 7.
+Calls are synchronous, on the connection they are given. Spec: docs/spec/trust.md#bundles, #rechecks, #ledger.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A decision binds this node alone, names what it settles by hash, and settles that and nothing else: a fork up to the
 block named, the verdicts on single steps, one version of an authority, one epoch. What comes later stops the dataset
-again. Calls are synchronous, on the connection they are given. Spec: trust.md section 2.
+again. Calls are synchronous, on the connection they are given. Spec: docs/spec/trust.md#epochs.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
 | thirty days from the next word of the same signer | all other heads, observations and policies |
 
 A dataset is known while it is held, or anything said of it is live. Each page is one transaction: a killed node has let
-some go, and the next collection lets the rest go. Spec: trust.md section 7.
+some go, and the next collection lets the rest go. Spec: docs/spec/trust.md#ledger.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Stores what this node found by re-running steps, as stretches of blocks, and where its own replay stands.
 
-Calls are synchronous, on the connection they are given; the tables are the ledger's. Spec: trust.md section 4.
+Calls are synchronous, on the connection they are given; the tables are the ledger's.
+Spec: docs/spec/trust.md#attestations.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Kept are all statements of the network's key from the accepted one on, two of one version too: each tightens, so order
 and repetition of hearing change nothing. Calls are synchronous, on the connection they are given; the table is the
-ledger's. Spec: trust.md section 6.
+ledger's. Spec: docs/spec/trust.md#network-policy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Defines the policy of a node: which facts must hold before data is used or passed on (trust.md section 6).
+"""Defines the policy of a node: which facts must hold before data is used or passed on (docs/spec/trust.md#policy).
 
 A purpose is an expression of facts with ``&``, ``|`` and brackets: ``data & (reproduced | attested:2)``. There is no
 ladder among facts. Every mistake of a policy is reported at once. Pure.
@@ -279,7 +279,7 @@ def load_policy(
     mistakes += _all_read("publish.witness", DatasetId.parse, terms.attended, attended)
     mistakes += _all_read("witness.public", read_witness, terms.public, public)
     if mistakes:
-        raise Invalid("; ".join(mistakes), rule="policy", hint="see trust.md section 6 for what a policy may say")
+        raise Invalid("; ".join(mistakes), rule="policy", hint="docs/spec/trust.md#policy says what a policy may say")
     asked = [(name, fact.count) for name, each in expressions.items() for fact in facts_of(each)
              if fact.name == "witnessed"]  # fmt: skip
     return Policy(

@@ -3,7 +3,7 @@
 Tightened are: what a purpose asks for (both hold, the node's and the network's), whose word counts (fewer keys), how
 many engines, how much isolation, how stale a head may be, and what ``witness_merge`` says of witnesses. All else,
 other groups and another ``f`` among it, changes only when a person accepts the version; then what the network says
-stands in place of what the node said. Spec: trust.md section 6.
+stands in place of what the node said. Spec: docs/spec/trust.md#policy.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def check_rules(rules: Rules) -> None:
     """Raises Invalid with every mistake."""
     mistakes = list(_mistakes(rules))
     if mistakes:
-        raise Invalid("; ".join(mistakes), rule="policy", hint="see trust.md section 6 for what a policy may say")
+        raise Invalid("; ".join(mistakes), rule="policy", hint="docs/spec/trust.md#policy says what a policy may say")
 
 
 def _mistakes(rules: Rules) -> Iterator[str]:

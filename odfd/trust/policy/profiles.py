@@ -1,4 +1,4 @@
-"""Provides default policies for each kind of node (trust.md section 6)."""
+"""Provides default policies for each kind of node (docs/spec/trust.md#policy)."""
 
 from __future__ import annotations
 

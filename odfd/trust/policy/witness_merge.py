@@ -1,7 +1,7 @@
 """Merges a network's rules on witnesses into a node's, as ``policy_merge`` does for the other rules. Pure.
 
 Tightened are: how many must stand behind a head, whose word counts (fewer keys), how old a cosignature may be. Other
-witnesses, and how many of them may be faulty, wait for a person. Spec: trust.md sections 3 and 6.
+witnesses, and how many of them may be faulty, wait for a person. Spec: docs/spec/trust.md#witnesses, #network-policy.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Defines which witnesses count, how many make a quorum, and how far a chain is witnessed (trust.md section 3).
+"""Defines which witnesses count, how many make a quorum, and how far a chain is witnessed.
 
 Of n groups with f faulty, a quorum of floor((n+f)/2)+1 prevents split views: two such share an honest group, which
 signs one side only. Fewer detect them at the first contact of the two sides, and loading such a policy says so. A group
 has one key, for two honest keys of one operator could stand on two sides. Pure, but for ``Roots``, which remembers.
+Spec: docs/spec/trust.md#witnesses.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Blocks, objects and the chain's tree are one transaction; the head is signed rig
 then told to others. A crash in between leaves a chain whose last blocks are unsigned, which nobody else can see;
 ``sign_unsigned`` mends that. What could not be signed is not committed either: a state that is older than the key's
 journal takes no new blocks. A rewrite goes the same way, with the version of the authority that opens its epoch in the
-transaction (``odfd.trust.ledger.history_rewrite``). Spec: trust.md sections 1 and 2; design section 4.
+transaction (``odfd.trust.ledger.history_rewrite``). Spec: docs/spec/trust.md#heads, #epochs; ADR 3.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Makes the attestation of a dataset from this node's own runs: one cumulative statement (trust.md section 4).
+"""Makes the attestation of a dataset from this node's own runs: one cumulative statement.
 
 Pure. Every block is covered by a span; a verdict speaks of every ExecuteTransform in its span.
+Spec: docs/spec/trust.md#attestations.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Publishes this node's attestation of a dataset, and signs it again when its findings change.
 
 A statement replaces the one before after a pause, so that a million blocks cost one signature a sitting; what is wrong,
-or was taken back, is told at once. Made with the validator. Spec: trust.md section 4.
+or was taken back, is told at once. Made with the validator. Spec: docs/spec/trust.md#attestations.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Re-checks evidence that listed validators name, for datasets held here: fetches the bundle and runs its step again.
 
 One bundle at a time, the most urgent first, never while the validator works. What is found is this node's own verdict
-(trust.md section 5): the published step is wrong where three more runs, each in a fresh engine process, gave one and
-the same other answer; it is right where the run began at the first step, for what a published checkpoint hides is not
-seen from there. Whose evidence is untrue rests for a day; what could not be had or run is tried again after growing
-pauses. Alive while its ``rounds`` are. Spec: trust.md sections 5 and 7.
+(docs/spec/trust.md#rechecks): the published step is wrong where three more runs, each in a fresh engine process, gave
+one and the same other answer; it is right where the run began at the first step, for what a published checkpoint hides
+is not seen from there. Whose evidence is untrue rests for a day; what could not be had or run is tried again after
+growing pauses. Alive while its ``rounds`` are. Spec: docs/spec/trust.md#rechecks, #room.
 """
 
 from __future__ import annotations

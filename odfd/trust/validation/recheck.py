@@ -2,7 +2,7 @@
 
 It begins at the checkpoint that the accused published, when the bundle holds it, for who signs a step signs what it
 started from; else at the first step. It blames only on the engine that the transform pins, for a query that the
-engine finds strict, and for the very answer that the bundle names. Spec: trust.md section 4.
+engine finds strict, and for the very answer that the bundle names. Spec: docs/spec/trust.md#bundles.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Each step starts from the checkpoint that this node's own run of the step before made. A difference accuses only after
 three more runs, each in a fresh engine process, gave one and the same other answer, on the very engine that the
 transform pins, of a query that this node's own analysis calls strict; anything less is an abstention. What more than f
-groups contradict is run six times more, and what deviates is taken back. Spec: trust.md sections 4 and 5.
+groups contradict is run six times more, and what deviates is taken back. Spec: docs/spec/trust.md#attestations,
+#suspension.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Picks the steps that a node re-runs when it does not re-run all: a share, chosen by a secret.
 
 A pick depends on the secret and the block alone, so that restarts pick alike and waiting changes nothing. The publisher
-does not know the secret, and cannot predict which nodes will re-run a block. Spec: trust.md section 6.
+does not know the secret, and cannot predict which nodes will re-run a block. Spec: docs/spec/trust.md#policy.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 A node that attests re-runs all; another one may re-run up to steps that are picked at random, and says nothing of it.
 Alive while its ``rounds`` are; a dataset is touched when it moves, or is spoken of. One at a time, oldest step first;
-``reexecution`` judges each step. It never blocks ingestion or mirrors. Spec: trust.md sections 4 and 5.
+``reexecution`` judges each step. It never blocks ingestion or mirrors. Spec: docs/spec/trust.md#attestations,
+#suspension.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 It is told which size it is taken to have cosigned last. If that is another, it says so, and is asked again with the
 proof from there. A cosignature is believed when it verifies under the key that the settings name. What one refuses it
-is asked again after long. Spec: c2sp.org/tlog-witness; trust.md section 3; ADR 16.
+is asked again after long. Spec: c2sp.org/tlog-witness; docs/spec/trust.md#witnesses; ADR 16.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Answers ``add-checkpoint`` requests, which makes this node a public witness of the logs that it attends.
 
 The log of a dataset is known by its authority: whoever may write it now may sign its checkpoints, in the epoch that
-holds now. Everything else is the rules of tlog-witness. Called from any thread. Spec: c2sp.org/tlog-witness; trust.md
-section 3; ADR 16.
+holds now. Everything else is the rules of tlog-witness. Called from any thread. Spec: c2sp.org/tlog-witness;
+docs/spec/trust.md#witnesses; ADR 16.
 """
 
 from __future__ import annotations

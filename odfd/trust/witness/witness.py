@@ -3,7 +3,7 @@
 What it cosigned last of each origin, with the head that made it do so, is compared and stored in one transaction, and
 journalled, before the cosignature leaves: the head is kept because without it a split is seen and cannot be proven. Of
 what is mirrored the blocks show how a tree goes on; of what is not, ``question`` says what has to be proven by peers,
-and ``settle`` cosigns when it was. Spec: trust.md section 3;
+and ``settle`` cosigns when it was. Spec: docs/spec/trust.md#witnesses;
 c2sp.org/tlog-witness.
 """
 

@@ -1,6 +1,7 @@
 """Tables made of tables: what one transform writes the next one reads, corrections and retractions among it.
 
-The oracle is the one of tables, at each step of the way. Engine semantics, sections 3, 5 and 7.
+The oracle is the one of tables, at each step of the way. Spec: docs/spec/engine-semantics.md#table-mode, #changelogs,
+#output.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Single histories of corrections and retractions, by the names that the specification has for them (section 15).
+"""Single histories of corrections and retractions, by the names that the specification has for them.
 
 Times are days since 2024-01-01. A row is (day, k, v, op); a block is its rows and the watermark after it.
+Spec: docs/spec/engine-semantics.md#edges.
 """
 
 from __future__ import annotations

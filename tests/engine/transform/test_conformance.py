@@ -10,8 +10,8 @@ Spark (``conformance.duck``); what Spark makes of a text is then not what is tri
 and what it does with its answers. The plan is always Spark's own: each text is analysed by the real one. The first run
 of each shape is also done on the real Spark, against the same oracle, which holds the two engines to one meaning.
 
-A run that failed is had again with ``ODFD_ENGINE_FIRST_RUN=<number> ODFD_ENGINE_RUNS=1``. Engine semantics, sections 2,
-14 and 15.
+A run that failed is had again with ``ODFD_ENGINE_FIRST_RUN=<number> ODFD_ENGINE_RUNS=1``.
+Spec: docs/spec/engine-semantics.md#law, #conformance.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SENTENCES = (
     "no cancellation", "one tick per transaction", "key before tick", "no union gate", "no accumulator merge",
     "pairs not mended", "old versions forgotten", "unsorted output",
 )  # fmt: skip
-"""The mutants of section 15."""
+"""The faults that docs/spec/engine-semantics.md#mutants lists."""
 
 
 @pytest.mark.parametrize("name", CASES)

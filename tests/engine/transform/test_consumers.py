@@ -1,4 +1,4 @@
-"""A consumer of our output obeys the law in turn: property 7 of engine semantics, section 15.
+"""A consumer of our output obeys the law in turn: property 7 of docs/spec/engine-semantics.md#conformance.
 
 The output of final mode is a perfect stream: however it was cut into blocks, a consumer gives the same rows. What comes
 out of the other modes is a chain like any other: for one such chain no schedule of the consumer shows.

@@ -1,6 +1,7 @@
 """Late rows and corrections of windows that have closed: the output is the history of what was settled.
 
-The oracle evaluates every closed window at every tick in Python, from the statements alone. Engine semantics, 5.5.
+The oracle evaluates every closed window at every tick in Python, from the statements alone.
+Spec: docs/spec/engine-semantics.md#late-rows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Every row of the deny list of engine semantics, section 11: refused with its code, at its place, with a way out.
+"""What a transform may not use: each is refused with its code, at its place, with a way out.
 
 ``|`` stands before the character whose line and column a diagnostic must name. A way out is SQL that is accepted.
+Spec: docs/spec/engine-semantics.md#determinism.
 """
 
 from __future__ import annotations

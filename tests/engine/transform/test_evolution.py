@@ -1,4 +1,7 @@
-"""An input that gains columns: the query goes on as if it had not, whatever its shape. Engine semantics, section 12."""
+"""An input that gains columns: the query goes on as if it had not, whatever its shape.
+
+Spec: docs/spec/engine-semantics.md#evolution.
+"""
 
 from __future__ import annotations
 

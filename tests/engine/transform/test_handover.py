@@ -1,4 +1,7 @@
-"""A transform declared anew goes on where the old one stopped, as if it had always run (engine semantics, 12)."""
+"""A transform declared anew goes on where the old one stopped, as if it had always run.
+
+Spec: docs/spec/engine-semantics.md#handover.
+"""
 
 from __future__ import annotations
 

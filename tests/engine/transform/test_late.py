@@ -1,6 +1,6 @@
 """What happens to rows that come late, and to the output's watermark, where each row passes by itself.
 
-Oracles read the statements one by one. Engine semantics, sections 3, 5.5 and 7.
+Oracles read the statements one by one. Spec: docs/spec/engine-semantics.md#declarations, #late-rows, #output.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Late facts of a ledger that is joined with versions: they come out late, with the version of their own time.
 
-The oracle goes statement by statement. What is in time is tried in ``test_conformance``. Engine semantics, section 5.
+The oracle goes statement by statement. What is in time is tried in ``test_conformance``.
+Spec: docs/spec/engine-semantics.md#late-rows.
 """
 
 from __future__ import annotations

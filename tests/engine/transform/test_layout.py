@@ -1,9 +1,9 @@
 """Partitions, plans and machines are Spark's affair: the digest of the output is the same over all of them.
 
-Engine semantics, sections 2, 11 and 13. What a session can change is changed here in the session of all tests; a
-cluster of two workers, in another zone and locale than this process, costs a start of Spark. ``ODF_SOAK`` starts it for
-every other difference between machines too. ``ODF_OTHER_SPARK`` names the Python of a venv with our packages and
-another version of Spark, 4.2 or later.
+Spec: docs/spec/engine-semantics.md#law, #determinism, #clusters. What a session can change is changed here in the
+session of all tests; a cluster of two workers, in another zone and locale than this process, costs a start of Spark.
+``ODF_SOAK`` starts it for every other difference between machines too. ``ODF_OTHER_SPARK`` names the Python of a venv
+with our packages and another version of Spark, 4.2 or later.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The edge cases that engine semantics, section 15, names: single histories whose answers were worked out by hand.
+"""The edges that the specification names: single histories whose answers were worked out by hand.
 
 Each on the real Spark, in one transaction and block by block. Times are days since 2024-01-01, a Monday, unless said.
 ``late-fact-old-version``, ``catch-up-1000-ticks`` and ``handover-mid-window`` stand with what they are edges of.
+Spec: docs/spec/engine-semantics.md#edges.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A backlog that leaves in pieces is the backlog that leaves at once. Engine semantics, section 13."""
+"""A backlog that leaves in pieces is the backlog that leaves at once. Spec: docs/spec/engine-semantics.md#pacing."""
 
 from __future__ import annotations
 

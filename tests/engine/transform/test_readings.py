@@ -1,4 +1,7 @@
-"""Two readings of an input: facts that stand, or every statement an event with its ``op``. Engine semantics, 5.1, 7."""
+"""Two readings of an input: facts that stand, or every statement an event with its ``op``.
+
+Spec: docs/spec/engine-semantics.md#readings, #output.
+"""
 
 from __future__ import annotations
 

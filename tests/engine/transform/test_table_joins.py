@@ -1,6 +1,7 @@
 """Joins of tables, groups of groups, a table of one row: their history is that of the whole query at every tick.
 
-The oracle evaluates everything at each tick in Python, from the statements alone. Engine semantics, sections 3, 6, 9.
+The oracle evaluates everything at each tick in Python, from the statements alone.
+Spec: docs/spec/engine-semantics.md#table-mode, #shapes, #classification.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Tables that change for ever: their history is that of the whole query at every tick. Engine semantics, section 3.
+"""Tables that change for ever: their history is that of the whole query at every tick.
 
 The oracle evaluates everything at each tick in Python, from the statements alone.
+Spec: docs/spec/engine-semantics.md#table-mode.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Nodes publish, re-run, lie and count on a network that loses, cuts and eclipses: the promises of trust.md hold.
+"""Nodes publish, re-run, lie and count on a network that loses, cuts and eclipses: its invariants hold.
 
 ``ODFD_SIM_SEEDS`` sets how many worlds are run, ``ODFD_SIM_SEED`` runs one. A failing seed is in the message.
+Spec: docs/spec/trust.md#invariants.
 """
 
 from __future__ import annotations

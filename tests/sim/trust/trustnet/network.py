@@ -40,7 +40,7 @@ from .sealing import START, RememberedJournal, cosigned, head_of, opened
 ROUND = 60.0
 """Seconds of virtual time."""
 CONTACTS = 3
-"""Peers asked in a round (trust.md section 7)."""
+"""Peers asked in a round (docs/spec/trust.md#gossip)."""
 EVENTS = 5
 """Rounds in which things are published."""
 UNREPEATABLE = ("unrepeatable-1", "unrepeatable-2", "unrepeatable-3", "unrepeatable-4", "unrepeatable-5")
@@ -222,7 +222,7 @@ class World:
         return self._sides.get(one, 0) == self._sides.get(other, 0) or one in self.liars or other in self.liars
 
     def contacts(self, node: Node) -> list[PeerId]:
-        """Whom it asks in this round: neighbours, and one from outside of its mesh (trust.md section 7)."""
+        """Whom it asks in this round: neighbours, and one from outside of its mesh (docs/spec/trust.md#gossip)."""
         there = [peer for peer in sorted(self._numbers) if peer != node.name and self.connected(node.name, peer)]
         near = [peer for peer in there if peer in node.links]
         far = [peer for peer in there if peer not in node.links]
@@ -374,7 +374,8 @@ class World:
     def bound(self) -> int:
         """Rounds after the last event or healing within which all must be settled.
 
-        Those of trust.md section 9, which lets no time pass while steps are re-run, and the sittings that this takes.
+        Those of docs/spec/trust.md#invariants, which lets no time pass while steps are re-run, and the sittings that
+        this takes.
         """
         return 2 * ceil(log2(len(self._numbers))) + 4 + ceil(EVENTS / STEPS_A_SITTING)
 

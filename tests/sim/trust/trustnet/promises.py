@@ -1,4 +1,4 @@
-"""What must hold at every step, and at rest: S1 to S7 and L of trust.md section 9, and some of our own.
+"""What must hold at every step, and at rest: S1 to S7 and L of docs/spec/trust.md#invariants, and some of our own.
 
 D: dissent is never hidden behind ``pending``. F: reach never passes a proven fork. R: only an own run makes
 ``reproduced``. T: when more than f groups stand on either side it is called a split. U: unlike answers refute nobody.

@@ -1,4 +1,4 @@
-"""Who is suspended, who is not, and when a sound machine should look again (trust.md section 5)."""
+"""Who is suspended, who is not, and when a sound machine should look again (docs/spec/trust.md#suspension)."""
 
 from __future__ import annotations
 

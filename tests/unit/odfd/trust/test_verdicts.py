@@ -1,4 +1,4 @@
-"""The decision table row by row, its properties, and reach (trust.md section 5)."""
+"""The decision table row by row, its properties, and reach (docs/spec/trust.md#judgement)."""
 
 from __future__ import annotations
 
