@@ -112,7 +112,7 @@ async def test_noise_floods_and_lies_lead_to_nobody(port: int, monkeypatch: pyte
             say(port, *[last] * 300)
             async with node(42, port) as second:
                 await until(lambda: second.peer_id in connected(first))
-            ours = {f"{one.transport}/p2p/{second.peer_id}" for one in map(parse_address, second.addresses())}
+                ours = {f"{one.transport}/p2p/{second.peer_id}" for one in map(parse_address, second.addresses())}
             assert set(dialled) - ours == {f"{closed.transport}/p2p/{LIAR}"}
 
 
