@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+APPEND: Final = 0
+RETRACT: Final = 1
+CORRECT_FROM: Final = 2
+CORRECT_TO: Final = 3
+"""Codes of the operations, as the column ``op`` has them."""
 CODES: Final = 4
-"""Operations that there are: append, retract, correct from, correct to; their codes count from 0 in this order."""
+"""How many operations there are; their codes count from 0."""
 
 
 class Operations(NamedTuple):

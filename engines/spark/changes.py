@@ -12,10 +12,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from chain.data.operations import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT
 from engines.spark.ordering import order_keys
 
-ADDED, RETRACTED, CORRECT_FROM, CORRECT_TO = 0, 1, 2, 3
-"""Values of op: +A -R -C +C."""
 NEVER: Final = 2**62
 """An effective time after all others."""
 LONG_AGO: Final = -(2**62)
@@ -23,7 +22,7 @@ LONG_AGO: Final = -(2**62)
 
 def positive(ops: np.ndarray) -> np.ndarray:
     """Which statements assert a row; the others take one back."""
-    asserted: np.ndarray = (ops == ADDED) | (ops == CORRECT_TO)
+    asserted: np.ndarray = (ops == APPEND) | (ops == CORRECT_TO)
     return asserted
 
 
@@ -114,10 +113,10 @@ def effective_times(
     current = _current(ops, keys)
     has = current >= 0
     later = np.where(has, times > times[current], True)
-    own = np.where((ops == RETRACTED) & ~later, np.maximum(own, after), own)
+    own = np.where((ops == RETRACT) & ~later, np.maximum(own, after), own)
     own = np.where(known != NEVER, known, own)
     # No negative statement counts earlier than the row it cancels; a correction's time is that of its second half.
-    held = np.where(has & (ops == RETRACTED), own[current], LONG_AGO)
+    held = np.where(has & (ops == RETRACT), own[current], LONG_AGO)
     final: np.ndarray = np.where(known != NEVER, known, np.maximum(own, held))
     return final
 

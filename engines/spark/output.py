@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from chain.data.arrow_schema import to_arrow
+from chain.data.operations import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT
 from chain.errors import Invalid
 from chain.instant import Instant, to_millis
 from chain.model.schema import DataSchema
@@ -25,8 +26,6 @@ from engines.spark.plans import HIDDEN, HIDDEN_BEFORE, HIDDEN_OFFSET, HIDDEN_OP,
 from engines.spark.spark_types import as_written, computed_type, spark_type
 
 INSTANT: Final = pa.timestamp("ms", "UTC")
-ADDED, RETRACTED, CORRECT_FROM, CORRECT_TO = 0, 1, 2, 3
-"""Values of op: +A -R -C +C."""
 
 
 def output_schema(columns: pa.Schema, vocab: Vocabulary) -> pa.Schema:
@@ -145,7 +144,7 @@ def _in_log_order(result: pa.Table, schema: pa.Schema) -> tuple[pa.Table, pa.Arr
 def stated_ops(rows: pa.Table, name: str) -> pa.Array:
     """What a query says of its rows itself. Raises Invalid for what is no operation."""
     said = rows.column(name).combine_chunks()
-    known = pc.fill_null(pc.and_(pc.greater_equal(said, ADDED), pc.less_equal(said, CORRECT_TO)), False)
+    known = pc.fill_null(pc.and_(pc.greater_equal(said, APPEND), pc.less_equal(said, CORRECT_TO)), False)
     if not pc.all(known, min_count=0).as_py():
         wrong = said.filter(pc.invert(known))[0].as_py()
         raise Invalid(
@@ -196,8 +195,8 @@ def _mend(rows: pa.Table, offsets: np.ndarray, sources: np.ndarray, ops: np.ndar
     )
     paired = np.zeros(len(ops), bool)
     paired[first] = paired[first + 1] = True
-    ops[~paired & (ops == CORRECT_FROM)] = RETRACTED
-    ops[~paired & (ops == CORRECT_TO)] = ADDED
+    ops[~paired & (ops == CORRECT_FROM)] = RETRACT
+    ops[~paired & (ops == CORRECT_TO)] = APPEND
     keep = np.ones(len(ops), bool)
     if len(first):
         unchanged = first[same_rows(rows.take(pa.array(first)), rows.take(pa.array(first + 1)))]

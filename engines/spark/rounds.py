@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from engines.spark.changes import ADDED, CORRECT_FROM, CORRECT_TO, RETRACTED, row_codes
+from chain.data.operations import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT
+from engines.spark.changes import row_codes
 from engines.spark.ordering import total_order
 
 
@@ -102,7 +103,7 @@ def differences(
     picked = np.repeat(index, np.abs(net))
     gone = np.repeat(net < 0, np.abs(net))
     source, step = source[picked], step[picked]
-    ops = np.where(gone, RETRACTED, ADDED)
+    ops = np.where(gone, RETRACT, APPEND)
     if single:
         pairs = step * (len(codes) + 1) + row_codes(rows.select(keys))[source]
         _, inverse, count = np.unique(pairs, return_inverse=True, return_counts=True)

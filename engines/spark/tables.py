@@ -20,16 +20,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as st
 
 from chain.data.evolution import as_in_force
+from chain.data.operations import CORRECT_FROM, RETRACT
 from chain.errors import Invalid
 from engines.contract import Vocabulary
 from engines.spark.analysis.tables import BARE_KEY, LISTS, TableShape
 from engines.spark.arranged import Kept, Tables
 from engines.spark.buckets import Shelf, hashes_of
 from engines.spark.changes import (
-    CORRECT_FROM,
     LONG_AGO,
     NEVER,
-    RETRACTED,
     cancelled_by,
     positive,
     row_codes,
@@ -109,7 +108,7 @@ def _new(path: str, before: int | None, after: int | None, lateness: int, source
     marks = [-NEVER if mark is None else mark - lateness for mark in (before, after)]
     ops = np.asarray(rows.column(source.vocab.operation_type_column)) * (not source.log)
     enter = np.maximum(times, marks[0])
-    enter = np.where(ops == RETRACTED, np.maximum(enter, marks[1]), enter)
+    enter = np.where(ops == RETRACT, np.maximum(enter, marks[1]), enter)
     enter = np.where(ops == CORRECT_FROM, np.append(enter[1:], enter[-1:]), enter)
     if source.windows is not None:
         enter = np.maximum(enter, source.windows.last_instants(times))

@@ -22,6 +22,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from chain.data.arrow_schema import from_arrow
+from chain.data.operations import APPEND
 from chain.data.parquet import write_slice
 from chain.errors import Invalid
 from chain.instant import from_millis
@@ -43,7 +44,7 @@ from engines.spark.incremental import InputFacts, Step, next_checkpoint, plan_st
 from engines.spark.input_windows import InputWindows
 from engines.spark.inputs import Inputs, micros
 from engines.spark.lateness import Ruling, rule
-from engines.spark.output import ADDED, behind, final_rows, log_rows, schema_in_force, slice_of, stated_ops
+from engines.spark.output import behind, final_rows, log_rows, schema_in_force, slice_of, stated_ops
 from engines.spark.partials import Partials
 from engines.spark.plans import HIDDEN, HIDDEN_ROUND, HIDDEN_ROW, carried, frame_of
 from engines.spark.queries import Analyst, answered, as_text, run_queries
@@ -363,7 +364,7 @@ class Transaction:
             raise AssertionError("a query ran though nothing is settled")
         request = self._request
         rows = final_rows(result, schema, request.vocab, step.emit_from, step.emit_until)
-        ops = pa.repeat(pa.scalar(ADDED, pa.int32()), rows.num_rows)
+        ops = pa.repeat(pa.scalar(APPEND, pa.int32()), rows.num_rows)
         if operation is not None:
             ops = stated_ops(rows, operation)
         return slice_of(rows, ops, schema, request.vocab, request.system_time, request.next_offset + before)

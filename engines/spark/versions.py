@@ -17,10 +17,11 @@ import pyarrow.compute as pc
 from pyspark.sql import types as st
 
 from chain.data.evolution import as_in_force
+from chain.data.operations import CORRECT_FROM, RETRACT
 from chain.errors import Invalid
 from engines.contract import Vocabulary
 from engines.spark.analysis.walk import VALID_FROM, VALID_TO
-from engines.spark.changes import CORRECT_FROM, NEVER, RETRACTED, effective_times, positive, row_codes, valid_until
+from engines.spark.changes import NEVER, effective_times, positive, row_codes, valid_until
 from engines.spark.incremental import VersionStep
 from engines.spark.rows import arrow_columns, event_times, read_rows
 
@@ -74,7 +75,7 @@ def advance(
     if by_time:
         _check_stays(ops, times)
         # What is taken back by hand repeats the time of its row, and is gone by when it was said.
-        taus = np.where(fresh_ops == RETRACTED, np.maximum(np.maximum(times, since), then), taus)
+        taus = np.where(fresh_ops == RETRACT, np.maximum(np.maximum(times, since), then), taus)
     offsets = np.asarray(rows.column(vocab.offset_column)).astype(np.int64)
     ranks, eras = offsets, []
     if changelog is None:
@@ -89,7 +90,7 @@ def advance(
     standing = taus < until
     version = positive(ops) & standing
     # In the order of time what was taken back is a version too, of nothing: an older row that comes later is behind it.
-    kept = (version | (by_time & (ops == RETRACTED) & standing)) & (until >= step.kept_from)
+    kept = (version | (by_time & (ops == RETRACT) & standing)) & (until >= step.kept_from)
     seen = version & (until >= step.seen_from) & (taus < step.seen_until)
     state = rows.append_column(TAU, pa.array(taus)).append_column(UNTIL, pa.array(until))
     view = _view(state.filter(pa.array(seen)), step.life.clamped)

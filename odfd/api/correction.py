@@ -8,7 +8,7 @@ from chain.errors import Refused
 from odfd.api.views import rows_view
 from odfd.control import wire
 from odfd.datasets.catalog import DatasetEntry
-from odfd.ingest.correcting import Correction, Wish, correct
+from odfd.ingest.correcting import Correction, CorrectionSpec, correct
 from odfd.ingest.driver import IngestDependencies
 from odfd.obs.events import EventLog
 from odfd.state.directory import StateDirectory
@@ -31,14 +31,14 @@ class Correcting:
             raise Refused(
                 f"{entry.name} is not this node's own", rule="correct-owner", hint="ask its owner to correct it"
             )
-        wish = Wish(
+        spec = CorrectionSpec(
             key=request.key,
             values=request.values,
             retract=request.retract,
             ahead=request.ahead,
             dry_run=request.dry_run,
         )
-        done = await correct(self._deps, entry.id, wish)
+        done = await correct(self._deps, entry.id, spec)
         if done.head is not None:
             said = "1 record retracted" if done.after is None else "1 record corrected"
             self._events.emit("dataset.appended", entry.name, said, blocks=done.blocks, records=done.rows)

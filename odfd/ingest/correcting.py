@@ -21,7 +21,7 @@ import trio
 from chain import instant
 from chain.data.arrow_schema import to_arrow
 from chain.data.evolution import as_in_force
-from chain.data.operations import Operations
+from chain.data.operations import CORRECT_FROM, CORRECT_TO, RETRACT, Operations
 from chain.data.parquet import open_slice, to_instant, write_slice
 from chain.errors import Conflict, Invalid, NotFound, Refused
 from chain.ids import DatasetId
@@ -34,13 +34,13 @@ from chain.state import ChainState, Vocab
 from chain.store.base import Head
 from chain.store.objects import ObjectDamaged, check_file
 from engines.contract import RowCounts
-from engines.measuring import measured
-from engines.spark.changes import CORRECT_FROM, CORRECT_TO, RETRACTED, cancelled_by, positive, row_codes
+from engines.spark.changes import cancelled_by, positive, row_codes
 from engines.spark.ingest.footers import bounds_of, footer, may_meet
 from odfd.datasets.counting import NOTHING_READ, with_written
 from odfd.datasets.reading import plain_rows
 from odfd.datasets.times import TOLERANCE, block_time
 from odfd.ingest.driver import ATTEMPTS, IngestDependencies, load
+from odfd.ingest.new_slice import keep_slice
 from odfd.ingest.plan import require_root, schema_in_force
 from odfd.ingest.values import nothing_of, value_of
 from odfd.runtime.disk import check_room
@@ -49,7 +49,7 @@ _SLICE: Final = 1 << 20
 """Bytes of room that a slice of two rows is given on the disk."""
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class CorrectionSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What shall become of which row; texts as a person writes them."""
 
     key: Mapping[str, str]
@@ -76,7 +76,7 @@ class Correction(msgspec.Struct, frozen=True, kw_only=True):
     """As it is from now on; ``None``: taken back. The same as ``before`` where it said so already."""
 
 
-async def correct(deps: IngestDependencies, dataset: DatasetId, wish: Wish) -> Correction:
+async def correct(deps: IngestDependencies, dataset: DatasetId, spec: CorrectionSpec) -> Correction:
     """One row, exactly once.
 
     Raises Refused (no ledger; several rows of the key), NotFound (none), Invalid (a column or value), ObjectDamaged,
@@ -84,13 +84,13 @@ async def correct(deps: IngestDependencies, dataset: DatasetId, wish: Wish) -> C
     """
     for attempt in range(ATTEMPTS):
         try:
-            plan = await trio.to_thread.run_sync(plan_correction, deps, dataset, wish)
+            plan = await trio.to_thread.run_sync(plan_correction, deps, dataset, spec)
         except ObjectDamaged:
             if attempt + 1 < ATTEMPTS and await trio.to_thread.run_sync(deps.index.mend, dataset):
                 continue  # what was merged is damaged: the slices themselves have the rows
             raise
         told = Correction(head=None, blocks=0, counts=NOTHING_READ, before=plan.told[0], after=plan.told[1])
-        if wish.dry_run or plan.rows is None:
+        if spec.dry_run or plan.rows is None:
             return told
         events, objects = await trio.to_thread.run_sync(_written, deps, plan)
         counts = with_written(NOTHING_READ, _OF_PAIR if plan.rows.num_rows == 2 else _OF_RETRACTION)
@@ -118,7 +118,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     told: tuple[Mapping[str, Any], Mapping[str, Any] | None]
 
 
-def plan_correction(deps: IngestDependencies, dataset: DatasetId, wish: Wish) -> Plan:
+def plan_correction(deps: IngestDependencies, dataset: DatasetId, spec: CorrectionSpec) -> Plan:
     """Synchronous; reads the slices that may hold the key. Raises as ``correct``."""
     state = load(deps, dataset)
     merge = ledger_of(state)
@@ -126,15 +126,15 @@ def plan_correction(deps: IngestDependencies, dataset: DatasetId, wish: Wish) ->
     if declared is None or state.head is None:
         raise NotFound("the dataset has no rows yet", rule="correct-row")
     schema, vocab = to_arrow(declared).remove_metadata(), state.vocab
-    _check_columns(schema, vocab, merge, wish)
+    _check_columns(schema, vocab, merge, spec)
     time = block_time(state, deps.now())
-    key = {name: value_of(text, schema.field(name)) for name, text in wish.key.items()}
+    key = {name: value_of(text, schema.field(name)) for name, text in spec.key.items()}
     parts = deps.index.parts(deps.store.chain(dataset), state, deps.objects, merge)
-    row = _the_row(versions_of(parts, key, schema, vocab), vocab, wish)
-    changed = None if wish.retract else _changed(row, schema, vocab, wish, time)
+    row = _the_row(versions_of(parts, key, schema, vocab), vocab, spec)
+    changed = None if spec.retract else _changed(row, schema, vocab, spec, time)
     same = changed is not None and changed.equals(row)
     stated = row if changed is None or same else pa.concat_tables([row, changed])
-    ops = [RETRACTED] if changed is None else [CORRECT_FROM, CORRECT_TO]
+    ops = [RETRACT] if changed is None else [CORRECT_FROM, CORRECT_TO]
     rows = None if same else _stamped(stated, ops, vocab, time, state.next_offset)
     after = None if changed is None else _plain(row if same or rows is None else rows.slice(1))
     return Plan(
@@ -165,27 +165,27 @@ def ledger_of(state: ChainState) -> MergeLedger:
     raise Refused("only rows of a ledger can be corrected by hand", rule="correct-ledger", hint=hint)
 
 
-def _check_columns(schema: pa.Schema, vocab: Vocab, merge: MergeLedger, wish: Wish) -> None:
+def _check_columns(schema: pa.Schema, vocab: Vocab, merge: MergeLedger, spec: CorrectionSpec) -> None:
     supplied = {vocab.offset, vocab.operation_type, vocab.system_time}
     columns = [name for name in schema.names if name not in supplied]
-    for name in (*wish.key, *wish.values):
+    for name in (*spec.key, *spec.values):
         if name not in columns:
             raise Invalid(
                 f"no column {name!r} to correct by", rule="correct-column", hint=f"the columns are {', '.join(columns)}"
             )
-    if missing := [name for name in merge.primary_key if name not in wish.key]:
+    if missing := [name for name in merge.primary_key if name not in spec.key]:
         raise Invalid(
             f"the key lacks {', '.join(missing)}",
             rule="correct-key",
             hint=f"name all of the primary key: {' '.join(f'--key {name}=…' for name in merge.primary_key)}",
         )
-    if moved := [name for name in merge.primary_key if name in wish.values]:
+    if moved := [name for name in merge.primary_key if name in spec.values]:
         raise Refused(
             f"{', '.join(moved)} is of the key, by which the row is known",
             rule="correct-key",
             hint="retract the row, and ingest the other",
         )
-    if bool(wish.values) == wish.retract:
+    if bool(spec.values) == spec.retract:
         raise Invalid(
             "a row is either given values or retracted", rule="correct-what", hint="--set COLUMN=VALUE, or --retract"
         )
@@ -225,13 +225,13 @@ def _equal(rows: pa.Table, key: Mapping[str, pa.Array]) -> pa.ChunkedArray | Non
     return mask
 
 
-def _the_row(said: pa.Table, vocab: Vocab, wish: Wish) -> pa.Table:
+def _the_row(said: pa.Table, vocab: Vocab, spec: CorrectionSpec) -> pa.Table:
     """The one row that stands. Raises NotFound, Refused."""
     ops = np.asarray(said.column(vocab.operation_type)).astype(np.int64)
     data = said.drop_columns([vocab.offset, vocab.operation_type, vocab.system_time])
     canceller, _ = cancelled_by(row_codes(data), ops)
     standing = np.flatnonzero(positive(ops) & (canceller < 0))
-    shown = ", ".join(f"{name}={text}" for name, text in wish.key.items())
+    shown = ", ".join(f"{name}={text}" for name, text in spec.key.items())
     if len(standing) == 1:
         return said.slice(int(standing[0]), 1)
     if len(standing):
@@ -251,14 +251,14 @@ def _the_row(said: pa.Table, vocab: Vocab, wish: Wish) -> pa.Table:
     raise NotFound(f"no row has {shown}", rule="correct-row", hint="odfctl tail shows rows as the dataset holds them")
 
 
-def _changed(row: pa.Table, schema: pa.Schema, vocab: Vocab, wish: Wish, now: Instant) -> pa.Table:
-    for name, text in wish.values.items():
+def _changed(row: pa.Table, schema: pa.Schema, vocab: Vocab, spec: CorrectionSpec, now: Instant) -> pa.Table:
+    for name, text in spec.values.items():
         field = schema.field(name)
         if text is None and name == vocab.event_time:
             raise Refused("a row has an event time", rule="event-time-missing", hint="give it one")
         value = nothing_of(field) if text is None else value_of(text, field)
         row = row.set_column(row.column_names.index(name), row.schema.field(name), value)
-    if vocab.event_time in wish.values and not wish.ahead:
+    if vocab.event_time in spec.values and not spec.ahead:
         _check_not_ahead(row.column(vocab.event_time), now)
     return row
 
@@ -308,12 +308,9 @@ def _written(deps: IngestDependencies, plan: Plan) -> tuple[list[MetadataEvent],
     path = deps.objects.stage()
     try:
         write_slice(plan.rows.cast(schema), path)
-        slice_ = measured(path, declared, state.vocab.offset)
-        name = deps.objects.add_file(path)
+        slice_ = keep_slice(deps.objects, path, declared, state.vocab.offset)
     finally:
         path.unlink(missing_ok=True)
-    if name != slice_.physical_hash:
-        raise Invalid(f"{path.name} changed after it was measured", rule="slice-changed")
     events: list[MetadataEvent] = []
     if says_changelog(declared) is not True:
         events.append(SetDataSchema(schema=saying_changelog(declared, True, by_time=True)))
@@ -326,4 +323,4 @@ def _written(deps: IngestDependencies, plan: Plan) -> tuple[list[MetadataEvent],
             new_source_state=state.source_state,
         )
     )
-    return events, (name,)
+    return events, (slice_.physical_hash,)

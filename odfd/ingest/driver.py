@@ -37,6 +37,7 @@ from odfd.datasets.times import block_time
 from odfd.ingest.commit import Along, Beside, IngestCommitter
 from odfd.ingest.fetch.base import Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.fetch.dispatch import fetch
+from odfd.ingest.new_slice import keep_slice
 from odfd.ingest.plan import (
     Batch,
     IngestOutcome,
@@ -51,7 +52,7 @@ from odfd.ingest.plan import (
     settle,
 )
 from odfd.ingest.prep import prepare
-from odfd.ingest.quarantine import Quarantines, set_aside, standing, taken
+from odfd.ingest.quarantine import Quarantines, set_aside, standing
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.slices import SliceIndex
 from odfd.ingest.snapshots import confirmed
@@ -63,7 +64,6 @@ from odfd.runtime.tasks import outside
 
 ATTEMPTS: Final = 5
 """Times that a transaction is planned anew because somebody else moved the head."""
-
 
 WRITTEN_TO: Final = "it is still being written to, and is taken when it is left alone (ingest.settle-seconds)"
 
@@ -410,7 +410,9 @@ def _settled(deps: IngestDependencies, plan: IngestPlan, answer: Success) -> Set
         return settle(plan, answer, None)
     path = Path(plan.request.new_data_path)
     written = operations(path, plan.request.vocab.operation_type_column)
-    return settle(plan, answer, taken(deps.objects, path, answer.schema, plan.request.vocab.offset_column), written)
+    return settle(
+        plan, answer, keep_slice(deps.objects, path, answer.schema, plan.request.vocab.offset_column), written
+    )
 
 
 def load(deps: IngestDependencies, dataset: DatasetId) -> ChainState:

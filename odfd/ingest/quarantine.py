@@ -10,16 +10,14 @@ import msgspec
 
 from chain.data.parquet import OFFSET
 from chain.data.quarantine import SCHEMA
-from chain.errors import Invalid, Refused
+from chain.errors import Refused
 from chain.ids import DatasetId
-from chain.model.events import DataSlice
 from chain.model.on_error import quarantine_of
-from chain.model.schema import DataSchema
 from chain.state import ChainState
 from chain.store.base import ObjectStore
 from engines.contract import RowCounts, Success
-from engines.measuring import measured
 from odfd.ingest.commit import Beside
+from odfd.ingest.new_slice import keep_slice
 from odfd.ingest.plan import IngestPlan, Quarantine, SourceInForce, beside
 
 Load = Callable[[DatasetId], ChainState]
@@ -65,12 +63,4 @@ def set_aside(
         assert quarantines is not None
         made = quarantines.make(plan.state.dataset)
         plan = msgspec.structs.replace(plan, quarantine=Quarantine(dataset=made, state=load(made)))
-    return beside(plan, counts, taken(objects, Path(target.path), SCHEMA, OFFSET))
-
-
-def taken(objects: ObjectStore, path: Path, schema: DataSchema | None, offset: str) -> DataSlice:
-    """What the file really holds; then it becomes an object. Raises Invalid."""
-    found = measured(path, schema, offset)
-    if objects.add_file(path) != found.physical_hash:
-        raise Invalid(f"{path.name} changed after it was measured", rule="engine-output")
-    return found
+    return beside(plan, counts, keep_slice(objects, Path(target.path), SCHEMA, OFFSET))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from chain.data.operations import APPEND, CORRECT_TO
 from chain.data.parquet import open_slice
 from chain.instant import Instant, to_millis
 from chain.model.events import AddData, SetPollingSource
@@ -19,8 +20,6 @@ from chain.state import ChainState
 from chain.store.base import ChainReader, ObjectStore
 from odfd.ingest.plan import watermark_only
 from odfd.ingest.timing import has_own_times
-
-ADDED, CORRECT_TO = 0, 3
 
 
 def confirmed(
@@ -58,6 +57,6 @@ def _are_of_one_time(last: AddData, state: ChainState, objects: ObjectStore) -> 
     op, time = state.vocab.operation_type, state.vocab.event_time
     with open_slice(objects.content(last.new_data.physical_hash)) as file:
         rows = file.read([op, time])
-    new = rows.filter(pc.is_in(rows[op].cast(pa.int32()), pa.array([ADDED, CORRECT_TO], pa.int32())))
+    new = rows.filter(pc.is_in(rows[op].cast(pa.int32()), pa.array([APPEND, CORRECT_TO], pa.int32())))
     times = new[time].cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
     return len(times) > 1 and times.null_count == 0 and pc.unique(times).to_pylist() == [to_millis(last.new_watermark)]

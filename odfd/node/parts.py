@@ -31,7 +31,7 @@ from odfd.api.views import DatasetViews
 from odfd.api.visibility import is_elsewhere, settle_visibility
 from odfd.control.assembly import Context
 from odfd.datasets.visibility import Visibility
-from odfd.ingest.driver import IngestDependencies as IngestShop
+from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.fetch.dialling import is_public
 from odfd.ingest.refetch import confined
 from odfd.ingest.settings import MayDial
@@ -171,7 +171,7 @@ class NodeParts:
         )
         self._hold_mirrors()
         self._settle()
-        self.ingest_deps, self.transform_deps = self._shops()
+        self.ingest_deps, self.transform_deps = self._dependencies()
         self.check = TransformCheck(home, self.engine)
         self._hold_speakers()
         self.reviewing = SuspensionReview(
@@ -425,9 +425,9 @@ class NodeParts:
         for part in (*followers, self.publications):
             part.rounds.touch(dataset)
 
-    def _shops(self) -> tuple[IngestShop, TransformDependencies]:
+    def _dependencies(self) -> tuple[IngestDependencies, TransformDependencies]:
         home, clock = self.home, self.context.clock
-        ingest = IngestShop(
+        ingest = IngestDependencies(
             store=home.chains,
             objects=home.objects,
             engine=self.engine,

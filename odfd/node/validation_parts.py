@@ -7,7 +7,7 @@ from typing import Protocol
 from chain.ids import DatasetId
 from config.model import Settings
 from odfd.api.transform_check import TransformCheck
-from odfd.ingest.driver import IngestDependencies as IngestShop
+from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.refetch import observing
 from odfd.ingest.settings import MayDial
 from odfd.mirrors.scheduler import MirrorScheduler
@@ -40,7 +40,7 @@ class ValidationContext(Protocol):
     reviewing: SuspensionReview
     validator: Validator
     evidence_fetcher: EvidenceFetcher
-    ingest_deps: IngestShop
+    ingest_deps: IngestDependencies
     transform_deps: TransformDependencies
     may_dial: MayDial
 

@@ -118,7 +118,7 @@ def _is_small(results: frozenset[str]) -> bool:
 
 def check_fold(node: Node, name: str, grown: float) -> None:
     """Of ``aggregate``: how many times its accumulator is held in what becomes of it after one element. Raises
-    Unbounded where it would grow with each.
+    Refused where it would grow with each.
     """
     if name in _FOLDS and grown > 1:
         raise _unbounded(

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from chain.data.operations import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT
 from chain.errors import Invalid
 from chain.model.source import (
     MergeAppend,
@@ -37,7 +38,6 @@ from engines.spark.spark_types import struct_type
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-APPEND, RETRACT, CORRECT_FROM, CORRECT_TO = 0, 1, 2, 3
 _ORDINAL: Final = "n"
 _NOT_A_KEY: Final = "a key column holds numbers, texts, dates, times or booleans"
 

@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from chain.data.operations import CORRECT_FROM, RETRACT
 from engines.contract import Vocabulary
-from engines.spark.changes import CORRECT_FROM, NEVER, RETRACTED, cancelled_by, positive, row_codes
+from engines.spark.changes import NEVER, cancelled_by, positive, row_codes
 from engines.spark.inputs import data_of
 
 
@@ -34,7 +35,7 @@ def entering(ops: np.ndarray, times: np.ndarray, before: int | None, after: int 
     """From when each statement of a block counts by itself; ``before`` and ``after``: its watermarks."""
     low, high = (-NEVER if mark is None else mark for mark in (before, after))
     enter = np.maximum(times, low)
-    enter = np.where(ops == RETRACTED, np.maximum(enter, high), enter)
+    enter = np.where(ops == RETRACT, np.maximum(enter, high), enter)
     return np.where(ops == CORRECT_FROM, np.append(enter[1:], enter[-1:]), enter)
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from chain.data.operations import CORRECT_FROM, CORRECT_TO
 from engines.contract import ProvenanceRow
-from engines.spark.changes import CORRECT_FROM, CORRECT_TO
 from engines.spark.output import placed_log_rows, same_rows, stated_ops
 from engines.spark.plans import HIDDEN, carried, frame_of
 from engines.spark.provenance.answers import Found

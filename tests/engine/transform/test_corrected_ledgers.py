@@ -27,7 +27,7 @@ from chain.model.events import (
 )
 from chain.model.source import FetchUrl, MergeLedger, ReadCsv, SqlQueryStep, TemporalTable, TransformSql
 from chain.state import load_state
-from odfd.ingest.correcting import Correction, Wish, correct
+from odfd.ingest.correcting import Correction, CorrectionSpec, correct
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.settings import IngestSettings
 from odfd.transform import driver
@@ -101,7 +101,7 @@ class Ledger(World):
         """``None``: retract it."""
         text = f"1970-01-01T00:{minute:02}:00Z"
         values = {} if value is None else {"v": str(value), **more}
-        wish = Wish(key={"event_time": text, "k": str(key)}, values=values, retract=value is None)
+        wish = CorrectionSpec(key={"event_time": text, "k": str(key)}, values=values, retract=value is None)
         return await correct(self.ingest, ROOT, wish)
 
     def derived(self, sql: str, of: Mapping[str, DatasetId] | None = None, **more: Any) -> DatasetId:

@@ -9,13 +9,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chain.data.operations import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT
 from engines.spark.changes import (
-    ADDED,
-    CORRECT_FROM,
-    CORRECT_TO,
     LONG_AGO,
     NEVER,
-    RETRACTED,
     cancelled_by,
     effective_times,
     row_codes,
@@ -30,7 +27,7 @@ def test_each_row_is_taken_back_once_and_the_first_goes_first(statements):
     groups, ops = np.array([s[0] for s in statements], np.int64), np.array([s[1] for s in statements], np.int64)
     standing, expected, nothing = defaultdict(deque), [-1] * len(statements), [False] * len(statements)
     for position, (group, op) in enumerate(statements):
-        if op in (ADDED, CORRECT_TO):
+        if op in (APPEND, CORRECT_TO):
             standing[group].append(position)
         elif standing[group]:
             expected[standing[group].popleft()] = position
@@ -50,14 +47,14 @@ def changelogs(draw):
         for _ in range(draw(st.integers(0, 3))):
             key, time = draw(st.integers(0, 2)), draw(st.integers(-5, 40))
             if key not in current:
-                rows.append((ADDED, time, key, mark, after))
+                rows.append((APPEND, time, key, mark, after))
                 current[key] = time
             elif draw(st.booleans()):
                 rows.append((CORRECT_FROM, current[key], key, mark, after))
                 rows.append((CORRECT_TO, time, key, mark, after))
                 current[key] = time
             else:
-                rows.append((RETRACTED, draw(st.sampled_from([current.pop(key), time])), key, mark, after))
+                rows.append((RETRACT, draw(st.sampled_from([current.pop(key), time])), key, mark, after))
         mark = after
     return rows
 
@@ -65,7 +62,7 @@ def changelogs(draw):
 def by_hand(rows):
     taus, current = [], {}
     for position, (op, time, key, before, after) in enumerate(rows):
-        if op in (ADDED, CORRECT_TO):
+        if op in (APPEND, CORRECT_TO):
             tau = max(time, before)
             current[key] = (time, tau)
         elif op == CORRECT_FROM:
