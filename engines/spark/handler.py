@@ -109,6 +109,7 @@ class SparkHandler:
             schema=stated,
             changelog=bool(shape.changelog(can_change.values())),
             determinism="strict",
+            diagnostics=found.diagnostics,
         )
 
     def transform(self, request: TransformRequest, control: Control) -> TransformOutcome:
@@ -213,7 +214,8 @@ def _raw_query(session: SparkSession, request: RawQueryRequest) -> RawQueryOutco
         plan = analysed(session, query)
         found = misplaced(parse_plan(as_json(plan)), Use.QUERY)
         if found:
-            return InvalidQuery(message=f"{found[0].message} [{found[0].code}]")
+            instead = f". Instead: {found[0].replace}" if found[0].replace else ""
+            return InvalidQuery(message=f"{found[0].message} [{found[0].code}]{instead}")
         frame = frame_of(session, plan)
         if step is not steps[-1]:
             name_view(frame, step.alias or "")

@@ -19,7 +19,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from chain.errors import Invalid
-from engines.spark.analysis.lexical import TOO_LARGE, check_depth, read_words, undated
+from engines.spark.analysis.lexical import TOO_LARGE, Word, check_depth, read_words, undated
 from engines.spark.analysis.parsed import Size, judge
 from engines.spark.analysis.refusals import Refused
 from engines.spark.analysis.tree import Node, parse_plan
@@ -70,9 +70,7 @@ def parsed(session: SparkSession, sql: str, known: Mapping[str, Size] = _NOTHING
     judgement = _judged.get(key)
     if judgement is not None:
         return Parsed(_parse(session, sql), judgement)
-    if len(sql) > MAX_TEXT:
-        raise Invalid(f"the query has {len(sql)} characters", rule="query-size", hint=f"at most {MAX_TEXT}")
-    words = read_words(_words_of(session, sql), sql, lambda kind: _name_of(session, kind))
+    words = words_of(session, sql)
     check_depth(words)
     plan = _parse(session, sql)
     text = within_the_jvm(plan.toJSON)
@@ -87,6 +85,13 @@ def parsed(session: SparkSession, sql: str, known: Mapping[str, Size] = _NOTHING
         while len(_judged) > _REMEMBERED:
             _judged.popitem(last=False)
     return Parsed(plan, judgement)
+
+
+def words_of(session: SparkSession, sql: str) -> list[Word]:
+    """The words of a text. Raises Invalid for one that is too large."""
+    if len(sql) > MAX_TEXT:
+        raise Invalid(f"the query has {len(sql)} characters", rule="query-size", hint=f"at most {MAX_TEXT}")
+    return read_words(_tokens_of(session, sql), sql, lambda kind: _name_of(session, kind))
 
 
 def analysed(session: SparkSession, query: Parsed) -> Any:
@@ -123,7 +128,7 @@ def _parse(session: SparkSession, sql: str) -> Any:
     return within_the_jvm(lambda: session._jsparkSession.sessionState().sqlParser().parsePlan(sql))
 
 
-def _words_of(session: SparkSession, sql: str) -> str:
+def _tokens_of(session: SparkSession, sql: str) -> str:
     """The tokens of Spark's lexer, as a Java list shows them."""
     parser = session._jvm.org.apache.spark.sql.catalyst.parser
     text = parser.UpperCaseCharStream(session._jvm.org.antlr.v4.runtime.CharStreams.fromString(sql))

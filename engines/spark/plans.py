@@ -65,11 +65,13 @@ def _operators(plan: Any) -> Iterator[Any]:
 def place_of(plan: Any, culprit: Node) -> tuple[int, int] | None:
     """(line, column) of an operator or expression in its text, both from one; ``None`` if the plan does not say.
 
-    The plan's JSON has no positions, so the node is sought again: same classes below it, same attributes.
+    The plan's JSON has no positions, so the node is sought again: same classes below it, same attributes, and
+    of a function that is not known yet the same name.
     """
     parts = list(culprit.preorder())
     wanted = {part.id for part in parts if part.kind == "AttributeReference"} - {None}
     kinds = [part.kind for part in parts]
+    called = str(culprit.fields.get("nameParts", "[]"))[1:-1].rpartition(", ")[2].lower()
     fallback = None
     for node in _nodes(plan):
         if node.getClass().getSimpleName() != culprit.kind:
@@ -79,7 +81,8 @@ def place_of(plan: Any, culprit: Node) -> tuple[int, int] | None:
             continue
         place = (origin.line().get(), origin.startPosition().get() + 1)
         alike = kinds == [part.getClass().getSimpleName() for part in _parts(node)]
-        if alike and wanted <= {int(found) for found in _IDS.findall(node.toString())}:
+        shown = str(node.toString())
+        if alike and called in shown.lower() and wanted <= {int(found) for found in _IDS.findall(shown)}:
             return place
         fallback = fallback or place
     return fallback

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
@@ -22,15 +22,19 @@ from chain.model.source import SqlQueryStep
 from engines.contract import Diagnostic, InvalidQuery, Severity, Vocabulary
 from engines.spark.analysis.classify import Classification, classify
 from engines.spark.analysis.determinism import Finding, literals
+from engines.spark.analysis.dialects import foreign, may_be_foreign
+from engines.spark.analysis.hints import NOT_DETERMINISTIC, hint_of
 from engines.spark.analysis.parsed import Size
+from engines.spark.analysis.phrases import Phrase
 from engines.spark.analysis.readings import Readings
 from engines.spark.analysis.refusals import HOP_CALENDAR, Refused
 from engines.spark.analysis.tree import parse_plan
 from engines.spark.analysis.walk import VALID_FROM, VALID_TO, Walk
 from engines.spark.analysis.zones import Zone
-from engines.spark.parsing import analysed, as_json, parsed
+from engines.spark.parsing import analysed, as_json, parsed, words_of
 from engines.spark.plans import frame_of, place_of
 from engines.spark.spark_types import slice_types
+from engines.spark.time_patterns import unreadable
 from engines.spark.views import empty_view, name_view
 from engines.spark.zones import zones_in
 
@@ -73,7 +77,7 @@ class InputView:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """What came of looking at a query: a classification and the columns it gives, or diagnostics."""
+    """What came of looking at a query: a classification and the columns it gives, or errors; and warnings."""
 
     classification: Classification | None
     columns: pa.Schema | None
@@ -135,37 +139,75 @@ def _analyse(
         _check_versions(view)
         name_view(empty_view(session, view.columns), view.alias)
     sizes: dict[str, Size] = {}
+    names = {name for view in inputs for name in view.columns.names}
+    warnings: list[Diagnostic] = []
     for number, step in enumerate(steps):
         last = number == len(steps) - 1
+        phrases = _phrases(session, step.query, names)
+        warnings += [_of_phrase(phrase, number) for phrase in phrases if not phrase.certain]
         try:
             query = parsed(session, step.query, sizes)
             plan = analysed(session, query)
-            text = as_json(plan)
+            root = parse_plan(as_json(plan), zones)
         except PySparkException as fault:
-            return Analysis(None, None, (_spark_diagnostic(fault, step.query, number),))
+            said = _spark_diagnostic(fault, step.query, number)
+            return Analysis(None, None, (*_in_other_words(said, phrases, fully=True), *warnings))
         except Invalid as fault:
-            return Analysis(None, None, (_of_fault(fault, number),))
+            said = _of_fault(fault, number)
+            return Analysis(None, None, (*_in_other_words(said, phrases, fully=False), *warnings))
         sizes[step.alias or ""] = query.judgement.size
-        found = literals(query.judgement.undated)
+        found = [*literals(query.judgement.undated), *unreadable(session, root)]
         if last:
-            verdict = classify(text, event_times, vocab, temporal, readings, zones)
+            verdict = classify(root, event_times, vocab, temporal, readings, zones)
             found.extend(verdict.findings)
         else:
             walk = Walk(event_times, temporal, readings)
-            walk.of(parse_plan(text, zones))
+            walk.of(root)
             found.extend(walk.findings)
         if not found and not plan.deterministic():
-            found.append(Finding("not-deterministic", "Spark says that the query is not deterministic"))
+            found.append(
+                Finding("not-deterministic", "Spark says that the query is not deterministic", NOT_DETERMINISTIC)
+            )
         if found:
-            return Analysis(None, None, tuple(_diagnostic(finding, plan, number) for finding in found))
+            return Analysis(None, None, (*(_diagnostic(finding, plan, number) for finding in found), *warnings))
         frame = frame_of(session, plan)
         if last:
             shape = verdict.classification
             if shape is not None and "try_sum(" in plan.toString():
                 shape = replace(shape, exact=True)  # which is all that tells it from sum, and its null is no error
-            return Analysis(shape, _columns(frame, shape), ())
+            return Analysis(shape, _columns(frame, shape), tuple(warnings))
         name_view(frame, step.alias or "")
-    raise Invalid("the transform has no query", rule="no-query")
+        names.update(frame.columns)
+    raise Invalid("the transform has no query", rule="no-query", hint="write query: select … from an input")
+
+
+def _phrases(session: SparkSession, text: str, columns: Collection[str]) -> list[Phrase]:
+    """What of a query may be written in another dialect; none of a text that is too large to be cut into words."""
+    if not may_be_foreign(text):
+        return []
+    try:
+        return foreign(words_of(session, text), columns)
+    except Invalid:
+        return []
+
+
+def _in_other_words(said: Diagnostic, phrases: Sequence[Phrase], *, fully: bool) -> list[Diagnostic]:
+    """Phrases of another dialect as errors, in place of what ``said`` tells of them.
+
+    ``fully``: it tells of nothing else, since nothing was understood. What has no place is looked for again later.
+    """
+    certain = [_of_phrase(phrase, said.query) for phrase in phrases if phrase.certain]
+    here = said.line is None or any((each.line, each.column) == (said.line, said.column) for each in certain)
+    return certain if certain and (fully or here) else [*certain, said]
+
+
+def _of_phrase(phrase: Phrase, query: int) -> Diagnostic:
+    line, column = phrase.place
+    severity = Severity.ERROR if phrase.certain else Severity.WARNING
+    return Diagnostic(
+        code=phrase.code, severity=severity, message=phrase.message, query=query, line=line, column=column,
+        replace=phrase.replace,
+    )  # fmt: skip
 
 
 def _readings(inputs: Sequence[InputView]) -> Readings:
@@ -237,6 +279,7 @@ def _spark_diagnostic(fault: PySparkException, text: str, query: int) -> Diagnos
         query=query,
         line=int(place[1]) if place is not None else None,
         column=int(place[2]) + 1 if place is not None else None,
+        replace=hint_of(fault.getCondition()),
     )
 
 

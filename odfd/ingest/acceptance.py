@@ -29,6 +29,7 @@ from chain.model.source import (
     Transform,
 )
 from engines.spark.ingest.dialect import check_text_options, csv_dialect
+from engines.spark.source_declarations import read_source
 from odfd.ingest.fetch.dispatch import check_fetch
 from odfd.ingest.plan import refuse_links, refuse_quarantine
 from odfd.ingest.prep import check_prepare
@@ -124,9 +125,10 @@ def _check_preprocess(transform: Transform | None) -> None:
         )
     steps = transform.queries or ()
     if not steps and not transform.query:
-        raise Invalid("preprocess has no query", rule="transform-has-queries")
+        raise Invalid("preprocess has no query", rule="transform-has-queries", hint="write query: select … from input")
     if any(not step.alias for step in steps[:-1]):
-        raise Invalid("all queries but the last need an alias", rule="query-aliases")
+        raise Invalid("all queries but the last need an alias", rule="query-aliases", hint="write {alias: …, query: …}")
+    read_source(transform)
 
 
 def _check_merge(merge: MergeStrategy) -> None:

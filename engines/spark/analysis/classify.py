@@ -97,22 +97,22 @@ class Verdict:
 
 
 def classify(
-    plan: str | bytes,
+    plan: str | bytes | Node,
     event_times: Mapping[str, str],
     output: Vocabulary,
     temporal: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     readings: Readings = UNKNOWN,
     zones: Mapping[str, Zone] = MappingProxyType({}),
 ) -> Verdict:
-    """Judge an analysed plan. ``event_times``: the event time column of each input by alias; ``temporal``: primary
-    keys of those inputs that the query sees as versions; ``readings``: what rows of inputs are to it; ``zones``: rules
-    of those that it names, as far as they are known.
+    """Judge an analysed plan, or its JSON. ``event_times``: the event time column of each input by alias;
+    ``temporal``: primary keys of those inputs that the query sees as versions; ``readings``: what rows of inputs are to
+    it; ``zones``: rules of those that it names, as far as they are known.
 
     Raises Invalid for JSON that is no plan; what is wrong with the query is in the verdict.
     """
     walk = Walk(event_times, temporal, readings)
     try:
-        root = parse_plan(plan, zones)
+        root = plan if isinstance(plan, Node) else parse_plan(plan, zones)
         relation = walk.of(root)
     except Invalid as fault:
         if fault.rule != "plan-too-large":

@@ -106,7 +106,7 @@ def examine(expression: Node) -> list[Finding]:
             continue
         if "replacement" in node.fields:
             # What Spark put in its place may use functions that a person may not; the arguments are the person's.
-            stack.extend((argument, ours) for argument in _arguments(node))
+            stack.extend((argument, ours) for argument in arguments(node))
             stack.extend((child, True) for child in node.children)
         else:
             stack.extend((child, ours) for child in reversed(node.children))
@@ -120,7 +120,7 @@ def misplaced(plan: Node, use: Use) -> list[Finding]:
     """
     found = []
     for operator in plan.preorder():
-        for expression in _arguments(operator):
+        for expression in arguments(operator):
             found.extend(_misplaced_parts(expression, use))
     return found
 
@@ -135,7 +135,7 @@ def _misplaced_parts(expression: Node, use: Use) -> list[Finding]:
             found.append(Finding(denial.code, f"{_sql_name(node.kind)}: {denial.reason}", denial.instead, node))
         if use is Use.PREPROCESS and (moving := _cast(node)) is not None:
             found.append(moving)
-        below = [*node.children, *_arguments(node)]
+        below = [*node.children, *arguments(node)]
         stack.extend((child, ours or "replacement" in node.fields) for child in below)
     return found
 
@@ -347,7 +347,8 @@ def _ordered_by_itself(node: Node) -> bool:
     return any(same(listed, order.only) for order in orders) and not is_float(listed)
 
 
-def _arguments(node: Node) -> list[Node]:
+def arguments(node: Node) -> list[Node]:
+    """Expressions that a node holds in its fields, beside its children."""
     return [tree for field, value in node.fields.items() if isinstance(value, list) for tree in _trees(node, field)]
 
 

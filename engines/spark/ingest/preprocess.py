@@ -26,6 +26,7 @@ from engines.spark.analysis.tree import parse_plan
 from engines.spark.parsing import analysed, as_json, parsed
 from engines.spark.plans import frame_of
 from engines.spark.spark_types import as_written, slice_types, struct_type
+from engines.spark.time_patterns import unreadable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +54,7 @@ def preprocess(spark: SparkSession, parts: Sequence[Path], schema: pa.Schema, tr
             for finding in literals(query.judgement.undated):
                 raise _refusal(finding.message, finding.replace)
             found = analysed(spark, query)
-            plan = _check_plan(found)
+            plan = _check_plan(spark, found)
             result = frame_of(spark, found)
             if step is not steps[-1]:
                 alias = step.alias or ""
@@ -83,14 +84,17 @@ def _steps(transform: Transform) -> tuple[SqlQueryStep, ...]:
     return steps
 
 
-def _check_plan(plan: Any) -> str:
+def _check_plan(spark: SparkSession, plan: Any) -> str:
     """The analysed plan's JSON. What a block holds follows from its input, never from a clock, chance or the machine.
 
     Floating point is let through, unlike in transforms: an ingest is not computed again by others.
     """
     text = as_json(plan)
-    for finding in misplaced(parse_plan(text), Use.PREPROCESS):
+    root = parse_plan(text)
+    for finding in misplaced(root, Use.PREPROCESS):
         raise _refusal(finding.message, finding.replace)
+    for finding in unreadable(spark, root):
+        raise Invalid(finding.message, rule=finding.code, hint=finding.replace or "")
     if not plan.deterministic():
         raise _refusal("a preprocess query is not deterministic", "remove what is drawn by chance")
     return text

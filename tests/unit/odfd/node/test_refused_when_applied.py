@@ -73,6 +73,10 @@ BAD = [
     *[(rule, "read", manifest(read=each)) for rule, all_ in READS.items() for each in all_],
     ("prepare-pipe", "prepare", manifest(more="prepare: [{kind: Pipe, command: [cat]}]")),
     ("preprocess-engine", "preprocess", manifest(more="preprocess: {kind: Sql, engine: datafusion, query: select 1}")),
+    *[
+        (rule, "preprocess", manifest(more=f'preprocess: {{kind: Sql, engine: spark, query: "{text}"}}'))
+        for rule, text in (("declaration", "set odf.nope = 1; select 1"), ("ahead", "set odf.ahead = 'soon'; select 1"))
+    ],
     ("primary-key", "merge", manifest(merge="{kind: Ledger, primaryKey: []}")),
 ]
 GOOD = [
@@ -144,7 +148,7 @@ content:
 
 async def test_a_pipe_that_is_allowed_is_taken(world: Any) -> None:
     async with world.running("alice", ingest=model.Ingest(allow_pipe=True)) as alice:
-        (item,) = (await alice.apply(BAD[-3][2])).items
+        (item,) = (await alice.apply(next(text for rule, _, text in BAD if rule == "prepare-pipe"))).items
         assert item.action == "created"
 
 

@@ -1,0 +1,109 @@
+"""Words of other SQL dialects in a query, each with Spark's words for the same. Pure.
+
+Spark's parser takes Flink's windows for unknown functions, a temporal join for a table of another catalog, and a name
+in double quotes for a text. None of its errors says so. Here the words of a query are searched for these phrases, and
+each is translated where Spark has words with the same meaning.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final
+
+from engines.spark.analysis.flink import MAX_PHRASES, group_windows, table_windows, temporal_joins
+from engines.spark.analysis.lexical import Word
+from engines.spark.analysis.phrases import MAX_SAID, TEXTS, Phrase, Text, in_backticks, is_quoted
+
+QUOTED: Final = "quoted-name"
+_SIGNS: Final = re.compile(
+    r'"|\b(?:tumble|hop|session|cumulate)(?:_start|_end|_rowtime|_proctime)?\s*\(|\bfor\s+system_time\b', re.IGNORECASE
+)
+
+
+def may_be_foreign(sql: str) -> bool:
+    """Whether a text may hold such phrases at all: most hold none, and need no words."""
+    return _SIGNS.search(sql) is not None
+
+
+def foreign(words: Sequence[Word], columns: Collection[str] = ()) -> list[Phrase]:
+    """Phrases of other dialects in the order in which they begin. ``columns``: names of columns that the query sees."""
+    known = {name.casefold() for name in columns}
+    found = _first(_quoted(words, known))
+    for read in (group_windows, table_windows, temporal_joins):
+        found.update(_first(read(Text(words, found))))
+    phrases = [found[first] for first in sorted(found)]
+    sure = [phrase for phrase in phrases if phrase.certain]
+    # A name inside of another phrase is translated with it.
+    return [phrase for phrase in phrases if phrase.certain or not any(_holds(each, phrase) for each in sure)]
+
+
+def _holds(whole: Phrase, part: Phrase) -> bool:
+    return whole.exact and whole.first <= part.first and part.last <= whole.last
+
+
+def _first(phrases: Iterator[Phrase]) -> dict[int, Phrase]:
+    """By the index of their first words."""
+    few = itertools.islice(phrases, MAX_PHRASES)
+    return {phrase.first: phrase for phrase in few if len(phrase.message) + len(phrase.replace) <= MAX_SAID}
+
+
+def translated(sql: str, words: Sequence[Word], phrases: Sequence[Phrase]) -> str:
+    """The query with Spark's words in place of all phrases that have an exact translation."""
+    starts = [0]
+    for line in sql.split("\n"):
+        starts.append(starts[-1] + len(line) + 1)
+    pieces, at, after = [], 0, -1
+    for phrase in phrases:
+        if phrase.exact and phrase.first > after:
+            first, last = words[phrase.first], words[phrase.last]
+            pieces += [sql[at : starts[first.line - 1] + first.column - 1], phrase.replace]
+            at, after = starts[last.line - 1] + last.column - 1 + len(last.text), phrase.last
+    return "".join([*pieces, sql[at:]])
+
+
+def _quoted(words: Sequence[Word], columns: Collection[str]) -> Iterator[Phrase]:
+    """Texts in double quotes that stand where a name must stand, or that are called like a column."""
+    clauses = [False]
+    for at, word in enumerate(words):
+        if word.text == "(":
+            clauses.append(False)
+        elif word.text == ")" and len(clauses) > 1:
+            clauses.pop()
+        elif word.text.upper() == "SELECT":
+            clauses[-1] = True
+        if not is_quoted(word) or len(word.text) < 3 or "\\" in word.text:
+            continue
+        name = in_backticks(word)
+        if _is_named(words, at, clauses[-1]):
+            message = f"{word.text} is a text to Spark, and here stands a name: names have backticks"
+            yield Phrase(QUOTED, message, name, at, at, (word.line, word.column))
+        elif word.text[1:-1].casefold() in columns and not _is_part_of_literal(words, at):
+            message = (
+                f"{word.text} is the text '{word.text[1:-1]}' to Spark, in every row, and not the column of that name; "
+                "in single quotes it is plainly a text"
+            )
+            yield Phrase(QUOTED, message, name, at, at, (word.line, word.column), certain=False)
+
+
+def _is_named(words: Sequence[Word], at: int, in_query: bool) -> bool:
+    """Whether Spark has a name and no text at this place. ``in_query``: a FROM before it is that of a SELECT."""
+    before = words[at - 1] if at else None
+    after = words[at + 1] if at + 1 < len(words) else None
+    if after is not None and after.text == ".":
+        return True
+    if before is None:
+        return False
+    spoken = before.text.upper()
+    if spoken in ("FROM", "JOIN"):
+        return in_query
+    return spoken in (".", "AS", ")") or (before.kind == "IDENTIFIER" and spoken != "X")
+
+
+def _is_part_of_literal(words: Sequence[Word], at: int) -> bool:
+    """Texts side by side are one, and those behind DATE, INTERVAL and the like are times."""
+    neighbours = [words[number].kind for number in (at - 1, at + 1) if 0 <= number < len(words)]
+    if TEXTS.intersection(neighbours):
+        return True
+    return at > 0 and words[at - 1].text.upper().partition("_")[0] in ("DATE", "TIMESTAMP", "TIME", "INTERVAL", "X")

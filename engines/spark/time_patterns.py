@@ -1,0 +1,39 @@
+"""Patterns of times tried with Spark's own formatter, before any row is read."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from engines.spark.analysis.determinism import Finding
+from engines.spark.analysis.patterns import CODE, REPLACE, patterns
+from engines.spark.analysis.tree import Node
+
+_SHOWN: Final = 60
+"""Characters of a pattern in a message."""
+
+
+def unreadable(session: SparkSession, plan: Node) -> list[Finding]:
+    """A finding for each constant pattern in an analysed plan that Spark refuses whatever the rows are."""
+    tried: dict[tuple[str, bool], bool] = {}
+    found = []
+    for node, pattern, reads in patterns(plan):
+        if (pattern, reads) not in tried:
+            tried[pattern, reads] = _is_taken(session, pattern, reads)
+        if not tried[pattern, reads]:
+            verb = "read" if reads else "written"
+            message = f"times are not {verb} by the pattern '{pattern[:_SHOWN]}': Spark refuses it with the first row"
+            found.append(Finding(CODE, message, REPLACE, node))
+    return found
+
+
+def _is_taken(session: SparkSession, pattern: str, reads: bool) -> bool:
+    util = session._jvm.org.apache.spark.sql.catalyst.util
+    try:
+        util.TimestampFormatter.apply(pattern, session._jvm.java.time.ZoneId.of("UTC"), reads)
+    except (PySparkException, Py4JJavaError):
+        return False
+    return True
