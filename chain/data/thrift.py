@@ -22,7 +22,7 @@ class Broken(Exception):
 
 
 class Compact:
-    """See the module."""
+    """A reader of one buffer in Thrift's compact protocol, from its front. Raises Broken at what is no Thrift."""
 
     __slots__ = ("_depth", "at", "raw")
 

@@ -62,7 +62,10 @@ class Part:
 
 
 class Run:
-    """See the module. ``hashes`` are the blocks' own digests, ``(n, 32)``, already checked against their bytes."""
+    """Data events of one kind, in a row, as numpy columns that say which blocks are doubtful.
+
+    ``hashes`` are the blocks' own digests, ``(n, 32)``, already checked against their bytes.
+    """
 
     def __init__(self, state: ChainState, parts: Sequence[Part], hashes: Bytes) -> None:
         self.state = state

@@ -29,7 +29,10 @@ _SHA3: Final = np.frombuffer(Multihash.from_digest(SHA3_256, bytes(32))[:-32], n
 
 
 class Judge:
-    """See the module. ``state`` is that after the last block taken."""
+    """Checks a stream of raw blocks against all append rules and seals them.
+
+    ``state`` is that after the last block taken.
+    """
 
     def __init__(self, state: ChainState) -> None:
         self.state = state

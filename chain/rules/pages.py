@@ -70,7 +70,7 @@ class Page:
 
 
 class Pages:
-    """See the module."""
+    """Sorts pages of raw blocks into runs and single blocks, by shapes that it learns on the way."""
 
     def __init__(self) -> None:
         self._shapes: dict[int, list[Shape]] = {}

@@ -34,7 +34,10 @@ _SHA3: Final = bytes(Multihash.from_digest(SHA3_256, bytes(32))[:2])
 
 
 class BlockFiles:
-    """See the module. Keeps the blocks read last, so that a chain of ordinary length is read from disk once."""
+    """The blocks of a folder of block files, walked from the head to the Seed.
+
+    Keeps the blocks read last, so that a chain of ordinary length is read from disk once.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

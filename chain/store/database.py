@@ -51,7 +51,7 @@ _HINTS: Final = {
 
 
 class Database:
-    """See the module. Safe to use from any thread."""
+    """One SQLite file: a writer behind a lock, and a pool of readers. Safe to use from any thread."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

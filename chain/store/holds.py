@@ -20,7 +20,7 @@ MAX_LENT: Final = 100_000
 
 
 class Holds:
-    """See the module. Safe to use from any thread."""
+    """The objects that the collection must leave: fresh, lent and held ones. Safe to use from any thread."""
 
     def __init__(self, max_lent: int = MAX_LENT) -> None:
         self._lock = threading.Lock()

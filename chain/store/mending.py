@@ -18,7 +18,10 @@ from chain.store.sqlite import SqliteChain
 
 
 class Mending:
-    """See the module. Memory: a name for each block, and the bytes of the damaged ones."""
+    """Finds bytes for the damaged blocks of one chain, by the names that its whole blocks give them.
+
+    Memory: a name for each block, and the bytes of the damaged ones.
+    """
 
     def __init__(self, chain: SqliteChain, size: int, damaged: Iterable[int]) -> None:
         """A chain of ``size`` blocks; those ``damaged``, and those that are not in their place, are not believed."""

@@ -28,7 +28,7 @@ class Manner(enum.Enum):
 
 
 class Dripping:
-    """See the module. ``asked``: connections that were taken; ``taken``: the first one was."""
+    """A server that answers in one bad way. ``asked``: connections that were taken; ``taken``: the first one was."""
 
     def __init__(self, manner: Manner) -> None:
         self._manner = manner

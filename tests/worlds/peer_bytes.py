@@ -93,7 +93,7 @@ ADDRESSES = (
 
 @dataclass(frozen=True)
 class Target:
-    """See the module. One that costs more is shown one in ``dear`` of the mutants."""
+    """A decoder, with messages to mutate. One that costs more is shown one in ``dear`` of the mutants."""
 
     reads: Callable[..., Any]
     parents: Sequence[bytes]

@@ -56,7 +56,10 @@ class NotReproduced(Invalid):
 
 
 class Ground:
-    """See the module. ``data`` and ``ops``: the slice asked about, whole, without what every slice has."""
+    """The transform, the inputs and the slice that one request for provenance is about.
+
+    ``data`` and ``ops``: the slice asked about, whole, without what every slice has.
+    """
 
     def __init__(
         self, session: SparkSession, request: ProvenanceRequest, analyst: Analyst, slices: SliceReader

@@ -51,7 +51,7 @@ class Question:
 
 
 class Node:
-    """See the module. Chains and whole objects survive ``crash``; of the rest only what was synced does."""
+    """A node of the swarm. Chains and whole objects survive ``crash``; of the rest only what was synced does."""
 
     def __init__(self, world: World, name: PeerId, lie: str) -> None:
         self.world, self.name, self.lie = world, name, lie

@@ -70,7 +70,7 @@ class Book:
 
 
 class Node:
-    """See the module. ``group``: the one that runs steps under this node's key, if any."""
+    """An honest node. ``group``: the one that runs steps under this node's key, if any."""
 
     def __init__(self, world: World, name: str, policy: Policy, machine: Machine, group: str | None) -> None:
         self.world, self.name, self.policy, self.machine, self.group = world, PeerId(name), policy, machine, group
