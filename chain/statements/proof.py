@@ -25,7 +25,7 @@ from chain.statements import canonical, cosignature, envelope, statement
 from chain.statements.authority import Rights, follow, implicit
 from chain.statements.checkpoint import TreeCheckpoint
 from chain.statements.envelope import Signed
-from chain.statements.statement import NS, AnyPredicate, Attestation, Authority, Count, HeadStatement, limit_of
+from chain.statements.statement import NS, AnyPredicate, Attestation, Authority, Count, HeadStatement
 from chain.statements.tree import HASH_SIZE, MAX_PATH, Leaves, Tree, root_from_inclusion
 
 PROOF: Final = NS + "proof/v1"
@@ -298,7 +298,7 @@ def _vote(sealed: bytes) -> tuple[Attestation, Signed]:
 def _open(sealed: bytes) -> tuple[Signed, AnyPredicate]:
     signed = envelope.unseal(sealed, statement.MAX_ANY)
     said = statement.decode_any(signed.payload)
-    if len(sealed) > limit_of(said):
+    if len(sealed) > said.MAX_ENVELOPE:
         raise Invalid("a statement larger than its kind may be", rule="envelope-size")
     return signed, said
 

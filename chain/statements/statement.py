@@ -6,9 +6,9 @@ frozen structs here; unknown fields are ignored when read and absent when writte
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, ClassVar, Final, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -28,16 +28,6 @@ ATTESTATION: Final = NS + "attestation/v1"
 OBSERVATION: Final = NS + "observation/v1"
 POLICY: Final = NS + "policy/v1"
 
-MAX_ENVELOPE: Final = {
-    HEAD: 4 << 10,
-    AUTHORITY: 16 << 10,
-    ATTESTATION: 32 << 10,
-    OBSERVATION: 4 << 10,
-    POLICY: 16 << 10,
-}
-"""Bytes of an envelope by predicate type."""
-MAX_ANY: Final = max(MAX_ENVELOPE.values())
-
 REMEMBERED: Final = 16
 """Payloads of which what they say is remembered; half a MiB of the largest."""
 MAX_ROOTS: Final = 9
@@ -56,6 +46,26 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     """A JSON object inside a statement."""
 
 
+class _Predicate(_Part, frozen=True, kw_only=True):
+    """What a kind of statement says. Its class is the kind's row in ``KINDS``: name, size limit, fields and checks."""
+
+    KIND: ClassVar[str]
+    """The predicate type."""
+    MAX_ENVELOPE: ClassVar[int]
+    """Bytes of its envelope."""
+
+    def times(self) -> Iterable[str]:
+        """All times that it names: a pattern alone lets a thirteenth month pass."""
+        raise NotImplementedError
+
+    def trees(self) -> Iterable[tuple[int, bytes]]:
+        """Size and root of all trees that it names."""
+        return ()
+
+    def check(self) -> None:
+        """Raises Invalid where fields that are right by themselves do not fit together."""
+
+
 class TreeHead(_Part, frozen=True, kw_only=True):
     """Size and root of a chain's tree."""
 
@@ -63,8 +73,11 @@ class TreeHead(_Part, frozen=True, kw_only=True):
     root_hash: bytes
 
 
-class HeadStatement(_Part, frozen=True, kw_only=True):
+class HeadStatement(_Predicate, frozen=True, kw_only=True):
     """What a writer says of a chain: so many blocks, with this tree, until then. The subject is the last block."""
+
+    KIND: ClassVar[str] = HEAD
+    MAX_ENVELOPE: ClassVar[int] = 4 << 10
 
     dataset: DatasetId
     epoch: Count
@@ -87,6 +100,12 @@ class HeadStatement(_Part, frozen=True, kw_only=True):
     @property
     def expires(self) -> Instant:
         return instant.parse(self.expires_at)
+
+    def times(self) -> Iterable[str]:
+        return self.issued_at, self.expires_at
+
+    def trees(self) -> Iterable[tuple[int, bytes]]:
+        return ((self.size, self.root_hash),)
 
 
 class EngineUsed(_Part, frozen=True, kw_only=True):
@@ -138,12 +157,15 @@ class Mismatch(_Part, frozen=True, kw_only=True):
     actual: Actual
 
 
-class Attestation(_Part, frozen=True, kw_only=True):
+class Attestation(_Predicate, frozen=True, kw_only=True):
     """A validator's living verdict on a chain: cumulative, replaced by the next serial. The subject is block size-1.
 
     It names its validator: else two that find the same in the same second would have said one statement, and whoever
     signs a copy of another's words first would silence him.
     """
+
+    KIND: ClassVar[str] = ATTESTATION
+    MAX_ENVELOPE: ClassVar[int] = 32 << 10
 
     validator: KeyDid
     dataset: DatasetId
@@ -160,6 +182,12 @@ class Attestation(_Part, frozen=True, kw_only=True):
     mismatch: Annotated[tuple[Mismatch, ...], msgspec.Meta(max_length=128)] = ()
     head: Annotated[Multihash, "subject"]
 
+    def times(self) -> Iterable[str]:
+        return (self.finished_at,)
+
+    def trees(self) -> Iterable[tuple[int, bytes]]:
+        return ((self.size, self.root_hash),)
+
 
 Result: TypeAlias = Literal["same-bytes", "same-rows", "differs", "unreachable"]
 SAME: Final = frozenset({"same-bytes", "same-rows"})
@@ -175,11 +203,14 @@ class Response(_Part, frozen=True, kw_only=True):
     last_modified: When | None = None
 
 
-class Observation(_Part, frozen=True, kw_only=True):
+class Observation(_Predicate, frozen=True, kw_only=True):
     """What an independent fetch of the declared source gave, against one block of data. The subject is that block.
 
     It names its observer, as an attestation names its validator and for the same reason.
     """
+
+    KIND: ClassVar[str] = OBSERVATION
+    MAX_ENVELOPE: ClassVar[int] = 4 << 10
 
     observer: KeyDid
     dataset: DatasetId
@@ -192,8 +223,21 @@ class Observation(_Part, frozen=True, kw_only=True):
     head: Annotated[Multihash, "subject"]
 
     @property
-    def seen(self) -> Instant:
+    def author(self) -> KeyDid:
+        return self.observer
+
+    @property
+    def issued(self) -> Instant:
         return instant.parse(self.at)
+
+    def times(self) -> Iterable[str]:
+        yield self.at
+        if self.response is not None and self.response.last_modified is not None:
+            yield self.response.last_modified
+
+    def check(self) -> None:
+        if (self.response is None) != (self.result == "unreachable"):
+            raise Invalid("an observation has a response, unless the source gave none", rule="statement-response")
 
 
 class Roots(_Part, frozen=True, kw_only=True):
@@ -228,8 +272,11 @@ class Epoch(_Part, frozen=True, kw_only=True):
         return self.base != self.last
 
 
-class Authority(_Part, frozen=True, kw_only=True):
+class Authority(_Predicate, frozen=True, kw_only=True):
     """Who may speak for a dataset, from this version on. The subject is the dataset's Seed block."""
+
+    KIND: ClassVar[str] = AUTHORITY
+    MAX_ENVELOPE: ClassVar[int] = 16 << 10
 
     dataset: DatasetId
     version: Annotated[int, msgspec.Meta(ge=1, le=MAX_VERSION)]
@@ -244,6 +291,12 @@ class Authority(_Part, frozen=True, kw_only=True):
     @property
     def issued(self) -> Instant:
         return instant.parse(self.issued_at)
+
+    def times(self) -> Iterable[str]:
+        return self.issued_at, *(writer.expires_at for writer in self.writers)
+
+    def trees(self) -> Iterable[tuple[int, bytes]]:
+        return ((tree.size, tree.root_hash) for epoch in self.epochs for tree in (epoch.base, epoch.last))
 
 
 class RuleGroup(_Part, frozen=True, kw_only=True):
@@ -280,8 +333,11 @@ class Rules(_Part, frozen=True, kw_only=True):
         return Multihash.sha3_256(canonical.encode(msgspec.json.decode(msgspec.json.encode(self, enc_hook=str))))
 
 
-class PolicyStatement(_Part, frozen=True, kw_only=True):
+class PolicyStatement(_Predicate, frozen=True, kw_only=True):
     """What a network asks from this version on, by the network's own key. The subject is that key, and the rules."""
+
+    KIND: ClassVar[str] = POLICY
+    MAX_ENVELOPE: ClassVar[int] = 16 << 10
 
     key: KeyDid
     network: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
@@ -298,21 +354,29 @@ class PolicyStatement(_Part, frozen=True, kw_only=True):
         return DatasetId(self.key)
 
     @property
+    def author(self) -> KeyDid:
+        return self.key
+
+    @property
     def issued(self) -> Instant:
         return instant.parse(self.issued_at)
+
+    def times(self) -> Iterable[str]:
+        return (self.issued_at,)
+
+    def check(self) -> None:
+        if self.head != self.policy.digest:
+            raise Invalid("the subject of a policy is not the rules that it states", rule="statement-subject")
 
 
 Predicate: TypeAlias = HeadStatement | Attestation
 """What is said of the blocks of a chain."""
 AnyPredicate: TypeAlias = Predicate | Authority | Observation | PolicyStatement
-_TYPES: Final[dict[str, type[AnyPredicate]]] = {
-    HEAD: HeadStatement,
-    ATTESTATION: Attestation,
-    AUTHORITY: Authority,
-    OBSERVATION: Observation,
-    POLICY: PolicyStatement,
-}
-_NAMES: Final = {cls: name for name, cls in _TYPES.items()}
+Word: TypeAlias = Observation | PolicyStatement
+"""What contradicts nothing, whatever else its author says."""
+KINDS: Final[dict[str, type[AnyPredicate]]] = {each.KIND: each for each in get_args(AnyPredicate)}
+"""All kinds of statements, by predicate type."""
+MAX_ANY: Final = max(each.MAX_ENVELOPE for each in KINDS.values())
 
 
 def when(now: Instant) -> str:
@@ -328,7 +392,7 @@ def encode(predicate: AnyPredicate) -> bytes:
         {
             "_type": STATEMENT_TYPE,
             "predicate": body,
-            "predicateType": _NAMES[type(predicate)],
+            "predicateType": predicate.KIND,
             "subject": [{"digest": {"sha3_256": predicate.head.digest.hex()}, "name": str(predicate.dataset)}],
         }
     )
@@ -351,7 +415,7 @@ def decode_any(payload: bytes) -> AnyPredicate:
     value = canonical.decode(payload)
     try:
         frame = msgspec.convert(value, _Frame)
-        kind = _TYPES.get(frame.predicate_type)
+        kind = KINDS.get(frame.predicate_type)
         if frame.type != STATEMENT_TYPE or kind is None:
             raise Invalid(f"statement of type {frame.predicate_type[:80]!r}", rule="statement-type")
         (subject,) = frame.subject
@@ -359,55 +423,14 @@ def decode_any(payload: bytes) -> AnyPredicate:
         predicate = msgspec.convert({**frame.predicate, "head": str(head)}, kind, dec_hook=from_text)
     except (msgspec.MsgspecError, ValueError) as error:
         raise Invalid(f"not a statement: {error}", rule="statement") from error
-    for time in _times(predicate):
+    for time in predicate.times():
         instant.parse(time)
     if subject.name != str(predicate.dataset):
         raise Invalid("subject and predicate speak of different datasets", rule="statement-subject")
-    if not all(size and len(root) == 32 for size, root in _trees(predicate)):
+    if not all(size and len(root) == 32 for size, root in predicate.trees()):
         raise Invalid("a tree head has at least one block and a root of 32 bytes", rule="statement-tree")
-    if isinstance(predicate, Observation) and (predicate.response is None) != (predicate.result == "unreachable"):
-        raise Invalid("an observation has a response, unless the source gave none", rule="statement-response")
-    if isinstance(predicate, PolicyStatement) and predicate.head != predicate.policy.digest:
-        raise Invalid("the subject of a policy is not the rules that it states", rule="statement-subject")
+    predicate.check()
     return predicate
-
-
-def _times(predicate: AnyPredicate) -> Iterator[str]:
-    """All times that a statement names: a pattern alone lets a thirteenth month pass."""
-    match predicate:
-        case HeadStatement():
-            yield from (predicate.issued_at, predicate.expires_at)
-        case Attestation():
-            yield predicate.finished_at
-        case Observation():
-            yield predicate.at
-            if predicate.response is not None and predicate.response.last_modified is not None:
-                yield predicate.response.last_modified
-        case Authority():
-            yield predicate.issued_at
-            yield from (writer.expires_at for writer in predicate.writers)
-        case PolicyStatement():
-            yield predicate.issued_at
-
-
-def _trees(predicate: AnyPredicate) -> Iterator[tuple[int, bytes]]:
-    """All trees that a statement names."""
-    if isinstance(predicate, Authority):
-        for epoch in predicate.epochs:
-            yield epoch.base.size, epoch.base.root_hash
-            yield epoch.last.size, epoch.last.root_hash
-    elif isinstance(predicate, HeadStatement | Attestation):
-        yield predicate.size, predicate.root_hash
-
-
-def kind_of(predicate: AnyPredicate) -> str:
-    """The predicate type of a statement."""
-    return _NAMES[type(predicate)]
-
-
-def limit_of(predicate: AnyPredicate) -> int:
-    """Bytes that an envelope of this kind may have."""
-    return MAX_ENVELOPE[_NAMES[type(predicate)]]
 
 
 class _Digest(msgspec.Struct):
@@ -432,8 +455,6 @@ def from_text(kind: type[object], value: object) -> object:
         raise ValueError(f"expected text, got {value!r:.40}")
     if kind is Multihash:
         return Multihash.parse(value)
-    if kind is KeyDid:
-        return KeyDid.parse(value)
     if kind is KeyDid:
         return KeyDid.parse(value)
     return DatasetId.parse(value)

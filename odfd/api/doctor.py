@@ -23,7 +23,8 @@ from odfd.datasets.references import references_hold
 from odfd.datasets.visibility import MARKS, Mark, Marks, Visibility
 from odfd.resources.store import IN_FORCE, WISHES
 from odfd.state.directory import DATABASE, PARTIAL, StateDirectory
-from odfd.trust.ledger.log import SEALED, Ledger
+from odfd.trust.ledger.log import Ledger
+from odfd.trust.ledger.tables import SEALED
 from odfd.verify.damage import Damage
 from odfd.verify.memory import VERIFIED
 

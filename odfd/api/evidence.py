@@ -16,7 +16,7 @@ from odfd.network.evidence import EvidenceFetcher
 from odfd.runtime.tasks import Report, TaskBoard, outside
 from odfd.state.directory import StateDirectory
 from odfd.trust.evidence.bundle_store import BundleStore
-from odfd.trust.ledger.proofs import Proofs
+from odfd.trust.ledger import kinds
 
 _LISTED: Final = "odfctl trust show REF lists what is kept"
 
@@ -55,7 +55,8 @@ class EvidenceService:
 
     def _proof(self, name: Multihash) -> bytes | None:
         with self._home.database.read() as connection:
-            return Proofs(connection).body(name)
+            found = kinds.find(connection, name)
+        return found[1] if found is not None and found[0] == kinds.PROOF else None
 
 
 def _named(text: str) -> Multihash:

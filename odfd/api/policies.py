@@ -96,7 +96,7 @@ class PolicyService:
             payload = statement.encode(said)
             sid, topic = envelope.sid(payload), journal_topics.policy(network.name)
             sealed = self._home.keys.sign(key, topic, (said.version,), str(sid), payload)
-            signed = envelope.unseal(sealed, statement.limit_of(said))
+            signed = envelope.unseal(sealed, said.MAX_ENVELOPE)
             kept.keep(said, signed, "signed", "", now)
         return _view(AcceptedPolicy(said, signed.sid), "in force", ()), signed
 

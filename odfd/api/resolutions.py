@@ -218,7 +218,7 @@ class ResolutionService:
         ledger, resolutions = Ledger(connection), Resolutions(connection)
         rests: Iterable[Multihash] = sorted(
             {
-                *(sid for _, sid in ledger.live([dataset])),
+                *ledger.live(dataset),
                 *(proof.id for proof in Proofs(connection).of(dataset)),
             }
         )

@@ -29,7 +29,8 @@ from odfd.datasets.references import references_hold, remake_references
 from odfd.mirrors.holders import Holders
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.live_set import restore_live
-from odfd.trust.ledger.log import CHAINS, LIVE, REMADE, Checked, Ledger
+from odfd.trust.ledger.log import Checked, Ledger
+from odfd.trust.ledger.tables import CHAINS, LIVE, REMADE
 from odfd.verify.report import Level
 from odfd.verify.verify import VerificationRequest, verify_chain
 from p2p.ports import PeerId, Replication

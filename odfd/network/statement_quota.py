@@ -13,9 +13,9 @@ from typing import Final
 
 from chain.ids import DatasetId, KeyDid
 from chain.instant import SECOND, Instant
-from chain.statements.statement import ATTESTATION, AnyPredicate, Attestation, Observation, PolicyStatement
+from chain.statements.statement import AnyPredicate, PolicyStatement
+from odfd.network.statement_kinds import KINDS
 from odfd.trust.ledger.log import Ledger
-from odfd.trust.ledger.observations import Observations
 from odfd.trust.policy.witness_quorum import Witnesses
 from p2p.peers.budget import Budget, Rate
 from p2p.ports import PeerId
@@ -24,9 +24,6 @@ NEW_DATASETS: Final = Rate(per_second=100 / 3600, burst=100.0)
 """Datasets never heard of that one peer may bring."""
 MAX_NOT_HELD: Final = 10_000
 """Datasets without a block here of which statements are kept; those heard of least lately make room."""
-MAX_LISTED: Final = 64
-MAX_UNLISTED: Final = 16
-"""Validators of one dataset."""
 
 
 class StatementQuota:
@@ -60,17 +57,7 @@ class StatementQuota:
         ledger = Ledger(connection)
         if not ledger.speaks_of(said.dataset) and not self._is_ours(connection, said.dataset):
             return self._new.spend(sender, now / SECOND)
-        if isinstance(said, Observation):
-            listed = self._is_listed(said.observer)
-            return Observations(connection).has_room(said, listed=listed, most=MAX_LISTED if listed else MAX_UNLISTED)
-        if not isinstance(said, Attestation):
-            return True
-        heard = ledger.signers(said.dataset, ATTESTATION)
-        if said.validator in heard:
-            return True
-        listed = self._is_listed(said.validator)
-        alike = sum(self._is_listed(key) is listed for key in heard)
-        return alike < (MAX_LISTED if listed else MAX_UNLISTED)
+        return KINDS[said.KIND].has_room(connection, said, self._is_listed)
 
     def _is_ours(self, connection: sqlite3.Connection, dataset: DatasetId) -> bool:
         return Ledger(connection).chain(dataset).frontier.size > 0 or self._is_wished(connection, dataset)

@@ -25,40 +25,26 @@ from chain.statements.cosignature import Cosignature
 from chain.statements.envelope import Signed
 from chain.statements.proof import AUTHORITY_FORK, MAX_PROOF, Proof
 from chain.statements.statement import (
-    ATTESTATION,
-    AUTHORITY,
-    HEAD,
-    OBSERVATION,
-    POLICY,
     AnyPredicate,
     Authority,
-    PolicyStatement,
 )
 from chain.store.base import ChainStore
 from chain.store.database import Database
 from odfd.datasets.visibility import PublicOf
 from odfd.network.early_statements import EarlyStatements
+from odfd.network.statement_kinds import KINDS
 from odfd.network.statement_quota import StatementQuota
 from odfd.trust.admission.rules import EARLY_LIMIT, AdmissionOutcome
 from odfd.trust.admission.statement_processor import Processed, StatementProcessor
 from odfd.trust.judgement import authority_fork_choice
+from odfd.trust.ledger import kinds
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.cosignatures import Cosignatures
-from odfd.trust.ledger.log import Ledger, subject_of
-from odfd.trust.ledger.observations import Observations
-from odfd.trust.ledger.proofs import Proofs
-from odfd.trust.policy.network_policies import NetworkPolicies
+from odfd.trust.ledger.log import Ledger
 from p2p.ports import Judgement, PeerId, StatementRef, Topic
 
 SEEN: Final = 65_536
 """Envelopes remembered by their hash, so that a repeated one costs one lookup."""
-TOPIC_OF: Final = {
-    HEAD: Topic.HEADS,
-    AUTHORITY: Topic.HEADS,
-    ATTESTATION: Topic.ATTEST,
-    OBSERVATION: Topic.ATTEST,
-    POLICY: Topic.HEADS,
-}
 _COSIGNATURE: Final = b'{"line":'
 """How the canonical form of a cosignature begins, and no envelope does."""
 _NOT_YET: Final = frozenset({AdmissionOutcome.EARLY, AdmissionOutcome.UNKNOWN_AUTHORITY})
@@ -138,14 +124,7 @@ class LedgerStatementStore:
 
     def refs(self, datasets: Sequence[DatasetId] | None = None) -> Sequence[StatementRef]:
         with self._database.read() as connection:
-            found = [
-                *Ledger(connection).live(datasets),
-                *Authorities(connection).refs(),
-                *Proofs(connection).refs(),
-                *Cosignatures(connection).refs(),
-                *Observations(connection).refs(),
-            ]
-            rules = NetworkPolicies(connection).refs()
+            found, rules = kinds.refs(connection, of_dataset=True), kinds.refs(connection, of_dataset=False)
         wanted = None if datasets is None else set(datasets)
         public = self._public_of({dataset for dataset, _ in found if wanted is None or dataset in wanted})
         said = [StatementRef(sid, dataset) for dataset, sid in found if dataset in public]
@@ -153,28 +132,12 @@ class LedgerStatementStore:
 
     def envelope(self, sid: Multihash) -> tuple[Topic, bytes] | None:
         with self._database.read() as connection:
-            dataset = subject_of(connection, sid)
-        return self._envelope(sid) if dataset is None or self._public_of([dataset]) else None
-
-    def _envelope(self, sid: Multihash) -> tuple[Topic, bytes] | None:
+            dataset = kinds.subject_of(connection, sid)
+        if dataset is not None and not self._public_of([dataset]):
+            return None
         with self._database.read() as connection:
-            found = Ledger(connection).envelope(sid)
-            if found is not None:
-                return TOPIC_OF[found[0]], found[1]
-            authority = Authorities(connection).envelope(sid)
-            if authority is not None:
-                return Topic.HEADS, authority
-            cosigned = Cosignatures(connection).body(sid)
-            if cosigned is not None:
-                return Topic.HEADS, cosigned
-            observed = Observations(connection).envelope(sid)
-            if observed is not None:
-                return Topic.ATTEST, observed
-            rules = NetworkPolicies(connection).envelope(sid)
-            if rules is not None:
-                return Topic.HEADS, rules
-            proof = Proofs(connection).body(sid)
-        return None if proof is None else (Topic.PROOFS, proof)
+            found = kinds.find(connection, sid)
+        return None if found is None else (KINDS[found[0]].topic, found[1])
 
     def keep(self, proof: Proof) -> bool:
         """Keep a proof that was made here, and tell of it; whether it was new."""
@@ -191,7 +154,7 @@ class LedgerStatementStore:
             said = statement.decode_any(signed.payload)
         except Invalid:
             return Judgement.REJECT, True
-        if TOPIC_OF[statement.kind_of(said)] is not topic:
+        if KINDS[said.KIND].topic is not topic:
             return Judgement.REJECT, True
         heard = self._hear(said, signed, sender)
         if heard is None:
@@ -215,7 +178,7 @@ class LedgerStatementStore:
             heard = StatementProcessor(connection, self._leaves, sender, now).hear(said, signed)
             if isinstance(said, Authority) and heard.outcome.changes:
                 authority_fork_choice.settle(connection, said.dataset, self._room.witnesses(), now)
-            if heard.outcome.changes and not isinstance(said, PolicyStatement):
+            if heard.outcome.changes and said.KIND in kinds.OF_DATASET:
                 self._room.took(connection, said.dataset)
         if heard.proof is not None:
             self._on_proof(heard.proof, True)

@@ -1,4 +1,4 @@
-"""Makes the parts of a node, connects them, and routes each new statement to the parts that it concerns.
+"""Makes the parts of a node and connects them.
 
 It is the only module that imports every package. It makes parts and passes them on; it has no logic of theirs.
 """
@@ -9,16 +9,13 @@ import os
 import sqlite3
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Final
 
 import trio
 
 from chain.ids import DatasetId
 from chain.multihash import Multihash
-from chain.statements.cosignature import Cosignature
 from chain.statements.envelope import Signed
-from chain.statements.proof import AUTHORITY_FORK, FORK, Proof
-from chain.statements.statement import Authority, HeadStatement, Observation, PolicyStatement
+from chain.statements.statement import PolicyStatement
 from config.model import Settings
 from engines.provision.warm import EnginePool
 from odfd.api.import_export import ImportExport
@@ -26,7 +23,6 @@ from odfd.api.quarantine import Quarantines
 from odfd.api.resolutions import PendingDecisions
 from odfd.api.site_library import open_site
 from odfd.api.transform_check import TransformCheck
-from odfd.api.trust import proof_view
 from odfd.api.views import DatasetViews
 from odfd.api.visibility import is_elsewhere, settle_visibility
 from odfd.control.assembly import Context
@@ -47,12 +43,13 @@ from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.mirrors.sync import MirrorSync
 from odfd.network.evidence import EvidenceFetcher
 from odfd.network.evidence_provider import EvidenceProvider
-from odfd.network.forks import Contradiction, ForkFinder
+from odfd.network.forks import ForkFinder
 from odfd.network.library import ServingLibrary, ServingTerms
 from odfd.network.membership import Membership
 from odfd.network.outbox import Outbox
 from odfd.network.statement_quota import StatementQuota
-from odfd.network.statement_store import LedgerStatementStore, NewStatement, Subscribers
+from odfd.network.statement_store import LedgerStatementStore, Subscribers
+from odfd.node.statement_events import StatementEvents
 from odfd.node.validation_parts import observer_of, rechecking_of, validator_of
 from odfd.node.witness_parts import desk_of, submissions_of, witnessing_of
 from odfd.resources.store import Resources
@@ -71,7 +68,6 @@ from odfd.state.directory import PARTIAL, PARTIAL_EVIDENCE, SEGMENTS, STAGING, S
 from odfd.state.effective_policy import EffectivePolicy
 from odfd.state.remotes import Remotes
 from odfd.transform.driver import TransformDependencies as TransformDependencies
-from odfd.trust.admission.rules import AdmissionOutcome
 from odfd.trust.evidence.bundle_store import BundleStore
 from odfd.trust.judgement.suspension_review import SuspensionReview
 from odfd.trust.judgement.trust_evaluator import TrustEvaluator
@@ -129,7 +125,9 @@ class NodeParts:
         self.engine = engine or NodeEngine(
             spark_options(settings, home), engine_environ(settings, os.environ), context.logger
         )
-        hearers = Subscribers(self._heard, self._proven, self.witnessed)
+        told = StatementEvents(self)
+        self.witnessed = told.witnessed
+        hearers = Subscribers(told.heard, told.proven, told.witnessed)
         public_of = self.visibility.public_of
         self.board = LedgerStatementStore(
             home.database, home.chains, context.clock.now, public_of, hearers, self._room()
@@ -246,6 +244,11 @@ class NodeParts:
         self._token = trio.lowlevel.current_trio_token()
         await self.membership.run(life)
 
+    def in_loop(self, call: Callable[..., object], *args: object) -> None:
+        """From any thread: call in the event loop. Before the node runs there is nobody to tell."""
+        if self._token is not None:
+            self._token.run_sync_soon(call, *args)
+
     def _policy(self) -> Policy:
         with self.home.database.read() as connection:
             return self.effective_policy.policy(connection)
@@ -316,44 +319,14 @@ class NodeParts:
     def signed(self, dataset: DatasetId, signed: Signed) -> None:
         self.library.moved(dataset)
         self.outbox.put(Topic.HEADS, dataset, signed.envelope)
-        if self._token is not None:
-            for part in (self.publications, self.submissions):
-                self._token.run_sync_soon(part.rounds.touch, dataset)
-
-    def witnessed(self, made: Cosignature) -> None:
-        """From a worker thread: a witness that counts signed; a mirror may have waited for it."""
-        tree, who = made.checkpoint, self.policy.witnesses.groups.get(made.witness, made.witness.short)
-        if self._token is not None:
-            name = self.name_of(tree.dataset)
-            emit = partial(self.context.events.emit, "cosignature.heard", name, f"{who}: {tree.size}", size=tree.size)
-            self._token.run_sync_soon(emit)
-            self._token.run_sync_soon(self.scheduler.poke, tree.dataset)
+        for part in (self.publications, self.submissions):
+            self.in_loop(part.rounds.touch, dataset)
 
     def leaves(self, dataset: DatasetId, start: int, stop: int) -> list[bytes]:
         return [Multihash.sha3_256(raw).digest for raw in self.home.chains.chain(dataset).raw_blocks(start, stop)]
 
     def _attested(self, dataset: DatasetId, signed: Signed) -> None:
         self.outbox.put(Topic.ATTEST, dataset, signed.envelope)
-
-    def _heard(self, news: NewStatement) -> None:
-        """From a worker thread: act in the event loop."""
-        if self._token is not None:
-            dataset = news.predicate.dataset
-            self._token.run_sync_soon(self._act_on, news, self.name_of(dataset))
-            # Nobody else is to know more of a dataset of ours: another writer may, and so does whoever has its key.
-            if isinstance(news.predicate, HeadStatement) and self.home.keys.has_dataset_key(dataset):
-                self._token.run_sync_soon(self.forks.doubt, dataset, news.sender)
-
-    def _proven(self, proof: Proof, made_here: bool) -> None:
-        """From a worker thread. What was made here nobody else has: it is gossiped once; others' goes on by itself."""
-        if made_here:
-            self.outbox.put(Topic.PROOFS, proof.dataset, proof.raw)
-        if self._token is not None:
-            view = proof_view(self.name_of(proof.dataset), proof)
-            kind = _EVENT_OF.get(proof.kind, "validator.suspended")
-            self._token.run_sync_soon(partial(self.context.events.emit, kind, view.dataset, view.message, id=view.id))
-            if any(self.policy.group_of(key) is not None for key in proof.accused):
-                self._token.run_sync_soon(self.reviewing.rounds.touch_all)
 
     def _found_damaged(self, dataset: DatasetId, spot: Spot) -> None:
         """From a worker thread. A mirror fetches spoilt objects anew by itself."""
@@ -364,36 +337,7 @@ class NodeParts:
             self.context.events.emit("damage.found", name, f"block #{spot.sequence}: {spot.message}", rule=spot.rule)
             self.scheduler.poke(dataset)
 
-        if self._token is not None:
-            self._token.run_sync_soon(tell)
-
-    def _act_on(self, news: NewStatement, name: str) -> None:
-        said = news.predicate
-        if isinstance(said, HeadStatement):
-            if news.outcome is AdmissionOutcome.FORK:
-                self.context.events.emit("head.refused", name, "it contradicts what the same key signed before")
-                if news.proof is None:
-                    self.forks.put(Contradiction(said, news.envelope, news.sender))
-                return
-            self.context.events.emit("head.heard", name, f"{said.size} blocks", size=said.size)
-            if said.dataset in self.policy.attended:
-                self.witnessing.rounds.touch(said.dataset)
-        elif isinstance(said, Authority):
-            self.context.events.emit("authority.heard", name, f"version {said.version}", version=said.version)
-            self.witnessing.rounds.touch(said.dataset)
-        elif isinstance(said, PolicyStatement):
-            self.context.events.emit("policy.heard", said.network, f"version {said.version}", version=said.version)
-            self.policy_changed()
-        elif isinstance(said, Observation):
-            text = f"{news.signer.short}: #{said.sequence_number} {said.result}"
-            self.context.events.emit("observation.heard", name, text, block=said.sequence_number, result=said.result)
-        else:
-            wrong = [each.sequence_number for each in said.mismatch]
-            verdict = f"mismatch at #{wrong[0]}" if wrong else f"{said.size} blocks"
-            self.context.events.emit("attestation.heard", name, f"{news.signer.short}: {verdict}")
-        self.scheduler.poke(said.dataset)
-        for part in (self.validator, self.reviewing, self.rechecking):
-            part.rounds.touch(said.dataset)
+        self.in_loop(tell)
 
     def _met_someone(self) -> None:
         self.scheduler.poke_all()
@@ -410,10 +354,9 @@ class NodeParts:
     def shown_otherwise(self, dataset: DatasetId) -> None:
         """It was published or made private, came or went: what others are told of this node changes at once."""
         self.library.moved(dataset)
-        if self._token is not None:
-            self._token.run_sync_soon(self.membership.look_again)
-            for part in (self.publications, self.submissions):
-                self._token.run_sync_soon(part.rounds.touch, dataset)
+        self.in_loop(self.membership.look_again)
+        for part in (self.publications, self.submissions):
+            self.in_loop(part.rounds.touch, dataset)
 
     def _may_sign_again(self) -> None:
         self.heads.rounds.poke()
@@ -465,6 +408,3 @@ class NodeParts:
     def _untrue(self, bundles: Collection[Multihash]) -> frozenset[Multihash]:
         with self.home.database.read() as connection:
             return Rechecks(connection).untrue(bundles)
-
-
-_EVENT_OF: Final = {FORK: "dataset.forked", AUTHORITY_FORK: "authority.forked"}

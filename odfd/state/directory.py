@@ -29,7 +29,7 @@ from odfd.resources.store import Resources
 from odfd.runtime.keyed_lock import KeyedLocks
 from odfd.state.crash_recovery import OBJECTS, CrashRecovery, look_back
 from odfd.trust.keys.keystore import KeyStore
-from odfd.trust.ledger import log
+from odfd.trust.ledger import kinds, log
 from odfd.verify import damage, memory
 
 DATABASE: Final = "odfd.sqlite"
@@ -52,16 +52,14 @@ _OF_ONE: Final = {
             "damage",
             "held_extents",
             "row_counts",
-            "trust_authorities",
             "trust_chains",
             "trust_ledger",
-            "trust_live",
-            "trust_observed",
             "trust_replays",
             "trust_runs",
             "trust_subtrees",
             "trust_wanted",
             "verified",
+            *kinds.SAID,
         ),
         "dataset",
     ),

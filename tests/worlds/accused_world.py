@@ -68,7 +68,7 @@ def signed_head(key: SigningKey, size: int, root: bytes, head: Any, now: Any = N
         expires_at=statement.when(now + 7 * 86400 * instant.SECOND),
         head=head,
     )
-    return said, envelope.unseal(envelope.seal(statement.encode(said), key), statement.limit_of(said))
+    return said, envelope.unseal(envelope.seal(statement.encode(said), key), said.MAX_ENVELOPE)
 
 
 class Accused:

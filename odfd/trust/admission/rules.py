@@ -24,10 +24,9 @@ from chain.statements.statement import (
     Attestation,
     Authority,
     HeadStatement,
-    Observation,
     PolicyStatement,
+    Word,
     encode,
-    limit_of,
 )
 from odfd.trust.admission.epoch_switch import RootAt, begins_at, turn_to
 from odfd.trust.policy.policy_merge import check_rules
@@ -112,7 +111,7 @@ def admit_head(
     ``forked_at`` is where this epoch is proven to be forked: no head of it is followed any more. Without ``context``
     only version 0 of the authority is known.
     """
-    if len(signed.envelope) > limit_of(head):
+    if len(signed.envelope) > head.MAX_ENVELOPE:
         return Admitted(AdmissionOutcome.REJECTED, "larger than a head may be")
     if head.issued > now + EARLY_LIMIT:
         return Admitted(AdmissionOutcome.EARLY, f"issued at {head.issued_at}, ahead of this clock")
@@ -215,7 +214,7 @@ def admit_authority(
     of the first block, where it is here: no authority is grafted onto another chain of the same key.
     """
     newest = walk[-1]
-    if len(signed.envelope) > limit_of(said):
+    if len(signed.envelope) > said.MAX_ENVELOPE:
         return Admitted(AdmissionOutcome.REJECTED, "larger than an authority may be"), newest
     if said.issued > now + EARLY_LIMIT:
         return Admitted(AdmissionOutcome.EARLY, f"issued at {said.issued_at}, ahead of this clock"), newest
@@ -241,7 +240,7 @@ def admit_authority(
 
 def admit_attestation(said: Attestation, signed: Signed, newest: Attestation | None, now: Instant) -> Admitted:
     """``newest`` is the last attestation of this validator on this dataset; one of a later epoch takes its place."""
-    if len(signed.envelope) > limit_of(said):
+    if len(signed.envelope) > said.MAX_ENVELOPE:
         return Admitted(AdmissionOutcome.REJECTED, "larger than an attestation may be")
     if instant.parse(said.finished_at) > now + EARLY_LIMIT:
         return Admitted(AdmissionOutcome.EARLY, f"finished at {said.finished_at}, ahead of this clock")
@@ -263,30 +262,20 @@ def admit_attestation(said: Attestation, signed: Signed, newest: Attestation | N
     return Admitted(AdmissionOutcome.NEW)
 
 
-def admit_observation(said: Observation, signed: Signed, now: Instant, *, is_news: bool) -> Admitted:
-    """``is_news``: it is later than what is kept of this observer and block."""
-    if len(signed.envelope) > limit_of(said):
-        return Admitted(AdmissionOutcome.REJECTED, "larger than an observation may be")
-    if said.seen > now + EARLY_LIMIT:
-        return Admitted(AdmissionOutcome.EARLY, f"made at {said.at}, ahead of this clock")
-    if said.observer not in signed.signers:
-        return Admitted(AdmissionOutcome.REJECTED, "not signed by its observer")
-    return Admitted(AdmissionOutcome.NEW if is_news else AdmissionOutcome.OLDER)
+def admit_word(said: Word, signed: Signed, now: Instant, *, is_news: bool) -> Admitted:
+    """What contradicts nothing. ``is_news``: it says more than what is kept of its author, and no person went further.
 
-
-def admit_policy(said: PolicyStatement, signed: Signed, now: Instant, *, is_news: bool) -> Admitted:
-    """``is_news``: it is not known, and no person accepted a later version.
-
-    Two statements of one version are both kept: what either tightens holds, and only a person loosens.
+    Of two policies of one version both are kept: what either tightens holds, and only a person loosens.
     """
-    if len(signed.envelope) > limit_of(said):
-        return Admitted(AdmissionOutcome.REJECTED, "larger than a policy may be")
+    if len(signed.envelope) > said.MAX_ENVELOPE:
+        return Admitted(AdmissionOutcome.REJECTED, "larger than its kind may be")
     if said.issued > now + EARLY_LIMIT:
-        return Admitted(AdmissionOutcome.EARLY, f"issued at {said.issued_at}, ahead of this clock")
-    if said.key not in signed.signers:
-        return Admitted(AdmissionOutcome.REJECTED, "not signed by the network's key")
+        return Admitted(AdmissionOutcome.EARLY, "made at a time that is ahead of this clock")
+    if said.author not in signed.signers:
+        return Admitted(AdmissionOutcome.REJECTED, f"not signed by its author {said.author.short}")
     try:
-        check_rules(said.policy)
+        if isinstance(said, PolicyStatement):
+            check_rules(said.policy)
     except Invalid as fault:
         return Admitted(AdmissionOutcome.REJECTED, str(fault))
     return Admitted(AdmissionOutcome.NEW if is_news else AdmissionOutcome.OLDER)

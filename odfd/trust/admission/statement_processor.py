@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -23,12 +23,15 @@ from chain.statements.envelope import Signed
 from chain.statements.proof import Proof
 from chain.statements.statement import (
     ATTESTATION,
+    AUTHORITY,
+    HEAD,
+    OBSERVATION,
+    POLICY,
     AnyPredicate,
     Attestation,
     Authority,
     HeadStatement,
-    Observation,
-    PolicyStatement,
+    Word,
 )
 from chain.statements.tree import Tree
 from odfd.trust.admission.rules import (
@@ -38,8 +41,7 @@ from odfd.trust.admission.rules import (
     admit_attestation,
     admit_authority,
     admit_head,
-    admit_observation,
-    admit_policy,
+    admit_word,
     writer_of,
 )
 from odfd.trust.ledger.authorities import Authorities
@@ -74,19 +76,12 @@ class Processed(msgspec.Struct, frozen=True):
         return self.verdict.outcome
 
 
-Word = TypeVar("Word", Observation, PolicyStatement, contravariant=True)
-
-
-class _Kept(Protocol[Word]):
+class _WordStore(Protocol):
     """Where words of a kind are kept."""
 
-    def is_news(self, said: Word, sid: Multihash) -> bool: ...
+    def is_news(self, said: Any, sid: Multihash) -> bool: ...
 
-    def keep(self, said: Word, signed: Signed, outcome: str, peer: str, now: Instant) -> None: ...
-
-
-class _Admit(Protocol[Word]):
-    def __call__(self, said: Word, signed: Signed, now: Instant, *, is_news: bool) -> Admitted: ...
+    def keep(self, said: Any, signed: Signed, outcome: str, peer: str, now: Instant) -> None: ...
 
 
 class StatementProcessor:
@@ -103,17 +98,7 @@ class StatementProcessor:
 
     def hear(self, said: AnyPredicate, signed: Signed) -> Processed:
         """Judge and record. What changes nothing is not recorded, so that repeating it costs no space."""
-        if isinstance(said, Authority):
-            return self._hear_authority(said, signed)
-        if isinstance(said, Observation):
-            return self._hear_word(said, signed, said.observer, Observations(self._db), admit_observation)
-        if isinstance(said, PolicyStatement):
-            return self._hear_word(said, signed, said.key, NetworkPolicies(self._db), admit_policy)
-        if self._ledger.settled(signed.sid):
-            return Processed(Admitted(AdmissionOutcome.OLDER, "known"))
-        if isinstance(said, HeadStatement):
-            return self._hear_head(said, signed)
-        return self._hear_attestation(said, signed)
+        return PROCESS[said.KIND](self, said, signed)
 
     def hear_proof(self, proof: Proof) -> bool:
         """Keep a proof; whether it was new."""
@@ -140,6 +125,8 @@ class StatementProcessor:
         return Processed(verdict, min(walk[said.version - 1].roots.intersection(signed.signers)), proof)
 
     def _hear_head(self, said: HeadStatement, signed: Signed) -> Processed:
+        if self._ledger.settled(signed.sid):
+            return _KNOWN
         newest = self._ledger.newest_head(said.dataset)
         context = self._context(said.dataset)
         root_at = partial(self._root_at, said.dataset)
@@ -170,6 +157,8 @@ class StatementProcessor:
             self._ledger.record(signed, signer, CANDIDATE, self._sender, self._now, live=False)
 
     def _hear_attestation(self, said: Attestation, signed: Signed) -> Processed:
+        if self._ledger.settled(signed.sid):
+            return _KNOWN
         before = self._ledger.attestation(said.dataset, said.validator)
         verdict = admit_attestation(said, signed, before, self._now)
         if not verdict.outcome.changes:
@@ -182,13 +171,14 @@ class StatementProcessor:
         self._record(signed, said.validator, verdict.outcome)
         return Processed(verdict, said.validator, proof)
 
-    def _hear_word(self, said: Word, signed: Signed, by: KeyDid, kept: _Kept[Word], admit: _Admit[Word]) -> Processed:
+    def _hear_word(self, said: Word, signed: Signed, store: Callable[[sqlite3.Connection], _WordStore]) -> Processed:
         """What contradicts nothing: kept, by rules of its own, where it is news."""
-        verdict = admit(said, signed, self._now, is_news=kept.is_news(said, signed.sid))
+        kept = store(self._db)
+        verdict = admit_word(said, signed, self._now, is_news=kept.is_news(said, signed.sid))
         if not verdict.outcome.changes:
             return Processed(verdict)
         kept.keep(said, signed, verdict.outcome.value, self._sender, self._now)
-        return Processed(verdict, by)
+        return Processed(verdict, said.author)
 
     def _record(self, signed: Signed, signer: KeyDid, outcome: AdmissionOutcome) -> None:
         live = outcome is not AdmissionOutcome.FORK
@@ -227,3 +217,14 @@ class StatementProcessor:
         """Of the blocks that are here."""
         known = self._ledger.chain(dataset).frontier
         return Subtrees(self._db).tree(dataset, known, partial(self._leaves_of, dataset))
+
+
+_KNOWN: Final = Processed(Admitted(AdmissionOutcome.OLDER, "known"))
+PROCESS: Final[dict[str, Callable[[StatementProcessor, Any, Signed], Processed]]] = {
+    HEAD: StatementProcessor._hear_head,
+    AUTHORITY: StatementProcessor._hear_authority,
+    ATTESTATION: StatementProcessor._hear_attestation,
+    OBSERVATION: partial(StatementProcessor._hear_word, store=Observations),
+    POLICY: partial(StatementProcessor._hear_word, store=NetworkPolicies),
+}
+"""How a statement is admitted and where it is kept, by its kind."""

@@ -77,7 +77,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
 
     def accused(self) -> tuple[HeadStatement, Signed]:
         """The head from which all hangs. Raises Invalid when no writer of its dataset signed it."""
-        signed = envelope.unseal(canonical.encode(self.head), statement.MAX_ENVELOPE[statement.HEAD])
+        signed = envelope.unseal(canonical.encode(self.head), HeadStatement.MAX_ENVELOPE)
         head = statement.decode(signed.payload)
         if not isinstance(head, HeadStatement):
             raise Invalid("the bundle accuses something that is not a head", rule="bundle-head")
@@ -94,7 +94,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
 
 
 def _version(sealed: dict[str, Any]) -> tuple[Authority, Signed]:
-    signed = envelope.unseal(canonical.encode(sealed), statement.MAX_ENVELOPE[statement.AUTHORITY])
+    signed = envelope.unseal(canonical.encode(sealed), Authority.MAX_ENVELOPE)
     said = statement.decode_any(signed.payload)
     if not isinstance(said, Authority):
         raise Invalid("something else stands among the versions of the authority", rule="bundle-authority")

@@ -6,11 +6,14 @@ no topic: of two on one block the later one holds, and two accuse nobody. Spec: 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, Final
+
 from chain.ids import DatasetId, KeyDid
 from chain.multihash import Multihash
 from chain.statements.checkpoint import TreeCheckpoint
 from chain.statements.cosignature import Cosignature
-from chain.statements.statement import AnyPredicate, Attestation, Authority, HeadStatement, PolicyStatement
+from chain.statements.statement import ATTESTATION, AUTHORITY, HEAD, POLICY, AnyPredicate, HeadStatement
 from odfd.trust.keys.journal import JournalEntry
 
 
@@ -36,17 +39,22 @@ def policy(network: str) -> str:
 
 def entry_of(key: KeyDid, said: AnyPredicate, sid: Multihash) -> tuple[str, JournalEntry] | None:
     """What the journal of ``key`` says of a statement; ``None`` for one that is not journalled."""
-    match said:
-        case HeadStatement():
-            return head(key, said.dataset), JournalEntry((said.epoch, said.size), said.root_hash.hex())
-        case Authority():
-            return authority(key, said.dataset), JournalEntry((said.version,), str(sid))
-        case Attestation():
-            return attestation(said.dataset, said.epoch), JournalEntry((said.serial,), str(sid))
-        case PolicyStatement():
-            return policy(said.network), JournalEntry((said.version,), str(sid))
-        case _:
-            return None
+    make = _ENTRIES.get(said.KIND)
+    return None if make is None else make(key, said, sid)
+
+
+def _head_entry(key: KeyDid, said: HeadStatement, _sid: Multihash) -> tuple[str, JournalEntry]:
+    return head(key, said.dataset), JournalEntry((said.epoch, said.size), said.root_hash.hex())
+
+
+_ENTRIES: Final[dict[str, Callable[[KeyDid, Any, Multihash], tuple[str, JournalEntry]]]] = {
+    HEAD: _head_entry,
+    AUTHORITY: lambda key, said, sid: (authority(key, said.dataset), JournalEntry((said.version,), str(sid))),
+    ATTESTATION: lambda _, said, sid: (attestation(said.dataset, said.epoch), JournalEntry((said.serial,), str(sid))),
+    POLICY: lambda _, said, sid: (policy(said.network), JournalEntry((said.version,), str(sid))),
+}
+"""By kind, of those that a key may not contradict."""
+JOURNALLED: Final = frozenset(_ENTRIES)
 
 
 def cosigned(made: Cosignature) -> tuple[str, JournalEntry]:

@@ -11,12 +11,11 @@ import sqlite3
 from typing import Final
 
 from chain.ids import DatasetId, KeyDid
-from chain.multihash import Multihash
 from chain.statements import authority, statement
 from chain.statements.authority import Rights
 from chain.statements.envelope import Signed
 from chain.statements.statement import Authority
-from odfd.trust.ledger.log import AUTHORITIES
+from odfd.trust.ledger.tables import AUTHORITIES
 
 _KEY_SIZE: Final = 34
 
@@ -62,17 +61,6 @@ class Authorities:
             "DELETE FROM trust_authorities WHERE dataset = ? AND version >= ?", (said.dataset, said.version)
         )
         self.keep(said, signed)
-
-    def known(self, sid: Multihash) -> bool:
-        return self.envelope(sid) is not None
-
-    def refs(self) -> list[tuple[DatasetId, Multihash]]:
-        rows = self._db.execute("SELECT dataset, sid FROM trust_authorities")
-        return [(DatasetId(dataset), Multihash(sid)) for dataset, sid in rows]
-
-    def envelope(self, sid: Multihash) -> bytes | None:
-        row = AUTHORITIES.one(self._db, "sid = ?", (sid,))
-        return None if row is None else bytes(row[5])
 
 
 def _keys(joined: bytes) -> tuple[KeyDid, ...]:

@@ -6,10 +6,9 @@ import sqlite3
 from typing import Final
 
 from chain.ids import DatasetId
-from chain.multihash import Multihash
 from chain.statements import cosignature
 from chain.statements.cosignature import Cosignature
-from odfd.trust.ledger.log import COSIGNATURES
+from odfd.trust.ledger.tables import COSIGNATURES
 
 MAX_WITNESSES: Final = 64
 """Of one dataset; those that count here find room beyond it."""
@@ -34,11 +33,3 @@ class Cosignatures:
 
     def of(self, dataset: DatasetId) -> list[Cosignature]:
         return [cosignature.decode(row[6]) for row in COSIGNATURES.rows(self._db, "dataset = ?", (dataset,))]
-
-    def refs(self) -> list[tuple[DatasetId, Multihash]]:
-        rows = self._db.execute("SELECT dataset, id FROM trust_cosignatures")
-        return [(DatasetId(dataset), Multihash(name)) for dataset, name in rows]
-
-    def body(self, name: Multihash) -> bytes | None:
-        row = COSIGNATURES.one(self._db, "id = ?", (name,))
-        return None if row is None else bytes(row[6])

@@ -15,18 +15,18 @@ import msgspec
 from chain.ids import KeyDid
 from chain.statements import canonical, cosignature, envelope, statement
 from chain.statements.proof import DOUBLE_COSIGN
-from chain.statements.statement import ATTESTATION, AUTHORITY, HEAD, POLICY
+from chain.statements.statement import AUTHORITY
 from odfd.trust.keys import journal_topics
 from odfd.trust.keys.journal import JournalEntry
 from odfd.trust.ledger import hash_links
-from odfd.trust.ledger.log import COSIGNATURES
+from odfd.trust.ledger.kinds import PROOF
+from odfd.trust.ledger.tables import COSIGNATURES
 
 ENOUGH: Final = 3
 """Peers that told what they know, after which a journal is begun anew."""
 PATIENCE: Final = 60.0
 """Seconds after which fewer will do, as long as it is one."""
-_PROOF: Final = "proof"
-_KINDS: Final = (HEAD, AUTHORITY, ATTESTATION, POLICY, _PROOF)
+_KINDS: Final = (*journal_topics.JOURNALLED, PROOF)
 
 
 class _Pair(msgspec.Struct):
@@ -60,7 +60,7 @@ def _heard(connection: sqlite3.Connection, keys: Collection[KeyDid]) -> Iterator
             yield key, journal_topics.cosigned(cosignature.decode(row[6]))
     kinds = ",".join("?" * len(_KINDS))
     for entry in hash_links.whole(hash_links.entries(connection, f"type IN ({kinds})", _KINDS)):
-        if entry.type == _PROOF:
+        if entry.type == PROOF:
             yield from _accused(entry.body)
         elif entry.type == AUTHORITY or entry.signer in keys:
             yield from _said(entry.body)

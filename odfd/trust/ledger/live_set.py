@@ -21,7 +21,8 @@ from chain.statements.statement import ATTESTATION, AUTHORITY, HEAD, Authority
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.authority_replacement import hold_instead
 from odfd.trust.ledger.hash_links import LinkedEntry, entries, whole
-from odfd.trust.ledger.log import LIVE, STEPS, Ledger
+from odfd.trust.ledger.log import STEPS, Ledger
+from odfd.trust.ledger.tables import LIVE
 
 Live: TypeAlias = dict[tuple[str, KeyDid], Signed]
 """By type and signer."""
@@ -51,7 +52,7 @@ def restore_live(connection: sqlite3.Connection) -> int:
     count = 0
     for (held,) in connection.execute("SELECT dataset FROM trust_chains").fetchall():
         dataset = DatasetId(held)
-        known = {sid for _, sid in Ledger(connection).live([dataset])}
+        known = set(Ledger(connection).live(dataset))
         for (kind, signer), signed in live_of(connection, dataset).items():
             if signed.sid not in known:
                 LIVE.put(connection, dataset, kind, signer, signed.sid, signed.envelope, signed.payload)
@@ -77,13 +78,14 @@ class _Again:
             self._take_decision(entry)
 
     def _take_word(self, entry: LinkedEntry) -> None:
-        dataset, signed = DatasetId(entry.dataset), envelope.unseal(entry.body, statement.MAX_ENVELOPE[entry.type])
+        dataset, most = DatasetId(entry.dataset), statement.KINDS[entry.type].MAX_ENVELOPE
+        signed = envelope.unseal(entry.body, most)
         if entry.outcome == "followed":
             self._ledger.follow(dataset, signed, Instant(entry.at))
         LIVE.put(self._db, dataset, entry.type, entry.signer, signed.sid, signed.envelope, signed.payload)
 
     def _take_authority(self, entry: LinkedEntry) -> None:
-        signed = envelope.unseal(entry.body, statement.MAX_ENVELOPE[AUTHORITY])
+        signed = envelope.unseal(entry.body, Authority.MAX_ENVELOPE)
         said = statement.decode_any(signed.payload)
         assert isinstance(said, Authority)
         if entry.outcome in _NEVER_LIVE:

@@ -30,41 +30,18 @@ from chain.statements.statement import (
     HeadStatement,
 )
 from chain.statements.tree import Frontier
-from chain.store.seals import Sealed
 from odfd.trust.ledger import hash_links, tables
+from odfd.trust.ledger.kinds import PROOF, SAID
 from odfd.trust.ledger.subtree_roots import Subtrees
+from odfd.trust.ledger.tables import CHAINS, LIVE
 
-_REPAIR: Final = "odfctl pull REF --repair makes it anew"
-_RESTORE: Final = "restore the database from a backup: nothing else tells what it was"
-LIVE: Final = Sealed("trust_live", ("dataset", "type", "signer", "sid", "envelope", "payload"), _REPAIR)
-CHAINS: Final = Sealed("trust_chains", ("dataset", "frontier", "data", "epoch"), _REPAIR)
-REPLAYS: Final = Sealed("trust_replays", ("dataset", "sequence", "block", "checkpoint"), _REPAIR)
-RUNS: Final = Sealed(
-    "trust_runs",
-    (
-        *("dataset", "sequence", "block", "at", "verdict", "reason"),
-        *("runs", "engine", "actual", "evidence", "bundle", "first"),
-    ),
-    _REPAIR,
-)
-AUTHORITIES: Final = Sealed(
-    "trust_authorities", ("dataset", "version", "sid", "signers", "payload", "envelope"), _RESTORE
-)
-WITNESSED: Final = Sealed("trust_witnessed", ("origin", "size", "root", "at", "head"), _RESTORE)
-COSIGNATURES: Final = Sealed(
-    "trust_cosignatures", ("dataset", "origin", "witness", "size", "at", "id", "body"), _REPAIR
-)
-PROOFS: Final = Sealed("trust_proofs", ("dataset", "id", "epoch", "kind", "place", "body"), _RESTORE)
-ACCUSED: Final = Sealed("trust_accused", ("key", "kind", "proof"), _RESTORE)
-_SEALED_LATE: Final = (LIVE, CHAINS, REPLAYS, RUNS, AUTHORITIES, WITNESSED, COSIGNATURES, PROOFS, ACCUSED)
-SEALED: Final = (*_SEALED_LATE, *tables.ALL)
-"""Tables whose rows nothing else vouches for; the log is linked."""
-REMADE: Final = (LIVE, REPLAYS, RUNS, COSIGNATURES, tables.AGAIN, tables.WANTED, tables.OBSERVED, tables.RECHECKED)
-"""Those of which a damaged row may go: it is made or heard anew."""
 _CONCLUDED: Final = (
     *("trust_chains", "trust_runs", "trust_replays", "trust_again", "trust_wanted", "trust_met"),
     *("trust_rechecked", "trust_subtrees"),
 )
+_ANY_SAID: Final = " UNION ".join(f"SELECT dataset FROM {table}" for table in SAID)  # noqa: S608
+_IS_SAID: Final = f"SELECT EXISTS (SELECT 1 FROM ({_ANY_SAID.replace(' UNION ', ' UNION ALL ')}) WHERE dataset = ?)"  # noqa: S608
+_NOT_HELD: Final = f"SELECT dataset FROM ({_ANY_SAID}) WHERE dataset NOT IN (SELECT dataset FROM trust_chains)"  # noqa: S608
 ROOM: Final = "trust"
 STEPS: Final = (
     """
@@ -167,7 +144,7 @@ STEPS: Final = (
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX trust_cosignatures_dataset ON trust_cosignatures (dataset);
     """,
-    "\n".join(each.step for each in _SEALED_LATE),
+    "\n".join(each.step for each in tables.SEALED_LATE),
     *tables.LATER,
 )
 """Tables, as the steps that made them; steps are added at the end and never changed."""
@@ -200,7 +177,7 @@ class Ledger:
 
     def record_proof(self, proof: Proof, peer: str, now: Instant) -> None:
         """Append a proof to the log; ``odfd.trust.ledger.proofs`` keeps it."""
-        self.append((now, proof.dataset, proof.accused[0], "proof", proof.id, proof.raw, peer, proof.kind))
+        self.append((now, proof.dataset, proof.accused[0], PROOF, proof.id, proof.raw, peer, proof.kind))
 
     def record_authority(self, said: Authority, signed: Signed, outcome: str, peer: str, now: Instant) -> None:
         """Append a version of an authority to the log; ``odfd.trust.ledger.authorities`` keeps it."""
@@ -316,11 +293,10 @@ class Ledger:
         for _, _, signer, _, envelope, payload in LIVE.rows(self._db, "dataset = ? AND type = ?", (dataset, kind)):
             yield signer, payload, envelope
 
-    def live(self, datasets: Sequence[DatasetId] | None = None) -> list[tuple[DatasetId, Multihash]]:
-        """Ids of all live statements, of these datasets or of all."""
-        rows = self._db.execute("SELECT dataset, sid FROM trust_live")
-        wanted = None if datasets is None else set(datasets)
-        return [(DatasetId(d), Multihash(s)) for d, s in rows if wanted is None or DatasetId(d) in wanted]
+    def live(self, dataset: DatasetId) -> list[Multihash]:
+        """Ids of the live heads and attestations on a dataset."""
+        rows = self._db.execute("SELECT sid FROM trust_live WHERE dataset = ?", (dataset,))
+        return [Multihash(row[0]) for row in rows]
 
     def datasets(self, kind: str) -> list[DatasetId]:
         """Those of which a live statement of this kind is known, held or not."""
@@ -334,30 +310,16 @@ class Ledger:
 
     def speaks_of(self, dataset: DatasetId) -> bool:
         """Whether any live statement or authority of a dataset is known."""
-        row = self._db.execute(
-            "SELECT EXISTS (SELECT 1 FROM trust_live WHERE dataset = ?1)"
-            " OR EXISTS (SELECT 1 FROM trust_authorities WHERE dataset = ?1)"
-            " OR EXISTS (SELECT 1 FROM trust_observed WHERE dataset = ?1)",
-            (dataset,),
-        ).fetchone()
-        return bool(row[0])
+        return bool(self._db.execute(_IS_SAID, (dataset,)).fetchone()[0])
 
     def not_held(self) -> list[DatasetId]:
         """Datasets that are spoken of and of which no block is here."""
-        rows = self._db.execute(
-            "SELECT dataset FROM (SELECT dataset FROM trust_live UNION SELECT dataset FROM trust_authorities"
-            " UNION SELECT dataset FROM trust_observed) WHERE dataset NOT IN (SELECT dataset FROM trust_chains)"
-        )
-        return [DatasetId(row[0]) for row in rows]
+        return [DatasetId(row[0]) for row in self._db.execute(_NOT_HELD)]
 
     def forget_said(self, dataset: DatasetId) -> None:
         """Drop what is live of a dataset that is not held here, to make room; the log keeps what it has."""
-        for table in ("trust_live", "trust_authorities", "trust_observed"):
+        for table in SAID:
             self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))  # noqa: S608
-
-    def envelope(self, sid: Multihash) -> tuple[str, bytes] | None:
-        row = LIVE.one(self._db, "sid = ?", (sid,))
-        return (row[1], row[4]) if row else None
 
     def chain(self, dataset: DatasetId) -> Checked:
         """What was checked of the blocks that are here."""
@@ -381,17 +343,3 @@ class Ledger:
         """Drop what was concluded of a chain that is no longer here; what others said of it stays in the log."""
         for table in _CONCLUDED:
             self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))  # noqa: S608
-
-
-_SUBJECT: Final = (
-    "SELECT dataset FROM trust_live WHERE sid = ?1 UNION ALL SELECT dataset FROM trust_authorities WHERE sid = ?1"
-    " UNION ALL SELECT dataset FROM trust_cosignatures WHERE id = ?1"
-    " UNION ALL SELECT dataset FROM trust_observed WHERE sid = ?1"
-    " UNION ALL SELECT dataset FROM trust_proofs WHERE id = ?1"
-)
-
-
-def subject_of(connection: sqlite3.Connection, sid: Multihash) -> DatasetId | None:
-    """The dataset that a live statement, a cosignature or a proof speaks of; ``None``: it is none that is here."""
-    row = connection.execute(_SUBJECT, (sid,)).fetchone()
-    return None if row is None else DatasetId(row[0])

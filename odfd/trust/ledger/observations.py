@@ -50,7 +50,7 @@ class Observations:
         row = OBSERVED.one(
             self._db, "dataset = ? AND observer = ? AND block = ?", (said.dataset, said.observer, said.head)
         )
-        return row is None or (said.seen, Multihash(row[6])) > (row[4], sid)
+        return row is None or (said.issued, Multihash(row[6])) > (row[4], sid)
 
     def keep(self, said: Observation, signed: Signed, outcome: str, peer: str, now: Instant) -> None:
         """Keep one that is news, and write it into the log."""
@@ -62,7 +62,7 @@ class Observations:
             said.observer,
             said.head,
             said.sequence_number,
-            said.seen,
+            said.issued,
             said.result,
             signed.sid,
             heard,
@@ -122,11 +122,3 @@ class Observations:
         query = "SELECT MIN(sequence) FROM trust_observed WHERE dataset = ? AND heard > ?"
         row = self._db.execute(query, (dataset, heard)).fetchone()
         return None if row[0] is None else int(row[0])
-
-    def refs(self) -> list[tuple[DatasetId, Multihash]]:
-        rows = self._db.execute("SELECT dataset, sid FROM trust_observed")
-        return [(DatasetId(dataset), Multihash(sid)) for dataset, sid in rows]
-
-    def envelope(self, sid: Multihash) -> bytes | None:
-        row = OBSERVED.one(self._db, "sid = ?", (sid,))
-        return None if row is None else bytes(row[8])

@@ -21,9 +21,8 @@ from chain.statements.proof import DOUBLE_VOTE, FORK, Proof, RightsAt, first_rig
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Tree
 from odfd.trust.ledger.authorities import Authorities
-from odfd.trust.ledger.log import ACCUSED, PROOFS
 from odfd.trust.ledger.resolutions import Resolutions
-from odfd.trust.ledger.tables import PARDONS
+from odfd.trust.ledger.tables import ACCUSED, PARDONS, PROOFS
 
 MAX_VOTES: Final = 80
 """Double votes kept of one dataset's epoch: all its listed validators and some more."""
@@ -101,14 +100,6 @@ class Proofs:
         rows = PROOFS.rows(self._db, "dataset = ? ORDER BY kind DESC, id", (dataset,))
         rights_at = Authorities(self._db).rights_at
         return [proofs.decode(row[5], rights_at) for row in rows]
-
-    def refs(self) -> list[tuple[DatasetId, Multihash]]:
-        rows = self._db.execute("SELECT dataset, id FROM trust_proofs")
-        return [(DatasetId(dataset), Multihash(name)) for dataset, name in rows]
-
-    def body(self, name: Multihash) -> bytes | None:
-        row = PROOFS.one(self._db, "id = ?", (name,))
-        return None if row is None else bytes(row[5])
 
     def _settled(self, dataset: DatasetId, epoch: int) -> int:
         """The last place up to which a person said which history to follow; -1 without one."""

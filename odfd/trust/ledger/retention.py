@@ -22,10 +22,11 @@ from chain import instant
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
-from chain.statements.statement import ATTESTATION, HEAD, OBSERVATION, POLICY
+from chain.statements.statement import ATTESTATION, HEAD
 from chain.store.base import Step, no_step
 from chain.store.database import Database
 from odfd.trust.ledger.hash_links import GAP, cut
+from odfd.trust.ledger.kinds import TABLES
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.signed_heads import newest_within
 
@@ -36,14 +37,14 @@ AFTERLIFE: Final = 365 * _DAY
 ATTESTATIONS: Final = 3
 PAGE: Final = 500
 """Entries looked at, and dropped, in one transaction: others may write in between."""
-_PASSING: Final = frozenset({HEAD, ATTESTATION, OBSERVATION, POLICY})
+_PASSING: Final = frozenset(kind for each in TABLES if each.passes for kind in each.kinds)
 _LASTING: Final = frozenset({"fork", "followed"})
 """Outcomes that tell of more than the word itself: with a head that a person chose, those of all others went."""
 _SID: Final = re.compile(rb"f1620[0-9a-f]{64}")
-_LIVE: Final = ("trust_live", "trust_observed", "trust_rules")
+_LIVE: Final = tuple(each.name for each in TABLES if each.passes)
 _KNOWN: Final = (
-    *("trust_chains", "trust_live", "trust_authorities", "trust_observed", "trust_proofs"),
-    *("trust_cosignatures", "trust_resolved", "trust_met", "trust_wanted"),
+    *("trust_chains", "trust_resolved", "trust_met", "trust_wanted"),
+    *(each.name for each in TABLES if each.of_dataset),
 )
 
 

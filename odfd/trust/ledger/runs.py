@@ -19,8 +19,7 @@ from chain.multihash import Multihash
 from chain.statements import statement
 from chain.statements.statement import Actual
 from chain.store.seals import Row
-from odfd.trust.ledger.log import REPLAYS, RUNS
-from odfd.trust.ledger.tables import AGAIN
+from odfd.trust.ledger.tables import AGAIN, REPLAYS, RUNS
 
 REPRODUCED: Final = "reproduced"
 

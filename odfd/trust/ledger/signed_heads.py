@@ -25,7 +25,7 @@ def signed_heads(connection: sqlite3.Connection, dataset: DatasetId) -> Iterator
         (dataset, HEAD, MAX_HEADS),
     )
     for (body,) in rows:
-        said = statement.decode(envelope.unseal(body, statement.MAX_ENVELOPE[HEAD]).payload)
+        said = statement.decode(envelope.unseal(body, HeadStatement.MAX_ENVELOPE).payload)
         if isinstance(said, HeadStatement):
             yield said, body
 
@@ -38,7 +38,7 @@ def newest_within(connection: sqlite3.Connection, dataset: DatasetId, epoch: int
         (dataset, HEAD, MAX_HEADS),
     )
     for (body,) in rows:
-        signed = envelope.unseal(body, statement.MAX_ENVELOPE[HEAD])
+        signed = envelope.unseal(body, HeadStatement.MAX_ENVELOPE)
         said = statement.decode(signed.payload)
         if isinstance(said, HeadStatement) and said.epoch == epoch and said.size <= size:
             return signed.sid

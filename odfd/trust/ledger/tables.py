@@ -1,4 +1,4 @@
-"""Defines the ledger's tables for decisions, suspensions, waiting times and observations, with their migrations."""
+"""Defines the ledger's sealed tables, and the migrations after its first ones."""
 
 from __future__ import annotations
 
@@ -6,18 +6,39 @@ from typing import Final
 
 from chain.store.seals import Sealed
 
+_REPAIR: Final = "odfctl pull REF --repair makes it anew"
 _RESTORE: Final = "restore the database from a backup: nothing else tells what it was"
+LIVE: Final = Sealed("trust_live", ("dataset", "type", "signer", "sid", "envelope", "payload"), _REPAIR)
+CHAINS: Final = Sealed("trust_chains", ("dataset", "frontier", "data", "epoch"), _REPAIR)
+REPLAYS: Final = Sealed("trust_replays", ("dataset", "sequence", "block", "checkpoint"), _REPAIR)
+RUNS: Final = Sealed(
+    "trust_runs",
+    (
+        *("dataset", "sequence", "block", "at", "verdict", "reason"),
+        *("runs", "engine", "actual", "evidence", "bundle", "first"),
+    ),
+    _REPAIR,
+)
+AUTHORITIES: Final = Sealed(
+    "trust_authorities", ("dataset", "version", "sid", "signers", "payload", "envelope"), _RESTORE
+)
+WITNESSED: Final = Sealed("trust_witnessed", ("origin", "size", "root", "at", "head"), _RESTORE)
+COSIGNATURES: Final = Sealed(
+    "trust_cosignatures", ("dataset", "origin", "witness", "size", "at", "id", "body"), _REPAIR
+)
+PROOFS: Final = Sealed("trust_proofs", ("dataset", "id", "epoch", "kind", "place", "body"), _RESTORE)
+ACCUSED: Final = Sealed("trust_accused", ("key", "kind", "proof"), _RESTORE)
 RESOLVED: Final = Sealed("trust_resolved", ("dataset", "matter", "number", "place", "name", "at"), _RESTORE)
 STRIKES: Final = Sealed("trust_strikes", ("grp", "dataset", "block", "since", "pardoned"), _RESTORE)
 SUSPENDED: Final = Sealed("trust_suspended", ("grp", "at", "reason"), _RESTORE)
 PARDONS: Final = Sealed("trust_pardons", ("key", "dataset", "epoch", "at"), _RESTORE)
-AGAIN: Final = Sealed("trust_again", ("dataset", "sequence", "block", "at"), "odfctl pull REF --repair makes it anew")
-WANTED: Final = Sealed("trust_wanted", ("dataset", "size", "since"), "odfctl pull REF --repair makes it anew")
+AGAIN: Final = Sealed("trust_again", ("dataset", "sequence", "block", "at"), _REPAIR)
+WANTED: Final = Sealed("trust_wanted", ("dataset", "size", "since"), _REPAIR)
 MET: Final = Sealed("trust_met", ("dataset", "rung", "at"), _RESTORE)
 OBSERVED: Final = Sealed(
     "trust_observed",
     ("dataset", "observer", "block", "sequence", "at", "result", "sid", "heard", "envelope"),
-    "odfctl pull REF --repair makes it anew",
+    _REPAIR,
 )
 RULES: Final = Sealed("trust_rules", ("key", "version", "sid", "payload", "envelope"), _RESTORE)
 RECHECKED: Final = Sealed(
@@ -26,9 +47,17 @@ RECHECKED: Final = Sealed(
         *("bundle", "dataset", "sequence", "block", "at", "grp", "result", "reason"),
         *("verdict", "runs", "engine", "actual", "evidence"),
     ),
-    "odfctl pull REF --repair makes it anew",
+    _REPAIR,
 )
-ALL: Final = (RESOLVED, STRIKES, SUSPENDED, PARDONS, AGAIN, WANTED, MET, OBSERVED, RULES, RECHECKED)
+SEALED_LATE: Final = (LIVE, CHAINS, REPLAYS, RUNS, AUTHORITIES, WITNESSED, COSIGNATURES, PROOFS, ACCUSED)
+"""Those that got their seals by a later step."""
+SEALED: Final = (
+    *(*SEALED_LATE, RESOLVED, STRIKES, SUSPENDED, PARDONS, AGAIN),
+    *(WANTED, MET, OBSERVED, RULES, RECHECKED),
+)
+"""Tables whose rows nothing else vouches for; the log is linked."""
+REMADE: Final = tuple(each for each in SEALED if each.hint == _REPAIR and each is not CHAINS)
+"""Those of which a damaged row may go: it is made or heard anew."""
 
 LATER: Final = (
     """

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from chain.errors import NotFound
-from chain.ids import DatasetId, KeyDid
+from chain.ids import KeyDid
 from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements import statement
@@ -99,10 +99,3 @@ class NetworkPolicies:
         settled = self.accepted(key)
         later = [each.said.policy for each in self.later(key)]
         return in_force(own, None if settled is None else settled.said.policy, later)
-
-    def refs(self) -> list[tuple[DatasetId, Multihash]]:
-        return [(DatasetId(key), Multihash(sid)) for key, sid in self._db.execute("SELECT key, sid FROM trust_rules")]
-
-    def envelope(self, sid: Multihash) -> bytes | None:
-        row = RULES.one(self._db, "sid = ?", (sid,))
-        return None if row is None else bytes(row[4])

@@ -15,7 +15,7 @@ from chain.instant import Instant
 from chain.statements import envelope
 from chain.statements.authority import Rights, missing_signatures
 from chain.statements.envelope import Signed
-from chain.statements.statement import AUTHORITY, MAX_ENVELOPE, Authority
+from chain.statements.statement import Authority
 from chain.store.database import Database
 from odfd.trust.admission.rules import AdmissionOutcome, admit_authority
 from odfd.trust.keys import journal_topics
@@ -40,7 +40,7 @@ def sign_version(
             signatures.setdefault(held.did, held.sign(envelope.preauth(payload)))
     if not signatures:
         raise _lacking(1)
-    signed = envelope.unseal(envelope.gather(payload, signatures.items()), MAX_ENVELOPE[AUTHORITY])
+    signed = envelope.unseal(envelope.gather(payload, signatures.items()), Authority.MAX_ENVELOPE)
     if missing := missing_signatures(rights, said, signed.signers):
         raise _lacking(missing)
     return signed

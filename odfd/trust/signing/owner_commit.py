@@ -378,7 +378,7 @@ class OwnerCommitter:
         )
         order, subject = (epoch, frontier.size), frontier.root.hex()
         sealed = self._keys.sign(key, journal_topics.head(key.did, dataset), order, subject, statement.encode(said))
-        signed = envelope.unseal(sealed, statement.limit_of(said))
+        signed = envelope.unseal(sealed, said.MAX_ENVELOPE)
         with self._database.write() as connection:
             Ledger(connection).record(signed, key.did, "signed", "", now, live=True)
         self._announce(dataset, signed)

@@ -103,7 +103,7 @@ class AttestationPublisher:
         said = attest(key.did, subject, tried, self._inputs(dataset), determinism, last, self._post.clock.now())
         payload = statement.encode(said)
         sealed = self._post.keys.sign(key, topic, (said.serial,), str(envelope.sid(payload)), payload)
-        signed = envelope.unseal(sealed, statement.limit_of(said))
+        signed = envelope.unseal(sealed, said.MAX_ENVELOPE)
         with self._post.database.write() as connection:
             Ledger(connection).record(signed, key.did, "signed", "", self._post.clock.now(), live=True)
         return signed

@@ -209,7 +209,7 @@ class Observer:
                 at=statement.when(at),
                 head=block.hash,
             )
-            signed = envelope.unseal(envelope.seal(statement.encode(said), key), statement.limit_of(said))
+            signed = envelope.unseal(envelope.seal(statement.encode(said), key), said.MAX_ENVELOPE)
             if not kept.is_news(said, signed.sid):
                 return None
             kept.keep(said, signed, "signed", "", now)

@@ -32,9 +32,10 @@ from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.cosignatures import Cosignatures
 from odfd.trust.ledger.disputes import is_disputed
-from odfd.trust.ledger.log import COSIGNATURES, WITNESSED, Checked, Ledger
+from odfd.trust.ledger.log import Checked, Ledger
 from odfd.trust.ledger.proofs import Proofs
 from odfd.trust.ledger.subtree_roots import Subtrees
+from odfd.trust.ledger.tables import COSIGNATURES, WITNESSED
 from odfd.trust.witness.consistency import NOTHING, Begins, Ruling, Seen, last_of, proven_after, rule, shown_by
 
 RENEW: Final = 2 * 86400 * instant.SECOND

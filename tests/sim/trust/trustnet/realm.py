@@ -78,9 +78,7 @@ class Peer:
         with self.database.read() as connection:
             ledger = Ledger(connection)
             ledger.check()
-            return {each.sid for each in live_of(connection, dataset).values()} == {
-                sid for _, sid in ledger.live([dataset])
-            }
+            return {each.sid for each in live_of(connection, dataset).values()} == set(ledger.live(dataset))
 
     def walk(self, dataset: DatasetId) -> list[Rights]:
         with self.database.read() as connection:

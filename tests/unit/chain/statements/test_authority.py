@@ -18,7 +18,7 @@ from chain.statements import authority, canonical, envelope, proof, statement
 from chain.statements.authority import Rights, follow, implicit, missing_signatures, walk
 from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
-from chain.statements.statement import AUTHORITY, MAX_ENVELOPE, Authority, Epoch, HeadStatement, Roots, TreeHead, Writer
+from chain.statements.statement import Authority, Epoch, HeadStatement, Roots, TreeHead, Writer
 from chain.statements.tree import Frontier
 
 DATASET = SigningKey(b"d" * 32)
@@ -58,7 +58,7 @@ def said(**changes: Any) -> Authority:
 
 def signed(what: Authority, *keys: SigningKey) -> Signed:
     sealed = envelope.seal(statement.encode(what), *keys)
-    return envelope.unseal(sealed, MAX_ENVELOPE[AUTHORITY])
+    return envelope.unseal(sealed, Authority.MAX_ENVELOPE)
 
 
 def after(before: Rights, what: Authority, *keys: SigningKey) -> Rights:
@@ -110,7 +110,7 @@ def test_the_largest_authority_fits_its_limit() -> None:
     roots = Roots(threshold=9, keys=tuple(key.did for key in ROOTS))
     what = said(writers=writers, roots=roots, epochs=tuple(epoch(n) for n in range(1, 17)))
     sealed = envelope.seal(statement.encode(what), *ROOTS, *[SigningKey(bytes([77, n]) * 16) for n in range(9)])
-    assert len(sealed) < MAX_ENVELOPE[AUTHORITY]
+    assert len(sealed) < Authority.MAX_ENVELOPE
 
 
 def test_a_writer_writes_until_it_expires() -> None:
@@ -223,7 +223,7 @@ def test_one_key_under_two_names_counts_once() -> None:
     payload = statement.encode(what)
     both = msgspec.json.decode(envelope.seal(payload, DATASET))
     both["signatures"] += msgspec.json.decode(envelope.seal(payload, DATASET, as_dataset=True))["signatures"]
-    twice = envelope.unseal(msgspec.json.encode(both), MAX_ENVELOPE[AUTHORITY])
+    twice = envelope.unseal(msgspec.json.encode(both), Authority.MAX_ENVELOPE)
     with pytest.raises(Invalid, match="1 of the 2 roots"):
         follow(ZERO, what, twice)
 

@@ -61,7 +61,7 @@ def test_statements_come_back(predicate: statement.Predicate) -> None:
     assert statement.decode(payload) == predicate
     assert json.loads(payload)["subject"][0]["name"] == str(ALICE.dataset_id)
     sealed = envelope.seal(payload, ALICE)
-    assert len(sealed) <= statement.limit_of(predicate)
+    assert len(sealed) <= predicate.MAX_ENVELOPE
     opened = envelope.unseal(sealed, statement.MAX_ANY)
     assert opened.payload == payload
     assert opened.signers == (ALICE.did,)

@@ -12,9 +12,11 @@ import pytest
 from chain.errors import NotFound
 from chain.model.events import AddData
 from chain.multihash import Multihash
+from chain.statements.statement import OBSERVATION
 from config import model
 from odfd.control import wire
 from odfd.ingest.fetch.dialling import is_public
+from odfd.trust.ledger import kinds
 from odfd.trust.ledger.observations import Observations
 from p2p.ports import Topic
 
@@ -241,7 +243,8 @@ async def test_observations_are_pulled_too(open_world: Any, page: Any) -> None:
         await bob.mirror(cities, "theirs")
         await bob.heard("observation.signed")
         with bob.home.database.read() as connection:
-            (ref,) = Observations(connection).refs()
+            refs = kinds.refs(connection, of_dataset=True)
+            (ref,) = (each for each in refs if kinds.find(connection, each[1])[0] == OBSERVATION)
         topic, raw = bob.parts.board.envelope(ref[1])
         assert topic is Topic.ATTEST
         assert ref[1] in {each.sid for each in bob.parts.board.refs([cities])}

@@ -9,7 +9,7 @@ import pytest
 from chain.errors import Invalid, NotFound, Refused
 from config import model
 from odfd.control import wire
-from odfd.trust.policy.network_policies import NetworkPolicies
+from odfd.trust.ledger import kinds
 
 
 def under(key: str, **more: Any) -> model.Policy:
@@ -33,7 +33,7 @@ async def test_tightening_holds_at_once_and_loosening_waits(world: Any) -> None:
             mine = await carol.api.policies.policy()
             assert (mine.network, mine.use) == ((), "data")
             with carol.home.database.read() as connection:
-                assert NetworkPolicies(connection).refs() == [], "whose policy holds is for each node to say"
+                assert kinds.refs(connection, of_dataset=False) == [], "whose policy holds is for each node to say"
         async with world.running("bob", own) as bob:
             assert (await bob.api.policies.policy()).use == "data", "over a restart too"
             tighter = await alice.api.policies.publish_rules(wire.NetworkRulesRequest(use="data & fresh"))

@@ -17,6 +17,7 @@ from chain.statements.statement import Actual, Attestation, EngineUsed, HeadStat
 from chain.statements.tree import Frontier
 from odfd.trust.admission.rules import AdmissionOutcome, admit_attestation, admit_head
 from odfd.trust.keys.keystore import KeyStore
+from odfd.trust.ledger import kinds
 from odfd.trust.ledger.log import STEPS, Checked, Ledger
 from odfd.trust.ledger.runs import Run, Runs
 
@@ -133,9 +134,9 @@ def test_the_live_set_is_the_newest_of_each_signer(db: sqlite3.Connection) -> No
     assert newest is not None
     assert newest[0].size == 8
     assert list(ledger.attestations(ALICE.dataset_id)) == [BOB.did]
-    assert len(ledger.live()) == 2
+    assert len(ledger.live(ALICE.dataset_id)) == 2
     assert ledger.known(old.sid)
-    assert ledger.envelope(newest[1].sid) == (statement.HEAD, newest[1].envelope)
+    assert kinds.find(db, newest[1].sid) == (statement.HEAD, newest[1].envelope)
     assert ledger.check() == 4
 
 

@@ -91,7 +91,7 @@ def said(who: int, mark: str, number: int, result: Any, minute: int) -> tuple[Ob
         at=statement.when(Instant(NOW + minute * 60 * instant.SECOND)),
         head=history(mark)[number].hash,
     )
-    return made, envelope.unseal(envelope.seal(statement.encode(made), OBSERVERS[who]), statement.limit_of(made))
+    return made, envelope.unseal(envelope.seal(statement.encode(made), OBSERVERS[who]), made.MAX_ENVELOPE)
 
 
 HEARD = st.tuples(

@@ -23,10 +23,10 @@ from chain.statements.keys import SigningKey
 from chain.statements.statement import ATTESTATION, Observation, Response
 from chain.store.database import Database, open_database
 from odfd.network.statement_quota import StatementQuota
-from odfd.trust.admission.rules import AdmissionOutcome, admit_observation
+from odfd.trust.admission.rules import AdmissionOutcome, admit_word
 from odfd.trust.judgement.observation_reach import WINDOW, behind, electorate
 from odfd.trust.judgement.verdicts import ChainExtent, DatasetStatus, Decision, Reach, ReachBound, reach
-from odfd.trust.ledger import observations
+from odfd.trust.ledger import kinds, observations
 from odfd.trust.ledger.log import STEPS
 from odfd.trust.ledger.observations import Observations, Sighting
 from odfd.trust.policy.policy import KeyGroup, Policy, load_policy, parse_expression
@@ -55,7 +55,7 @@ def said(key: SigningKey = KEYS[0], result: Any = "same-rows", seconds: int = 0,
 
 def signed(made: Observation, key: SigningKey | None = None) -> Signed:
     key = key or next(each for each in KEYS if each.did == made.observer)
-    return envelope.unseal(envelope.seal(statement.encode(made), key), statement.limit_of(made))
+    return envelope.unseal(envelope.seal(statement.encode(made), key), made.MAX_ENVELOPE)
 
 
 @pytest.mark.parametrize("result", RESULTS)
@@ -96,12 +96,12 @@ def test_a_response_is_there_unless_there_was_none(result: str, response: Respon
 
 def test_admission() -> None:
     made = said()
-    assert admit_observation(made, signed(made), NOW, is_news=True).outcome is AdmissionOutcome.NEW
-    assert admit_observation(made, signed(made), NOW, is_news=False).outcome is AdmissionOutcome.OLDER
+    assert admit_word(made, signed(made), NOW, is_news=True).outcome is AdmissionOutcome.NEW
+    assert admit_word(made, signed(made), NOW, is_news=False).outcome is AdmissionOutcome.OLDER
     stolen = signed(made, KEYS[1])
-    assert admit_observation(made, stolen, NOW, is_news=True).outcome is AdmissionOutcome.REJECTED
+    assert admit_word(made, stolen, NOW, is_news=True).outcome is AdmissionOutcome.REJECTED
     ahead = said(seconds=601)
-    assert admit_observation(ahead, signed(ahead), NOW, is_news=True).outcome is AdmissionOutcome.EARLY
+    assert admit_word(ahead, signed(ahead), NOW, is_news=True).outcome is AdmissionOutcome.EARLY
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_strangers_datasets_make_room_for_others(database: Database) -> None:
         assert room.admits(connection, made, "peer", NOW)
         Observations(connection).keep(made, signed(made), "new", "peer", NOW)
         room.took(connection, made.dataset)
-        assert Observations(connection).refs() == []
+        assert kinds.refs(connection, of_dataset=True) == []
 
 
 POLICY = Policy(
@@ -241,4 +241,4 @@ def test_a_policy_asks_for_as_many_as_there_can_be() -> None:
 
 
 def test_the_two_kinds_share_no_type() -> None:
-    assert statement.kind_of(said()) not in (ATTESTATION, statement.HEAD)
+    assert said().KIND not in (ATTESTATION, statement.HEAD)

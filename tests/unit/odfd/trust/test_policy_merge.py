@@ -21,7 +21,7 @@ from chain.statements.keys import SigningKey
 from chain.statements.statement import PolicyStatement, RuleGroup, Rules, WitnessRules
 from chain.store.database import Database, open_database
 from odfd.resources import store as resources
-from odfd.trust.admission.rules import AdmissionOutcome, admit_policy
+from odfd.trust.admission.rules import AdmissionOutcome, admit_word
 from odfd.trust.ledger.log import STEPS
 from odfd.trust.policy import network_policies
 from odfd.trust.policy.network_policies import NetworkPolicies
@@ -222,7 +222,7 @@ def test_rules_that_are_none(rules: Rules) -> None:
     with pytest.raises(Invalid):
         check_rules(rules)
     made = said(1, rules)
-    assert admit_policy(made, signed(made), NOW, is_news=True).outcome is AdmissionOutcome.REJECTED
+    assert admit_word(made, signed(made), NOW, is_news=True).outcome is AdmissionOutcome.REJECTED
 
 
 def said(version: int, rules: Rules = Rules(use="reproduced"), **more: Any) -> PolicyStatement:  # noqa: B008  frozen
@@ -238,18 +238,18 @@ def said(version: int, rules: Rules = Rules(use="reproduced"), **more: Any) -> P
 
 
 def signed(made: PolicyStatement, key: SigningKey = NETWORK) -> Signed:
-    return envelope.unseal(envelope.seal(statement.encode(made), key), statement.limit_of(made))
+    return envelope.unseal(envelope.seal(statement.encode(made), key), made.MAX_ENVELOPE)
 
 
 def test_admission() -> None:
     made = said(1)
     assert statement.decode_any(statement.encode(made)) == made
-    assert admit_policy(made, signed(made), NOW, is_news=True).outcome is AdmissionOutcome.NEW
-    assert admit_policy(made, signed(made), NOW, is_news=False).outcome is AdmissionOutcome.OLDER
+    assert admit_word(made, signed(made), NOW, is_news=True).outcome is AdmissionOutcome.NEW
+    assert admit_word(made, signed(made), NOW, is_news=False).outcome is AdmissionOutcome.OLDER
     stolen = signed(made, SigningKey(b"s" * 32))
-    assert admit_policy(made, stolen, NOW, is_news=True).outcome is AdmissionOutcome.REJECTED
+    assert admit_word(made, stolen, NOW, is_news=True).outcome is AdmissionOutcome.REJECTED
     early = said(1, issued_at=statement.when(instant.Instant(NOW + 3600 * instant.SECOND)))
-    assert admit_policy(early, signed(early), NOW, is_news=True).outcome is AdmissionOutcome.EARLY
+    assert admit_word(early, signed(early), NOW, is_news=True).outcome is AdmissionOutcome.EARLY
 
 
 BAD = {

@@ -455,7 +455,7 @@ def test_honest_never_suspended(data: Any) -> None:
         said.append(vote(VALIDATORS[0], BLOCKS[:size], serial, previous=previous, verdict=verdict))
     newest: Attestation | None = None
     for one, raw in data.draw(st.lists(st.sampled_from(said), max_size=12)):
-        signed = envelope.unseal(raw, statement.limit_of(one))
+        signed = envelope.unseal(raw, one.MAX_ENVELOPE)
         outcome = admit_attestation(one, signed, newest, NOW).outcome
         assert outcome in (AdmissionOutcome.NEW, AdmissionOutcome.OLDER)
         newest = one if outcome is AdmissionOutcome.NEW else newest

@@ -18,7 +18,8 @@ from chain.statements.submission import Submission
 from chain.statements.tree import Frontier, Tree
 from chain.store.database import open_database
 from odfd.trust.keys.keystore import KeyStore
-from odfd.trust.ledger.log import ROOM, STEPS, WITNESSED
+from odfd.trust.ledger.log import ROOM, STEPS
+from odfd.trust.ledger.tables import WITNESSED
 from odfd.trust.witness.tlog_witness import RATE, TlogWitness
 from odfd.trust.witness.witness import AGAIN, Witness
 from p2p.web.posting import Answer

@@ -24,8 +24,9 @@ from chain.statements.tree import Frontier, Tree, is_consistent
 from chain.store.database import open_database
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger.cosignatures import Cosignatures
-from odfd.trust.ledger.log import ROOM, STEPS, WITNESSED, Ledger
+from odfd.trust.ledger.log import ROOM, STEPS, Ledger
 from odfd.trust.ledger.proofs import Proofs
+from odfd.trust.ledger.tables import WITNESSED
 from odfd.trust.witness.consistency import Seen
 from odfd.trust.witness.witness import RENEW, Question, Witness
 

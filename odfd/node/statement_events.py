@@ -1,0 +1,144 @@
+"""Tells the parts of a node, and people, of each statement, proof and cosignature that is new here.
+
+The statement store calls from worker threads; everything is acted on in the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, Protocol
+
+from chain.ids import DatasetId
+from chain.statements.cosignature import Cosignature
+from chain.statements.proof import AUTHORITY_FORK, FORK, Proof
+from chain.statements.statement import (
+    ATTESTATION,
+    AUTHORITY,
+    HEAD,
+    OBSERVATION,
+    POLICY,
+    Attestation,
+    Authority,
+    HeadStatement,
+    Observation,
+    PolicyStatement,
+)
+from odfd.api.trust import proof_view
+from odfd.control.assembly import Context
+from odfd.mirrors.scheduler import MirrorScheduler
+from odfd.network.forks import Contradiction, ForkFinder
+from odfd.network.outbox import Outbox
+from odfd.network.statement_store import NewStatement
+from odfd.state.directory import StateDirectory
+from odfd.trust.admission.rules import AdmissionOutcome
+from odfd.trust.judgement.suspension_review import SuspensionReview
+from odfd.trust.policy.policy import Policy
+from odfd.trust.validation.evidence_rechecker import EvidenceRechecker
+from odfd.trust.validation.validator import Validator
+from odfd.workers.witnessing import Witnessing
+from p2p.ports import Topic
+
+
+class EventContext(Protocol):
+    """What is told; ``odfd.node.parts.NodeParts`` has it."""
+
+    home: StateDirectory
+    context: Context
+    policy: Policy
+    outbox: Outbox
+    forks: ForkFinder
+    scheduler: MirrorScheduler
+    validator: Validator
+    reviewing: SuspensionReview
+    rechecking: EvidenceRechecker
+    witnessing: Witnessing
+
+    def name_of(self, dataset: DatasetId) -> str: ...
+
+    def in_loop(self, call: Callable[..., object], *args: object) -> None: ...
+
+    def policy_changed(self) -> None: ...
+
+
+class StatementEvents:
+    """The subscribers of one node's statement store."""
+
+    def __init__(self, parts: EventContext) -> None:
+        self._parts = parts
+
+    def heard(self, news: NewStatement) -> None:
+        said, parts = news.predicate, self._parts
+        parts.in_loop(self._act_on, news, parts.name_of(said.dataset))
+        # Nobody else is to know more of a dataset of ours: another writer may, and so does whoever has its key.
+        if isinstance(said, HeadStatement) and parts.home.keys.has_dataset_key(said.dataset):
+            parts.in_loop(parts.forks.doubt, said.dataset, news.sender)
+
+    def proven(self, proof: Proof, made_here: bool) -> None:
+        """What was made here nobody else has: it is gossiped once; others' goes on by itself."""
+        parts = self._parts
+        if made_here:
+            parts.outbox.put(Topic.PROOFS, proof.dataset, proof.raw)
+        view = proof_view(parts.name_of(proof.dataset), proof)
+        kind = _EVENT_OF.get(proof.kind, "validator.suspended")
+        parts.in_loop(partial(parts.context.events.emit, kind, view.dataset, view.message, id=view.id))
+        if any(parts.policy.group_of(key) is not None for key in proof.accused):
+            parts.in_loop(parts.reviewing.rounds.touch_all)
+
+    def witnessed(self, made: Cosignature) -> None:
+        """A witness that counts signed; a mirror may have waited for it."""
+        parts, tree = self._parts, made.checkpoint
+        who, name = parts.policy.witnesses.groups.get(made.witness, made.witness.short), parts.name_of(tree.dataset)
+        emit = parts.context.events.emit
+        parts.in_loop(partial(emit, "cosignature.heard", name, f"{who}: {tree.size}", size=tree.size))
+        parts.in_loop(parts.scheduler.poke, tree.dataset)
+
+    def _act_on(self, news: NewStatement, name: str) -> None:
+        said, parts = news.predicate, self._parts
+        if isinstance(said, HeadStatement) and news.outcome is AdmissionOutcome.FORK:
+            parts.context.events.emit("head.refused", name, "it contradicts what the same key signed before")
+            if news.proof is None:
+                parts.forks.put(Contradiction(said, news.envelope, news.sender))
+            return
+        EVENTS[said.KIND](parts, said, name)
+        parts.scheduler.poke(said.dataset)
+        for part in (parts.validator, parts.reviewing, parts.rechecking):
+            part.rounds.touch(said.dataset)
+
+
+def _head(parts: EventContext, said: HeadStatement, name: str) -> None:
+    parts.context.events.emit("head.heard", name, f"{said.size} blocks", size=said.size)
+    if said.dataset in parts.policy.attended:
+        parts.witnessing.rounds.touch(said.dataset)
+
+
+def _authority(parts: EventContext, said: Authority, name: str) -> None:
+    parts.context.events.emit("authority.heard", name, f"version {said.version}", version=said.version)
+    parts.witnessing.rounds.touch(said.dataset)
+
+
+def _attestation(parts: EventContext, said: Attestation, name: str) -> None:
+    wrong = [each.sequence_number for each in said.mismatch]
+    verdict = f"mismatch at #{wrong[0]}" if wrong else f"{said.size} blocks"
+    parts.context.events.emit("attestation.heard", name, f"{said.validator.short}: {verdict}")
+
+
+def _observation(parts: EventContext, said: Observation, name: str) -> None:
+    text = f"{said.observer.short}: #{said.sequence_number} {said.result}"
+    parts.context.events.emit("observation.heard", name, text, block=said.sequence_number, result=said.result)
+
+
+def _policy(parts: EventContext, said: PolicyStatement, _name: str) -> None:
+    parts.context.events.emit("policy.heard", said.network, f"version {said.version}", version=said.version)
+    parts.policy_changed()
+
+
+EVENTS: Final[dict[str, Callable[[EventContext, Any, str], None]]] = {
+    HEAD: _head,
+    AUTHORITY: _authority,
+    ATTESTATION: _attestation,
+    OBSERVATION: _observation,
+    POLICY: _policy,
+}
+"""What people are told of a new statement, and who looks again beside those that do so for every kind."""
+_EVENT_OF: Final = {FORK: "dataset.forked", AUTHORITY_FORK: "authority.forked"}

@@ -1,0 +1,88 @@
+"""Lists where signed statements of each kind are kept and for how long, and finds any of them by its id.
+
+Cosignatures and proofs are listed too: they are no statements of ``chain.statements.statement``, but nodes pass them on
+as well. Calls are synchronous, on the connection they are given.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final, NamedTuple
+
+from chain.ids import DatasetId
+from chain.multihash import Multihash
+from chain.statements.statement import ATTESTATION, AUTHORITY, HEAD, OBSERVATION, POLICY
+from chain.store.seals import Sealed
+from odfd.trust.ledger.tables import AUTHORITIES, COSIGNATURES, LIVE, OBSERVED, PROOFS, RULES
+
+COSIGNATURE: Final = "cosignature"
+PROOF: Final = "proof"
+
+
+class StatementTable(NamedTuple):
+    """A table of which each row is a signed statement. Its first column names the subject."""
+
+    sealed: Sealed
+    kinds: tuple[str, ...]
+    """What it holds; where it is several kinds, the row tells which in its column ``type``."""
+    passes: bool = False
+    """An entry of the log that is no longer in the table may go a while after the next word of its signer."""
+    of_dataset: bool = True
+    """The subject is a dataset: its statements are passed on if it is public, and make it one that is known."""
+    makes_room: bool = True
+    """Rows on a dataset that is not held here go when others need the room."""
+    id: str = "sid"
+    body: str = "envelope"
+
+    @property
+    def name(self) -> str:
+        return self.sealed.table
+
+    @property
+    def subject(self) -> str:
+        return self.sealed.columns[0]
+
+
+TABLES: Final = (
+    StatementTable(LIVE, (HEAD, ATTESTATION), passes=True),
+    StatementTable(AUTHORITIES, (AUTHORITY,)),
+    StatementTable(PROOFS, (PROOF,), makes_room=False, id="id", body="body"),
+    StatementTable(COSIGNATURES, (COSIGNATURE,), makes_room=False, id="id", body="body"),
+    StatementTable(OBSERVED, (OBSERVATION,), passes=True),
+    StatementTable(RULES, (POLICY,), passes=True, of_dataset=False, makes_room=False),
+)
+OF_DATASET: Final = frozenset(kind for each in TABLES if each.of_dataset for kind in each.kinds)
+"""Kinds that speak of a dataset."""
+SAID: Final = tuple(each.name for each in TABLES if each.makes_room)
+"""Tables of what is said of one dataset, held or not."""
+_SUBJECT: Final = " UNION ALL ".join(
+    f"SELECT dataset FROM {each.name} WHERE {each.id} = ?1"  # noqa: S608
+    for each in TABLES
+    if each.of_dataset
+)
+
+
+def refs(connection: sqlite3.Connection, *, of_dataset: bool) -> list[tuple[DatasetId, Multihash]]:
+    """Subjects and ids of all that is kept: of what speaks of datasets, or of what speaks of none."""
+    return [
+        (DatasetId(subject), Multihash(sid))
+        for each in TABLES
+        if each.of_dataset is of_dataset
+        for subject, sid in connection.execute(f"SELECT {each.subject}, {each.id} FROM {each.name}")  # noqa: S608
+    ]
+
+
+def find(connection: sqlite3.Connection, sid: Multihash) -> tuple[str, bytes] | None:
+    """The kind and the bytes of what is kept under an id. Raises Environment: its row is damaged."""
+    for each in TABLES:
+        row = each.sealed.one(connection, f"{each.id} = ?", (sid,))
+        if row is not None:
+            told = dict(zip(each.sealed.columns, row, strict=True))
+            return told.get("type", each.kinds[0]), bytes(told[each.body])
+    return None
+
+
+def subject_of(connection: sqlite3.Connection, sid: Multihash) -> DatasetId | None:
+    """The dataset that a live statement, a cosignature or a proof speaks of; ``None``: it is none that is here."""
+    row = connection.execute(_SUBJECT, (sid,)).fetchone()
+    return None if row is None else DatasetId(row[0])
