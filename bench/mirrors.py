@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import pyarrow as pa
 import trio
@@ -33,7 +33,8 @@ from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier
 from chain.store.base import Append
 from demo.nodes import Node, until
-from odfd.control.client import Client
+from odfd.control import wire
+from odfd.control.client import Answer, Client
 from odfd.datasets.references import keep_references
 from odfd.network.statement_store import LedgerStatementStore
 from odfd.runtime.clock import SystemClock
@@ -55,7 +56,7 @@ class _Case:
     dataset: DatasetId
     blocks: int
     furnish: Callable[[StateDirectory], int]
-    want: str
+    want: Literal["chain", "data"]
     goal: str
 
 
@@ -103,18 +104,19 @@ def _mirror(folder: Path, link: Link, case: _Case) -> float:
         time.sleep(_MET)
         settle(node)
         begun = time.perf_counter()
-        with _task(client, {"source": str(case.dataset), "asName": "bench", "want": case.want}) as snapshots:
+        wish = wire.MirrorRequest(source=str(case.dataset), as_name="bench", want=case.want)
+        with _task(client, wish) as snapshots:
             for task in snapshots:
-                assert not task.get("fault"), task
+                assert task.value.fault is None, task
         spent = time.perf_counter() - begun
         assert _held(node) == case.blocks
         return spent
 
 
 @contextmanager
-def _task(client: Client, wish: dict[str, str]) -> Iterator[Iterator[dict[str, object]]]:
-    task = client.post("/mirrors", wish)
-    stream = client.stream(f"/tasks/{task['id']}", {"follow": "1"})
+def _task(client: Client, wish: wire.MirrorRequest) -> Iterator[Iterator[Answer[wire.TaskView]]]:
+    task = client.post("/mirrors", wire.TaskRef, wish).value
+    stream = client.stream(f"/tasks/{task.id}", wire.TaskView, {"follow": "1"})
     try:
         yield stream
     finally:

@@ -140,7 +140,7 @@ def from_problem(problem: Mapping[str, Any]) -> Fault:
     fault = kind(message, rule=text("rule"), hint=text("hint"), place=text("place"))
     told = problem.get("causes", [])
     link: BaseException = fault
-    for cause in told[:MAX_CAUSES] if isinstance(told, list) else []:
+    for cause in told[:MAX_CAUSES] if isinstance(told, list | tuple) else []:
         link.__cause__ = RemoteCause(str(cause))
         link = link.__cause__
     return fault

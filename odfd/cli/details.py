@@ -9,43 +9,45 @@ from odfd.cli import words
 from odfd.cli.row_text import rows_text
 from odfd.cli.session import to_yaml
 from odfd.cli.table import clean, fields
+from odfd.control import wire
 
 
-def dataset(detail: Mapping[str, Any]) -> str:
-    view = detail["dataset"]
+def dataset(detail: wire.DatasetDetail) -> str:
+    view = detail.dataset
     head = fields(
         [
-            ("name", view["name"]),
-            ("id", view["id"]),
-            ("kind", view["kind"] + (", ours" if view.get("owner") else ", of others")),
-            ("about", clean(detail.get("description") or "", 200)),
-            ("keywords", ", ".join(detail.get("keywords", []))),
-            ("state", view["state"]),
-            ("published", "yes" if view.get("published") else f"no: odfctl publish {view['name']} lets others have it"),
-            ("head", f"#{view['blocks'] - 1}  {view.get('head') or ''}"),
-            ("records", f"{words.count(view.get('records'))}  {words.size(view.get('bytes'))}"),
-            ("changes", "its rows can be corrected and retracted" if detail.get("changelog") else ""),
-            ("watermark", words.moment(view.get("watermark"))),
-            ("created", words.moment(detail.get("createdAt"))),
-            ("updated", words.moment(detail.get("updatedAt"))),
-            ("inputs", ", ".join(detail.get("inputs", []))),
-            ("outputs", ", ".join(detail.get("outputs", []))),
-            ("rows", _rows(detail.get("rows"))),
-            ("last rows", rows_text((detail.get("rows") or {}).get("last"))),
+            ("name", view.name),
+            ("id", view.id),
+            ("kind", view.kind + (", ours" if view.owner else ", of others")),
+            ("about", clean(detail.description or "", 200)),
+            ("keywords", ", ".join(detail.keywords)),
+            ("state", view.state),
+            ("published", "yes" if view.published else f"no: odfctl publish {view.name} lets others have it"),
+            ("head", f"#{view.blocks - 1}  {view.head or ''}"),
+            ("records", f"{words.count(view.records)}  {words.size(view.bytes)}"),
+            ("changes", "its rows can be corrected and retracted" if detail.changelog else ""),
+            ("watermark", words.moment(view.watermark)),
+            ("created", words.moment(detail.created_at)),
+            ("updated", words.moment(detail.updated_at)),
+            ("inputs", ", ".join(detail.inputs)),
+            ("outputs", ", ".join(detail.outputs)),
+            ("rows", _rows(detail.rows)),
+            ("last rows", rows_text(detail.rows.last if detail.rows else None)),
         ]
     )
     parts = [head]
-    parts += [to_yaml({name: detail[name]}) for name in ("source", "transform") if detail.get(name)]
+    manifests = {"source": detail.source, "transform": detail.transform}
+    parts += [to_yaml({name: manifest}) for name, manifest in manifests.items() if manifest]
     return "\n\n".join(part.rstrip() for part in parts)
 
 
-def _rows(totals: Mapping[str, Any] | None) -> str:
+def _rows(totals: wire.RowTotals | None) -> str:
     """Of all transactions; where nobody counted that is said, for nothing may be concluded from it."""
     if totals is None:
         return "not counted here: this node read none for it"
-    rows = totals["rows"]
-    said = rows_text(rows) or f"{words.count(rows.get('read'))} read, {words.count(rows.get('appended'))} appended"
-    return f"{said}, in {words.plural(totals['transactions'], 'transaction')} since block #{totals['sinceBlock']}"
+    rows = totals.rows
+    said = rows_text(rows) or f"{words.count(rows.read)} read, {words.count(rows.appended)} appended"
+    return f"{said}, in {words.plural(totals.transactions, 'transaction')} since block #{totals.since_block}"
 
 
 def plain(value: Mapping[str, Any]) -> str:

@@ -4,162 +4,167 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from chain.instant import Instant
 from odfd.cli import words
 from odfd.cli.table import TableColumn
+from odfd.control import wire
 from odfd.errors import Usage
+
+V = TypeVar("V", bound=wire.Value)
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(Generic[V]):
     name: str
     aliases: tuple[str, ...]
     path: str
-    key: str
-    """The field that names one in the API's paths."""
-    columns: Callable[[Instant], tuple[TableColumn, ...]]
+    key: Callable[[V], str]
+    """What names one in the API's paths."""
+    columns: Callable[[Instant], tuple[TableColumn[V], ...]]
     """Made for the time of looking: some say how long ago."""
-    view: str
-    """The name in ``odfd.control.wire`` of what the API says of one; that module is read only where it is needed."""
+    view: type[V]
+    """What the API says of one."""
     single: bool = True
     """The API answers for one of them; else it is picked from the list."""
 
 
-def _share(share: dict[str, int] | None) -> str:
-    return f"{share['have']:,}/{share['want']:,}" if share else words.NOTHING
+def _share(share: wire.Share | None) -> str:
+    return f"{share.have:,}/{share.want:,}" if share else words.NOTHING
 
 
-def _datasets(_now: Instant) -> tuple[TableColumn, ...]:
+def _datasets(_now: Instant) -> tuple[TableColumn[wire.DatasetView], ...]:
     return (
-        TableColumn("NAME", lambda row: row["name"]),
-        TableColumn("KIND", lambda row: row["kind"]),
-        TableColumn("BLOCKS", lambda row: words.count(row["blocks"]), right=True),
-        TableColumn("RECORDS", lambda row: words.count(row.get("records")), right=True),
-        TableColumn("WATERMARK", lambda row: words.moment(row.get("watermark"))),
+        TableColumn("NAME", lambda row: row.name),
+        TableColumn("KIND", lambda row: row.kind),
+        TableColumn("BLOCKS", lambda row: words.count(row.blocks), right=True),
+        TableColumn("RECORDS", lambda row: words.count(row.records), right=True),
+        TableColumn("WATERMARK", lambda row: words.moment(row.watermark)),
         TableColumn("STATE", _state),
         TableColumn("RELY ON", _rely),
-        TableColumn("PUBLISHED", lambda row: "yes" if row.get("published") else "no"),
-        TableColumn("PEERS", lambda row: words.count(row.get("peers")), right=True),
+        TableColumn("PUBLISHED", lambda row: "yes" if row.published else "no"),
+        TableColumn("PEERS", lambda row: words.count(row.peers), right=True),
     )
 
 
-def _state(row: dict[str, Any]) -> str:
+def _state(row: wire.DatasetView) -> str:
     """Beside the state, what it does not say by itself."""
-    beside = [each.lower() for each in row.get("conditions") or () if each.lower() != row["state"]]
-    return ", ".join([row["state"], *beside])
+    beside = [each.lower() for each in row.conditions if each.lower() != row.state]
+    return ", ".join([row.state, *beside])
 
 
-def _rely(row: dict[str, Any]) -> str:
-    rely = row.get("relyOn")
-    return f"{rely['blocks']}/{row['blocks']} {rely['fact']}".rstrip() if rely else words.NOTHING
+def _rely(row: wire.DatasetView) -> str:
+    rely = row.rely_on
+    return f"{rely.blocks}/{row.blocks} {rely.fact}".rstrip() if rely else words.NOTHING
 
 
-def _mirrors(_now: Instant) -> tuple[TableColumn, ...]:
+def _mirrors(_now: Instant) -> tuple[TableColumn[wire.MirrorView], ...]:
     return (
-        TableColumn("NAME", lambda row: row["name"]),
-        TableColumn("ID", lambda row: words.identity(row["id"])),
-        TableColumn("STATE", lambda row: row["state"]),
-        TableColumn("BLOCKS", lambda row: _share(row.get("blocks")), right=True),
-        TableColumn("SLICES", lambda row: _share(row.get("slices")), right=True),
+        TableColumn("NAME", lambda row: row.name),
+        TableColumn("ID", lambda row: words.identity(row.id)),
+        TableColumn("STATE", lambda row: row.state),
+        TableColumn("BLOCKS", lambda row: _share(row.blocks), right=True),
+        TableColumn("SLICES", lambda row: _share(row.slices), right=True),
         TableColumn("KEEP", _kept),
-        TableColumn("HELD", lambda row: words.size(row.get("held", 0)), right=True),
-        TableColumn("PEERS", lambda row: words.count(row.get("peers")), right=True),
-        TableColumn("SERVING", lambda row: "yes" if row.get("serving") else "no"),
-        TableColumn("", lambda row: row.get("message", ""), most=80),
+        TableColumn("HELD", lambda row: words.size(row.held), right=True),
+        TableColumn("PEERS", lambda row: words.count(row.peers), right=True),
+        TableColumn("SERVING", lambda row: "yes" if row.serving else "no"),
+        TableColumn("", lambda row: row.message, most=80),
     )
 
 
-def _kept(row: dict[str, Any]) -> str:
-    if row["want"] == "chain":
+def _kept(row: wire.MirrorView) -> str:
+    if row.want == "chain":
         return "chain"
-    first = row.get("heldFrom", 0)
-    return (row.get("keep") or "all") + (f", from #{first}" if first else "")
+    first = row.held_from
+    return (row.keep or "all") + (f", from #{first}" if first else "")
 
 
-def _networks(_now: Instant) -> tuple[TableColumn, ...]:
+def _networks(_now: Instant) -> tuple[TableColumn[wire.NetworkView], ...]:
     return (
-        TableColumn("NAME", lambda row: row["name"]),
-        TableColumn("PEERS", lambda row: words.count(row["peers"]), right=True),
-        TableColumn("DATASETS", lambda row: words.count(len(row.get("datasets", []))), right=True),
-        TableColumn("BOOTSTRAP", lambda row: ", ".join(row.get("bootstrap", [])), most=100),
+        TableColumn("NAME", lambda row: row.name),
+        TableColumn("PEERS", lambda row: words.count(row.peers), right=True),
+        TableColumn("DATASETS", lambda row: words.count(len(row.datasets)), right=True),
+        TableColumn("BOOTSTRAP", lambda row: ", ".join(row.bootstrap), most=100),
     )
 
 
-def _peers(now: Instant) -> tuple[TableColumn, ...]:
+def _peers(now: Instant) -> tuple[TableColumn[wire.PeerInfo], ...]:
     return (
-        TableColumn("PEER", lambda row: row["peerId"]),
-        TableColumn(
-            "STATE", lambda row: "blocked" if row.get("blocked") else "connected" if row["connected"] else "away"
-        ),
-        TableColumn("SCORE", lambda row: f"{row.get('score', 0):.1f}", right=True),
-        TableColumn("DATASETS", lambda row: words.count(row.get("datasets")), right=True),
-        TableColumn("SEEN", lambda row: words.ago(row.get("lastSeen"), now)),
-        TableColumn("ADDRESS", lambda row: next(iter(row.get("addresses", [])), words.NOTHING), most=80),
+        TableColumn("PEER", lambda row: row.peer_id),
+        TableColumn("STATE", lambda row: "blocked" if row.blocked else "connected" if row.connected else "away"),
+        TableColumn("SCORE", lambda row: f"{row.score:.1f}", right=True),
+        TableColumn("DATASETS", lambda row: words.count(row.datasets), right=True),
+        TableColumn("SEEN", lambda row: words.ago(row.last_seen, now)),
+        TableColumn("ADDRESS", lambda row: next(iter(row.addresses), words.NOTHING), most=80),
     )
 
 
-def _validators(now: Instant) -> tuple[TableColumn, ...]:
+def _validators(now: Instant) -> tuple[TableColumn[wire.ValidatorView], ...]:
     return (
-        TableColumn("VALIDATOR", lambda row: row["key"]),
-        TableColumn("GROUP", lambda row: row["group"]),
-        TableColumn("ATTESTATIONS", lambda row: words.count(row.get("attestations")), right=True),
-        TableColumn("SEEN", lambda row: words.ago(row.get("lastSeen"), now)),
-        TableColumn("", lambda row: f"suspended: {row['reason']}" if row.get("suspended") else "", most=160),
+        TableColumn("VALIDATOR", lambda row: row.key),
+        TableColumn("GROUP", lambda row: row.group),
+        TableColumn("ATTESTATIONS", lambda row: words.count(row.attestations), right=True),
+        TableColumn("SEEN", lambda row: words.ago(row.last_seen, now)),
+        TableColumn("", lambda row: f"suspended: {row.reason}" if row.suspended else "", most=160),
     )
 
 
-def _tasks(now: Instant) -> tuple[TableColumn, ...]:
+def _tasks(now: Instant) -> tuple[TableColumn[wire.TaskView], ...]:
     return (
-        TableColumn("ID", lambda row: row["id"]),
-        TableColumn("KIND", lambda row: row["kind"]),
-        TableColumn("TARGET", lambda row: row.get("target", "")),
-        TableColumn("STATE", lambda row: row["state"]),
+        TableColumn("ID", lambda row: row.id),
+        TableColumn("KIND", lambda row: row.kind),
+        TableColumn("TARGET", lambda row: row.target),
+        TableColumn("STATE", lambda row: row.state),
         TableColumn("DONE", _task_done, right=True),
-        TableColumn("STARTED", lambda row: words.ago(row.get("startedAt"), now)),
-        TableColumn("", lambda row: (row.get("fault") or {}).get("detail", "") or row.get("message", ""), most=80),
+        TableColumn("STARTED", lambda row: words.ago(row.started_at, now)),
+        TableColumn("", lambda row: (row.fault and row.fault.detail) or row.message, most=80),
     )
 
 
-def _task_done(row: dict[str, Any]) -> str:
-    done, total, unit = row.get("done", 0), row.get("total"), row.get("unit", "")
+def _task_done(row: wire.TaskView) -> str:
+    done, total, unit = row.done, row.total, row.unit
     if unit == "bytes":
         return f"{words.size(done)} of {words.size(total)}" if total else words.size(done)
     return f"{done:,}/{total:,} {unit}".rstrip() if total else f"{done:,} {unit}".rstrip() if done else words.NOTHING
 
 
-def _engines(_now: Instant) -> tuple[TableColumn, ...]:
+def _engines(_now: Instant) -> tuple[TableColumn[wire.EngineView], ...]:
     return (
-        TableColumn("ENGINE", lambda row: row["name"]),
-        TableColumn("DIGEST", lambda row: words.digest(row.get("digest"))),
-        TableColumn("SANDBOX", lambda row: row.get("sandbox") or words.NOTHING),
-        TableColumn("ISOLATION", lambda row: row.get("isolation", "shared")),
-        TableColumn("STATE", lambda row: row["state"]),
+        TableColumn("ENGINE", lambda row: row.name),
+        TableColumn("DIGEST", lambda row: words.digest(row.digest)),
+        TableColumn("SANDBOX", lambda row: row.sandbox or words.NOTHING),
+        TableColumn("ISOLATION", lambda row: row.isolation),
+        TableColumn("STATE", lambda row: row.state),
         TableColumn("PROCESSES", _processes, most=200),
     )
 
 
-def _processes(row: dict[str, Any]) -> str:
+def _processes(row: wire.EngineView) -> str:
     """Each by its pid, with the dataset that it is for; a star beside those that work."""
     return ", ".join(
-        f"{one['pid']}{'*' if one['state'] == 'busy' else ''}" + (f" {one['name']}" if one.get("name") else "")
-        for one in row.get("processes", ())
+        f"{one.pid}{'*' if one.state == 'busy' else ''}" + (f" {one.name}" if one.name else "") for one in row.processes
     )
 
 
-KINDS: Final = (
-    Kind("dataset", ("datasets", "ds"), "/datasets", "name", _datasets, "DatasetView"),
-    Kind("mirror", ("mirrors",), "/mirrors", "name", _mirrors, "MirrorView", single=False),
-    Kind("engine", ("engines",), "/engines", "name", _engines, "EngineView", single=False),
-    Kind("network", ("networks", "net"), "/networks", "name", _networks, "NetworkView"),
-    Kind("peer", ("peers",), "/peers", "peerId", _peers, "PeerInfo"),
-    Kind("validator", ("validators",), "/validators", "key", _validators, "ValidatorView", single=False),
-    Kind("task", ("tasks",), "/tasks", "id", _tasks, "TaskView"),
+def _name(row: wire.DatasetView | wire.MirrorView | wire.EngineView | wire.NetworkView) -> str:
+    return row.name
+
+
+DATASET: Final = Kind("dataset", ("datasets", "ds"), "/datasets", _name, _datasets, wire.DatasetView)
+MIRROR: Final = Kind("mirror", ("mirrors",), "/mirrors", _name, _mirrors, wire.MirrorView, single=False)
+ENGINE: Final = Kind("engine", ("engines",), "/engines", _name, _engines, wire.EngineView, single=False)
+NETWORK: Final = Kind("network", ("networks", "net"), "/networks", _name, _networks, wire.NetworkView)
+PEER: Final = Kind("peer", ("peers",), "/peers", lambda row: row.peer_id, _peers, wire.PeerInfo)
+VALIDATOR: Final = Kind(
+    "validator", ("validators",), "/validators", lambda row: row.key, _validators, wire.ValidatorView, single=False
 )
+TASK: Final = Kind("task", ("tasks",), "/tasks", lambda row: row.id, _tasks, wire.TaskView)
+KINDS: Final[tuple[Kind[Any], ...]] = (DATASET, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, TASK)
 
 
-def find(word: str) -> Kind:
+def find(word: str) -> Kind[Any]:
     """By name or alias, whatever the case. Raises Usage."""
     low = word.lower()
     for kind in KINDS:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from odfd.cli import words
 from odfd.cli.table import clean
+from odfd.control import wire
 
 _OPS: Final = {1: " -R", 2: " -C", 3: " +C"}
 _ROLES: Final = {"decides": "  (decides)", "change": "  (took back)"}
@@ -15,30 +16,30 @@ _WIDE: Final = 120
 Key = tuple[str, int]
 
 
-def record_tree(answer: Mapping[str, Any]) -> str:
+def record_tree(answer: wire.Lineage) -> str:
     """Each record once; where it comes again its first place is named by its number."""
-    known = {(each["id"], each["offset"]): each for each in answer["records"]}
-    lines = list(_record(known, (answer["id"], answer["record"]), set(), ""))
-    if not answer["complete"]:
+    known = {(each.id, each.offset): each for each in answer.records}
+    lines = list(_record(known, (answer.id, answer.record), set(), ""))
+    if not answer.complete:
         lines.append("not all of it could be followed: see the lines that say why; --limit N tells more of each")
     return "\n".join(lines)
 
 
-def _record(known: Mapping[Key, Any], key: Key, told: set[Key], note: str) -> Iterator[str]:
+def _record(known: Mapping[Key, wire.LineageRecord], key: Key, told: set[Key], note: str) -> Iterator[str]:
     record = known.get(key)
     if record is None:
         yield f"record {key[1]}{note}  (not followed: the answer was long enough)"
         return
-    head = f"{clean(record['ref'], 60)} {key[1]}{_OPS.get(record.get('op') or 0, '')}"
+    head = f"{clean(record.ref, 60)} {key[1]}{_OPS.get(record.op or 0, '')}"
     if key in told:
         yield f"{head}{note}  (told above)"
         return
     told.add(key)
-    place = f"  block #{record['sequenceNumber']}" if record.get("sequenceNumber") is not None else ""
-    yield f"{head}{note}{place}{_values(record.get('row'))}"
+    place = f"  block #{record.sequence_number}" if record.sequence_number is not None else ""
+    yield f"{head}{note}{place}{_values(record.row)}"
     parts = [*_why(record), *_sources(record)]
-    rows = record.get("rows", [])
-    more = record.get("count", 0) - len(rows)
+    rows = record.rows
+    more = record.count - len(rows)
     last = len(parts) + len(rows) + (1 if more > 0 else 0)
     at = 0
     for part in parts:
@@ -46,11 +47,11 @@ def _record(known: Mapping[Key, Any], key: Key, told: set[Key], note: str) -> It
         yield f"{_branch(at == last)}{part}"
     for row in rows:
         at += 1
-        below = _record(known, (row["id"], row["offset"]), told, _said(row, record))
+        below = _record(known, (row.id, row.offset), told, _said(row, record))
         for number, line in enumerate(below):
             yield f"{_branch(at == last) if not number else _stem(at == last)}{line}"
     if more > 0:
-        yield f"{_branch(True)}and {words.plural(more, 'record')} more of {record['count']:,}"
+        yield f"{_branch(True)}and {words.plural(more, 'record')} more of {record.count:,}"
 
 
 def _branch(last: bool) -> str:
@@ -71,85 +72,85 @@ def _value(value: Any) -> str:
     return words.NOTHING if value is None else str(value)
 
 
-def _why(record: Mapping[str, Any]) -> Iterator[str]:
+def _why(record: wire.LineageRecord) -> Iterator[str]:
     """Operators between, each once, from the inputs up; and what was missing."""
     seen: dict[tuple[Any, ...], None] = {}
-    for path in record.get("paths", []):
-        for step in path["steps"]:
-            place = step["query"], step.get("line"), step.get("column")
-            seen.setdefault((step["operator"], step["detail"], *place, step.get("hides", False)))
+    for path in record.paths:
+        for step in path.steps:
+            place = step.query, step.line, step.column
+            seen.setdefault((step.operator, step.detail, *place, step.hides))
     for operator, detail, query, line, column, hides in seen:
         where = f"  [query {query}, {line}:{column}]" if line is not None else ""
         yield f"{operator} {clean(detail, _WIDE)}".rstrip() + where
         if hides:
             yield "  what it took away bears on the record too, and is not named"
-    for number in record.get("absent", []):
-        path = record["paths"][number]
-        yield f"no record of {clean(path['ref'], 60)} met it"
+    for number in record.absent:
+        path = record.paths[number]
+        yield f"no record of {clean(path.ref, 60)} met it"
 
 
-def _sources(record: Mapping[str, Any]) -> Iterator[str]:
-    origin, problem = record.get("origin"), record.get("problem")
+def _sources(record: wire.LineageRecord) -> Iterator[str]:
+    origin, problem = record.origin, record.problem
     if origin is not None:
-        if origin.get("byHand"):
-            yield f"corrected by hand {words.moment(record.get('systemTime'))}"
+        if origin.by_hand:
+            yield f"corrected by hand {words.moment(record.system_time)}"
             return
-        where = origin["address"] or f"push source {origin['name']}".rstrip()
-        state = f"  {origin['stateKind'].removeprefix('odf/')} {origin['state']}" if origin["state"] else ""
-        yield f"ingested {words.moment(record.get('systemTime'))} from {clean(where, _WIDE)}{clean(state, _WIDE)}"
+        where = origin.address or f"push source {origin.name}".rstrip()
+        state = f"  {origin.state_kind.removeprefix('odf/')} {origin.state}" if origin.state else ""
+        yield f"ingested {words.moment(record.system_time)} from {clean(where, _WIDE)}{clean(state, _WIDE)}"
     if problem is not None:
-        hint = f"  ({problem['hint']})" if problem.get("hint") else ""
-        yield clean(f"{problem.get('detail') or problem.get('title', '')}{hint}", 300)
+        hint = f"  ({problem.hint})" if problem.hint else ""
+        yield clean(f"{problem.detail or problem.title}{hint}", 300)
 
 
-def _said(row: Mapping[str, Any], record: Mapping[str, Any]) -> str:
-    note = _ROLES.get(row["role"], "")
-    if row.get("cause") and row["role"] != "change":
+def _said(row: wire.LineageRow, record: wire.LineageRecord) -> str:
+    note = _ROLES.get(row.role, "")
+    if row.cause and row.role != "change":
         note += "  (came with it)"
-    paths = [path["id"] for path in record.get("paths", [])]
-    if row.get("path") is not None and paths.count(row["id"]) > 1:
-        note += f"  (path {row['path']})"
+    paths = [path.id for path in record.paths]
+    if row.path is not None and paths.count(row.id) > 1:
+        note += f"  (path {row.path})"
     return note
 
 
-def graph_tree(graph: Mapping[str, Any]) -> str:
+def graph_tree(graph: wire.LineageGraph) -> str:
     """What it is made of, and what is made of it."""
-    nodes = {node["id"]: node for node in graph["nodes"]}
-    lines = list(_above(nodes, graph["id"], set()))
-    below = [node for node in graph["nodes"] if node["relation"] == "downstream"]
+    nodes = {node.id: node for node in graph.nodes}
+    lines = list(_above(nodes, graph.id, set()))
+    below = [node for node in graph.nodes if node.relation == "downstream"]
     if below:
         lines += ["", "derived from it here:"]
-        lines += [f"  {clean(node['ref'], 60)}  from {_named(node['inputs'])}" for node in below]
+        lines += [f"  {clean(node.ref, 60)}  from {_named(node.inputs)}" for node in below]
     return "\n".join(lines)
 
 
-def _named(inputs: Sequence[Mapping[str, Any]]) -> str:
-    return ", ".join(clean(each["ref"], 60) for each in inputs)
+def _named(inputs: Sequence[wire.LineageInput]) -> str:
+    return ", ".join(clean(each.ref, 60) for each in inputs)
 
 
-def _above(nodes: Mapping[str, Any], identity: str, told: set[str]) -> Iterator[str]:
+def _above(nodes: Mapping[str, wire.LineageNode], identity: str, told: set[str]) -> Iterator[str]:
     node = nodes[identity]
     if identity in told:
-        yield f"{clean(node['ref'], 60)}  (told above)"
+        yield f"{clean(node.ref, 60)}  (told above)"
         return
     told.add(identity)
     yield _dataset(node)
-    inputs = node.get("inputs", [])
+    inputs = node.inputs
     for number, each in enumerate(inputs, 1):
-        if each["id"] not in nodes:
-            yield f"{_branch(number == len(inputs))}{clean(each['ref'], 60)}  (not followed)"
+        if each.id not in nodes:
+            yield f"{_branch(number == len(inputs))}{clean(each.ref, 60)}  (not followed)"
             continue
-        for at, line in enumerate(_above(nodes, each["id"], told)):
+        for at, line in enumerate(_above(nodes, each.id, told)):
             yield f"{_branch(number == len(inputs)) if not at else _stem(number == len(inputs))}{line}"
 
 
-def _dataset(node: Mapping[str, Any]) -> str:
-    head = clean(node["ref"], 60)
-    if node.get("problem"):
-        return f"{head}  {clean(node['problem'].get('detail', ''), 200)}  ({node['problem'].get('hint', '')})"
-    parts = [head, str(node["kind"]), f"{words.count(node.get('records'))} records"]
-    if node.get("watermark"):
-        parts.append(f"watermark {words.moment(node['watermark'])}")
-    if node.get("source"):
-        parts.append(f"from {clean(node['source'], _WIDE)}")
+def _dataset(node: wire.LineageNode) -> str:
+    head = clean(node.ref, 60)
+    if node.problem:
+        return f"{head}  {clean(node.problem.detail, 200)}  ({node.problem.hint})"
+    parts = [head, str(node.kind), f"{words.count(node.records)} records"]
+    if node.watermark:
+        parts.append(f"watermark {words.moment(node.watermark)}")
+    if node.source:
+        parts.append(f"from {clean(node.source, _WIDE)}")
     return "  ".join(parts)

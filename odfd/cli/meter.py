@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, TextIO
+from typing import Final, TextIO
 
 from chain.instant import SECOND
 from odfd.cli import words
 from odfd.cli.session import Session
+from odfd.control import wire
 
 LINE_SECONDS: Final = 5.0
 """Between lines where there is no terminal."""
@@ -40,12 +40,11 @@ class Meter:
         self._last_line = self._began
         self._last_text = ""
 
-    def show(self, task: Mapping[str, Any]) -> None:
-        if self._session.quiet or task.get("state") not in ("running", "waiting"):
+    def show(self, task: wire.TaskView) -> None:
+        if self._session.quiet or task.state not in ("running", "waiting"):
             return
         now = self._session.clock.monotonic()
-        done = int(task.get("done", 0))
-        message = str(task.get("message", ""))
+        done, message = task.done, task.message
         if self._stage is None or self._stage[0] != message or done < self._stage[2]:
             self._stage = (message, now, done)
         elapsed = (now - self._stage[1]) / SECOND
@@ -68,14 +67,14 @@ class Meter:
             self._drawn = False
 
 
-def describe(task: Mapping[str, Any], rate: float) -> str:
+def describe(task: wire.TaskView, rate: float) -> str:
     """One line: what, how far, how fast (units a second), how long still."""
-    parts = [f"{_VERBS.get(task['kind'], task['kind'])} {task.get('target', '')}".rstrip()]
-    if task.get("state") == "waiting":
+    parts = [f"{_VERBS.get(task.kind, task.kind)} {task.target}".rstrip()]
+    if task.state == "waiting":
         return "  ".join([*parts, "waiting for its turn"])
-    if task.get("message"):
-        parts.append(str(task["message"]))
-    done, total, unit = int(task.get("done", 0)), task.get("total"), str(task.get("unit", ""))
+    if task.message:
+        parts.append(task.message)
+    done, total, unit = task.done, task.total, task.unit
     in_bytes = unit == "bytes"
     if total:
         parts.append(bar(done / total))

@@ -6,40 +6,49 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import Any
+from typing import TypeVar
 
 from chain.errors import Refused
 from odfd.cli.meter import Meter
 from odfd.cli.session import Session
-from odfd.control.client import part
-from odfd.errors import from_problem
+from odfd.control import wire
+from odfd.control.client import Answer, part
+
+T = TypeVar("T")
 
 
 class Detached(KeyboardInterrupt):
     """The person went away; the work did not."""
 
 
-def follow(session: Session, ref: Mapping[str, Any]) -> Any:
-    """Wait for the task ``ref`` and return its result. Raises its fault, or Detached on ``^C``."""
+def follow(session: Session, ref: wire.TaskRef, kind: type[T]) -> Answer[T]:
+    """Wait for the task ``ref`` and return its result, a ``kind``. Raises its fault, or Detached on ``^C``."""
     meter = Meter(session, sys.stderr)
-    task: Mapping[str, Any] = ref
+    task: wire.TaskView | None = None
     try:
-        for task in session.client.stream(f"/tasks/{part(ref['id'])}", {"follow": "1"}):
+        for snapshot in session.client.stream(f"/tasks/{part(ref.id)}", wire.TaskView, {"follow": "1"}):
+            task = snapshot.value
             meter.show(task)
     except KeyboardInterrupt as stop:
         meter.clear()
         session.remark(
-            f"Detached; the daemon goes on.  Follow: {session.again} wait task {ref['id']}"
-            f"   Cancel: {session.again} delete task {ref['id']}"
+            f"Detached; the daemon goes on.  Follow: {session.again} wait task {ref.id}"
+            f"   Cancel: {session.again} delete task {ref.id}"
         )
         raise Detached from stop
     finally:
         meter.clear()
-    if task.get("fault"):
-        raise from_problem(task["fault"])
-    if task.get("state") == "cancelled":
-        raise Refused(f"{task['kind']} of {task.get('target') or 'the node'} was cancelled", rule="cancelled")
-    if task.get("state") != "done":
+    if task is None:
         raise session.client.gone()
-    return task.get("result")
+    if task.fault:
+        raise task.fault.fault()
+    if task.state == "cancelled":
+        raise Refused(f"{task.kind} of {task.target or 'the node'} was cancelled", rule="cancelled")
+    if task.state != "done":
+        raise session.client.gone()
+    return Answer.of(task.result, kind)
+
+
+def submit(session: Session, path: str, request: wire.Request, kind: type[T]) -> Answer[T]:
+    """Ask for a long operation with a POST, and follow it."""
+    return follow(session, session.client.post(path, wire.TaskRef, request).value, kind)

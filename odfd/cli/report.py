@@ -2,41 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from odfd.cli import words
 from odfd.cli.table import clean, fields
+from odfd.control import wire
 
-_LOOKED_AT: Final = ("block", "slice", "transform")
 _FETCHED_AGAIN: Final = ("-physical-hash", "block-hash", "-missing", "-size")
 
 
-def can_be_repaired(report: dict[str, Any]) -> bool:
+def can_be_repaired(report: wire.VerifyReport) -> bool:
     """Whether another holder may have what is damaged or missing here."""
-    return any(failure["rule"].endswith(_FETCHED_AGAIN) for failure in report["failures"])
+    return any(failure.rule.endswith(_FETCHED_AGAIN) for failure in report.failures)
 
 
-def report_text(report: dict[str, Any]) -> str:
+def report_text(report: wire.VerifyReport) -> str:
     """``yes:`` or ``no:``, what was looked at, and each failure with what to compare."""
-    checked = report["checked"]
-    if report["ok"]:
-        lines = [f"yes: {words.plural(report['blocks'], 'block')} of {report['ref']} hold at level {report['level']}"]
+    checked = report.checked
+    if report.ok:
+        lines = [f"yes: {words.plural(report.blocks, 'block')} of {report.ref} hold at level {report.level}"]
     else:
-        failed = {(one["block"] or {}).get("sequenceNumber") for one in report["failures"]}
-        lines = [f"no: {len(failed)} of {words.plural(report['blocks'], 'block')} fail at level {report['level']}"]
-    looked = [words.plural(checked[f"{noun}s"], noun) for noun in _LOOKED_AT if checked.get(f"{noun}s")]
-    lines.append("  checked " + ", ".join([*looked, words.size(checked["bytes"])]))
-    if spared := checked.get("remembered"):
+        failed = {one.block.sequence_number for one in report.failures}
+        lines = [f"no: {len(failed)} of {words.plural(report.blocks, 'block')} fail at level {report.level}"]
+    counts = {"block": checked.blocks, "slice": checked.slices, "transform": checked.transforms}
+    looked = [words.plural(count, noun) for noun, count in counts.items() if count]
+    lines.append("  checked " + ", ".join([*looked, words.size(checked.bytes)]))
+    if spared := checked.remembered:
         lines.append(f"  the rows of {words.plural(spared, 'block')} were in order before; --full reads them again")
-    if absent := checked.get("notHeld"):
+    if absent := checked.not_held:
         lines.append(f"  the data of {words.plural(absent, 'older slice')} is not kept here, as the mirror wishes")
-    if coming := checked.get("toCome"):
+    if coming := checked.to_come:
         lines.append(f"  the data of {words.plural(coming, 'slice')} is on its way here, and not checked yet")
-    for failure in report["failures"]:
-        block = failure["block"] or {}
-        number = block.get("sequenceNumber")
+    for failure in report.failures:
+        number = failure.block.sequence_number
         head = f"  #{number}" if number is not None else "  -"
-        lines.append(f"{head} {words.digest(block.get('hash'))}  {failure['rule']}  {clean(failure['message'], 300)}")
-        pairs = [(name, str(failure[name])) for name in ("expected", "actual") if failure.get(name) is not None]
-        lines += ["      " + line for line in fields(pairs).splitlines()]
+        lines.append(f"{head} {words.digest(failure.block.hash)}  {failure.rule}  {clean(failure.message, 300)}")
+        lines += values_lines(failure)
     return "\n".join(lines)
+
+
+def values_lines(failure: wire.Failure) -> list[str]:
+    """What was expected and what is there, indented below the failure."""
+    pairs = {"expected": failure.expected, "actual": failure.actual}
+    return [
+        "      " + line
+        for line in fields((name, str(pairs[name])) for name in pairs if pairs[name] is not None).splitlines()
+    ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
+
+from odfd.control import wire
 
 _SAID: Final = {
     "unchanged": "unchanged",
@@ -19,28 +21,28 @@ _SAID: Final = {
 _TOLD_FILES: Final = 3
 
 
-def rows_text(rows: Mapping[str, Any] | None) -> str:
+def rows_text(rows: wire.RowCounts | None) -> str:
     """``5 read: 3 appended, 2 unchanged``; empty where all that was read was appended, or nothing was read."""
     if rows is None:
         return ""
-    said = [f"{rows[field]:,} {word}" for field, word in _SAID.items() if rows.get(field)]
-    told = [text for text in (skipped_text(rows.get("skipped") or ()), *(rows.get("remarks") or ())) if text]
-    if rows.get("read") is None:
+    said = [f"{number:,} {word}" for field, word in _SAID.items() if (number := getattr(rows, field))]
+    told = [text for text in (skipped_text(rows.skipped), *rows.remarks) if text]
+    if rows.read is None:
         return "; ".join(part for part in (", ".join(said), *told) if part)
-    left_out = rows["read"] - (rows.get("shaped") or 0) - (rows.get("quarantined") or 0)
+    left_out = rows.read - (rows.shaped or 0) - (rows.quarantined or 0)
     if left_out > 0:
         said.append(f"{left_out:,} left out by preprocess")
     if said:
-        if rows.get("appended"):
-            said.insert(0, f"{rows['appended']:,} appended")
-        said = [f"{rows['read']:,} read: {', '.join(said)}"] if rows["read"] else [", ".join(said)]
+        if rows.appended:
+            said.insert(0, f"{rows.appended:,} appended")
+        said = [f"{rows.read:,} read: {', '.join(said)}"] if rows.read else [", ".join(said)]
     return "; ".join([*said, *told])
 
 
-def skipped_text(skipped: Any) -> str:
+def skipped_text(skipped: Sequence[wire.SkippedFile]) -> str:
     """``skipped 2 files: a.csv (it is empty), …``."""
     if not skipped:
         return ""
-    told = ", ".join(f"{file['name']} ({file['reason']})" for file in skipped[:_TOLD_FILES])
+    told = ", ".join(f"{file.name} ({file.reason})" for file in skipped[:_TOLD_FILES])
     more = f" and {len(skipped) - _TOLD_FILES} more" if len(skipped) > _TOLD_FILES else ""
     return f"skipped {told}{more}"

@@ -11,13 +11,14 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from odfd.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
-    from odfd.control.client import Client
+    from odfd.control.client import Answer, Client
 
+T = TypeVar("T")
 FORMATS: Final = ("table", "json", "yaml", "ndjson")
 MANIFEST: Final = "manifest"
 """A format of those commands alone that show what was declared (``writes_manifests``)."""
@@ -46,8 +47,12 @@ class Session:
         """How a command that talks to the same daemon begins."""
         return f"odfctl --socket {self._socket}" if self._socket else "odfctl"
 
-    def answer(self, value: Any, table: Callable[[Any], str]) -> None:
-        """Print ``value`` in the format asked for; ``table`` says it to a person."""
+    def answer(self, answer: Answer[T], table: Callable[[T], str]) -> None:
+        """Print what the daemon said in the format asked for: the JSON as it came, or what ``table`` makes of it."""
+        self.show(answer.sent, lambda _: table(answer.value))
+
+    def show(self, value: Any, table: Callable[[Any], str]) -> None:
+        """Print a value of JSON that ``odfctl`` made itself."""
         if self.output == "table":
             text = table(value)
         elif self.output == "yaml":
@@ -59,9 +64,9 @@ class Session:
         if text:
             print(text.rstrip("\n"))
 
-    def line(self, value: Any, text: Callable[[Any], str]) -> None:
-        """One item of an answer that has no end."""
-        print(text(value) if self.output == "table" else to_json(value), flush=True)
+    def line(self, value: Any, text: str) -> None:
+        """One item of an answer that has no end, and what is said of it to a person."""
+        print(text if self.output == "table" else to_json(value), flush=True)
 
     def remark(self, text: str) -> None:
         """For a person, beside the answer."""

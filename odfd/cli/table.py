@@ -5,23 +5,25 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, Generic, TypeVar
 
 GAP: Final = "  "
+R = TypeVar("R")
+"""A row."""
 
 
 @dataclass(frozen=True, slots=True)
-class TableColumn:
+class TableColumn(Generic[R]):
     """A heading, and how a row's cell is said."""
 
     title: str
-    cell: Callable[[Any], str]
+    cell: Callable[[R], str]
     right: bool = False
     most: int = 60
     """Characters; a longer cell ends in an ellipsis."""
 
 
-def render(columns: Sequence[TableColumn], rows: Iterable[Any]) -> str:
+def render(columns: Sequence[TableColumn[R]], rows: Iterable[R]) -> str:
     """Heading and rows, without a final newline."""
     grid = [[column.title for column in columns]]
     grid += [[clean(column.cell(row), column.most) for column in columns] for row in rows]

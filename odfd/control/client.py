@@ -1,6 +1,8 @@
-"""The client of the control API, with the standard library only, so that ``odfctl`` starts quickly.
+"""The client of the control API, over HTTP of the standard library, so that ``odfctl`` starts quickly.
 
-One connection a request. Answers are plain JSON values; a problem comes back as the fault that it tells of.
+One connection a request. A request is a value of ``wire``; its answer is decoded as the type that the caller names.
+Beside the value an ``Answer`` holds the JSON as it came, which ``-o json`` prints: fields of a newer daemon, of which
+the types here know nothing, are in it. A problem is raised as the fault that it tells of.
 """
 
 from __future__ import annotations
@@ -12,11 +14,15 @@ import json
 import os
 import socket
 from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, Generic, TypeVar
 from urllib.parse import quote, urlencode
 
+import msgspec
+
 from chain.errors import Environment, Invalid, Refused
+from odfd.control import wire
 from odfd.errors import Bug, Unreachable, from_problem
 
 ANSWER_SECONDS: Final = 60.0
@@ -27,25 +33,50 @@ MAX_LINE: Final = 16 * 1024 * 1024
 _CHUNK: Final = 1 << 18
 
 Query = Mapping[str, object]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[T]):
+    """What the daemon said."""
+
+    value: T
+    sent: Any
+    """The JSON that ``value`` was decoded from, with the fields that its type does not have."""
+
+    @classmethod
+    def of(cls, sent: Any, kind: type[T]) -> Answer[T]:
+        """Raises Bug where ``sent`` is no ``kind``."""
+        try:
+            return cls(msgspec.convert(sent, kind), sent)
+        except msgspec.ValidationError as error:
+            raise Bug(
+                f"the daemon's answer is not of the type {getattr(kind, '__name__', kind)}: {error}",
+                rule="answer-type",
+                hint="odfctl and the daemon may be of different versions: compare odfctl --version with odfctl status",
+            ) from error
 
 
 class Client:
-    """Talks to the daemon that listens at ``path``. Methods raise the fault the daemon told, or Unreachable."""
+    """Talks to the daemon that listens at ``path``. Methods raise the fault the daemon told, or Unreachable.
+
+    ``kind`` is the type of the answer: a value of ``wire``, or a list of them.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def get(self, path: str, query: Query | None = None) -> Any:
-        return self._json("GET", path, query=query)
+    def get(self, path: str, kind: type[T], query: Query | None = None) -> Answer[T]:
+        return self._json("GET", path, kind, query=query)
 
-    def post(self, path: str, body: object = None, query: Query | None = None) -> Any:
-        return self._json("POST", path, body, query)
+    def post(self, path: str, kind: type[T], request: wire.Request | None = None) -> Answer[T]:
+        return self._json("POST", path, kind, request)
 
-    def put(self, path: str, body: object = None) -> Any:
-        return self._json("PUT", path, body)
+    def put(self, path: str, kind: type[T], request: wire.Request | None = None) -> Answer[T]:
+        return self._json("PUT", path, kind, request)
 
-    def delete(self, path: str) -> Any:
-        return self._json("DELETE", path)
+    def delete(self, path: str, kind: type[T]) -> Answer[T]:
+        return self._json("DELETE", path, kind)
 
     def raw(self, path: str) -> bytes:
         with self._asked("GET", path) as response:
@@ -62,13 +93,13 @@ class Client:
                 raise self.gone()
         return total
 
-    def upload(self, name: str, source: BinaryIO) -> Any:
-        """Bring the bytes of ``source`` to the daemon; it answers with an Upload."""
+    def upload(self, name: str, source: BinaryIO) -> Answer[wire.Upload]:
+        """Bring the bytes of ``source`` to the daemon."""
         headers = {"content-type": "application/octet-stream"}
         with self._asked("POST", "/uploads", {"name": name}, source, headers) as response:
-            return _parsed(_whole(response))
+            return Answer.of(_parsed(_whole(response)), wire.Upload)
 
-    def stream(self, path: str, query: Query | None = None) -> Generator[Any, None, None]:
+    def stream(self, path: str, kind: type[T], query: Query | None = None) -> Generator[Answer[T], None, None]:
         """Values of an NDJSON answer as they come. Raises the fault that the stream ends with, if it does.
 
         A daemon that goes away ends the stream like any other end: http.client does not tell the two apart. Whoever
@@ -76,10 +107,10 @@ class Client:
         """
         with self._asked("GET", path, query, patience=None) as response:
             while line := response.readline(MAX_LINE):
-                value = _parsed(line)
-                if isinstance(value, dict) and set(value) == {"problem"}:
-                    raise from_problem(value["problem"])
-                yield value
+                sent = _parsed(line)
+                if isinstance(sent, dict) and set(sent) == {"problem"}:
+                    raise from_problem(sent["problem"])
+                yield Answer.of(sent, kind)
 
     def gone(self) -> Unreachable:
         return Unreachable(
@@ -88,10 +119,12 @@ class Client:
             hint="odfctl status tells whether it is back; its log says why it went",
         )
 
-    def _json(self, method: str, path: str, body: object = None, query: Query | None = None) -> Any:
-        data = None if body is None else json.dumps(body).encode()
+    def _json(
+        self, method: str, path: str, kind: type[T], request: wire.Request | None = None, query: Query | None = None
+    ) -> Answer[T]:
+        data = None if request is None else msgspec.json.encode(request)
         with self._asked(method, path, query, data, {"content-type": "application/json"}) as response:
-            return _parsed(_whole(response))
+            return Answer.of(_parsed(_whole(response)), kind)
 
     @contextlib.contextmanager
     def _asked(

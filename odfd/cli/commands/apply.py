@@ -12,10 +12,11 @@ from typing import Any, BinaryIO, Final
 
 from chain.errors import Invalid, NotFound, Remote
 from odfd.cli import words
-from odfd.cli.progress import follow
+from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
-from odfd.errors import ExitCode, from_problem
+from odfd.control import wire
+from odfd.errors import ExitCode
 from odfd.errors import render as render_fault
 
 MAX_MANIFEST: Final = 4 * 1024 * 1024
@@ -42,32 +43,32 @@ def register(subparsers: Any) -> None:
 
 def _apply(args: argparse.Namespace) -> int:
     session = Session(args)
-    manifests = [text for place in args.file for text in read(place)]
-    result = follow(session, session.client.post("/apply", {"manifests": manifests, "dryRun": args.dry_run}))
+    manifests = tuple(text for place in args.file for text in read(place))
+    request = wire.ApplyRequest(manifests=manifests, dry_run=args.dry_run)
+    result = submit(session, "/apply", request, wire.ApplyResult)
     session.answer(result, _table)
     codes = [ExitCode.OK]
-    for item in result["items"]:
-        for warning in item.get("warnings", []):
-            session.remark(f"warning: {item['name']}: {warning}")
-        if item.get("fault"):
-            fault = from_problem(item["fault"])
-            print(render_fault(fault, session.verbose), file=sys.stderr)
-            codes.append(ExitCode(item["fault"].get("exitCode", ExitCode.BUG)))
+    for item in result.value.items:
+        for warning in item.warnings:
+            session.remark(f"warning: {item.name}: {warning}")
+        if item.fault:
+            print(render_fault(item.fault.fault(), session.verbose), file=sys.stderr)
+            codes.append(ExitCode(item.fault.exit_code))
     return max(codes)
 
 
-def _table(result: dict[str, Any]) -> str:
-    columns = (
-        TableColumn("NAME", lambda item: item["name"]),
-        TableColumn("KIND", lambda item: item["kind"]),
-        TableColumn("DONE" if not result.get("dryRun") else "WOULD BE", lambda item: item["action"]),
-        TableColumn("ID", lambda item: words.identity(item.get("id"))),
-        TableColumn("CHANGES", lambda item: "; ".join(item.get("changes", [])), most=100),
+def _table(result: wire.ApplyResult) -> str:
+    columns: tuple[TableColumn[wire.ApplyItem], ...] = (
+        TableColumn("NAME", lambda item: item.name),
+        TableColumn("KIND", lambda item: item.kind),
+        TableColumn("DONE" if not result.dry_run else "WOULD BE", lambda item: item.action),
+        TableColumn("ID", lambda item: words.identity(item.id)),
+        TableColumn("CHANGES", lambda item: "; ".join(item.changes), most=100),
     )
-    return render(columns, result["items"])
+    return render(columns, result.items)
 
 
-def read(place: str) -> Iterator[dict[str, str]]:
+def read(place: str) -> Iterator[wire.ManifestText]:
     """Texts of manifests with where they come from. Raises NotFound, Invalid, Remote."""
     if place == "-":
         yield _manifest("<stdin>", _bounded(sys.stdin.buffer, "<stdin>"), str(Path.cwd()))
@@ -123,8 +124,8 @@ def _fetch(url: str, answers: queue.SimpleQueue[bytes | Exception]) -> None:
         answers.put(error)
 
 
-def _manifest(source: str, data: bytes, base: str) -> dict[str, str]:
+def _manifest(source: str, data: bytes, base: str) -> wire.ManifestText:
     try:
-        return {"source": source, "text": data.decode(), "base": base}
+        return wire.ManifestText(source=source, text=data.decode(), base=base)
     except UnicodeDecodeError as error:
         raise Invalid(f"not UTF-8 text (byte {error.start})", rule="manifest-encoding", place=source) from error

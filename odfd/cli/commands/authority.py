@@ -6,15 +6,18 @@ The offline key is read here, signs here, and is never sent anywhere.
 from __future__ import annotations
 
 import argparse
-import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chain.errors import Refused
 from odfd.cli import words
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
-from odfd.control.client import part
+from odfd.control import wire
+from odfd.control.client import Answer, part
 from odfd.errors import ExitCode
+
+if TYPE_CHECKING:
+    from odfd.cli.offline.keyfile import KeyFile
 
 _OFFLINE = "file that holds the dataset's key"
 
@@ -65,7 +68,7 @@ def register(actions: Any, parser_class: type[argparse.ArgumentParser]) -> None:
 
 def _show(args: argparse.Namespace) -> int:
     session = Session(args)
-    session.answer(session.client.get(_path(args.ref)), authority_text)
+    session.answer(session.client.get(_path(args.ref), wire.AuthorityView), authority_text)
     return ExitCode.OK
 
 
@@ -73,18 +76,18 @@ def _rotate(args: argparse.Namespace) -> int:
     session = Session(args)
     key, moved = offline_key(args.offline_key), False
     if key is not None:
-        view = session.client.get(_path(args.ref))
-        moved = view["datasetKey"] == "here"
+        view = session.client.get(_path(args.ref), wire.AuthorityView).value
+        moved = view.dataset_key == "here"
         if moved and not key.path.exists():
-            key.write(session.client.post(f"{_path(args.ref)}/key")["seed"])
-        if moved and key.dataset() != view["datasetId"]:
+            key.write(session.client.post(f"{_path(args.ref)}/key", wire.DatasetKey).value.seed)
+        if moved and key.dataset() != view.dataset_id:
             raise Refused(
                 f"{args.offline_key} holds another key than {args.ref}'s",
                 rule="offline-key",
                 hint="name a file that is not there yet",
             )
-    view = _carry_out(session, args.ref, {"action": "rotate", "reason": args.reason}, key, drop_key=moved)
-    session.answer(view, authority_text)
+    request = wire.AuthorityDraftRequest(action="rotate", reason=args.reason)
+    session.answer(_carry_out(session, args.ref, request, key, drop_key=moved), authority_text)
     if moved:
         session.remark(f"the key of {args.ref} is in {args.offline_key} and no longer on the node: keep it safe")
     return ExitCode.OK
@@ -92,48 +95,55 @@ def _rotate(args: argparse.Namespace) -> int:
 
 def _change(args: argparse.Namespace) -> int:
     session = Session(args)
-    wish: dict[str, Any] = {"action": args.action, "key": args.key}
+    request = wire.AuthorityDraftRequest(action=args.action, key=args.key)
     if args.action == "add-writer":
-        wish["days"] = args.days
-    session.answer(_carry_out(session, args.ref, wish, offline_key(args.offline_key), drop_key=False), authority_text)
+        request = wire.AuthorityDraftRequest(action=args.action, key=args.key, days=args.days)
+    done = _carry_out(session, args.ref, request, offline_key(args.offline_key), drop_key=False)
+    session.answer(done, authority_text)
     return ExitCode.OK
 
 
-def offline_key(file: str | None) -> Any:
+def offline_key(file: str | None) -> KeyFile | None:
     """The part of the command line that works on files; it alone knows how to sign."""
-    return None if file is None else importlib.import_module("odfd.cli.offline.keyfile").KeyFile(file)
+    if file is None:
+        return None
+    from odfd.cli.offline.keyfile import KeyFile
+
+    return KeyFile(file)
 
 
-def _carry_out(session: Session, ref: str, wish: dict[str, Any], key: Any, *, drop_key: bool) -> Any:
+def _carry_out(
+    session: Session, ref: str, request: wire.AuthorityDraftRequest, key: KeyFile | None, *, drop_key: bool
+) -> Answer[wire.AuthorityView]:
     """Have it drafted, sign it with the offline key if there is one, have it signed by the rest and kept."""
-    draft = session.client.post(f"{_path(ref)}/draft", wish)
-    signatures = [] if key is None else [key.signature(draft["payload"])]
-    change = {"payload": draft["payload"], "signatures": signatures, "dropKey": drop_key}
-    return session.client.post(_path(ref), change)
+    draft = session.client.post(f"{_path(ref)}/draft", wire.AuthorityDraft, request).value
+    signatures = () if key is None else (key.signature(draft.payload),)
+    change = wire.AuthorityRequest(payload=draft.payload, signatures=signatures, drop_key=drop_key)
+    return session.client.post(_path(ref), wire.AuthorityView, change)
 
 
 def _path(ref: str) -> str:
     return f"/datasets/{part(ref)}/authority"
 
 
-def authority_text(view: dict[str, Any]) -> str:
-    where = {"here": "on this node", "offline": "offline", "elsewhere": "not on this node"}[view["datasetKey"]]
+def authority_text(view: wire.AuthorityView) -> str:
+    where = {"here": "on this node", "offline": "offline", "elsewhere": "not on this node"}[view.dataset_key]
     lines = [
-        f"{view['ref']}   {words.identity(view['datasetId'])}   version {view['version']}, epoch {view['epoch']}",
-        f"  Its key is {where}. Roots: {view['threshold']} of {', '.join(view['roots'])}",
+        f"{view.ref}   {words.identity(view.dataset_id)}   version {view.version}, epoch {view.epoch}",
+        f"  Its key is {where}. Roots: {view.threshold} of {', '.join(view.roots)}",
         "",
     ]
-    columns = (
-        TableColumn("WRITER", lambda row: row["key"]),
-        TableColumn("UNTIL", lambda row: row.get("expiresAt") or words.NOTHING),
-        TableColumn("", lambda row: "this node" if row["mine"] else ""),
+    columns: tuple[TableColumn[wire.WriterView], ...] = (
+        TableColumn("WRITER", lambda row: row.key),
+        TableColumn("UNTIL", lambda row: row.expires_at or words.NOTHING),
+        TableColumn("", lambda row: "this node" if row.mine else ""),
     )
-    lines += ["  " + line for line in render(columns, view["writers"]).splitlines()]
-    for epoch in view["epochs"]:
-        given_up = epoch["ended"] - epoch["kept"]
+    lines += ["  " + line for line in render(columns, view.writers).splitlines()]
+    for epoch in view.epochs:
+        given_up = epoch.ended - epoch.kept
         kept = "nothing given up" if not given_up else f"{words.plural(given_up, 'block')} given up"
-        lines.append(f"  Epoch {epoch['number']}: {epoch['reason']} at block {epoch['kept']}, {kept}")
-    if view["disputed"]:
+        lines.append(f"  Epoch {epoch.number}: {epoch.reason} at block {epoch.kept}, {kept}")
+    if view.disputed:
         lines.append(
             "  Two different statements of this version are known: nobody's heads are followed until it is resolved"
         )

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from odfd.cli import words
-from odfd.cli.progress import follow
+from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
+from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import ExitCode, Usage
 
@@ -58,14 +59,9 @@ def _correct(args: argparse.Namespace) -> int:
     if bool(values) == args.retract:
         raise Usage("say what becomes of the row: --set COLUMN=VALUE, --null COLUMN, or --retract")
     session = Session(args)
-    wish = {
-        "key": dict(_pairs("--key", args.key)),
-        "values": values,
-        "retract": args.retract,
-        "ahead": args.ahead,
-        "dryRun": args.dry_run,
-    }
-    done = follow(session, session.client.post(f"/datasets/{part(args.ref)}/correct", wish))
+    key = dict(_pairs("--key", args.key))
+    request = wire.CorrectRequest(key=key, values=values, retract=args.retract, ahead=args.ahead, dry_run=args.dry_run)
+    done = submit(session, f"/datasets/{part(args.ref)}/correct", request, wire.CorrectResult)
     session.answer(done, _told)
     return ExitCode.OK
 
@@ -82,9 +78,9 @@ def _pairs(option: str, texts: Sequence[str]) -> list[tuple[str, str]]:
     return list(found.items())
 
 
-def _told(done: dict[str, Any]) -> str:
-    before, after = done["before"], done.get("after")
-    columns = [TableColumn("", lambda row: row["\0"])]
+def _told(done: wire.CorrectResult) -> str:
+    before, after = done.before, done.after
+    columns: list[TableColumn[dict[str, Any]]] = [TableColumn("", lambda row: row["\0"])]
     for name, value in before.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
         columns.append(
@@ -96,7 +92,7 @@ def _told(done: dict[str, Any]) -> str:
             )
         )
     rows = [{"\0": "-", **before}]
-    if after is not None and done["outcome"] != "unchanged":
+    if after is not None and done.outcome != "unchanged":
         rows.append({"\0": "+", **after})
-    said = _SAYS[done["outcome"]][bool(done.get("dryRun"))]
-    return f"{done['ref']}: {said}\n{render(columns, rows)}"
+    said = _SAYS[done.outcome][done.dry_run]
+    return f"{done.ref}: {said}\n{render(columns, rows)}"

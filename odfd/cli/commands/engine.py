@@ -6,9 +6,11 @@ import argparse
 from typing import Any
 
 from odfd.cli import words
-from odfd.cli.progress import follow
+from odfd.cli.progress import submit
+from odfd.cli.report import values_lines
 from odfd.cli.session import Session
-from odfd.cli.table import clean, fields
+from odfd.cli.table import clean
+from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import ExitCode
 
@@ -38,27 +40,27 @@ def register(subparsers: Any) -> None:
 
 def _prove(args: argparse.Namespace) -> int:
     session = Session(args)
-    report = follow(session, session.client.post(f"/datasets/{part(args.ref)}/prove", {"dryRun": args.dry_run}))
+    request = wire.ProveRequest(dry_run=args.dry_run)
+    report = submit(session, f"/datasets/{part(args.ref)}/prove", request, wire.ProofReport)
     session.answer(report, _text)
-    if not report["ok"]:
+    if not report.value.ok:
         session.remark("this engine would make another history: keep the engine that is pinned, or derive it anew")
-    return ExitCode.OK if report["ok"] else ExitCode.NO
+    return ExitCode.OK if report.value.ok else ExitCode.NO
 
 
-def _text(report: dict[str, Any]) -> str:
-    engine = report["engine"]
-    name = f"{engine['name']} {engine['version']} ({words.digest(engine['digest'])})"
-    count = words.plural(report["transforms"], "transform")
-    if not report["ok"]:
-        lines = [f"no: {name} does not give the history of {report['ref']}; {count} re-run"]
-    elif report["recorded"]:
-        lines = [f"yes: {name} gives the same in {count} of {report['ref']}, and is pinned from now on"]
+def _text(report: wire.ProofReport) -> str:
+    engine = report.engine
+    name = f"{engine.name} {engine.version} ({words.digest(engine.digest)})"
+    count = words.plural(report.transforms, "transform")
+    if not report.ok:
+        lines = [f"no: {name} does not give the history of {report.ref}; {count} re-run"]
+    elif report.recorded:
+        lines = [f"yes: {name} gives the same in {count} of {report.ref}, and is pinned from now on"]
     else:
-        lines = [f"yes: {name} gives the same in {count} of {report['ref']}; nothing was recorded"]
-    for failure in report["failures"]:
-        number, digest = failure["block"]["sequenceNumber"], words.digest(failure["block"]["hash"])
+        lines = [f"yes: {name} gives the same in {count} of {report.ref}; nothing was recorded"]
+    for failure in report.failures:
+        number, digest = failure.block.sequence_number, words.digest(failure.block.hash)
         place = "-" if number is None else f"#{number} {digest}"
-        lines.append(f"  {place}  {failure['rule']}  {clean(failure['message'], 300)}")
-        pairs = [(each, str(failure[each])) for each in ("expected", "actual") if failure[each] is not None]
-        lines += ["      " + line for line in fields(pairs).splitlines()]
+        lines.append(f"  {place}  {failure.rule}  {clean(failure.message, 300)}")
+        lines += values_lines(failure)
     return "\n".join(lines)

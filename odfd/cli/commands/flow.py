@@ -9,12 +9,13 @@ from typing import Any
 
 from chain.errors import Environment, NotFound
 from odfd.cli import words
-from odfd.cli.progress import follow
+from odfd.cli.progress import submit
 from odfd.cli.row_text import rows_text
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
-from odfd.control.client import part
-from odfd.errors import ExitCode, Usage, from_problem
+from odfd.control import wire
+from odfd.control.client import Answer, part
+from odfd.errors import ExitCode, Usage
 from odfd.errors import render as render_fault
 
 
@@ -73,25 +74,23 @@ def register(subparsers: Any) -> None:
 
 def _ingest(args: argparse.Namespace) -> int:
     session = Session(args)
-    uploads = [_send(session, name)["id"] for name in args.files]
-    wish = {
-        "uploads": uploads,
-        "format": args.format,
-        "eventTime": args.event_time,
-        "source": args.source,
-        "id": args.id,
-        "again": args.again,
-    }
-    result = follow(session, session.client.post(f"/datasets/{part(args.ref)}/ingest", wish))
-    return outcome(session, result)
+    request = wire.IngestRequest(
+        uploads=tuple(_send(session, name).id for name in args.files),
+        format=args.format,
+        event_time=args.event_time,
+        source=args.source,
+        id=args.id,
+        again=args.again,
+    )
+    return outcome(session, submit(session, f"/datasets/{part(args.ref)}/ingest", request, wire.PullResult))
 
 
-def _send(session: Session, name: str) -> Any:
+def _send(session: Session, name: str) -> wire.Upload:
     if name == "-":
-        return session.client.upload("-", sys.stdin.buffer)
+        return session.client.upload("-", sys.stdin.buffer).value
     try:
         with Path(name).open("rb") as file:
-            return session.client.upload(Path(name).name, file)
+            return session.client.upload(Path(name).name, file).value
     except FileNotFoundError as error:
         raise NotFound(f"there is no file {name}", hint="name files, or - for standard input") from error
     except (IsADirectoryError, PermissionError) as error:
@@ -102,32 +101,32 @@ def _pull(args: argparse.Namespace) -> int:
     session = Session(args)
     if bool(args.refs) == args.all:
         raise Usage("say what to pull: names of datasets, or --all", hint="odfctl get datasets lists them")
-    wish = {"refs": args.refs, "all": args.all, "recursive": args.recursive, "repair": args.repair}
-    return outcome(session, follow(session, session.client.post("/pull", wish)))
+    request = wire.PullRequest(refs=tuple(args.refs), all=args.all, recursive=args.recursive, repair=args.repair)
+    return outcome(session, submit(session, "/pull", request, wire.PullResult))
 
 
-_COLUMNS = (
-    TableColumn("NAME", lambda item: item["ref"]),
-    TableColumn("DONE", lambda item: item["outcome"]),
-    TableColumn("BLOCKS", lambda item: f"+{item['blocks']:,}" if item.get("blocks") else words.NOTHING, right=True),
-    TableColumn("RECORDS", lambda item: f"+{item['records']:,}" if item.get("records") else words.NOTHING, right=True),
-    TableColumn("HEAD", lambda item: words.digest(item.get("head"))),
+_COLUMNS: tuple[TableColumn[wire.PullItem], ...] = (
+    TableColumn("NAME", lambda item: item.ref),
+    TableColumn("DONE", lambda item: item.outcome),
+    TableColumn("BLOCKS", lambda item: f"+{item.blocks:,}" if item.blocks else words.NOTHING, right=True),
+    TableColumn("RECORDS", lambda item: f"+{item.records:,}" if item.records else words.NOTHING, right=True),
+    TableColumn("HEAD", lambda item: words.digest(item.head)),
     TableColumn("", lambda item: _beside(item), most=200),
 )
 
 
-def _beside(item: dict[str, Any]) -> str:
-    return "; ".join(part for part in (item.get("message", ""), rows_text(item.get("rows"))) if part)
+def _beside(item: wire.PullItem) -> str:
+    return "; ".join(part for part in (item.message, rows_text(item.rows)) if part)
 
 
-def outcome(session: Session, result: dict[str, Any]) -> int:
-    session.answer(result, lambda value: render(_COLUMNS, value["items"]))
+def outcome(session: Session, result: Answer[wire.PullResult]) -> int:
+    session.answer(result, lambda value: render(_COLUMNS, value.items))
     code = ExitCode.OK
-    for item in result["items"]:
-        if item.get("fault"):
-            print(render_fault(from_problem(item["fault"]), session.verbose), file=sys.stderr)
-            code = max(code, ExitCode(item["fault"].get("exitCode", ExitCode.BUG)))
-        elif item["outcome"] in ("failed", "blocked"):
+    for item in result.value.items:
+        if item.fault:
+            print(render_fault(item.fault.fault(), session.verbose), file=sys.stderr)
+            code = max(code, ExitCode(item.fault.exit_code))
+        elif item.outcome in ("failed", "blocked"):
             code = max(code, ExitCode.NO)
     return code
 
@@ -139,18 +138,20 @@ def _place(text: str) -> str:
 
 def _export(args: argparse.Namespace) -> int:
     session = Session(args)
-    ref = session.client.post(f"/datasets/{part(args.ref)}/export", {"to": _place(args.to)})
-    session.answer(follow(session, ref), lambda done: f"exported {_moved(done)} to {done['place']}")
+    request = wire.ExportRequest(to=_place(args.to))
+    done = submit(session, f"/datasets/{part(args.ref)}/export", request, wire.TransferResult)
+    session.answer(done, lambda done: f"exported {_moved(done)} to {done.place}")
     return ExitCode.OK
 
 
 def _import(args: argparse.Namespace) -> int:
     session = Session(args)
-    ref = session.client.post("/import", {"source": _place(args.source), "asName": args.as_name})
-    session.answer(follow(session, ref), lambda done: f"imported {_moved(done)} from {done['place']}")
+    request = wire.ImportRequest(source=_place(args.source), as_name=args.as_name)
+    done = submit(session, "/import", request, wire.TransferResult)
+    session.answer(done, lambda done: f"imported {_moved(done)} from {done.place}")
     return ExitCode.OK
 
 
-def _moved(done: dict[str, Any]) -> str:
-    counted = f"{words.plural(done['blocks'], 'block')}, {words.plural(done['objects'], 'object')}"
-    return f"{done['ref']}: {counted}, {words.size(done['bytes'])},"
+def _moved(done: wire.TransferResult) -> str:
+    counted = f"{words.plural(done.blocks, 'block')}, {words.plural(done.objects, 'object')}"
+    return f"{done.ref}: {counted}, {words.size(done.bytes)},"

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from chain.errors import Refused
 from odfd.cli import words
 from odfd.cli.commands.authority import offline_key
-from odfd.cli.progress import follow
+from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
+from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import ExitCode
 
@@ -53,55 +55,56 @@ def register(subparsers: Any) -> None:
 
 def _publish(args: argparse.Namespace) -> int:
     session = Session(args)
-    wish: dict[str, Any] = {"ref": args.ref, "once": args.once}
-    done = follow(session, session.client.post("/publications", wish))
-    if args.offline_key is not None:
-        key = offline_key(args.offline_key)
-        wish["delegation"] = key.delegation(done["name"], session.clock.now())
-        done = follow(session, session.client.post("/publications", wish))
+    request = wire.PublishRequest(ref=args.ref, once=args.once)
+    done = submit(session, "/publications", request, wire.PublicationView)
+    key = offline_key(args.offline_key)
+    if key is not None:
+        if done.value.name is None:
+            raise Refused("this node does not write that dataset", rule="ipns-delegation", hint="its owner's node does")
+        delegation = key.delegation(done.value.name, session.clock.now())
+        request = wire.PublishRequest(ref=args.ref, once=args.once, delegation=delegation)
+        done = submit(session, "/publications", request, wire.PublicationView)
     session.answer(done, publication_text)
     return ExitCode.OK
 
 
-def publication_text(done: dict[str, Any]) -> str:
-    lines = [f"{done['ref']} is on IPFS: {words.plural(done['blocks'], 'block')}, {done['root']}"]
-    if done["name"] is None:
+def publication_text(done: wire.PublicationView) -> str:
+    lines = [f"{done.ref} is on IPFS: {words.plural(done.blocks, 'block')}, {done.root}"]
+    if done.name is None:
         lines.append("  None of its keys is here, so that no name points to it")
-    elif done["name"] == done["home"]:
-        lines.append(f"  Its name ipns://{done['name']} points there")
+    elif done.name == done.home:
+        lines.append(f"  Its name ipns://{done.name} points there")
     else:
-        lines.append(f"  ipns://{done['name']}, of this node, points there, and ipns://{done['home']} to that name")
-    added = words.plural(done["addedObjects"], "object")
-    lines.append(f"  Added: {words.plural(done['addedBlocks'], 'block')}, {added} ({words.size(done['addedBytes'])})")
+        lines.append(f"  ipns://{done.name}, of this node, points there, and ipns://{done.home} to that name")
+    added = words.plural(done.added_objects, "object")
+    lines.append(f"  Added: {words.plural(done.added_blocks, 'block')}, {added} ({words.size(done.added_bytes)})")
     return "\n".join(lines)
 
 
-def _publications(session: Session, rows: list[Any]) -> str:
+def _publications(session: Session, rows: list[wire.PublicationView]) -> str:
     now = session.clock.now()
-    return render(
-        (
-            TableColumn("NAME", lambda row: row["ref"]),
-            TableColumn("BLOCKS", lambda row: f"{row['blocks']:,}", right=True),
-            TableColumn("ROOT", lambda row: row["root"]),
-            TableColumn("IPNS", lambda row: row["name"] or "-"),
-            TableColumn("RENEWED", lambda row: words.ago(row["at"], now)),
-            TableColumn("STATE", lambda row: row["message"] or ("kept" if row["standing"] else "once")),
-        ),
-        rows,
+    columns: tuple[TableColumn[wire.PublicationView], ...] = (
+        TableColumn("NAME", lambda row: row.ref),
+        TableColumn("BLOCKS", lambda row: f"{row.blocks:,}", right=True),
+        TableColumn("ROOT", lambda row: row.root),
+        TableColumn("IPNS", lambda row: row.name or "-"),
+        TableColumn("RENEWED", lambda row: words.ago(row.at, now)),
+        TableColumn("STATE", lambda row: row.message or ("kept" if row.standing else "once")),
     )
+    return render(columns, rows)
 
 
 def _list(args: argparse.Namespace) -> int:
     session = Session(args)
-    rows = session.client.get("/publications")
+    rows = session.client.get("/publications", list[wire.PublicationView])
     session.answer(rows, lambda rows: _publications(session, rows))
-    if not rows:
+    if not rows.value:
         session.remark("nothing there yet: odfctl ipfs publish REF")
     return ExitCode.OK
 
 
 def _withdraw(args: argparse.Namespace) -> int:
     session = Session(args)
-    gone = session.client.delete(f"/publications/{part(args.ref)}")
-    session.answer(gone, lambda row: f"{row['ref']} was taken from our Kubo; its name is found until {row['expires']}")
+    gone = session.client.delete(f"/publications/{part(args.ref)}", wire.PublicationView)
+    session.answer(gone, lambda row: f"{row.ref} was taken from our Kubo; its name is found until {row.expires}")
     return ExitCode.OK

@@ -6,8 +6,9 @@ import argparse
 from typing import Any
 
 from odfd.cli.lineage_text import graph_tree, record_tree
-from odfd.cli.progress import follow
+from odfd.cli.progress import submit
 from odfd.cli.session import Session
+from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import ExitCode, Usage
 
@@ -35,14 +36,14 @@ def register(subparsers: Any) -> None:
 
 def _lineage(args: argparse.Namespace) -> int:
     session = Session(args)
+    path = f"/datasets/{part(args.ref)}/lineage"
     if args.record is None:
         if args.column is not None:
             raise Usage("--column asks about a record", hint="name it: --record OFFSET")
-        session.answer(session.client.get(f"/datasets/{part(args.ref)}/lineage"), graph_tree)
+        session.answer(session.client.get(path, wire.LineageGraph), graph_tree)
         return ExitCode.OK
     if args.record < 0:
         raise Usage(f"no offset of a record: {args.record}", hint="odfctl tail REF shows the last ones")
-    wish = {"record": args.record, "column": args.column, "limit": args.limit}
-    answer = follow(session, session.client.post(f"/datasets/{part(args.ref)}/lineage", wish))
-    session.answer(answer, record_tree)
+    request = wire.LineageRequest(record=args.record, column=args.column, limit=args.limit)
+    session.answer(submit(session, path, request, wire.Lineage), record_tree)
     return ExitCode.OK

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from odfd.cli import kinds
-from odfd.cli.progress import follow
+from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import render
+from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import ExitCode
 
@@ -92,59 +93,56 @@ def _register_named(actions: Any, word: str, run: Callable[[argparse.Namespace],
     parser.set_defaults(run=run)
 
 
-def _mirrors(session: Session, rows: list[Any]) -> str:
-    return render(kinds.find("mirror").columns(session.clock.now()), rows)
+def _mirrors(session: Session, rows: list[wire.MirrorView]) -> str:
+    return render(kinds.MIRROR.columns(session.clock.now()), rows)
 
 
 def _add(args: argparse.Namespace) -> int:
     session = Session(args)
-    wish = {
-        "source": args.ref,
-        "asName": args.as_name,
-        "network": args.network,
-        "want": args.want,
-        "keep": args.keep,
-        "priority": args.priority,
-        "rate": args.rate,
-        "use": args.use,
-        "serve": args.serve,
-        "expect": args.expect,
-        "via": args.via,
-        "private": args.private,
-    }
-    mirror = follow(session, session.client.post("/mirrors", wish))
+    request = wire.MirrorRequest(
+        source=args.ref,
+        as_name=args.as_name,
+        network=args.network,
+        want=args.want,
+        keep=args.keep,
+        priority=args.priority,
+        rate=args.rate,
+        use=args.use,
+        serve=args.serve,
+        expect=args.expect,
+        via=args.via,
+        private=args.private,
+    )
+    mirror = submit(session, "/mirrors", request, wire.MirrorView)
     session.answer(mirror, lambda row: _mirrors(session, [row]))
     return ExitCode.OK
 
 
 def _list(args: argparse.Namespace) -> int:
     session = Session(args)
-    rows = session.client.get("/mirrors")
+    rows = session.client.get("/mirrors", list[wire.MirrorView])
     session.answer(rows, lambda rows: _mirrors(session, rows))
-    if not rows:
+    if not rows.value:
         session.remark("no mirrors yet: odfctl mirror add REF")
     return ExitCode.OK
 
 
 def _pause(args: argparse.Namespace) -> int:
     session = Session(args)
-    session.answer(
-        session.client.put(f"/mirrors/{part(args.ref)}/pause"), lambda row: f"{row['name']} is paused and still served"
-    )
+    mirror = session.client.put(f"/mirrors/{part(args.ref)}/pause", wire.MirrorView)
+    session.answer(mirror, lambda row: f"{row.name} is paused and still served")
     return ExitCode.OK
 
 
 def _resume(args: argparse.Namespace) -> int:
     session = Session(args)
-    mirror = session.client.delete(f"/mirrors/{part(args.ref)}/pause")
-    session.answer(mirror, lambda row: f"{row['name']} goes on")
+    mirror = session.client.delete(f"/mirrors/{part(args.ref)}/pause", wire.MirrorView)
+    session.answer(mirror, lambda row: f"{row.name} goes on")
     return ExitCode.OK
 
 
 def _remove(args: argparse.Namespace) -> int:
     session = Session(args)
-    gone = session.client.delete(f"/mirrors/{part(args.ref)}")
-    session.answer(
-        gone, lambda row: f"{row['name']} is a mirror no longer; odfctl delete dataset {row['name']} frees it"
-    )
+    gone = session.client.delete(f"/mirrors/{part(args.ref)}", wire.MirrorView)
+    session.answer(gone, lambda row: f"{row.name} is a mirror no longer; odfctl delete dataset {row.name} frees it")
     return ExitCode.OK

@@ -8,6 +8,7 @@ from typing import Any
 from odfd.cli import kinds, words
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
+from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import ExitCode
 
@@ -41,28 +42,30 @@ def register(subparsers: Any) -> None:
     show.set_defaults(run=_show)
 
 
-def _networks(session: Session, rows: list[Any]) -> str:
-    return render(kinds.find("network").columns(session.clock.now()), rows)
+def _networks(session: Session, rows: list[wire.NetworkView]) -> str:
+    return render(kinds.NETWORK.columns(session.clock.now()), rows)
 
 
 def _join(args: argparse.Namespace) -> int:
     session = Session(args)
-    joined = session.client.post("/networks", {"name": args.name, "bootstrap": args.bootstrap})
+    request = wire.NetworkRequest(name=args.name, bootstrap=tuple(args.bootstrap))
+    joined = session.client.post("/networks", wire.NetworkView, request)
     session.answer(joined, lambda row: _networks(session, [row]))
     return ExitCode.OK
 
 
 def _leave(args: argparse.Namespace) -> int:
     session = Session(args)
-    session.answer(session.client.delete(f"/networks/{part(args.name)}"), lambda row: f"left {row['name']}")
+    left = session.client.delete(f"/networks/{part(args.name)}", wire.NetworkView)
+    session.answer(left, lambda row: f"left {row.name}")
     return ExitCode.OK
 
 
 def _list(args: argparse.Namespace) -> int:
     session = Session(args)
-    rows = session.client.get("/networks")
+    rows = session.client.get("/networks", list[wire.NetworkView])
     session.answer(rows, lambda rows: _networks(session, rows))
-    if not rows:
+    if not rows.value:
         session.remark("part of no network yet: odfctl network join NAME --bootstrap MULTIADDR")
     return ExitCode.OK
 
@@ -70,15 +73,15 @@ def _list(args: argparse.Namespace) -> int:
 def _show(args: argparse.Namespace) -> int:
     session = Session(args)
     now = session.clock.now()
-    columns = (
-        TableColumn("DATASET", lambda row: row["id"], most=90),
-        TableColumn("NAME", lambda row: row.get("name") or words.NOTHING),
-        TableColumn("BLOCKS", lambda row: words.count(row.get("blocks")), right=True),
-        TableColumn("SIGNED", lambda row: words.ago(row.get("signedAt"), now)),
-        TableColumn("PEERS", lambda row: words.count(row.get("peers")), right=True),
-        TableColumn("HELD", lambda row: "yes" if row.get("held") else "no"),
+    columns: tuple[TableColumn[wire.Announced], ...] = (
+        TableColumn("DATASET", lambda row: row.id, most=90),
+        TableColumn("NAME", lambda row: row.name or words.NOTHING),
+        TableColumn("BLOCKS", lambda row: words.count(row.blocks), right=True),
+        TableColumn("SIGNED", lambda row: words.ago(row.signed_at, now)),
+        TableColumn("PEERS", lambda row: words.count(row.peers), right=True),
+        TableColumn("HELD", lambda row: "yes" if row.held else "no"),
     )
-    shown = session.client.get(f"/networks/{part(args.name)}")
-    session.answer(shown, lambda network: render(columns, network.get("datasets", [])))
-    session.remark(f"{words.plural(shown['peers'], 'peer')} in {shown['name']}")
+    shown = session.client.get(f"/networks/{part(args.name)}", wire.NetworkView)
+    session.answer(shown, lambda network: render(columns, network.datasets))
+    session.remark(f"{words.plural(shown.value.peers, 'peer')} in {shown.value.name}")
     return ExitCode.OK

@@ -9,6 +9,8 @@ from chain.instant import SECOND
 from odfd.cli import conditions, words
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, clean, fields, render
+from odfd.control import wire
+from odfd.control.client import Answer
 from odfd.errors import ExitCode, Unreachable
 
 LOOK_SECONDS: Final = 0.1
@@ -53,7 +55,7 @@ def _status(args: argparse.Namespace) -> int:
     began = session.clock.monotonic()
     while True:
         try:
-            session.answer(session.client.get("/status"), status_text)
+            session.answer(session.client.get("/status", wire.Status), status_text)
             return ExitCode.OK
         except Unreachable:
             if session.clock.monotonic() - began >= patience * SECOND:
@@ -62,36 +64,36 @@ def _status(args: argparse.Namespace) -> int:
         session = Session(args)
 
 
-def status_text(status: dict[str, Any]) -> str:
-    engine, disk = status.get("engine"), status.get("disk")
-    counted = ", ".join(f"{number} {state}" for state, number in sorted(status["datasets"].items()))
-    total = sum(status["datasets"].values())
+def status_text(status: wire.Status) -> str:
+    engine, disk = status.engine, status.disk
+    counted = ", ".join(f"{number} {state}" for state, number in sorted(status.datasets.items()))
+    total = sum(status.datasets.values())
     shown = "none started"
     if engine:
-        bits = [engine["name"], words.digest(engine.get("digest")), f"sandbox {engine.get('sandbox')}", engine["state"]]
+        bits = [engine.name, words.digest(engine.digest), f"sandbox {engine.sandbox}", engine.state]
         shown = "  ".join(bit for bit in bits if bit != words.NOTHING and not bit.endswith("None"))
     return fields(
         [
-            ("node", f"{status.get('name') or '(unnamed)'}  {status['nodeId']}"),
+            ("node", f"{status.name or '(unnamed)'}  {status.node_id}"),
             (
                 "version",
-                f"{status['version']}  pid {status.get('pid')}  up since {words.moment(status.get('startedAt'))}",
+                f"{status.version}  pid {status.pid}  up since {words.moment(status.started_at)}",
             ),
-            ("listen", "\n         ".join(status.get("listen", [])) or "nowhere"),
-            ("http", "\n         ".join(status.get("http", []))),
-            ("networks", ", ".join(status.get("networks", [])) or "none: odfctl network join NAME --bootstrap ADDRESS"),
-            ("peers", str(status["peers"])),
+            ("listen", "\n         ".join(status.listen) or "nowhere"),
+            ("http", "\n         ".join(status.http)),
+            ("networks", ", ".join(status.networks) or "none: odfctl network join NAME --bootstrap ADDRESS"),
+            ("peers", str(status.peers)),
             (
                 "datasets",
-                f"{total}  ({counted}), {status.get('published', 0)} published"
+                f"{total}  ({counted}), {status.published} published"
                 if counted
                 else "none: odfctl apply, odfctl mirror add",
             ),
             ("engine", shown),
             ("disk", _disk(disk)),
-            ("signing", _signing(status.get("lostJournals", 0))),
-            ("memory", words.size(status["memory"]) if status.get("memory") else ""),
-            ("tasks", str(status.get("tasks", 0))),
+            ("signing", _signing(status.lost_journals)),
+            ("memory", words.size(status.memory) if status.memory else ""),
+            ("tasks", str(status.tasks)),
         ]
     )
 
@@ -100,27 +102,30 @@ def _signing(lost: int) -> str:
     return f"stopped for {words.plural(lost, 'key')}: odfctl doctor" if lost else ""
 
 
-def _disk(disk: dict[str, Any] | None) -> str:
+def _disk(disk: wire.DiskView | None) -> str:
     if not disk:
         return ""
-    held = "".join(
-        f", {words.size(disk[name])} {name}" for name in ("objects", "database") if disk.get(name) is not None
-    )
-    return f"{words.size(disk['free'])} free of {words.size(disk['total'])} at {disk['path']}{held}"
+    sizes = {"objects": disk.objects, "database": disk.database}
+    held = "".join(f", {words.size(size)} {name}" for name, size in sizes.items() if size is not None)
+    return f"{words.size(disk.free)} free of {words.size(disk.total)} at {disk.path}{held}"
 
 
 def _doctor(args: argparse.Namespace) -> int:
     session = Session(args)
-    deep = session.client.stream("/doctor", {"deep": "true"}) if args.deep else None
-    probes = session.client.get("/doctor") if deep is None else list(deep)
-    columns = (
-        TableColumn("PROBE", lambda probe: probe["name"]),
-        TableColumn("RESULT", lambda probe: _MARKS.get(probe["result"], probe["result"])),
-        TableColumn("FOUND", lambda probe: probe["message"], most=100),
-        TableColumn("TO DO", lambda probe: probe.get("hint", ""), most=120),
+    columns: tuple[TableColumn[wire.Probe], ...] = (
+        TableColumn("PROBE", lambda probe: probe.name),
+        TableColumn("RESULT", lambda probe: _MARKS.get(probe.result, probe.result)),
+        TableColumn("FOUND", lambda probe: probe.message, most=100),
+        TableColumn("TO DO", lambda probe: probe.hint, most=120),
     )
+    probes = _all_probes(session) if args.deep else session.client.get("/doctor", list[wire.Probe])
     session.answer(probes, lambda rows: render(columns, rows))
-    return ExitCode.NO if any(probe["result"] == "failed" for probe in probes) else ExitCode.OK
+    return ExitCode.NO if any(probe.result == "failed" for probe in probes.value) else ExitCode.OK
+
+
+def _all_probes(session: Session) -> Answer[list[wire.Probe]]:
+    probes = list(session.client.stream("/doctor", wire.Probe, {"deep": "true"}))
+    return Answer([probe.value for probe in probes], [probe.sent for probe in probes])
 
 
 def _watch(args: argparse.Namespace) -> int:
@@ -129,16 +134,16 @@ def _watch(args: argparse.Namespace) -> int:
     if args.since is not None:
         query["since"] = args.since
     try:
-        for event in session.client.stream("/events", query):
-            session.line(event, _event_text)
+        for event in session.client.stream("/events", wire.EventView, query):
+            session.line(event.sent, _event_text(event.value))
     except KeyboardInterrupt:
         # The way in which watching is meant to end.
         return ExitCode.OK
     raise session.client.gone()
 
 
-def _event_text(event: dict[str, Any]) -> str:
-    if event["kind"] == "lagged":
-        return f"{'':>6}  {event['message']}"
-    time = words.moment(event["time"])
-    return clean(f"{event['sequence']:>6}  {time}  {event['kind']:<20}  {event['subject']}  {event['message']}", 400)
+def _event_text(event: wire.EventView) -> str:
+    if event.kind == "lagged":
+        return f"{'':>6}  {event.message}"
+    time = words.moment(event.time)
+    return clean(f"{event.sequence:>6}  {time}  {event.kind:<20}  {event.subject}  {event.message}", 400)

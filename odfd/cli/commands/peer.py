@@ -8,6 +8,7 @@ from typing import Any
 from odfd.cli import details, kinds
 from odfd.cli.session import Session
 from odfd.cli.table import render
+from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import ExitCode
 
@@ -39,39 +40,41 @@ def register(subparsers: Any) -> None:
     connect.set_defaults(run=_connect)
 
 
-def _peers(session: Session, rows: list[Any]) -> str:
-    return render(kinds.find("peer").columns(session.clock.now()), rows)
+def _peers(session: Session, rows: list[wire.PeerInfo]) -> str:
+    return render(kinds.PEER.columns(session.clock.now()), rows)
 
 
 def _list(args: argparse.Namespace) -> int:
     session = Session(args)
-    rows = session.client.get("/peers")
+    rows = session.client.get("/peers", list[wire.PeerInfo])
     session.answer(rows, lambda rows: _peers(session, rows))
-    if not rows:
+    if not rows.value:
         session.remark("no peers yet: odfctl peer connect MULTIADDR, odfctl network join NAME --bootstrap MULTIADDR")
     return ExitCode.OK
 
 
 def _show(args: argparse.Namespace) -> int:
     session = Session(args)
-    session.answer(session.client.get(f"/peers/{part(args.peer)}"), details.plain)
+    session.show(session.client.get(f"/peers/{part(args.peer)}", wire.PeerInfo).sent, details.plain)
     return ExitCode.OK
 
 
 def _block(args: argparse.Namespace) -> int:
     session = Session(args)
-    session.answer(session.client.put(f"/peers/{part(args.peer)}/block"), lambda row: _peers(session, [row]))
+    blocked = session.client.put(f"/peers/{part(args.peer)}/block", wire.PeerInfo)
+    session.answer(blocked, lambda row: _peers(session, [row]))
     return ExitCode.OK
 
 
 def _unblock(args: argparse.Namespace) -> int:
     session = Session(args)
-    session.answer(session.client.delete(f"/peers/{part(args.peer)}/block"), lambda row: _peers(session, [row]))
+    met = session.client.delete(f"/peers/{part(args.peer)}/block", wire.PeerInfo)
+    session.answer(met, lambda row: _peers(session, [row]))
     return ExitCode.OK
 
 
 def _connect(args: argparse.Namespace) -> int:
     session = Session(args)
-    met = session.client.post("/peers", {"multiaddr": args.multiaddr})
+    met = session.client.post("/peers", wire.PeerInfo, wire.ConnectRequest(multiaddr=args.multiaddr))
     session.answer(met, lambda row: _peers(session, [row]))
     return ExitCode.OK

@@ -11,10 +11,11 @@ from chain.errors import Environment, Invalid
 from odfd.cli import details, words
 from odfd.cli.session import Session
 from odfd.cli.table import clean
+from odfd.control import wire
 from odfd.errors import ExitCode
 
-_VALIDATORS = {"f": "f", "groups": "groups", "min-engines": "minEngines", "min-sandbox": "minSandbox"}
-_WITNESS = {"f": "f", "groups": "groups", "quorum": "quorum", "max-age": "maxAge"}
+_VALIDATORS = {"f": "f", "groups": "groups", "min-engines": "min_engines", "min-sandbox": "min_sandbox"}
+_WITNESS = {"f": "f", "groups": "groups", "quorum": "quorum", "max-age": "max_age"}
 _SAYS = (
     "use, serve, [validators] f, groups, min-engines, min-sandbox, [witness] f, groups, quorum, max-age, "
     "[fresh] max-stale"
@@ -53,36 +54,34 @@ def register(actions: Any, parser_class: type[argparse.ArgumentParser]) -> None:
 
 def _show(args: argparse.Namespace) -> int:
     session = Session(args)
-    view = session.client.get("/policy")
-    session.answer(view, details.plain)
-    for each in view["network"]:
-        if each["state"] == "waiting":
-            session.remark(
-                f"version {each['version']} waits for you: {session.again} trust policy accept {each['sid']}"
-            )
+    policy = session.client.get("/policy", wire.PolicyView)
+    session.show(policy.sent, details.plain)
+    for each in policy.value.network:
+        if each.state == "waiting":
+            session.remark(f"version {each.version} waits for you: {session.again} trust policy accept {each.sid}")
     return ExitCode.OK
 
 
 def _publish(args: argparse.Namespace) -> int:
     session = Session(args)
-    view = session.client.post("/policy/network", rules_of(args.file))
-    session.answer(view, _told)
+    session.answer(session.client.post("/policy/network", wire.NetworkRulesView, rules_of(args.file)), _told)
     return ExitCode.OK
 
 
 def _accept(args: argparse.Namespace) -> int:
     session = Session(args)
-    session.answer(session.client.post("/policy/accept", {"sid": args.sid}), _told)
+    request = wire.AcceptRequest(sid=args.sid)
+    session.answer(session.client.post("/policy/accept", wire.NetworkRulesView, request), _told)
     return ExitCode.OK
 
 
-def _told(view: dict[str, Any]) -> str:
-    of_whom = clean(view["network"], 64)
-    return f"version {view['version']} of the policy of {of_whom}: {view['state']}  {words.digest(view['sid'])}"
+def _told(view: wire.NetworkRulesView) -> str:
+    of_whom = clean(view.network, 64)
+    return f"version {view.version} of the policy of {of_whom}: {view.state}  {words.digest(view.sid)}"
 
 
-def rules_of(file: str) -> dict[str, Any]:
-    """What a file says, as the API takes it. Raises Environment, Invalid."""
+def rules_of(file: str) -> wire.NetworkRulesRequest:
+    """What a file says; the daemon checks the values. Raises Environment, Invalid."""
     try:
         said = tomllib.loads(Path(file).read_text(encoding="utf-8"))
     except OSError as error:
@@ -107,12 +106,13 @@ def rules_of(file: str) -> dict[str, Any]:
     if "groups" in wish:
         wish["groups"] = _groups(file, wish["groups"])
     if witness:
-        wish["witness"] = {_WITNESS[name]: value for name, value in witness.items()}
-    if "groups" in witness:
-        wish["witness"]["groups"] = dict(_single(file, *each) for each in _groups(file, witness["groups"]).items())
+        rules = {_WITNESS[name]: value for name, value in witness.items()}
+        if "groups" in witness:
+            rules["groups"] = dict(_single(file, *each) for each in _groups(file, witness["groups"]).items())
+        wish["witness"] = wire.WitnessRulesRequest(**rules)
     if "max-stale" in fresh:
-        wish["maxStale"] = fresh["max-stale"]
-    return wish
+        wish["max_stale"] = fresh["max-stale"]
+    return wire.NetworkRulesRequest(**wish)
 
 
 def _groups(file: str, written: Any) -> dict[str, list[str]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
+from odfd.control import wire
 from odfd.errors import ExitCode, Usage
 
 
@@ -41,20 +42,20 @@ def _say(args: argparse.Namespace) -> int:
     if bool(args.refs) == args.all:
         raise Usage(f"{word} names datasets, or --all", hint=f"odfctl {word} NAME")
     session = Session(args)
-    rows = session.client.post(args.path, {"refs": args.refs, "all": args.all})
+    rows = session.client.post(
+        args.path, list[wire.VisibilityView], wire.VisibilityRequest(refs=tuple(args.refs), all=args.all)
+    )
     session.answer(rows, lambda rows: render(_COLUMNS, rows))
-    for row in rows:
-        for note in row.get("notes", ()):
-            session.remark(f"{row['name']}: {note}")
-    if not rows:
+    for row in rows.value:
+        for note in row.notes:
+            session.remark(f"{row.name}: {note}")
+    if not rows.value:
         session.remark("no datasets yet")
     return ExitCode.OK
 
 
-_COLUMNS = (
-    TableColumn("NAME", lambda row: row["name"]),
-    TableColumn(
-        "DONE", lambda row: "unchanged" if not row["changed"] else "published" if row["published"] else "private"
-    ),
-    TableColumn("ID", lambda row: row["id"], most=90),
+_COLUMNS: tuple[TableColumn[wire.VisibilityView], ...] = (
+    TableColumn("NAME", lambda row: row.name),
+    TableColumn("DONE", lambda row: "unchanged" if not row.changed else "published" if row.published else "private"),
+    TableColumn("ID", lambda row: row.id, most=90),
 )

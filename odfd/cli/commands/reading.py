@@ -9,6 +9,7 @@ from odfd.cli import words
 from odfd.cli.row_text import rows_text
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
+from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import ExitCode
 
@@ -45,17 +46,17 @@ def register(subparsers: Any) -> None:
     schema.set_defaults(run=_schema)
 
 
-_BLOCKS = (
-    TableColumn("BLOCK", lambda row: f"#{row['sequenceNumber']}", right=True),
-    TableColumn("HASH", lambda row: words.digest(row["hash"])),
-    TableColumn("TIME", lambda row: words.moment(row["systemTime"])),
-    TableColumn("EVENT", lambda row: row["event"]),
-    TableColumn("", lambda row: "; ".join(filter(None, (row.get("summary"), rows_text(row.get("rows"))))), most=200),
+_BLOCKS: tuple[TableColumn[wire.BlockView], ...] = (
+    TableColumn("BLOCK", lambda row: f"#{row.sequence_number}", right=True),
+    TableColumn("HASH", lambda row: words.digest(row.hash)),
+    TableColumn("TIME", lambda row: words.moment(row.system_time)),
+    TableColumn("EVENT", lambda row: row.event),
+    TableColumn("", lambda row: "; ".join(filter(None, (row.summary, rows_text(row.rows)))), most=200),
 )
-_FIELDS = (
-    TableColumn("COLUMN", lambda row: row["name"]),
-    TableColumn("TYPE", lambda row: row["type"]),
-    TableColumn("", lambda row: "" if row.get("optional", True) else "required"),
+_FIELDS: tuple[TableColumn[wire.Column], ...] = (
+    TableColumn("COLUMN", lambda row: row.name),
+    TableColumn("TYPE", lambda row: row.type),
+    TableColumn("", lambda row: "" if row.optional else "required"),
 )
 
 
@@ -66,51 +67,51 @@ def _log(args: argparse.Namespace) -> int:
         query["before"] = args.before
     if args.epoch is not None:
         query["epoch"] = args.epoch
-    blocks = session.client.get(f"/datasets/{part(args.ref)}/blocks", query)
+    blocks = session.client.get(f"/datasets/{part(args.ref)}/blocks", list[wire.BlockView], query)
     session.answer(blocks, lambda rows: render(_BLOCKS, rows))
     return ExitCode.OK
 
 
 def _tail(args: argparse.Namespace) -> int:
     session = Session(args)
-    records = session.client.get(f"/datasets/{part(args.ref)}/tail", {"limit": args.records})
-    names = [column["name"] for column in records["columns"]]
+    records = session.client.get(f"/datasets/{part(args.ref)}/tail", wire.Records, {"limit": args.records})
+    names = [column.name for column in records.value.columns]
     if session.output == "ndjson":
-        for row in records["rows"]:
-            session.line(dict(zip(names, row, strict=True)), str)
+        for row in records.value.rows:
+            session.line(dict(zip(names, row, strict=True)), "")
     else:
         session.answer(records, _rows)
-    doubt = doubt_of(session.client.get(f"/datasets/{part(args.ref)}"))
+    doubt = doubt_of(session.client.get(f"/datasets/{part(args.ref)}", wire.DatasetView).value)
     if doubt:
         session.remark(doubt)
     return ExitCode.OK
 
 
-def doubt_of(dataset: dict[str, Any]) -> str | None:
+def doubt_of(dataset: wire.DatasetView) -> str | None:
     """Rows are shown as they were published: what a reader is told where not all may be relied on."""
-    rely = dataset.get("relyOn")
-    if rely is None or rely["blocks"] >= dataset["blocks"]:
+    rely = dataset.rely_on
+    if rely is None or rely.blocks >= dataset.blocks:
         return None
-    known = f"rely on the first {rely['blocks']}" if rely["blocks"] else "rely on none"
-    why = f" ({rely['fact']})" if rely["fact"] else ""
-    return f"Of its {dataset['blocks']} blocks {known}{why}: odfctl trust show {dataset['name']}"
+    known = f"rely on the first {rely.blocks}" if rely.blocks else "rely on none"
+    why = f" ({rely.fact})" if rely.fact else ""
+    return f"Of its {dataset.blocks} blocks {known}{why}: odfctl trust show {dataset.name}"
 
 
-def _rows(records: dict[str, Any]) -> str:
-    columns = tuple(
+def _rows(records: wire.Records) -> str:
+    columns: tuple[TableColumn[tuple[Any, ...]], ...] = tuple(
         TableColumn(
-            column["name"],
+            column.name,
             lambda row, place=place: words.cell(row[place]),  # type: ignore[misc]
-            right=column["type"].startswith(("Int", "UInt", "Float", "Decimal")),
+            right=column.type.startswith(("Int", "UInt", "Float", "Decimal")),
             most=40,
         )
-        for place, column in enumerate(records["columns"])
+        for place, column in enumerate(records.columns)
     )
-    return render(columns, records["rows"])
+    return render(columns, records.rows)
 
 
 def _schema(args: argparse.Namespace) -> int:
     session = Session(args)
-    schema = session.client.get(f"/datasets/{part(args.ref)}/schema")
-    session.answer(schema, lambda value: render(_FIELDS, value["fields"]))
+    schema = session.client.get(f"/datasets/{part(args.ref)}/schema", wire.Schema)
+    session.answer(schema, lambda value: render(_FIELDS, value.fields))
     return ExitCode.OK

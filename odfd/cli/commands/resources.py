@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, TypeVar
 
 from chain.errors import NotFound
 from odfd.cli import details, kinds
 from odfd.cli.confirm import add_yes, confirm
 from odfd.cli.session import MANIFEST, Session
 from odfd.cli.table import render
-from odfd.control.client import part
+from odfd.control import wire
+from odfd.control.client import Answer, part
 from odfd.errors import ExitCode, Usage
+
+V = TypeVar("V", bound=wire.Value)
 
 _KINDS = "dataset, engine, mirror, network, peer, validator or task"
 
@@ -57,14 +60,19 @@ def register(subparsers: Any) -> None:
     rename.set_defaults(run=_rename)
 
 
-def one(session: Session, kind: kinds.Kind, name: str) -> Any:
+def one(session: Session, kind: kinds.Kind[V], name: str) -> Answer[V]:
     """The thing itself. Raises NotFound."""
     if kind.single:
-        return session.client.get(f"{kind.path}/{part(name)}")
-    found = [row for row in session.client.get(kind.path) if name in (row[kind.key], row.get("id"))]
-    if not found:
-        raise NotFound(f"there is no {kind.name} {name!r}", hint=f"odfctl get {kind.name}s lists them")
-    return found[0]
+        return session.client.get(f"{kind.path}/{part(name)}", kind.view)
+    rows = every(session, kind)
+    for value, sent in zip(rows.value, rows.sent, strict=True):
+        if name in (kind.key(value), sent.get("id")):
+            return Answer(value, sent)
+    raise NotFound(f"there is no {kind.name} {name!r}", hint=f"odfctl get {kind.name}s lists them")
+
+
+def every(session: Session, kind: kinds.Kind[V]) -> Answer[list[V]]:
+    return session.client.get(kind.path, list[kind.view])  # type: ignore[name-defined]  # a type that is a value
 
 
 def _get(args: argparse.Namespace) -> int:
@@ -75,33 +83,35 @@ def _get(args: argparse.Namespace) -> int:
     if args.name:
         session.answer(one(session, kind, args.name), lambda row: render(columns, [row]))
         return ExitCode.OK
-    rows = session.client.get(kind.path)
+    rows = every(session, kind)
     session.answer(rows, lambda rows: render(columns, rows))
-    if not rows:
+    if not rows.value:
         session.remark(f"no {kind.name}s yet")
     return ExitCode.OK
 
 
-def _manifest(session: Session, kind: kinds.Kind, name: str | None) -> int:
+def _manifest(session: Session, kind: kinds.Kind[Any], name: str | None) -> int:
     if kind.name != "dataset" or name is None:
         raise Usage("one dataset has a manifest", hint="odfctl get dataset NAME -o manifest")
-    print(session.client.get(f"/datasets/{part(name)}/manifest")["text"], end="")
+    print(session.client.get(f"/datasets/{part(name)}/manifest", wire.ManifestView).value.text, end="")
     return ExitCode.OK
 
 
 def _describe(args: argparse.Namespace) -> int:
     session, kind = Session(args), kinds.find(args.kind)
     if kind.name == "dataset":
-        session.answer(session.client.get(f"/datasets/{part(args.name)}/detail"), details.dataset)
+        detail = session.client.get(f"/datasets/{part(args.name)}/detail", wire.DatasetDetail)
+        session.answer(detail, details.dataset)
     else:
-        session.answer(one(session, kind, args.name), details.plain)
+        session.show(one(session, kind, args.name).sent, details.plain)
     return ExitCode.OK
 
 
 def _rename(args: argparse.Namespace) -> int:
     session = Session(args)
-    renamed = session.client.put(f"/datasets/{part(args.ref)}/name", {"name": args.name})
-    session.answer(renamed, lambda row: f"{args.ref} is now {row['name']}")
+    request = wire.RenameRequest(name=args.name)
+    renamed = session.client.put(f"/datasets/{part(args.ref)}/name", wire.DatasetView, request)
+    session.answer(renamed, lambda row: f"{args.ref} is now {row.name}")
     return ExitCode.OK
 
 
@@ -113,7 +123,7 @@ def _delete(args: argparse.Namespace) -> int:
         raise Usage("peers are not deleted", hint=f"odfctl peer block {args.name} keeps one away")
     if kind.name == "dataset" and not args.yes:
         confirm(f"Delete the dataset {args.name} with all its data?", "nothing was deleted")
-    gone = session.client.delete(f"{kind.path}/{part(args.name)}")
+    gone = session.client.delete(f"{kind.path}/{part(args.name)}", kind.view)
     word = "cancelled" if kind.name == "task" else "deleted"
     session.answer(gone, lambda _: f"{kind.name} {args.name} {word}")
     return ExitCode.OK

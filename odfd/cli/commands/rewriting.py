@@ -8,12 +8,15 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from odfd.cli import words
 from odfd.cli.commands.authority import offline_key
 from odfd.cli.confirm import add_yes, confirm
-from odfd.cli.progress import follow
+from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
+from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import ExitCode, Usage
 
@@ -73,31 +76,33 @@ def register(subparsers: Any) -> None:
 
 
 def _reset(args: argparse.Namespace) -> int:
-    return _rewrite(args, {"action": "reset", "to": args.to, "reason": args.reason})
+    return _rewrite(args, wire.RewriteRequest(action="reset", to=args.to, reason=args.reason))
 
 
 def _compact(args: argparse.Namespace) -> int:
     if args.keep_metadata_only:
         if args.max_slice_bytes is not None or args.max_slice_rows is not None:
             raise Usage("metadata alone has no slices to be merged", hint="leave out the sizes of slices")
-        return _rewrite(args, {"action": "keep-metadata"})
-    limits = {"maxSliceBytes": args.max_slice_bytes, "maxSliceRows": args.max_slice_rows}
-    return _rewrite(args, {"action": "compact", **limits})
+        return _rewrite(args, wire.RewriteRequest(action="keep-metadata"))
+    request = wire.RewriteRequest(
+        action="compact", max_slice_bytes=args.max_slice_bytes, max_slice_rows=args.max_slice_rows
+    )
+    return _rewrite(args, request)
 
 
-def _rewrite(args: argparse.Namespace, wish: dict[str, Any]) -> int:
+def _rewrite(args: argparse.Namespace, request: wire.RewriteRequest) -> int:
     session = Session(args)
     path = f"/datasets/{part(args.ref)}/rewrite"
-    asks = wish["action"] in _GIVES_UP and not args.yes
+    asks = request.action in _GIVES_UP and not args.yes
     if not args.dry_run and (asks or args.offline_key is not None):
-        key = None if args.offline_key is None else offline_key(args.offline_key)
-        plan = follow(session, session.client.post(path, wish | {"dryRun": True}))
-        if asks and plan["outcome"] != "unchanged":
+        key = offline_key(args.offline_key)
+        plan = submit(session, path, replace(request, dry_run=True), wire.RewriteResult).value
+        if asks and plan.outcome != "unchanged":
             confirm(_given_up(plan), "nothing was changed")
-        if key is not None and plan["draft"] is not None:
-            payload = plan["draft"]["payload"]
-            wish |= {"payload": payload, "signatures": [key.signature(payload)]}
-    done = follow(session, session.client.post(path, wish | {"dryRun": args.dry_run}))
+        if key is not None and plan.draft is not None:
+            payload = plan.draft.payload
+            request = replace(request, payload=payload, signatures=(key.signature(payload),))
+    done = submit(session, path, replace(request, dry_run=args.dry_run), wire.RewriteResult)
     session.answer(done, rewrite_text)
     return ExitCode.OK
 
@@ -106,53 +111,52 @@ _GIVES_UP: Final = frozenset({"reset", "keep-metadata"})
 """Actions after which published records are gone."""
 
 
-def _given_up(plan: dict[str, Any]) -> str:
+def _given_up(plan: wire.RewriteResult) -> str:
     """The question for a plan of such an action."""
-    count = plan["before"] - plan["kept"]
-    first = f"block #{plan['kept']}" if count == 1 else f"{count:,} blocks from #{plan['kept']} on"
-    return f"Give up {first} of {plan['ref']}, with {'its' if count == 1 else 'their'} records?"
+    count = plan.before - plan.kept
+    first = f"block #{plan.kept}" if count == 1 else f"{count:,} blocks from #{plan.kept} on"
+    return f"Give up {first} of {plan.ref}, with {'its' if count == 1 else 'their'} records?"
 
 
-def rewrite_text(done: dict[str, Any]) -> str:
-    if done["outcome"] == "unchanged":
-        return f"{done['ref']} stays as it is: {done['message']}"
-    is_plan = done["outcome"] == "planned"
-    changed = f"{words.plural(done['before'], 'block')} {'would become' if is_plan else 'became'} {done['blocks']:,}"
-    lines = [f"{done['ref']}: {changed}, the first {done['kept']:,} as they were"]
-    if done["merged"]:
-        lines.append(
-            f"  {done['merged']:,} blocks of data {'would be' if is_plan else 'are'} merged into {done['into']:,}"
-        )
+def rewrite_text(done: wire.RewriteResult) -> str:
+    if done.outcome == "unchanged":
+        return f"{done.ref} stays as it is: {done.message}"
+    is_plan = done.outcome == "planned"
+    changed = f"{words.plural(done.before, 'block')} {'would become' if is_plan else 'became'} {done.blocks:,}"
+    lines = [f"{done.ref}: {changed}, the first {done.kept:,} as they were"]
+    if done.merged:
+        lines.append(f"  {done.merged:,} blocks of data {'would be' if is_plan else 'are'} merged into {done.into:,}")
     if is_plan:
-        lines.append(f"  Epoch {done['epoch']} would be opened for it; nothing was changed")
+        lines.append(f"  Epoch {done.epoch} would be opened for it; nothing was changed")
     else:
-        lines.append(f"  Epoch {done['epoch']}, head #{done['blocks'] - 1} {words.digest(done['head'])}")
+        lines.append(f"  Epoch {done.epoch}, head #{done.blocks - 1} {words.digest(done.head)}")
     return "\n".join(lines)
 
 
-_OBJECTS = (
-    TableColumn("OBJECT", lambda item: item["name"]),
-    TableColumn("SIZE", lambda item: words.size(item["size"]), right=True),
+_OBJECTS: tuple[TableColumn[wire.CollectedObject], ...] = (
+    TableColumn("OBJECT", lambda item: item.name),
+    TableColumn("SIZE", lambda item: words.size(item.size), right=True),
 )
 
 
 def _gc(args: argparse.Namespace) -> int:
     session = Session(args)
-    session.answer(follow(session, session.client.post("/collect", {"dryRun": args.dry_run})), collected_text)
+    request = wire.CollectRequest(dry_run=args.dry_run)
+    session.answer(submit(session, "/collect", request, wire.CollectResult), collected_text)
     return ExitCode.OK
 
 
-def collected_text(done: dict[str, Any]) -> str:
-    verb = "would be freed" if done["dryRun"] else "freed"
-    lines = [f"{words.plural(done['objects'], 'object')}, {words.size(done['bytes'])}, {verb}"]
-    if done["waiting"]:
-        waiting = f"{words.plural(done['waiting'], 'object')}, {words.size(done['waitingBytes'])}"
+def collected_text(done: wire.CollectResult) -> str:
+    verb = "would be freed" if done.dry_run else "freed"
+    lines = [f"{words.plural(done.objects, 'object')}, {words.size(done.bytes)}, {verb}"]
+    if done.waiting:
+        waiting = f"{words.plural(done.waiting, 'object')}, {words.size(done.waiting_bytes)}"
         lines.append(f"  {waiting}, more that nobody names: read or written a moment ago, they wait for the next gc")
-    if done["statements"]:
-        dropped = words.plural(done["statements"], "superseded statement")
-        lines.append(f"  {dropped} of the trust ledger {'would go' if done['dryRun'] else 'gone'} too")
-    if done["listed"]:
-        lines += ["", render(_OBJECTS, done["listed"])]
-    if done["unlisted"]:
-        lines.append(f"and {done['unlisted']:,} more")
+    if done.statements:
+        dropped = words.plural(done.statements, "superseded statement")
+        lines.append(f"  {dropped} of the trust ledger {'would go' if done.dry_run else 'gone'} too")
+    if done.listed:
+        lines += ["", render(_OBJECTS, done.listed)]
+    if done.unlisted:
+        lines.append(f"and {done.unlisted:,} more")
     return "\n".join(lines)

@@ -8,6 +8,7 @@ from typing import Any
 from odfd.cli import words
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
+from odfd.control import wire
 from odfd.errors import ExitCode
 
 
@@ -34,17 +35,17 @@ def register(actions: Any) -> None:
 
 def _sign(args: argparse.Namespace) -> int:
     session = Session(args)
-    session.answer(session.client.post("/signers", {"alone": args.alone}), signing_text)
+    session.answer(session.client.post("/signers", wire.SigningView, wire.SignRequest(alone=args.alone)), signing_text)
     return ExitCode.OK
 
 
-def signing_text(view: dict[str, Any]) -> str:
-    if not view["begun"]:
+def signing_text(view: wire.SigningView) -> str:
+    if not view.begun:
         return "every key of this node has its signing journal: nothing to do"
-    columns = (
-        TableColumn("KEY", lambda row: words.identity(row["key"])),
-        TableColumn("OF", lambda row: row.get("dataset") or "this node"),
-        TableColumn("KNOWN", lambda row: words.plural(row["said"], "last word")),
+    columns: tuple[TableColumn[wire.SignerView], ...] = (
+        TableColumn("KEY", lambda row: words.identity(row.key)),
+        TableColumn("OF", lambda row: row.dataset or "this node"),
+        TableColumn("KNOWN", lambda row: words.plural(row.said, "last word")),
     )
-    asked = words.plural(view["peers"], "peer") if view["peers"] else "nobody"
-    return f"{render(columns, view['begun'])}\nThey sign again; {asked} could be asked."
+    asked = words.plural(view.peers, "peer") if view.peers else "nobody"
+    return f"{render(columns, view.begun)}\nThey sign again; {asked} could be asked."

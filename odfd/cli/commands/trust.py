@@ -16,6 +16,7 @@ from odfd.cli.commands import authority, policy, signing
 from odfd.cli.progress import follow
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, clean, render
+from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import ExitCode
 
@@ -114,82 +115,80 @@ def _register_validators(actions: Any, parser_class: type[argparse.ArgumentParse
 
 def _show(args: argparse.Namespace) -> int:
     session = Session(args)
-    view = session.client.get(f"/datasets/{part(args.ref)}/trust")
+    view = session.client.get(f"/datasets/{part(args.ref)}/trust", wire.TrustView)
     session.answer(view, lambda value: trust_text(value, session))
     return ExitCode.OK
 
 
-def witness_lines(witness: dict[str, Any], now: Instant) -> Iterator[str]:
+def witness_lines(witness: wire.WitnessView, now: Instant) -> Iterator[str]:
     """How far it cosigned; where it is asked to and does not, why, and what its operator has to know."""
-    name, size = clean(witness["name"], 80), witness.get("size")
+    name, size = clean(witness.name, 80), witness.size
     said = (
-        "cosigned nothing"
-        if size is None
-        else f"cosigned {words.plural(size, 'block')} {words.ago(witness['at'], now)}"
+        "cosigned nothing" if size is None else f"cosigned {words.plural(size, 'block')} {words.ago(witness.at, now)}"
     )
-    counts = "" if witness["counts"] else " (it does not count here)"
-    why = f": {clean(witness['trouble'], 200)}" if witness.get("trouble") else ""
+    counts = "" if witness.counts else " (it does not count here)"
+    why = f": {clean(witness.trouble, 200)}" if witness.trouble else ""
     yield f"  Witness {name} {said}{counts}{why}"
-    if witness.get("logKey"):
-        yield f"    Its operator lists the log key {clean(witness['logKey'], 300)}"
+    if witness.log_key:
+        yield f"    Its operator lists the log key {clean(witness.log_key, 300)}"
 
 
-def trust_text(view: dict[str, Any], session: Session) -> str:
+def trust_text(view: wire.TrustView, session: Session) -> str:
     now = session.clock.now()
-    fresh = {True: ", fresh", False: ", not fresh"}.get(view["facts"].get("fresh"), "")
-    unwitnessed = ", unwitnessed" if view["facts"].get("witnessed") is False else ""
-    if view["facts"].get("met") == "networks":
+    fresh = {True: ", fresh", False: ", not fresh", None: ""}[view.facts.fresh]
+    unwitnessed = ", unwitnessed" if view.facts.witnessed is False else ""
+    if view.facts.met == "networks":
         unwitnessed = ", met alike in three networks"
-    signed = f", signed {words.ago(view['signedAt'], now)}" if view.get("signedAt") else ""
+    signed = f", signed {words.ago(view.signed_at, now)}" if view.signed_at else ""
     lines = [
-        f"{view['ref']}   {words.identity(view['datasetId'])}"
-        f"   head #{view['blocks'] - 1} {words.digest(view.get('head'))}{signed}{fresh}{unwitnessed}",
+        f"{view.ref}   {words.identity(view.dataset_id)}"
+        f"   head #{view.blocks - 1} {words.digest(view.head)}{signed}{fresh}{unwitnessed}",
         f"  {_reach(view)}",
     ]
-    for proof in view.get("evidence", []):
+    for proof in view.evidence:
         lines += ["", *cell_lines(proof)]
-    rows = [*((row, "") for row in view["attestations"]), *((row, "dissents") for row in view["dissent"])]
+    rows = [*((row, "") for row in view.attestations), *((row, "dissents") for row in view.dissent)]
     if rows:
-        columns = (
-            TableColumn("VALIDATOR", lambda row: words.identity(row[0]["validator"])),
-            TableColumn("GROUP", lambda row: row[0].get("group") or words.NOTHING),
-            TableColumn("SAYS", lambda row: ", ".join(row[0].get("spans", []))),
+        columns: tuple[TableColumn[tuple[wire.AttestationView, str]], ...] = (
+            TableColumn("VALIDATOR", lambda row: words.identity(row[0].validator)),
+            TableColumn("GROUP", lambda row: row[0].group or words.NOTHING),
+            TableColumn("SAYS", lambda row: ", ".join(row[0].spans)),
             TableColumn("ENGINE", _machine),
-            TableColumn("AT", lambda row: words.ago(row[0].get("at"), now)),
+            TableColumn("AT", lambda row: words.ago(row[0].at, now)),
             TableColumn("", lambda row: row[1]),
         )
         lines += ["", *("  " + line for line in render(columns, rows).splitlines())]
-    for seen in view.get("observations", []):
-        who = seen.get("group") or words.identity(seen["observer"])
-        lines.append(f"  {who} found #{seen['block']} at its source {words.ago(seen['at'], now)}: {seen['result']}")
-    for each in view.get("witnesses", []):
+    for seen in view.observations:
+        who = seen.group or words.identity(seen.observer)
+        lines.append(f"  {who} found #{seen.block} at its source {words.ago(seen.at, now)}: {seen.result}")
+    for each in view.witnesses:
         lines += witness_lines(each, now)
-    if view.get("unsigned"):
-        lines.append(f"  This node signs no head of it: {clean(view['unsigned'], 200)}")
-    if view.get("unlisted"):
-        lines.append(f"  {words.plural(view['unlisted'], 'more validator')} spoke and stand in no group of yours")
-    for made in view.get("decisions", []):
-        who = "Witnesses" if made.get("by") == "witnesses" else "You"
-        lines.append(f"  {who} decided {words.ago(made['at'], now)}: {made['matter']} {words.digest(made['hash'])}")
-    for choice in view.get("choices", []):
-        lines.append(f"  You may follow {choice['hash']}  {clean(choice['message'], 100)}")
-    if view.get("choices"):
-        lines.append(f"  To decide: {session.again} trust resolve {view['ref']} --follow HASH, or --abandon")
-    for proof in view.get("evidence", []):
-        if proof.get("bundle"):
-            fetch = "" if proof.get("kept", True) else " --fetch"
-            lines.append(f"  Evidence: {session.again} trust evidence {proof['bundle']}{fetch} -O evidence.odfe")
+    if view.unsigned:
+        lines.append(f"  This node signs no head of it: {clean(view.unsigned, 200)}")
+    if view.unlisted:
+        lines.append(f"  {words.plural(view.unlisted, 'more validator')} spoke and stand in no group of yours")
+    for made in view.decisions:
+        who = "Witnesses" if made.by == "witnesses" else "You"
+        lines.append(f"  {who} decided {words.ago(made.at, now)}: {made.matter} {words.digest(made.hash)}")
+    for choice in view.choices:
+        lines.append(f"  You may follow {choice.hash}  {clean(choice.message, 100)}")
+    if view.choices:
+        lines.append(f"  To decide: {session.again} trust resolve {view.ref} --follow HASH, or --abandon")
+    for proof in view.evidence:
+        if proof.bundle:
+            fetch = "" if proof.kept else " --fetch"
+            lines.append(f"  Evidence: {session.again} trust evidence {proof.bundle}{fetch} -O evidence.odfe")
     return "\n".join(lines)
 
 
-def _machine(row: tuple[dict[str, Any], str]) -> str:
+def _machine(row: tuple[wire.AttestationView, str]) -> str:
     """What a verdict was computed on: independence is declared, not measured."""
-    return " ".join(filter(None, (row[0].get("engine"), row[0].get("platform")))) or words.NOTHING
+    return " ".join(filter(None, (row[0].engine, row[0].platform))) or words.NOTHING
 
 
-def _reach(view: dict[str, Any]) -> str:
-    use, blocks = view["reach"]["use"], view["blocks"]
-    why = (view.get("why") or {}).get("message", "")
+def _reach(view: wire.TrustView) -> str:
+    use, blocks = view.reach.use, view.blocks
+    why = view.why.message if view.why else ""
     if not blocks:
         return "None of it is here yet."
     if use <= 0:
@@ -208,14 +207,14 @@ _LOOKED_INTO: Final = {
 }
 
 
-def cell_lines(proof: dict[str, Any]) -> list[str]:
-    lines = [f"  #{proof.get('block')}  {clean(proof.get('message', ''), 200)}".rstrip()]
-    if proof.get("recheck") in _LOOKED_INTO:
-        lines[0] += f"; {_LOOKED_INTO[proof['recheck']]}"
-    for cell in proof.get("cells", [])[:10]:
-        known = "  ".join(f"{name}={value}" for name, value in cell.get("context", {}).items())
-        lines.append(f"      row {cell['row']}  {known}".rstrip())
-        lines.append(f"      {cell['column']}  published {cell.get('published')}  computed {cell.get('computed')}")
+def cell_lines(proof: wire.EvidenceView) -> list[str]:
+    lines = [f"  #{proof.block}  {clean(proof.message, 200)}".rstrip()]
+    if looked_into := _LOOKED_INTO.get(proof.recheck or ""):
+        lines[0] += f"; {looked_into}"
+    for cell in proof.cells[:10]:
+        known = "  ".join(f"{name}={value}" for name, value in cell.context.items())
+        lines.append(f"      row {cell.row}  {known}".rstrip())
+        lines.append(f"      {cell.column}  published {cell.published}  computed {cell.computed}")
     return lines
 
 
@@ -223,7 +222,7 @@ def _evidence(args: argparse.Namespace) -> int:
     session = Session(args)
     path = f"/evidence/{part(args.id)}"
     if args.fetch:
-        follow(session, session.client.post(path))
+        follow(session, session.client.post(path, wire.TaskRef).value, wire.EvidenceFetched)
     if args.out is None:
         sys.stdout.buffer.write(session.client.raw(path))
         return ExitCode.OK
@@ -238,16 +237,16 @@ def _evidence(args: argparse.Namespace) -> int:
     finally:
         draft.unlink(missing_ok=True)
     answer = {"id": args.id, "file": args.out, "size": size}
-    session.answer(answer, lambda made: f"{words.size(made['size'])} in {made['file']}")
+    session.show(answer, lambda _: f"{words.size(size)} in {args.out}")
     session.remark(f"anyone can check it, with no daemon: odfctl trust recheck {args.out}")
     return ExitCode.OK
 
 
 def _resolve(args: argparse.Namespace) -> int:
     session = Session(args)
-    wish = {"follow": args.follow, "abandon": args.abandon}
-    done = session.client.post(f"/datasets/{part(args.ref)}/trust/resolve", wish)
-    session.answer(done, lambda made: "\n".join(f"{made['ref']}: {clean(each, 200)}" for each in made["settles"]))
+    request = wire.ResolveRequest(follow=args.follow, abandon=args.abandon)
+    done = session.client.post(f"/datasets/{part(args.ref)}/trust/resolve", wire.Resolved, request)
+    session.answer(done, lambda made: "\n".join(f"{made.ref}: {clean(each, 200)}" for each in made.settles))
     return ExitCode.OK
 
 
@@ -257,35 +256,37 @@ def _recheck(args: argparse.Namespace) -> int:
     return int(run(args))
 
 
-def _validators(session: Session, rows: list[Any]) -> str:
-    return render(kinds.find("validator").columns(session.clock.now()), rows)
+def _validators(session: Session, rows: list[wire.ValidatorView]) -> str:
+    return render(kinds.VALIDATOR.columns(session.clock.now()), rows)
 
 
 def _add(args: argparse.Namespace) -> int:
     session = Session(args)
-    added = session.client.post("/validators", {"key": args.key, "group": args.group})
+    added = session.client.post(
+        "/validators", wire.ValidatorView, wire.ValidatorRequest(key=args.key, group=args.group)
+    )
     session.answer(added, lambda row: _validators(session, [row]))
     return ExitCode.OK
 
 
 def _remove(args: argparse.Namespace) -> int:
     session = Session(args)
-    gone = session.client.delete(f"/validators/{part(args.key)}")
-    session.answer(gone, lambda row: f"{row['key']} counts no longer")
+    gone = session.client.delete(f"/validators/{part(args.key)}", wire.ValidatorView)
+    session.answer(gone, lambda row: f"{row.key} counts no longer")
     return ExitCode.OK
 
 
 def _lift(args: argparse.Namespace) -> int:
     session = Session(args)
-    rows = session.client.post("/validators/lift", {"group": args.group})
+    rows = session.client.post("/validators/lift", list[wire.ValidatorView], wire.LiftRequest(group=args.group))
     session.answer(rows, lambda rows: _validators(session, rows))
     return ExitCode.OK
 
 
 def _list(args: argparse.Namespace) -> int:
     session = Session(args)
-    rows = session.client.get("/validators")
+    rows = session.client.get("/validators", list[wire.ValidatorView])
     session.answer(rows, lambda rows: _validators(session, rows))
-    if not rows:
+    if not rows.value:
         session.remark("nobody's verdict counts yet: odfctl trust validator add DID --group NAME")
     return ExitCode.OK

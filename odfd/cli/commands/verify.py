@@ -7,9 +7,10 @@ from typing import Any
 
 from odfd.cli.offline import files
 from odfd.cli.offline.verify import check_directory
-from odfd.cli.progress import follow
+from odfd.cli.progress import submit
 from odfd.cli.report import can_be_repaired, report_text
 from odfd.cli.session import Session
+from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import ExitCode, Usage
 
@@ -41,12 +42,12 @@ def _verify(args: argparse.Namespace) -> int:
     if files.is_directory(args.target):
         report = check_directory(session, args.target, args.level, start)
     else:
-        wish = {"level": args.level, "fromBlock": start, "full": args.full}
-        report = follow(session, session.client.post(f"/datasets/{part(args.target)}/verify", wish))
+        request = wire.VerifyRequest(level=args.level, from_block=start, full=args.full)
+        report = submit(session, f"/datasets/{part(args.target)}/verify", request, wire.VerifyReport)
     session.answer(report, report_text)
-    if not files.is_directory(args.target) and can_be_repaired(report):
+    if not files.is_directory(args.target) and can_be_repaired(report.value):
         session.remark(f"fetch what is damaged here from peers: odfctl pull {args.target} --repair")
-    return ExitCode.OK if report["ok"] else ExitCode.NO
+    return ExitCode.OK if report.value.ok else ExitCode.NO
 
 
 def _number(text: str) -> int:

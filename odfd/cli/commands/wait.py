@@ -38,29 +38,30 @@ def register(subparsers: Any) -> None:
 def _wait(args: argparse.Namespace) -> int:
     session, kind = Session(args), kinds.find(args.kind)
     if kind.name == "task" and args.condition is None and args.timeout is None:
-        result = follow(session, {"id": args.name, "kind": "task"})
+        result = follow(session, wire.TaskRef(id=args.name, kind="task"), object)
         session.answer(result, lambda _: f"task {args.name} is done")
         return ExitCode.OK
     if args.condition is None:
         raise Usage("say what to wait for", hint="--for exists, --for deleted, --for state=fresh, --for 'blocks>=15'")
     condition = conditions.parse(args.condition)
-    condition.check(getattr(wire, kind.view))
+    condition.check(kind.view)
     patience = conditions.seconds(args.timeout) if args.timeout else None
     began = session.clock.monotonic()
     while True:
         value = _look(session, kind, args.name)
         if condition.holds(value):
-            session.answer(value, lambda _: f"{kind.name} {args.name}: {args.condition}")
+            session.show(value, lambda _: f"{kind.name} {args.name}: {args.condition}")
             return ExitCode.OK
         if patience is not None and session.clock.monotonic() - began >= patience * SECOND:
             session.remark(f"no: {kind.name} {args.name}: {args.condition} did not come true in {args.timeout}")
-            session.answer(value, lambda _: "")
+            session.show(value, lambda _: "")
             return ExitCode.NO
         session.clock.sleep(LOOK_SECONDS)
 
 
-def _look(session: Session, kind: kinds.Kind, name: str) -> Any:
+def _look(session: Session, kind: kinds.Kind[Any], name: str) -> Any:
+    """Its JSON, of which a condition names fields; ``None`` while it is not there."""
     try:
-        return one(session, kind, name)
+        return one(session, kind, name).sent
     except NotFound:
         return None

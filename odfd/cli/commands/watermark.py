@@ -8,6 +8,7 @@ from typing import Any
 from odfd.cli.commands.flow import outcome
 from odfd.cli.progress import follow
 from odfd.cli.session import Session
+from odfd.control import wire
 from odfd.control.client import part
 
 
@@ -27,5 +28,6 @@ def register(subparsers: Any) -> None:
 
 def _watermark(args: argparse.Namespace) -> int:
     session = Session(args)
-    wish = {"time": args.time, "ahead": args.ahead}
-    return outcome(session, follow(session, session.client.put(f"/datasets/{part(args.ref)}/watermark", wish)))
+    request = wire.WatermarkRequest(time=args.time, ahead=args.ahead)
+    ref = session.client.put(f"/datasets/{part(args.ref)}/watermark", wire.TaskRef, request).value
+    return outcome(session, follow(session, ref, wire.PullResult))

@@ -15,6 +15,7 @@ from chain.multihash import Multihash
 from chain.store.layout import DirectoryChain
 from odfd.cli.offline import files
 from odfd.cli.session import Session
+from odfd.control import wire
 from odfd.errors import ExitCode
 
 _MAX_MANIFEST: Final = 4 * MAX_BLOCK
@@ -57,13 +58,13 @@ def register(subparsers: Any) -> None:
 
 def _show(args: argparse.Namespace) -> int:
     session = Session(args)
-    session.answer(_detail(session, args.block), _text)
+    session.show(_detail(session, args.block), _text)
     return ExitCode.OK
 
 
 def _hash(args: argparse.Namespace) -> int:
     session = Session(args)
-    session.answer({"hash": _detail(session, args.block)["hash"]}, lambda answer: str(answer["hash"]))
+    session.show({"hash": _detail(session, args.block)["hash"]}, lambda answer: str(answer["hash"]))
     return ExitCode.OK
 
 
@@ -86,7 +87,7 @@ def _encode(args: argparse.Namespace) -> int:
     block = encode_block(content, manifest.version)
     files.replace(args.output_file, block.raw)
     answer = {**_beside(block), "file": args.output_file}
-    session.answer(answer, lambda made: f"{made['hash']}  {made['file']}")
+    session.show(answer, lambda made: f"{made['hash']}  {made['file']}")
     return ExitCode.OK
 
 
@@ -100,11 +101,11 @@ def _detail(session: Session, named: str) -> dict[str, Any]:
     from odfd.control.client import part
 
     at = of_dataset["number"] or of_dataset["hash"]
-    told = session.client.get(f"/datasets/{part(of_dataset['ref'])}/blocks/{part(at)}")
-    beside = {name: told[name] for name in ("hash", "manifestVersion", "size")}
-    if told.get("formerEpoch") is not None:
-        beside["formerEpoch"] = told["formerEpoch"]
-    return _described(told["manifestVersion"], told["manifest"], beside, told["unknownFields"])
+    told = session.client.get(f"/datasets/{part(of_dataset['ref'])}/blocks/{part(at)}", wire.BlockDetail).value
+    beside = {"hash": told.hash, "manifestVersion": told.manifest_version, "size": told.size}
+    if told.former_epoch is not None:
+        beside["formerEpoch"] = told.former_epoch
+    return _described(told.manifest_version, told.manifest, beside, told.unknown_fields)
 
 
 def _of_directory(directory: str, number: str | None, name: str | None) -> Block:

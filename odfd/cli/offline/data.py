@@ -66,7 +66,7 @@ def _hash(args: argparse.Namespace) -> int:
         "size": path.stat().st_size,
         "records": records,
     }
-    Session(args).answer(answer, _hash_text)
+    Session(args).show(answer, _hash_text)
     return ExitCode.OK
 
 
@@ -112,7 +112,7 @@ def _show(args: argparse.Namespace) -> int:
             ],
             "rows": [[_cell(value) for value in row] for row in zip(*columns, strict=True)],
         }
-    Session(args).answer(answer, _show_text)
+    Session(args).show(answer, _show_text)
     return ExitCode.OK
 
 
@@ -174,7 +174,7 @@ def _show_text(answer: dict[str, Any]) -> str:
             ("event time", f"{times['min']} to {times['max']}" if times else ""),
         ]
     )
-    columns = [
+    columns: list[TableColumn[dict[str, Any]]] = [
         TableColumn("COLUMN", lambda one: one["name"]),
         TableColumn("TYPE", lambda one: one["type"] + ("?" if one["optional"] else "")),
     ]

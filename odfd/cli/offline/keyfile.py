@@ -10,6 +10,7 @@ from chain.errors import Environment, Invalid
 from chain.instant import Instant
 from chain.statements import envelope
 from chain.statements.keys import SigningKey
+from odfd.control import wire
 from odfd.ipfs.delegation import delegate
 from odfd.trust.keys.journal import sync_folder
 
@@ -43,11 +44,11 @@ class KeyFile:
         """The DID of the dataset whose key it is."""
         return str(self._key().dataset_id)
 
-    def signature(self, payload: str) -> dict[str, str]:
+    def signature(self, payload: str) -> wire.SignatureText:
         """Over the base64 ``payload`` of a statement, as the API takes it."""
         key = self._key()
         made = key.sign(envelope.preauth(base64.b64decode(payload)))
-        return {"key": str(key.did), "signature": base64.b64encode(made).decode()}
+        return wire.SignatureText(key=str(key.did), signature=base64.b64encode(made).decode())
 
     def delegation(self, name: str, now: Instant) -> str:
         """Base64 of an IPNS record by which the key's own name points to ``name``."""

@@ -18,6 +18,7 @@ from odfd.cli.commands.trust import cell_lines
 from odfd.cli.offline import files
 from odfd.cli.session import Session
 from odfd.cli.table import clean
+from odfd.control import wire
 from odfd.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     path = files.existing(args.file)
     with disk(path), path.open("rb") as file:
         if file.read(1) == b"{":
-            session.answer(_proof(args.file), _proof_text)
+            session.show(_proof(args.file), _proof_text)
             return ExitCode.OK
     session.remark(f"checking {args.file} ({words.size(path.stat().st_size)}): signature, hashes, links, rules")
     with tempfile.TemporaryDirectory(prefix="odfd-recheck-") as folder:
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
             session.remark("running the step again on this machine's engine")
             answer = _answer(case, place)
     view = _view(msgspec.json.decode(msgspec.json.encode(answer, enc_hook=str)))
-    session.answer(view, _text)
+    session.show(view, _text)
     return CODES[view["result"]]
 
 
@@ -147,5 +148,13 @@ def _text(view: dict[str, Any]) -> str:
     if view["reason"]:
         lines.append(f"  {clean(view['reason'], 300)}")
     if view["cells"]:
-        lines += ["", *cell_lines({**view, "block": view["sequenceNumber"]})]
+        evidence = wire.EvidenceView(
+            id="",
+            kind="mismatch",
+            dataset=view["dataset"],
+            block=view["sequenceNumber"],
+            message=view["message"],
+            cells=tuple(wire.CellView(block=view["sequenceNumber"], **cell) for cell in view["cells"]),
+        )
+        lines += ["", *cell_lines(evidence)]
     return "\n".join(lines)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from odfd.cli.meter import Meter
 from odfd.cli.offline import files
 from odfd.cli.session import Session
+from odfd.control import wire
+from odfd.control.client import Answer
 from odfd.errors import Usage
 
 if TYPE_CHECKING:
     from odfd.verify.report import Progress
 
 
-def check_directory(session: Session, target: str, level: str, start: int) -> dict[str, Any]:
+def check_directory(session: Session, target: str, level: str, start: int) -> Answer[wire.VerifyReport]:
     """The report, as programs read it. Raises Usage for a level that needs an engine, NotFound, Environment."""
     import msgspec
 
@@ -39,18 +41,18 @@ def check_directory(session: Session, target: str, level: str, start: int) -> di
         )
     finally:
         meter.clear()
-    found: dict[str, Any] = msgspec.to_builtins(report)
-    return found
+    return Answer.of(msgspec.to_builtins(report), wire.VerifyReport)
 
 
-def _state(target: str, progress: Progress) -> dict[str, Any]:
+def _state(target: str, progress: Progress) -> wire.TaskView:
     """Progress in the words of a task."""
-    return {
-        "kind": "verify",
-        "target": target,
-        "state": "running",
-        "message": f"blocks {progress.blocks:,}/{progress.blocks_total:,}",
-        "done": progress.bytes,
-        "total": progress.bytes_known or None,
-        "unit": "bytes",
-    }
+    return wire.TaskView(
+        id="",
+        kind="verify",
+        target=target,
+        state="running",
+        message=f"blocks {progress.blocks:,}/{progress.blocks_total:,}",
+        done=progress.bytes,
+        total=progress.bytes_known or None,
+        unit="bytes",
+    )

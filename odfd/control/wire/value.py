@@ -12,8 +12,13 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Something the API says."""
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Something the API is asked. An unknown field is a mistake of the caller, not a wish to be ignored."""
+class Request(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
+):
+    """Something the API is asked. An unknown field is a mistake of the caller, not a wish to be ignored.
+
+    Fields with their defaults are not sent, so that an older daemon, which does not know all of them, can be asked.
+    """
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -32,3 +37,6 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     @classmethod
     def of(cls, fault: Fault) -> Problem:
         return msgspec.convert(errors.to_problem(fault), cls)
+
+    def fault(self) -> Fault:
+        return errors.from_problem(msgspec.to_builtins(self))

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 
 from chain.errors import Conflict, Environment, Fault, Invalid, NotFound, Refused, Remote
-from odfd.control.client import part
+from odfd.control import wire
+from odfd.control.client import Answer, part
 from odfd.control.credentials import Caller, Gate
 from odfd.control.routes import TABLE
 from odfd.errors import Bug
@@ -23,10 +25,53 @@ Serve = Callable[..., Any]
 
 async def test_answers_are_camel_case_json(serve: Serve) -> None:
     async with serve() as served:
-        (view,) = await served.ask("get", "/datasets")
-        assert view["relyOn"] == {"blocks": 15, "fact": "data"}
-        assert view["head"].startswith("f1620")
-        assert (await served.ask("get", "/status"))["nodeId"] == "did:key:z6MkfakeNode"
+        answer = await served.ask("get", "/datasets", list[wire.DatasetView])
+        (view,), (sent,) = answer.value, answer.sent
+        assert sent["relyOn"] == {"blocks": 15, "fact": "data"}
+        assert view.rely_on == wire.Reliance(blocks=15, fact="data")
+        assert view.head.startswith("f1620")
+        assert (await served.ask("get", "/status", wire.Status)).sent["nodeId"] == "did:key:z6MkfakeNode"
+
+
+class Elder(wire.Value, frozen=True, kw_only=True):
+    """What a version of the client knew that is older than the daemon."""
+
+    node_id: str
+
+
+class Younger(Elder, frozen=True, kw_only=True):
+    """And one that asks for what this daemon does not say yet."""
+
+    mood: str = "unsaid"
+
+
+async def test_a_client_of_another_version_reads_what_it_knows_and_keeps_the_rest(serve: Serve) -> None:
+    async with serve() as served:
+        answer = await served.ask("get", "/status", Elder)
+        assert answer.value == Elder(node_id="did:key:z6MkfakeNode")
+        assert answer.sent["version"] == "0.1.0"
+        assert (await served.ask("get", "/status", Younger)).value.mood == "unsaid"
+
+
+async def test_an_answer_of_another_type_is_told_and_not_guessed(serve: Serve) -> None:
+    async with serve() as served:
+        with pytest.raises(Bug, match="not of the type TaskRef: Object missing required field `id`") as caught:
+            await served.ask("get", "/status", wire.TaskRef)
+        assert "odfctl --version" in caught.value.hint
+
+
+def test_what_was_not_asked_for_is_not_sent() -> None:
+    """An older daemon refuses a field that it does not know."""
+    assert json.loads(msgspec.json.encode(wire.MirrorRequest(source="x", keep="30d"))) == {"source": "x", "keep": "30d"}
+
+
+def test_a_fault_inside_an_answer_is_the_fault_that_it_was() -> None:
+    fault = Invalid("bad", rule="r", hint="h", place="p:1")
+    fault.__cause__ = ValueError("deep")
+    again = Answer.of(json.loads(msgspec.json.encode(wire.Problem.of(fault))), wire.Problem).value.fault()
+    assert type(again) is Invalid
+    assert (again.message, again.rule, again.hint, again.place) == ("bad", "r", "h", "p:1")
+    assert str(again.__cause__) == "ValueError: deep"
 
 
 @pytest.mark.parametrize(
@@ -37,112 +82,120 @@ async def test_answers_are_camel_case_json(serve: Serve) -> None:
 async def test_a_fault_arrives_as_the_fault_it_was(serve: Serve, name: str, family: type[Fault]) -> None:
     async with serve() as served:
         with pytest.raises(family) as caught:
-            await served.ask("get", f"/datasets/fault-{name}")
+            await served.ask("get", f"/datasets/fault-{name}", wire.DatasetView)
         if name == "invalid":
             fault = caught.value
             assert (fault.message, fault.rule, fault.hint, fault.place) == ("bad", "r", "h", "p:1")
-        assert (await served.ask("get", "/datasets/nyc.flights"))["blocks"] == 15
+        assert (await served.ask("get", "/datasets/nyc.flights", wire.DatasetView)).value.blocks == 15
 
 
 async def test_any_text_can_be_a_name(serve: Serve) -> None:
     async with serve() as served:
         with pytest.raises(NotFound, match="did:odf:é %2F"):
-            await served.ask("get", f"/datasets/{part('did:odf:é %2F')}")
+            await served.ask("get", f"/datasets/{part('did:odf:é %2F')}", wire.DatasetView)
+
+
+class Misspelt(wire.Request, frozen=True, kw_only=True):
+    reff: tuple[str, ...]
 
 
 async def test_unknown_paths_methods_and_fields_are_told(serve: Serve) -> None:
     async with serve() as served:
         with pytest.raises(NotFound, match="nothing at /v1/nowhere"):
-            await served.ask("get", "/nowhere")
+            await served.ask("get", "/nowhere", wire.Status)
         with pytest.raises(Fault, match="does not take PUT"):
-            await served.ask("put", "/status")
+            await served.ask("put", "/status", wire.Status)
         with pytest.raises(Invalid, match=r"unknown field `reff`"):
-            await served.ask("post", "/pull", {"reff": ["x"]})
+            await served.ask("post", "/pull", wire.TaskRef, Misspelt(reff=("x",)))
         with pytest.raises(Invalid, match=r"\$.all: Expected `bool`, got `int`"):
-            await served.ask("post", "/pull", {"all": 1})
+            await served.ask("post", "/pull", wire.TaskRef, wire.PullRequest(all=1))  # type: ignore[arg-type]
         with pytest.raises(Fault, match="limit is a whole number from 1 to 10000"):
-            await served.ask("get", "/datasets/nyc.flights/blocks", {"limit": "0"})
+            await served.ask("get", "/datasets/nyc.flights/blocks", list[wire.BlockView], {"limit": "0"})
 
 
 async def test_queries_arrive(serve: Serve) -> None:
     async with serve() as served:
-        await served.ask("get", "/datasets/x/blocks", {"kind": ["AddData", "Seed"], "limit": 7, "before": 9})
+        query = {"kind": ["AddData", "Seed"], "limit": 7, "before": 9}
+        await served.ask("get", "/datasets/x/blocks", list[wire.BlockView], query)
         assert served.node.asked == [("x", ["AddData", "Seed"], 7, 9)]
 
 
-async def followed(served: Any, ref: Any) -> list[Any]:
+async def followed(served: Any, ref: Answer[wire.TaskRef]) -> list[wire.TaskView]:
     """Snapshots of a task until it has ended."""
-    snapshots = await served.ask("stream", f"/tasks/{ref['id']}", {"follow": "1"})
-    return await trio.to_thread.run_sync(list, snapshots)
+    snapshots = await served.ask("stream", f"/tasks/{ref.value.id}", wire.TaskView, {"follow": "1"})
+    return [each.value for each in await trio.to_thread.run_sync(list, snapshots)]
 
 
 async def test_a_rewrite_and_a_collection_are_tasks(serve: Serve) -> None:
     async with serve() as served:
-        wish = {"action": "compact", "maxSliceRows": 5, "signatures": [{"key": "k", "signature": "cw=="}]}
-        ref = await served.ask("post", "/datasets/nyc.flights/rewrite", wish)
+        signature = wire.SignatureText(key="k", signature="cw==")
+        wish = wire.RewriteRequest(action="compact", max_slice_rows=5, signatures=(signature,))
+        ref = await served.ask("post", "/datasets/nyc.flights/rewrite", wire.TaskRef, wish)
         last = (await followed(served, ref))[-1]
-        assert (last["kind"], last["target"]) == ("compact", "nyc.flights")
-        assert {name: last["result"][name] for name in ("outcome", "kept", "before", "blocks", "draft")} == {
+        assert (last.kind, last.target) == ("compact", "nyc.flights")
+        assert {name: last.result[name] for name in ("outcome", "kept", "before", "blocks", "draft")} == {
             "outcome": "rewritten", "kept": 2, "before": 5, "blocks": 3, "draft": None,
         }  # fmt: skip
         (request,) = served.node.asked
         assert (request.max_slice_rows, request.max_slice_bytes, request.dry_run) == (5, None, False)
         assert request.signatures[0].signature == "cw=="
+        forget = wire.RewriteRequest(action="forget")  # type: ignore[arg-type]
         with pytest.raises(Invalid, match=r"\$.action"):
-            await served.ask("post", "/datasets/nyc.flights/rewrite", {"action": "forget"})
-        ref = await served.ask("post", "/collect", {"dryRun": True})
+            await served.ask("post", "/datasets/nyc.flights/rewrite", wire.TaskRef, forget)
+        ref = await served.ask("post", "/collect", wire.TaskRef, wire.CollectRequest(dry_run=True))
         last = (await followed(served, ref))[-1]
-        assert (last["result"]["bytes"], last["result"]["waitingBytes"], last["result"]["dryRun"]) == (7, 9, True)
+        assert (last.result["bytes"], last.result["waitingBytes"], last.result["dryRun"]) == (7, 9, True)
 
 
 async def test_keys_without_journals_sign_again_by_a_persons_word_only(serve: Serve) -> None:
     async with serve() as served:
         with pytest.raises(Refused, match="no peer could be asked") as caught:
-            await served.ask("post", "/signers", {})
+            await served.ask("post", "/signers", wire.SigningView, wire.SignRequest())
         assert (caught.value.rule, caught.value.hint) == ("trust.journal", "--alone")
-        assert await served.ask("post", "/signers", {"alone": True}) == {
-            "begun": [{"key": "did:key:z6Mk", "dataset": None, "said": 3}], "peers": 0,
-        }  # fmt: skip
+        told = await served.ask("post", "/signers", wire.SigningView, wire.SignRequest(alone=True))
+        assert told.sent == {"begun": [{"key": "did:key:z6Mk", "dataset": None, "said": 3}], "peers": 0}
+        wrong = wire.SignRequest(alone="yes")  # type: ignore[arg-type]
         with pytest.raises(Invalid, match=r"\$.alone"):
-            await served.ask("post", "/signers", {"alone": "yes"})
+            await served.ask("post", "/signers", wire.SigningView, wrong)
 
 
 async def test_an_upload_streams_and_becomes_a_task(serve: Serve) -> None:
     data = bytes(range(256)) * 8192
     async with serve() as served:
         upload = await served.ask("upload", "january.csv", io.BytesIO(data))
-        assert upload == {"id": "january.csv", "name": "january.csv", "size": len(data)}
+        assert upload.value == wire.Upload(id="january.csv", name="january.csv", size=len(data))
         assert served.node.uploads["january.csv"] == data
-        ref = await served.ask("post", "/datasets/nyc.flights/ingest", {"uploads": ["january.csv"]})
+        wish = wire.IngestRequest(uploads=("january.csv",))
+        ref = await served.ask("post", "/datasets/nyc.flights/ingest", wire.TaskRef, wish)
         last = (await followed(served, ref))[-1]
-        assert last["state"] == "done"
-        assert last["result"]["items"][0]["records"] == len(data)
+        assert last.state == "done"
+        assert last.result["items"][0]["records"] == len(data)
 
 
 async def test_a_task_is_followed_to_its_fault(serve: Serve) -> None:
     async with serve() as served:
-        ref = await served.ask("post", "/pull", {"refs": ["missing"]})
+        ref = await served.ask("post", "/pull", wire.TaskRef, wire.PullRequest(refs=("missing",)))
 
         def watch() -> list[Any]:
             seen = []
-            for snapshot in served.client.stream(f"/tasks/{ref['id']}", {"follow": "1"}):
+            for snapshot in served.client.stream(f"/tasks/{ref.value.id}", wire.TaskView, {"follow": "1"}):
                 if not seen:
                     trio.from_thread.run_sync(served.node.release.set)
-                seen.append(snapshot)
+                seen.append(snapshot.value)
             return seen
 
         first, *_, last = await trio.to_thread.run_sync(watch)
-        assert (first["state"], first["done"], first["total"], first["unit"]) == ("running", 3, 10, "blocks")
-        assert last["state"] == "failed"
-        assert last["fault"]["family"] == "NotFound"
+        assert (first.state, first.done, first.total, first.unit) == ("running", 3, 10, "blocks")
+        assert last.state == "failed"
+        assert isinstance(last.fault.fault(), NotFound)
 
 
 async def test_a_cancelled_task_is_cancelled(serve: Serve) -> None:
     async with serve() as served:
-        ref = await served.ask("post", "/pull", {"refs": ["a"]})
-        assert (await served.ask("delete", f"/tasks/{ref['id']}"))["state"] == "cancelled"
+        ref = await served.ask("post", "/pull", wire.TaskRef, wire.PullRequest(refs=("a",)))
+        assert (await served.ask("delete", f"/tasks/{ref.value.id}", wire.TaskView)).value.state == "cancelled"
         with pytest.raises(NotFound, match="no task 'nope'"):
-            await served.ask("get", "/tasks/nope", {"follow": "1"})
+            await served.ask("get", "/tasks/nope", wire.TaskView, {"follow": "1"})
 
 
 async def test_events_are_followed_from_a_number(serve: Serve) -> None:
@@ -151,11 +204,12 @@ async def test_events_are_followed_from_a_number(serve: Serve) -> None:
             served.node.log_.emit(kind, "x")
 
         def first_two() -> list[Any]:
-            with closing(served.client.stream("/events", {"since": 0, "kind": ["dataset"]})) as stream:
-                return [next(stream), next(stream)]
+            query = {"since": 0, "kind": ["dataset"]}
+            with closing(served.client.stream("/events", wire.EventView, query)) as stream:
+                return [next(stream).value, next(stream).value]
 
         events = await trio.to_thread.run_sync(first_two)
-        assert [(event["sequence"], event["kind"]) for event in events] == [
+        assert [(event.sequence, event.kind) for event in events] == [
             (1, "dataset.appended"),
             (3, "dataset.created"),
         ]
@@ -170,7 +224,7 @@ class Nobody(Gate):
 
 async def test_a_stranger_is_refused_and_can_read_why(serve: Serve) -> None:
     async with serve(gate=Nobody(own_uid=-2)) as served:
-        for ask in (("get", "/status"), ("upload", "x", io.BytesIO(b"x" * 500_000))):
+        for ask in (("get", "/status", wire.Status), ("upload", "x", io.BytesIO(b"x" * 500_000))):
             with pytest.raises(Refused, match="may not speak to this daemon"):
                 await served.ask(*ask)
         assert served.node.uploads == {}
@@ -206,7 +260,7 @@ async def test_garbage_is_answered_or_dropped_and_the_server_lives(serve: Serve,
     async with serve() as served:
         answer = await _raw(served, bad)
         assert answer == b"" or answer.split(b" ")[1][:1] == b"4"
-        assert await served.ask("get", "/datasets")
+        assert await served.ask("get", "/datasets", list[wire.DatasetView])
 
 
 async def test_an_unread_body_does_not_eat_the_answer(serve: Serve) -> None:
@@ -221,19 +275,19 @@ async def test_an_unread_body_does_not_eat_the_answer(serve: Serve) -> None:
 async def test_a_body_over_the_limit_is_refused(serve: Serve) -> None:
     async with serve() as served:
         with pytest.raises(Invalid, match="larger than"):
-            await served.ask("post", "/pull", {"refs": ["x" * (9 * 1024 * 1024)]})
+            await served.ask("post", "/pull", wire.TaskRef, wire.PullRequest(refs=("x" * (9 * 1024 * 1024),)))
 
 
 async def test_a_client_that_leaves_cancels_its_request_but_not_the_task(serve: Serve) -> None:
     async with serve() as served:
-        ref = await served.ask("post", "/pull", {"refs": ["a"]})
+        ref = await served.ask("post", "/pull", wire.TaskRef, wire.PullRequest(refs=("a",)))
         stream = await trio.open_unix_socket(str(served.path))
-        await stream.send_all(f"GET /v1/tasks/{ref['id']}?follow=1 HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        await stream.send_all(f"GET /v1/tasks/{ref.value.id}?follow=1 HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         await stream.receive_some(65536)
         await stream.aclose()
-        assert (await served.ask("get", f"/tasks/{ref['id']}"))["state"] == "running"
+        assert (await served.ask("get", f"/tasks/{ref.value.id}", wire.TaskView)).value.state == "running"
         served.node.release.set()
-        view = served.node.board.get(ref["id"])
+        view = served.node.board.get(ref.value.id)
         with trio.fail_after(5):
             await view.finished.wait()
         assert view.state.value == "done"

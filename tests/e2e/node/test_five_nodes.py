@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from odfd.control import wire
 from odfd.control.client import Client
 from worlds.lan import NoLan, Switch, Weather, open_lan
 from worlds.manifests import ROOT
@@ -53,12 +54,12 @@ class Five:
     def publish_many(self, times: int) -> str:
         """The same so many times, straight over the socket: a command takes ten times as long to start."""
         client = Client(self.daemons[0].socket)
-        wish = {"refs": ["cities"], "all": False, "recursive": False, "repair": False}
+        wish = wire.PullRequest(refs=("cities",))
         for _ in range(times):
             self._write()
-            task = client.post("/pull", wish)
-            *_, last = client.stream(f"/tasks/{task['id']}", {"follow": "1"})
-            assert [item["outcome"] for item in last["result"]["items"]] == ["updated"], last
+            task = client.post("/pull", wire.TaskRef, wish).value
+            *_, last = client.stream(f"/tasks/{task.id}", wire.TaskView, {"follow": "1"})
+            assert [item["outcome"] for item in last.value.result["items"]] == ["updated"], last
         return self.head(self.daemons[0])
 
     def _write(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from odfd.control import wire
 from odfd.control.client import Client
 from worlds import manifests
 
@@ -104,7 +105,8 @@ def test_a_rewrite_that_is_killed_is_done_or_not(make_daemon: Callable[..., Any]
     rows = published(alice)
     before = alice.ask("get", "dataset", "cities")["blocks"]
     for _ in range(3):
-        Client(alice.socket).post("/datasets/cities/rewrite", {"action": "compact", "maxSliceRows": 20000})
+        wish = wire.RewriteRequest(action="compact", max_slice_rows=20000)
+        Client(alice.socket).post("/datasets/cities/rewrite", wire.TaskRef, wish)
         with suppress(subprocess.TimeoutExpired):
             alice.process.wait(lot.uniform(0, 0.1))
         alice.kill()

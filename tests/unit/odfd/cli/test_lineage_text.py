@@ -4,38 +4,42 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from odfd.cli.lineage_text import graph_tree, record_tree
+from odfd.control import wire
 
-JOIN = {"operator": "left outer join", "detail": "x = y", "query": 1, "line": 2, "column": 3}
-ANTI = {**JOIN, "operator": "left anti join", "hides": True}
-PATHS = [{"ref": "a", "id": "A", "steps": [JOIN]}, {"ref": "b", "id": "B", "steps": [JOIN]}]
-
-
-def record(ref: str, offset: int, **more: Any) -> dict[str, Any]:
-    return {"ref": ref, "id": ref.upper(), "offset": offset, "state": "derived", "row": {"v": None}, **more}
+JOIN = wire.LineageStep(operator="left outer join", detail="x = y", query=1, line=2, column=3)
+ANTI = msgspec.structs.replace(JOIN, operator="left anti join", hides=True)
+PATHS = tuple(wire.LineagePath(ref=name, id=name.upper(), steps=(JOIN,)) for name in ("a", "b"))
 
 
-def row(ref: str, offset: int, **more: Any) -> dict[str, Any]:
-    return {"ref": ref, "id": ref.upper(), "offset": offset, "role": "value", "path": 0, "cause": False, **more}
+def record(ref: str, offset: int, **more: Any) -> wire.LineageRecord:
+    given = {"state": "derived", "row": {"v": None}, **more}
+    return wire.LineageRecord(ref=ref, id=ref.upper(), offset=offset, **given)
 
 
-def answer(*records: dict[str, Any], complete: bool = True) -> dict[str, Any]:
+def row(ref: str, offset: int, **more: Any) -> wire.LineageRow:
+    return wire.LineageRow(ref=ref, id=ref.upper(), offset=offset, **{"role": "value", "path": 0, **more})
+
+
+def answer(*records: wire.LineageRecord, complete: bool = True) -> wire.Lineage:
     first = records[0]
-    return {"id": first["id"], "record": first["offset"], "records": list(records), "complete": complete}
+    return wire.Lineage(ref=first.ref, id=first.id, record=first.offset, records=records, complete=complete)
 
 
 def test_a_tree_names_each_record_once_and_says_what_was_left_out() -> None:
-    source = {"kind": "polling", "name": "", "address": "*.csv", "stateKind": "odf/etag", "state": "a.csv"}
-    ingested = {"state": "ingested", "origin": source, "systemTime": "2026-01-01T00:00:00Z", "sequenceNumber": 4}
+    source = wire.LineageOrigin(kind="polling", address="*.csv", state_kind="odf/etag", state="a.csv")
+    ingested = {"state": "ingested", "origin": source, "system_time": "2026-01-01T00:00:00Z", "sequence_number": 4}
     text = record_tree(
         answer(
             record(
-                "top", 3, op=3, sequenceNumber=9, paths=PATHS, absent=[1], count=5,
-                rows=[row("a", 1, cause=True), row("m", 7), row("a", 2, role="change", path=None)],
+                "top", 3, op=3, sequence_number=9, paths=PATHS, absent=(1,), count=5,
+                rows=(row("a", 1, cause=True), row("m", 7), row("a", 2, role="change", path=None)),
             ),
             record("a", 1, **ingested),
-            record("m", 7, rows=[row("a", 1, role="decides")], count=1),
-            record("a", 2, state="unknown", row=None, problem={"detail": "it is gone", "hint": "fetch it"}),
+            record("m", 7, rows=(row("a", 1, role="decides"),), count=1),
+            record("a", 2, state="unknown", row=None, problem=wire.Problem(detail="it is gone", hint="fetch it")),
             complete=False,
         )
     )  # fmt: skip
@@ -55,8 +59,8 @@ def test_a_tree_names_each_record_once_and_says_what_was_left_out() -> None:
 
 
 def test_what_an_operator_hides_is_said() -> None:
-    paths = [{"ref": "a", "id": "A", "steps": [ANTI]}]
-    text = record_tree(answer(record("top", 3, paths=paths, rows=[row("a", 1)], count=1)))
+    paths = (wire.LineagePath(ref="a", id="A", steps=(ANTI,)),)
+    text = record_tree(answer(record("top", 3, paths=paths, rows=(row("a", 1),), count=1)))
     assert text.splitlines()[1:3] == [
         "├─ left anti join x = y  [query 1, 2:3]",
         "├─   what it took away bears on the record too, and is not named",
@@ -64,28 +68,26 @@ def test_what_an_operator_hides_is_said() -> None:
 
 
 def test_control_characters_of_strangers_do_not_reach_the_terminal() -> None:
-    evil = record(
-        "\x1b[31mred", 0, row={"v": "\x1b]0;x\x07"}, problem={"detail": "\x1b[2J", "hint": ""}, state="unknown"
-    )
+    evil = record("\x1b[31mred", 0, row={"v": "\x1b]0;x\x07"}, problem=wire.Problem(detail="\x1b[2J"), state="unknown")
     assert "\x1b" not in record_tree(answer(evil))
 
 
-def node(ref: str, relation: str, *inputs: str, **more: Any) -> dict[str, Any]:
-    held = {"kind": "derivative" if inputs else "root", "records": 3, **more}
-    said = [{"ref": each, "id": each.upper(), "alias": each} for each in inputs]
-    return {"ref": ref, "id": ref.upper(), "relation": relation, "inputs": said, **held}
+def node(ref: str, relation: str, *inputs: str, **more: Any) -> wire.LineageNode:
+    held = {"kind": "derivative" if inputs else "root", "records": 3, "relation": relation, **more}
+    said = tuple(wire.LineageInput(ref=each, id=each.upper(), alias=each) for each in inputs)
+    return wire.LineageNode(ref=ref, id=ref.upper(), inputs=said, **held)
 
 
 def test_a_graph_goes_up_to_the_roots_and_names_what_is_below() -> None:
-    absent = {"detail": "gone is not held here", "hint": "odfctl mirror add X"}
-    graph = {
-        "id": "C",
-        "nodes": [
+    absent = wire.Problem(detail="gone is not held here", hint="odfctl mirror add X")
+    graph = wire.LineageGraph(
+        ref="c", id="C",
+        nodes=(
             node("c", "self", "b", "a"), node("b", "upstream", "a", "gone"), node("a", "upstream", source="*.csv"),
             node("gone", "upstream", kind=None, problem=absent),
             node("d", "downstream", "c"),
-        ],
-    }  # fmt: skip
+        ),
+    )  # fmt: skip
     assert graph_tree(graph).splitlines() == [
         "c  derivative  3 records",
         "├─ b  derivative  3 records",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from odfd.cli.details import dataset
 from odfd.cli.row_text import rows_text
+from odfd.control import wire
 
 FIELDS = (
     "read", "shaped", "appended", "corrected", "retracted", "unchanged", "conflicting", "superseded", "late", "untimed",
@@ -15,12 +14,9 @@ FIELDS = (
 )  # fmt: skip
 
 
-def rows(*files: str, **counts: int) -> dict[str, Any]:
-    return {
-        **dict.fromkeys(FIELDS, 0),
-        **counts,
-        "skipped": [{"name": name, "reason": "it is empty"} for name in files],
-    }
+def rows(*files: str, remarks: tuple[str, ...] = (), **counts: int | None) -> wire.RowCounts:
+    skipped = tuple(wire.SkippedFile(name=name, reason="it is empty") for name in files)
+    return wire.RowCounts(**{**dict.fromkeys(FIELDS, 0), **counts}, skipped=skipped, remarks=remarks)
 
 
 @pytest.mark.parametrize(
@@ -36,28 +32,28 @@ def rows(*files: str, **counts: int) -> dict[str, Any]:
         (rows(read=5, shaped=2, appended=2), "5 read: 2 appended, 3 left out by preprocess"),
         (rows(read=5, shaped=4, appended=4, quarantined=1), "5 read: 4 appended, 1 quarantined"),
         (rows(read=2, shaped=2, untimed=2), "2 read: 2 without event time"),
-        ({**rows(), "remarks": ["one thing", "another"]}, "one thing; another"),
+        (rows(remarks=("one thing", "another")), "one thing; another"),
         (rows("a.csv"), "skipped a.csv (it is empty)"),
         (
             rows("a", "b", "c", "d", read=1, shaped=1, appended=1, late=1),
             "1 read: 1 appended, 1 late; skipped a (it is empty), b (it is empty), c (it is empty) and 1 more",
         ),
-        ({**rows(), "read": None, "shaped": None, "unchanged": None, "corrected": 2}, "2 corrected"),
+        (rows(read=None, shaped=None, unchanged=None, corrected=2), "2 corrected"),
     ],
 )
-def test_what_is_not_zero_is_told(given: dict[str, Any] | None, said: str) -> None:
+def test_what_is_not_zero_is_told(given: wire.RowCounts | None, said: str) -> None:
     assert rows_text(given) == said
 
 
 def test_a_description_tells_the_sum_or_that_nobody_counted() -> None:
-    view = {"name": "x", "id": "y", "kind": "root", "state": "fresh", "blocks": 3}
-    counted = {
-        "sinceBlock": 2,
-        "transactions": 2,
-        "rows": rows(read=4, shaped=4, appended=3, unchanged=1),
-        "last": rows(read=1, shaped=1, unchanged=1),
-    }
-    text = dataset({"dataset": view, "rows": counted})
+    view = wire.DatasetView(name="x", id="y", kind="root", blocks=3)
+    counted = wire.RowTotals(
+        since_block=2,
+        transactions=2,
+        rows=rows(read=4, shaped=4, appended=3, unchanged=1),
+        last=rows(read=1, shaped=1, unchanged=1),
+    )
+    text = dataset(wire.DatasetDetail(dataset=view, rows=counted))
     assert "4 read: 3 appended, 1 unchanged, in 2 transactions since block #2" in text
     assert "1 read: 1 unchanged" in text
-    assert "not counted here" in dataset({"dataset": view, "rows": None})
+    assert "not counted here" in dataset(wire.DatasetDetail(dataset=view))
