@@ -1,1 +1,1 @@
-"""Implements the operations of the control API: each service implements a port of ``odfd.control.ports``."""
+"""Implements the operations of the control API: ``services`` names them, ``routes`` lists their endpoints."""

@@ -1,4 +1,4 @@
-"""Implements ``AuthorityPort``: shows who may sign for a dataset, and changes it with keys that may be kept elsewhere.
+"""Shows who may sign for a dataset, and changes it with keys that may be kept elsewhere.
 
 No secret is ever received; one is given out only when a person takes a dataset's key offline. A new version holds here
 before it is announced, and the head that goes with it is signed at once.
@@ -52,9 +52,11 @@ class AuthorityService:
         return await trio.to_thread.run_sync(self._show, ref)
 
     async def draft_authority(self, ref: str, request: wire.AuthorityDraftRequest) -> wire.AuthorityDraft:
+        """The next version as it would be; nothing is signed or kept."""
         return await trio.to_thread.run_sync(self._draft, ref, request)
 
     async def change_authority(self, ref: str, request: wire.AuthorityRequest) -> wire.AuthorityView:
+        """Sign a draft with the keys that are here, join the signatures that came, keep and announce it."""
         return await trio.to_thread.run_sync(self._change, ref, request)
 
     async def dataset_key(self, ref: str) -> wire.DatasetKey:

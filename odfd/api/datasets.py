@@ -1,4 +1,4 @@
-"""Implements ``DatasetsPort``: lists, shows, renames and removes datasets, and reads their blocks and rows."""
+"""Lists, shows, renames and removes datasets, and reads their blocks and rows."""
 
 from __future__ import annotations
 
@@ -87,6 +87,8 @@ class DatasetService:
         return await _in_thread(lambda: self._views.detail(self._resolve(ref)))
 
     async def manifest(self, ref: str) -> wire.ManifestView:
+        """What is declared of it now."""
+
         def look() -> wire.ManifestView:
             entry = self._resolve(ref)
             state = load_state(self._home.chains.chain(entry.id))
@@ -95,6 +97,7 @@ class DatasetService:
         return await _in_thread(look)
 
     async def delete(self, ref: str) -> wire.DatasetView:
+        """Forget a dataset and what was known of it; answers with what it was. Refused while others derive from it."""
         entry = await _in_thread(lambda: self._unused(ref))
         async with self._scheduler.still(entry.id):
             view = await _in_thread(lambda: self._delete(entry))
@@ -103,6 +106,7 @@ class DatasetService:
         return view
 
     async def rename(self, ref: str, request: wire.RenameRequest) -> wire.DatasetView:
+        """Its local name alone; whoever else has it calls it as before."""
         entry = await _in_thread(lambda: self._resolve(ref))
         async with self._home.turns.of(entry.id), self._scheduler.still(entry.id):
             await _in_thread(lambda: self._rename(entry, request.name))
@@ -112,12 +116,16 @@ class DatasetService:
     async def log(
         self, ref: str, kinds: Sequence[str], limit: int, before: int | None, epoch: int | None = None
     ) -> Sequence[wire.BlockView]:
+        """Newest first, below sequence number ``before``; of these events only, if any are named. ``epoch``: of what is
+        kept of a former one, in place of the chain."""
         return await _in_thread(lambda: self._log(ref, kinds, min(limit, MAX_LOG), before, epoch))
 
     async def block(self, ref: str, at: str) -> wire.BlockDetail:
+        """``at`` is a block's hash or its sequence number in digits."""
         return await _in_thread(lambda: self._block(ref, at))
 
     async def tail(self, ref: str, limit: int) -> wire.Records:
+        """The last records in the order of their offsets."""
         return await _in_thread(lambda: self._tail(ref, limit))
 
     async def schema(self, ref: str) -> wire.Schema:
@@ -128,6 +136,7 @@ class DatasetService:
         return await _in_thread(look)
 
     async def apply(self, request: wire.ApplyRequest) -> wire.TaskRef:
+        """Result: ApplyResult. Manifests that cannot be read raise at once; those refused later are items of it."""
         return await self._applying.submit(request)
 
     def _with_peers(self, views: Sequence[wire.DatasetView]) -> Sequence[wire.DatasetView]:

@@ -52,6 +52,8 @@ class EngineMigrationService:
         self._events = events
 
     async def prove(self, ref: str, request: wire.ProveRequest) -> wire.TaskRef:
+        """Result: ProofReport."""
+
         def resolve() -> DatasetEntry:
             with self._home.catalog() as catalog:
                 return catalog.resolve(ref)

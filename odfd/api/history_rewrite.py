@@ -1,4 +1,4 @@
-"""Implements ``HistoryRewritePort``: resets and compacts datasets that this node publishes, or keeps metadata alone.
+"""Resets and compacts datasets that this node publishes, or keeps metadata alone.
 
 The epoch is drafted and signed first, then slices are merged, then epoch and history change in one transaction (see
 ``odfd.trust.ledger.history_rewrite`` for what a crash leaves). Nobody ingests, derives or mirrors into the dataset
@@ -74,6 +74,7 @@ class HistoryRewriteService:
         self._changed = changed
 
     async def rewrite(self, ref: str, request: wire.RewriteRequest) -> wire.TaskRef:
+        """Result: RewriteResult. Refused for a dataset of somebody else."""
         entry = await trio.to_thread.run_sync(self._checked, ref, request)
         work = partial(self._work, entry, request)
         return task_ref(self._board.submit(_TASK[request.action], entry.name, work))

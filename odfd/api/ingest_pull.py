@@ -1,4 +1,4 @@
-"""Implements ``IngestPullPort``: brings data into datasets (ingest, correct, pull, import) and exports them.
+"""Brings data into datasets (ingest, correct, pull, import) and exports them.
 
 ``pull`` brings a dataset up to date in the way that is its own: a mirror syncs, a root polls its source, a derivative
 runs its transform after its inputs. One dataset failing harms no other; its fault is an item of the result.
@@ -97,10 +97,12 @@ class IngestPullService:
         self._correcting = Correcting(home, self._ingest, context.events)
 
     async def stage(self, name: str, chunks: AsyncIterable[bytes]) -> wire.Upload:
+        """Keep the bytes of one file until an ingest asks for them."""
         done = await self._uploads.take(name, chunks)
         return wire.Upload(id=done.id, name=name, size=done.size)
 
     async def ingest(self, ref: str, request: wire.IngestRequest) -> wire.TaskRef:
+        """Result: PullResult with one item."""
         entry = await trio.to_thread.run_sync(self._resolve, ref)
         read = None
         if request.format is not None:
@@ -133,6 +135,7 @@ class IngestPullService:
         return task_ref(self._board.submit("ingest", entry.name, work))
 
     async def set_watermark(self, ref: str, request: wire.WatermarkRequest) -> wire.TaskRef:
+        """Result: PullResult with one item. Refused for what is no root of this node's own."""
         entry, to = await trio.to_thread.run_sync(self._resolve, ref), instant.parse(request.time)
 
         async def work(report: Report) -> wire.PullResult:
@@ -149,6 +152,7 @@ class IngestPullService:
         return task_ref(self._board.submit("watermark", entry.name, work))
 
     async def correct(self, ref: str, request: wire.CorrectRequest) -> wire.TaskRef:
+        """Result: CorrectResult. Refused for what is no ledger of this node's own."""
         entry = await trio.to_thread.run_sync(self._resolve, ref)
 
         async def work(report: Report) -> wire.CorrectResult:
@@ -158,6 +162,7 @@ class IngestPullService:
         return task_ref(self._board.submit("correct", entry.name, work))
 
     async def pull(self, request: wire.PullRequest) -> wire.TaskRef:
+        """Result: PullResult."""
         entries = await trio.to_thread.run_sync(self._wanted, request)
         target = ", ".join(entry.name for entry in entries)
 
@@ -186,10 +191,12 @@ class IngestPullService:
         return task_ref(self._board.submit("pull", target, work))
 
     async def export(self, ref: str, request: wire.ExportRequest) -> wire.TaskRef:
+        """Result: TransferResult."""
         entry = await trio.to_thread.run_sync(self._resolve, ref)
         return task_ref(self._board.submit("export", entry.name, self._carrying.export(entry, request.to)))
 
     async def import_(self, request: wire.ImportRequest) -> wire.TaskRef:
+        """Result: TransferResult."""
         return task_ref(self._board.submit("import", request.source, self._carrying.import_(request)))
 
     def _resolve(self, ref: str) -> DatasetEntry:

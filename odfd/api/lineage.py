@@ -1,4 +1,4 @@
-"""Implements ``LineagePort``: traces datasets and records (``lineage_query``) to what they were made of."""
+"""Traces datasets and records (``lineage_query``) to what they were made of."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ class LineageService:
         self._fresh_id = fresh_id
 
     async def trace(self, ref: str, request: wire.LineageRequest) -> wire.TaskRef:
+        """Result: Lineage."""
         if not 1 <= request.limit <= MAX_LIMIT:
             raise Invalid(f"limit {request.limit}", rule="lineage-limit", hint=f"1 to {MAX_LIMIT} rows of each record")
         entry = await trio.to_thread.run_sync(partial(self._resolve, ref))

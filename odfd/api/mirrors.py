@@ -1,4 +1,4 @@
-"""Implements ``MirrorsPort``, ``NetworksPort`` and ``PeersPort``: manages mirrors, joins networks, and shows peers."""
+"""Manages mirrors, joins networks, and shows peers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PATIENCE_SECONDS: Final = 60.0
 
 
 class MirrorService:
-    """The port ``Mirrors``."""
+    """The API service for mirrors."""
 
     def __init__(
         self,
@@ -62,6 +62,7 @@ class MirrorService:
         self._board = board
 
     async def add(self, request: wire.MirrorRequest) -> wire.TaskRef:
+        """Result: MirrorView, once all that is announced now is here. The wish stands until it is removed."""
         wish = await self._wish(request)
         wish.check()
         if await trio.to_thread.run_sync(self._is_ours, wish.id):
@@ -88,12 +89,14 @@ class MirrorService:
         return await self._all_shown(self._scheduler.all())
 
     async def remove(self, ref: str) -> wire.MirrorView:
+        """Wish it no longer; the dataset stays until it is deleted."""
         dataset = await trio.to_thread.run_sync(known_dataset, self._home, ref)
         view = await self._shown(self._scheduler.get(dataset))
         await self._scheduler.remove(dataset)
         return view
 
     async def pause(self, ref: str) -> wire.MirrorView:
+        """Fetch nothing more of it until it is resumed; what is here stays and is served."""
         return await self._pause(ref, paused=True)
 
     async def resume(self, ref: str) -> wire.MirrorView:
@@ -224,7 +227,7 @@ async def _show(mirror: Mirror, report: Report) -> None:
 
 
 class NetworkService:
-    """The port ``Networks``."""
+    """The API service for networks."""
 
     def __init__(self, home: StateDirectory, membership: Membership, holders: HolderCounts) -> None:
         self._home = home
@@ -291,7 +294,7 @@ class NetworkService:
 
 
 class PeerService:
-    """The port ``Peers``."""
+    """The API service for peers."""
 
     def __init__(self, membership: Membership) -> None:
         self._membership = membership
@@ -300,6 +303,7 @@ class PeerService:
         return [_peer(view) for view in self._membership.peers()]
 
     async def show(self, peer: str) -> wire.PeerInfo:
+        """By peer id or an unambiguous beginning of it."""
         return _peer(self._find(peer))
 
     async def block(self, peer: str) -> wire.PeerInfo:

@@ -1,4 +1,4 @@
-"""Implements ``PoliciesPort``: shows this node's policy, publishes a network's policy, and accepts a published one.
+"""Shows this node's policy, publishes a network's policy, and accepts a published one.
 
 What tightens holds as soon as it is received (``odfd.trust.policy.policy_merge``); what loosens waits for a person's
 decision, which is kept as a resource and entered in the ledger. The network's key is a node's key: the node that

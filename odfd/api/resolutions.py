@@ -1,4 +1,4 @@
-"""Implements ``ResolutionsPort``: carries out a person's decision on a fork, a refuted history or given-up blocks.
+"""Carries out a person's decision on a fork, a refuted history or given-up blocks.
 
 A decision is one entry of the ledger, with the hash of the policy and the statements that it rests on, and holds on
 this node alone. Where it means another history than the one here, that one is given up from the place where they part,
@@ -128,6 +128,7 @@ class ResolutionService:
         self._changed = changed
 
     async def resolve(self, ref: str, request: wire.ResolveRequest) -> wire.Resolved:
+        """Refused when nothing waits, or for an owner's fork."""
         if (request.follow is None) != request.abandon:
             raise Invalid("either follow a hash or abandon", rule="request", hint="--follow HASH, or --abandon")
         with self._home.catalog() as catalog:

@@ -1,4 +1,4 @@
-"""Implements ``StatusPort``: reports the status of the node and its engines, and runs the doctor (``doctor``)."""
+"""Reports the status of the node and its engines, and runs the doctor (``doctor``)."""
 
 from __future__ import annotations
 
@@ -63,6 +63,7 @@ class StatusService:
         self._started = context.clock.now()
 
     async def engines(self) -> Sequence[wire.EngineView]:
+        """What queries are run by, with the processes that are up."""
         view = self._engine.view()
         named = await trio.to_thread.run_sync(self._named, view.processes)
         return [msgspec.structs.replace(view, processes=named)]
@@ -122,9 +123,11 @@ class StatusService:
         )
 
     async def doctor(self) -> Sequence[wire.Probe]:
+        """Try what the node stands on, each thing at little cost: disk, database, keys, heads, engine, network."""
         return [*await trio.to_thread.run_sync(self._doctor.quick), *self._around()]
 
     async def examine(self) -> AsyncIterator[wire.Probe]:
+        """The same, and everything of the database that can be read: minutes, where much is kept."""
         probes = self._doctor.deep()
         while (probe := await trio.to_thread.run_sync(next, probes, None)) is not None:
             yield probe

@@ -1,4 +1,4 @@
-"""Implements ``TrustPort``: shows how far a dataset may be relied on and why, and manages the list of validators."""
+"""Shows how far a dataset may be relied on and why, and manages the list of validators."""
 
 from __future__ import annotations
 
@@ -79,9 +79,11 @@ class TrustService:
         return await trio.to_thread.run_sync(self._show, ref)
 
     async def evidence(self, evidence_id: str) -> bytes | Path:
+        """What anyone can check: a bundle (a ``.odfe`` file, streamed to the caller) or a proof's bytes."""
         return await self._evidence.find(evidence_id)
 
     async def fetch_evidence(self, evidence_id: str) -> wire.TaskRef:
+        """Ask connected peers for a bundle that is not kept here. Result: EvidenceFetched."""
         return self._evidence.fetch(evidence_id)
 
     async def validators(self) -> Sequence[wire.ValidatorView]:
@@ -103,6 +105,7 @@ class TrustService:
             return {each.group: each for each in Suspensions(connection).all(policy)}
 
     async def lift(self, request: wire.LiftRequest) -> Sequence[wire.ValidatorView]:
+        """Let a suspended group count again. Refused when it does."""
         policy = self._standing.policy
 
         def lift() -> None:

@@ -1,4 +1,4 @@
-"""Implements ``VerificationPort``: verifies datasets of this node on request, at the level that the request names."""
+"""Verifies datasets of this node on request, at the level that the request names."""
 
 from __future__ import annotations
 
@@ -45,6 +45,8 @@ class VerificationService:
         self._board = board
 
     async def verify(self, ref: str, request: wire.VerifyRequest) -> wire.TaskRef:
+        """Result: VerifyReport."""
+
         def resolve() -> DatasetEntry:
             with self._home.catalog() as catalog:
                 return catalog.resolve(ref)

@@ -1,4 +1,4 @@
-"""Implements ``VisibilityPort``: publishes datasets, or makes them private again."""
+"""Publishes datasets, or makes them private again."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from config.model import Settings
-from odfd.control.ports import Node
 from odfd.obs.events import EventLog
 from odfd.runtime.clock import Clock
+from odfd.runtime.http import Application
 from odfd.runtime.supervision import Child, Logger
 from odfd.runtime.tasks import TaskBoard
 
@@ -33,7 +33,8 @@ class Context:
 class Assembly:
     """A node that can be asked, and its long-lived parts in the order in which they start."""
 
-    node: Node
+    api: Application
+    """What the control socket serves."""
     foundations: tuple[Child, ...] = ()
     """Started before any task runs and stopped after the last: engines, the network host."""
     workers: tuple[Child, ...] = ()

@@ -1,4 +1,4 @@
-"""Implements ``TasksPort`` and ``EventsPort`` over the task board and the event log of the daemon."""
+"""Shows the task board and the event log of the daemon in values of the API."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def event_view(news: News) -> wire.EventView:
 
 
 class BoardTasks:
-    """The port ``Tasks``."""
+    """The API service for long operations."""
 
     def __init__(self, board: TaskBoard) -> None:
         self._board = board
@@ -76,18 +76,20 @@ class BoardTasks:
         return task_view(task)
 
     async def follow(self, task_id: str) -> AsyncIterator[wire.TaskView]:
+        """Snapshots, a few a second at most, the last one finished. Raises NotFound at the first step."""
         async with aclosing(self._board.follow(task_id)) as snapshots:
             async for task in snapshots:
                 yield task_view(task)
 
 
 class LogEvents:
-    """The port ``Events``."""
+    """The API service for events."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
 
     async def follow(self, since: int | None, kinds: Sequence[str]) -> AsyncIterator[wire.EventView]:
+        """Those after number ``since``, or only new ones; of these kinds, or of kinds beginning with them."""
         async with aclosing(self._log.follow(since)) as all_news:
             async for news in all_news:
                 if isinstance(news, Lagged) or not kinds or _is_of(news.kind, kinds):

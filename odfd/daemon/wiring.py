@@ -20,7 +20,6 @@ from odfd import __version__
 from odfd.control import endpoint
 from odfd.control.assembly import Assembly, Build, Context
 from odfd.control.credentials import Gate, group_id
-from odfd.control.routes import application
 from odfd.control.server import ControlServer
 from odfd.daemon.tree import Surroundings, run_daemon
 from odfd.obs import log
@@ -47,7 +46,7 @@ async def run(
     context = Context(clock, logger, events, board, __version__)
     with _listening(settings, environ) as listener, build(settings, context) as assembly:
         gate = Gate(os.geteuid(), group_id(settings.control.group))
-        server = ControlServer(listener, application(assembly.node, logger), gate, logger)
+        server = ControlServer(listener, assembly.api, gate, logger)
         children = [
             *assembly.foundations,
             Child("tasks", board.run, grace_seconds=settings.node.drain_seconds),

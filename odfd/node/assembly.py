@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from config.model import Settings
+from odfd.api.routes import application
+from odfd.api.services import Services
 from odfd.control.assembly import Assembly, Context
-from odfd.node.handlers import ControlPorts
+from odfd.node.handlers import services_of
 from odfd.node.parts import NodeParts
 from odfd.runtime.supervision import Child, Restart
 from odfd.state.directory import open_state_directory
@@ -18,10 +20,11 @@ from odfd.state.directory import open_state_directory
 def build_node(settings: Settings, context: Context) -> Iterator[Assembly]:
     """See ``odfd.control.assembly.Build``."""
     with open_state_directory(Path(settings.node.state_dir)) as home:
-        yield assembly_of(NodeParts(home, settings, context))
+        parts = NodeParts(home, settings, context)
+        yield assembly_of(parts, services_of(parts))
 
 
-def assembly_of(parts: NodeParts) -> Assembly:
+def assembly_of(parts: NodeParts, services: Services) -> Assembly:
     restart = Restart()
     workers = [
         Child("outbox", parts.outbox.run, restart),
@@ -40,7 +43,7 @@ def assembly_of(parts: NodeParts) -> Assembly:
         Child("publications", parts.publications.rounds.run, restart),
     ]
     return Assembly(
-        node=ControlPorts(parts),
+        api=application(services, parts.context.logger),
         foundations=(
             Child("engine", parts.engine.run),
             Child("network", parts.run_network, Restart(from_start=False)),

@@ -22,6 +22,7 @@ from odfd.api.lineage import LineageService
 from odfd.api.mirrors import MirrorService, NetworkService, PeerService
 from odfd.api.policies import PolicyService
 from odfd.api.resolutions import ResolutionService
+from odfd.api.services import Services
 from odfd.api.status import RunningParts, StatusService
 from odfd.api.trust import HeadState, TrustService
 from odfd.api.verification import VerificationService
@@ -33,55 +34,41 @@ from odfd.state.directory import UPLOADS
 from odfd.state.uploads import Uploads
 
 
-class ControlPorts:
-    """Implements ``odfd.control.ports``: an attribute for each."""
-
-    def __init__(self, parts: NodeParts) -> None:
-        home, context = parts.home, parts.context
-        applying = ApplyOperation(home, parts.committer, parts.engine, context, lambda: parts.ingest_deps.settings)
-        clock = ClockProbe(home, context.clock.now, parts.jumps.ahead)
-        doctor = Doctor(home, parts.visibility, parts.heads.troubles, clock)
-        self.signers = parts.signers
-        name = parts.settings.node.name
-        running = RunningParts(parts.engine, parts.membership, parts.site, parts.signers, parts.visibility)
-        self.about = StatusService(home, parts.views, doctor, running, context, name)
-        holders = HolderCounts(parts.scheduler, parts.membership.serving)
-        self.datasets = DatasetService(
-            home, parts.views, applying, parts.scheduler, context, RemoteState(holders, parts.shown_otherwise)
-        )
-        uploads = Uploads(
-            home.folder(UPLOADS),
-            lambda: parts.settings.limits.upload_bytes,
-            lambda: secrets.token_hex(8),
-            lambda: parts.settings.limits.disk_reserve_bytes,
-        )
-        hands = IngestPullParts(uploads, parts.carrying, parts.repairing)
-        self.flow = IngestPullService(home, (parts.ingest_deps, parts.transform_deps), parts.scheduler, hands, context)
-        self.rewriting = HistoryRewriteService(
+def services_of(parts: NodeParts) -> Services:
+    home, context = parts.home, parts.context
+    applying = ApplyOperation(home, parts.committer, parts.engine, context, lambda: parts.ingest_deps.settings)
+    clock = ClockProbe(home, context.clock.now, parts.jumps.ahead)
+    doctor = Doctor(home, parts.visibility, parts.heads.troubles, clock)
+    running = RunningParts(parts.engine, parts.membership, parts.site, parts.signers, parts.visibility)
+    holders = HolderCounts(parts.scheduler, parts.membership.serving)
+    uploads = Uploads(
+        home.folder(UPLOADS),
+        lambda: parts.settings.limits.upload_bytes,
+        lambda: secrets.token_hex(8),
+        lambda: parts.settings.limits.disk_reserve_bytes,
+    )
+    flow = IngestPullParts(uploads, parts.carrying, parts.repairing)
+    remote_state = RemoteState(holders, parts.shown_otherwise)
+    return Services(
+        about=StatusService(home, parts.views, doctor, running, context, parts.settings.node.name),
+        datasets=DatasetService(home, parts.views, applying, parts.scheduler, context, remote_state),
+        flow=IngestPullService(home, (parts.ingest_deps, parts.transform_deps), parts.scheduler, flow, context),
+        rewriting=HistoryRewriteService(
             home, parts.committer, parts.scheduler, context, parts.moved, parts.following.apart
-        )
-        self.collection = parts.collection
-        terms = parts.standing, parts.visibility
-        self.mirrors = MirrorService(home, parts.scheduler, terms, context.board, parts.remotes, holders)
-        self.publications = parts.publications
-        self.visibility = VisibilityService(home, parts.visibility, context, parts.shown_otherwise, parts.signed)
-        self.networks = NetworkService(home, parts.membership, holders)
-        self.peers = PeerService(parts.membership)
-        self.verification = VerificationService(
-            home, parts.transform_deps, context.board, parts.damage, parts.scheduler
-        )
-        self.proving = EngineMigrationService(
-            home, parts.transform_deps, parts.committer, context.board, context.events
-        )
-        self.lineage = LineageService(home, parts.transform_deps, context.board, lambda: secrets.token_hex(8))
-        self.policies = PolicyService(
-            home,
-            parts.membership,
-            context.clock,
-            parts.effective_policy,
-            parts.ruled,
-        )
-        self.trust = TrustService(
+        ),
+        collection=parts.collection,
+        mirrors=MirrorService(
+            home, parts.scheduler, (parts.standing, parts.visibility), context.board, parts.remotes, holders
+        ),
+        visibility=VisibilityService(home, parts.visibility, context, parts.shown_otherwise, parts.signed),
+        publications=parts.publications,
+        networks=NetworkService(home, parts.membership, holders),
+        peers=PeerService(parts.membership),
+        verification=VerificationService(home, parts.transform_deps, context.board, parts.damage, parts.scheduler),
+        proving=EngineMigrationService(home, parts.transform_deps, parts.committer, context.board, context.events),
+        lineage=LineageService(home, parts.transform_deps, context.board, lambda: secrets.token_hex(8)),
+        signers=parts.signers,
+        trust=TrustService(
             home,
             parts.pending_decisions,
             context.clock,
@@ -89,8 +76,10 @@ class ControlPorts:
             EvidenceService(home, parts.shelf, parts.evidence_fetcher, context.board),
             parts.effective_policy.policy,
             HeadState(parts.heads.troubles, partial(witness_views, parts)),
-        )
-        self.resolving = ResolutionService(home, parts.pending_decisions, parts.scheduler, context, parts.moved)
-        self.authority = AuthorityService(home, parts.committer, context.clock, parts.signed)
-        self.tasks = BoardTasks(context.board)
-        self.events = LogEvents(context.events)
+        ),
+        policies=PolicyService(home, parts.membership, context.clock, parts.effective_policy, parts.ruled),
+        resolving=ResolutionService(home, parts.pending_decisions, parts.scheduler, context, parts.moved),
+        authority=AuthorityService(home, parts.committer, context.clock, parts.signed),
+        tasks=BoardTasks(context.board),
+        events=LogEvents(context.events),
+    )

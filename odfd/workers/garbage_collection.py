@@ -1,4 +1,4 @@
-"""Implements ``CollectionPort``: frees disk space that no block needs, on request and at intervals.
+"""Frees disk space that no block needs, on request and at intervals.
 
 Blocks are the only names that keep an object: evidence has its own copies (``odfd.trust.evidence.bundle_store``), a
 replay its own checkpoints, and whatever is on its way or being read the store's holds keep. Then the trust ledger lets
@@ -69,6 +69,7 @@ class GarbageCollection:
                 await task.finished.wait()
 
     async def collect(self, request: wire.CollectRequest) -> wire.TaskRef:
+        """Result: CollectResult."""
         return task_ref(self._submit(request.dry_run))
 
     def _submit(self, dry_run: bool) -> Task:

@@ -1,4 +1,4 @@
-"""Implements ``PublicationsPort``: publishes datasets to IPFS, once or continuously.
+"""Publishes datasets to IPFS, once or continuously.
 
 A standing publication follows its dataset, and its record is renewed long before it expires; a Kubo that is away or
 has lost everything is tried again. Touch a dataset in ``rounds`` when its head moved.
@@ -103,6 +103,7 @@ class PublicationService:
         self.rounds = KeyedReconcileLoop[DatasetId](self._round, ROUND_SECONDS)
 
     async def publish(self, request: wire.PublishRequest) -> wire.TaskRef:
+        """Result: PublicationView."""
         entry = await trio.to_thread.run_sync(self._entry, request.ref)
         publisher = self._with_kubo()
         await trio.to_thread.run_sync(self._need_public, entry.id)
@@ -121,6 +122,7 @@ class PublicationService:
         return [self._view(self._name(dataset), dataset, each) for dataset, each in kept.items()]
 
     async def withdraw(self, ref: str) -> wire.PublicationView:
+        """Take it from IPFS, as far as this node has put it there."""
         entry = await trio.to_thread.run_sync(self._entry, ref)
         publisher = self._with_kubo()
         kept = await trio.to_thread.run_sync(self._kept_of, entry.id)

@@ -1,4 +1,4 @@
-"""Implements ``SignersPort``: restarts lost signing journals, so that their keys may sign again without contradiction.
+"""Restarts lost signing journals, so that their keys may sign again without contradiction.
 
 A key whose earlier statements are unknown signs nothing that could contradict them. Three connected peers are asked for
 all they know, then the journals are begun anew with the last word of each topic. Where nobody answers a person decides

@@ -34,6 +34,7 @@ from odfd.ingest.settings import MayDial
 from odfd.mirrors.scheduler import Mirror
 from odfd.network.membership import Network
 from odfd.node.assembly import assembly_of
+from odfd.node.handlers import services_of
 from odfd.node.parts import NodeParts
 from odfd.obs.events import Event, EventLog
 from odfd.runtime.supervision import Life
@@ -346,8 +347,8 @@ class Node:
         engine: Any = self.engine
         member: Any = wires.member
         self.parts = NodeParts(home, settings, context, engine, member, ipfs, may_dial)
-        self.assembly = assembly_of(self.parts)
-        self.api = self.assembly.node
+        self.api = services_of(self.parts)
+        self.assembly = assembly_of(self.parts, self.api)
         self.home = home
         self.member: Any = self.parts.membership
 

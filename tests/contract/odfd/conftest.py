@@ -16,10 +16,10 @@ import structlog
 import trio
 
 from chain.instant import Instant
+from odfd.api.routes import application
 from odfd.control import endpoint
 from odfd.control.client import Client
 from odfd.control.credentials import Gate
-from odfd.control.routes import application
 from odfd.control.server import ControlServer
 from odfd.obs.events import EventLog
 from odfd.runtime.clock import FixedClock

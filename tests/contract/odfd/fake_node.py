@@ -1,4 +1,4 @@
-"""A node that keeps everything in a few dictionaries: the ports of the control API without any service behind them."""
+"""A node that keeps everything in a few dictionaries: operations of the control API without any service behind them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FAULTS: dict[str, Callable[[], Exception]] = {
 
 
 class FakeNode:
-    """Every port at once; datasets are named in ``views``; the name ``fault-KIND`` raises that fault."""
+    """Every service at once; datasets are named in ``views``; the name ``fault-KIND`` raises that fault."""
 
     def __init__(self, board: TaskBoard, log: EventLog) -> None:
         self.board, self.log_ = board, log

@@ -13,10 +13,10 @@ import pytest
 import trio
 
 from chain.errors import Conflict, Environment, Fault, Invalid, NotFound, Refused, Remote
+from odfd.api.routes import TABLE
 from odfd.control import wire
 from odfd.control.client import Answer, part
 from odfd.control.credentials import Caller, Gate
-from odfd.control.routes import TABLE
 from odfd.errors import Bug
 from odfd.runtime.http import Limits
 

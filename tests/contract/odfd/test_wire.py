@@ -6,6 +6,7 @@ After adding to the wire, write the promise anew:  python tests/contract/odfd/te
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,23 @@ from hypothesis import strategies as st
 from odfd.control import wire
 
 PROMISE = Path(__file__).with_name("api.json")
-VALUES = [value for name in wire.__all__ if name not in ("Value", "Request") for value in [getattr(wire, name)]]
+WIRE = {name for name in sys.modules if name.startswith(wire.__name__ + ".")}
+VALUES = [
+    value
+    for value in vars(wire).values()
+    if isinstance(value, type) and issubclass(value, msgspec.Struct) and value not in (wire.Value, wire.Request)
+]
+
+
+def test_a_value_is_declared_once() -> None:
+    """The package takes all from its modules: of two with one name, one would be lost."""
+    declared = [value for value in all_below(wire.Value) | all_below(wire.Request) if value.__module__ in WIRE]
+    assert len({value.__name__ for value in declared}) == len(declared) > 80
+    assert set(declared) | {wire.Problem} == set(VALUES)
+
+
+def all_below(base: type) -> set[type]:
+    return {each for below in base.__subclasses__() for each in (below, *all_below(below))}
 
 
 def current() -> dict[str, Any]:

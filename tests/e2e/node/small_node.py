@@ -17,6 +17,7 @@ from odfd.control.assembly import Assembly, Context
 from odfd.daemon import wiring
 from odfd.errors import exit_code, render, sole_fault
 from odfd.node.assembly import assembly_of
+from odfd.node.handlers import services_of
 from odfd.node.parts import NodeParts
 from odfd.obs import log
 from odfd.state.directory import open_state_directory
@@ -29,7 +30,8 @@ from worlds.node_world import SmallEngine
 def build(settings: Settings, context: Context) -> Iterator[Assembly]:
     engine: Any = SmallEngine()
     with open_state_directory(Path(settings.node.state_dir)) as home:
-        yield assembly_of(NodeParts(home, settings, context, engine))
+        parts = NodeParts(home, settings, context, engine)
+        yield assembly_of(parts, services_of(parts))
 
 
 def main(state: str) -> int:

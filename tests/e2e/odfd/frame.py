@@ -14,6 +14,7 @@ import trio
 from config.errors import ConfigError
 from config.load import load
 from config.model import Settings
+from odfd.api.routes import application
 from odfd.control.assembly import Assembly, Context
 from odfd.daemon import wiring
 from odfd.errors import exit_code, render, sole_fault
@@ -33,7 +34,7 @@ def build(settings: Settings, context: Context) -> Iterator[Assembly]:
     def reload(after: Settings) -> None:
         context.events.emit("settings.reloaded", after.node.name)
 
-    yield Assembly(module.FakeNode(context.board, context.events), reload=reload)
+    yield Assembly(application(module.FakeNode(context.board, context.events), context.logger), reload=reload)
     context.logger.info("closed")
 
 
