@@ -17,7 +17,7 @@ import msgspec
 import trio
 
 from chain.errors import Environment, Fault, Invalid
-from chain.store.objects import DAMAGED
+from chain.store.files import DAMAGED
 from engines import codec
 from engines.contract import (
     DerivationNeeded,

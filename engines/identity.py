@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import importlib.util
 import json
 import platform
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,18 +19,11 @@ from typing import Final
 import msgspec
 
 from chain.errors import Environment
+from engines.closure import files_of, package_folder
 from engines.contract import EngineIdentity
 
-CODE: Final = (
-    ("chain", "**/*.py"),
-    ("engines", "spark/**/*.py"),
-    ("engines", "contract.py"),
-    ("engines", "codec.py"),
-    ("engines", "errors.py"),
-    ("engines", "service.py"),
-    ("engines", "tables.py"),
-)
-"""Our code that runs inside; the node's side of the contract computes no answers."""
+ENGINE: Final = "engines.spark.__main__"
+"""What an engine process runs. Our code that it never imports computes no answers."""
 _PLATFORMS: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 _CHUNK: Final = 1 << 20
 
@@ -97,7 +89,7 @@ class FileDigests:
 
 def host_manifest(settings: Mapping[str, str], java_home: Path, digests: FileDigests) -> dict[str, object]:
     """Everything that decides answers, as JSON. Raises Environment when a part is missing."""
-    spark = _package("pyspark")
+    spark = package_folder("pyspark")
     with ThreadPoolExecutor(4) as pool:
         jars = sorted((spark / "jars").glob("*.jar"))
         jar_digests = dict(zip((jar.name for jar in jars), pool.map(digests.of, jars), strict=True))
@@ -115,8 +107,8 @@ def host_manifest(settings: Mapping[str, str], java_home: Path, digests: FileDig
 
 
 def code_digests(digests: FileDigests) -> dict[str, str]:
-    """Of each file of ours that runs inside."""
-    return {name: digests.of(path) for name, path in _code()}
+    """Of each file of ours that runs inside, and of the data that decides with it."""
+    return {name: digests.of(path) for name, path in files_of(ENGINE).items()}
 
 
 def code_digest(digests: FileDigests) -> str:
@@ -155,20 +147,6 @@ def _remembered(memory: Path) -> dict[str, _Seen]:
         return msgspec.json.decode(memory.read_bytes(), type=dict[str, _Seen])
     except (OSError, msgspec.DecodeError):
         return {}
-
-
-def _package(name: str) -> Path:
-    spec = importlib.util.find_spec(name)
-    if spec is None or spec.origin is None:
-        raise Environment(f"the package {name} is not installed", rule="engine-digest", hint="run `make install`")
-    return Path(spec.origin).parent
-
-
-def _code() -> Iterator[tuple[str, Path]]:
-    for package, pattern in CODE:
-        root = _package(package)
-        for path in sorted(root.glob(pattern)):
-            yield str(Path(package, path.relative_to(root))), path
 
 
 def _java_version(home: Path) -> str:

@@ -21,7 +21,7 @@ from chain.codec.blocks import MAX_BLOCK, Link, read_link
 from chain.errors import Invalid
 from chain.multihash import SHA3_256, Multihash
 from chain.store.base import NAME_SIZE
-from chain.store.objects import disk
+from chain.store.files import disk
 
 KEPT: Final = 64 << 20
 """Bytes of blocks that stay in memory once they were read."""

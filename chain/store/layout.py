@@ -21,7 +21,7 @@ from chain.multihash import Multihash
 from chain.store.append import no_block
 from chain.store.base import PAGE_BLOCKS, PAGE_BYTES, Head, Snapshot, Step, StoredBlock, StoredPage, no_step
 from chain.store.blockfiles import BlockFiles, Names, walk
-from chain.store.objects import disk, make_folder
+from chain.store.files import disk, make_folder
 from chain.store.schema import kind_name
 
 BLOCKS, DATA, CHECKPOINTS, HEAD = "blocks", "data", "checkpoints", "refs/head"

@@ -18,7 +18,7 @@ from chain.model.block import Block, SealedBlock
 from chain.multihash import Multihash
 from chain.store import append as rules
 from chain.store.base import PAGE_BLOCKS, Append, Head, ObjectStore, Rewrite, Snapshot, StoredBlock, StoredPage
-from chain.store.objects import disk
+from chain.store.files import disk
 from chain.store.schema import kind_name
 
 

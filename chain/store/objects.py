@@ -18,16 +18,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from chain.errors import Environment, NotFound
+from chain.errors import NotFound
 from chain.multihash import Multihash
 from chain.store import packed, schema
 from chain.store.base import NAME_SIZE, ObjectReader, ObjectStore, Step, no_step
 from chain.store.database import Database
+from chain.store.files import ObjectDamaged, check_file, disk, make_folder
 from chain.store.holds import Holds
 
 SMALL: Final = 64 << 10
 """Bytes up to which an object lives in the database: one fsync for all of a commit instead of four for each file."""
-DAMAGED: Final = "stored-object-damaged"
 _REMOVED: Final = 256
 """Objects that one transaction removes."""
 _PENDING_LIMIT: Final = 8 << 20
@@ -40,18 +40,6 @@ _INSERT: Final = (
     f"INSERT OR REPLACE INTO small_objects SELECT substr(?1, key * {NAME_SIZE} + 1, {NAME_SIZE}), {packed.each('?2')}"  # noqa: S608
     " FROM json_each(?3)"
 )
-
-
-class ObjectDamaged(Environment):
-    """An object that lies in our store is not what it was."""
-
-    def __init__(self, name: Multihash) -> None:
-        super().__init__(
-            f"object {name.short} is damaged on disk",
-            rule=DAMAGED,
-            hint="odfctl pull REF --repair fetches it anew from a peer that has it",
-        )
-        self.name = name
 
 
 class DiskObjects:
@@ -310,13 +298,6 @@ def sound_path(objects: ObjectReader, name: Multihash) -> Path:
     return path
 
 
-def check_file(path: Path, name: Multihash) -> None:
-    """Raises ObjectDamaged, NotFound, Environment."""
-    with disk(path), path.open("rb") as file:
-        if Multihash.sha3_256_of(file) != name:
-            raise ObjectDamaged(name)
-
-
 @contextlib.contextmanager
 def staged_in(objects: ObjectStore) -> Iterator[Path]:
     """A name to stage a file under, which is gone at the end: taken over by ``add_file``, or given up."""
@@ -325,33 +306,6 @@ def staged_in(objects: ObjectStore) -> Iterator[Path]:
         yield staged
     finally:
         staged.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def disk(place: Path) -> Iterator[None]:
-    """Turns what the system says about a file into Environment, or NotFound when it is not there."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise NotFound(f"no file {error.filename or place}", rule="file-missing") from error
-    except OSError as error:
-        raise Environment(
-            f"cannot use {error.filename or place}: {error.strerror}",
-            rule="disk",
-            hint="is the disk full, read-only or failing, or the folder someone else's?",
-        ) from error
-
-
-def make_folder(folder: Path) -> None:
-    """With all above it. Raises Environment: what cannot be made is not a file that is missing."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Environment(
-            f"cannot make the folder {folder}: {error.strerror}",
-            rule="disk",
-            hint="name a folder on a disk that you may write to",
-        ) from error
 
 
 def _sync_folder(folder: Path) -> None:

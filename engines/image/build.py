@@ -7,7 +7,6 @@ does not move the gigabyte below it. Needs Debian's apt-get to fetch and uv to u
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import platform
 import re
@@ -20,7 +19,8 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from chain.errors import Environment, Fault
-from engines.identity import FileDigests, code_digest
+from engines.closure import files_of
+from engines.identity import ENGINE, FileDigests, code_digest
 from engines.image import debian
 from engines.image.etc import WRITTEN
 from engines.image.installed import ENVIRONMENT, PYTHON, SITE, installed_layout, unpack_for_all, write_record
@@ -36,7 +36,6 @@ WHEELS: Final = (
     *("pytz", "six", "typing-extensions", "tzdata"),
 )
 """What an engine process imports, and a Java."""
-CODE: Final = ("chain", "config", "engines")
 FOLDERS: Final = ("tmp", "run", "proc", "dev", "odf", "etc", "home")
 CONTRACT_PORT: Final = 2884
 """Where the reference coordinator looks for an engine that it started from an image."""
@@ -118,11 +117,8 @@ def _base(lock: Path, cache: Path) -> Iterator[Item]:
 
 
 def _code() -> Iterator[Item]:
-    for name in CODE:
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.origin is None:
-            raise Environment(f"the package {name} is not installed", rule="image-code", hint="run `make install`")
-        yield from files_below(Path(spec.origin).parent, f"{SITE}/{name}")
+    """What the engine imports and no more: another file of ours does not make another engine."""
+    return (Item(PurePosixPath(SITE, name), path) for name, path in files_of(ENGINE).items())
 
 
 def _subset(lock: Path) -> str:

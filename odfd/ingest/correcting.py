@@ -32,7 +32,7 @@ from chain.model.source import MergeAppend, MergeLedger
 from chain.multihash import Multihash
 from chain.state import ChainState, Vocab
 from chain.store.base import Head
-from chain.store.objects import ObjectDamaged, check_file
+from chain.store.files import ObjectDamaged, check_file
 from engines.contract import RowCounts
 from engines.spark.changes import cancelled_by, positive, row_codes
 from engines.spark.ingest.footers import bounds_of, footer, may_meet

@@ -24,7 +24,7 @@ from chain.ids import DatasetId
 from chain.model.source import MergeSnapshot, MergeStrategy, MergeUpsertStream
 from chain.multihash import Multihash
 from chain.store.base import ObjectStore
-from chain.store.objects import check_file
+from chain.store.files import check_file
 
 FAN_OUT: Final = 8
 """Neighbours of one level that are merged into one of the next: n small slices are some 7 * log8(n) files."""

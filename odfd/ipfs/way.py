@@ -17,8 +17,8 @@ from chain.errors import Invalid, Refused, Remote
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
+from chain.store.files import disk, make_folder
 from chain.store.layout import BLOCKS, read_head
-from chain.store.objects import disk, make_folder
 from odfd.errors import sole_fault
 from odfd.runtime.disk import CHECK_ROOM, check_room
 from p2p.ipfs import names, record

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from chain.errors import Environment
 from chain.multihash import Multihash
-from chain.store.objects import disk
+from chain.store.files import disk
 from odfd.mirrors.data_retention import DataRetention
 from odfd.mirrors.mirror_spec import MirrorSpec
 

@@ -17,7 +17,8 @@ from chain.rules.judge import Judge
 from chain.state import ChainState
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier
-from chain.store.objects import DiskObjects, disk
+from chain.store.files import disk
+from chain.store.objects import DiskObjects
 from odfd.mirrors.spool import Spool
 from p2p.ports import PeerId, Tip
 

@@ -21,7 +21,7 @@ from mmap import PAGESIZE, mmap
 from pathlib import Path
 from typing import Any, Final
 
-from chain.store.objects import disk
+from chain.store.files import disk
 
 CACHED: Final = 8 << 20
 """Bytes of a file that the kernel keeps: most slices are no larger, and are read again at once."""

@@ -21,7 +21,7 @@ from chain.errors import Environment, Invalid, NotFound
 from chain.ids import DatasetId
 from chain.model.events import Seed
 from chain.multihash import Multihash
-from chain.store.objects import disk
+from chain.store.files import disk
 from odfd.datasets.visibility import PublicOf
 from odfd.trust.evidence.bundle import Reader
 from odfd.trust.evidence.bundle_store import BundleStore

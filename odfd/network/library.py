@@ -18,7 +18,7 @@ from chain.instant import SECOND, Instant
 from chain.multihash import Multihash
 from chain.store.base import BlockDamaged, ChainStore, Head, ObjectStore
 from chain.store.database import Database
-from chain.store.objects import ObjectDamaged
+from chain.store.files import ObjectDamaged
 from odfd.datasets.references import references_to
 from odfd.datasets.visibility import PublicOf
 from odfd.network.evidence_provider import EvidenceProvider

@@ -19,7 +19,8 @@ from zlib_ng import zlib_ng
 
 from chain.multihash import SHA3_256, Multihash
 from chain.store.base import ObjectStore
-from chain.store.objects import SMALL, ObjectDamaged, disk
+from chain.store.files import ObjectDamaged, disk
+from chain.store.objects import SMALL
 
 PART: Final = 1 << 20
 """Bytes of an object under one digest: what a peer asks for at once."""

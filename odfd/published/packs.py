@@ -14,7 +14,7 @@ from typing import Final
 from chain.codec.blocks import MAX_BLOCK
 from chain.errors import Invalid
 from chain.store.base import ChainReader
-from chain.store.objects import disk, make_folder
+from chain.store.files import disk, make_folder
 from p2p.wire.frames import PREFIX, frame
 
 PACKS: Final = "packs"

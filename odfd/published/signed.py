@@ -12,7 +12,7 @@ from chain.statements import envelope, statement
 from chain.statements.statement import HeadStatement
 from chain.store.base import ChainStore
 from chain.store.database import Database
-from chain.store.objects import disk, make_folder
+from chain.store.files import disk, make_folder
 from odfd.published.tree import MAX_AUTHORITIES, SIGNED_HEAD, TRUST, authority_file
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.log import Ledger

@@ -23,8 +23,8 @@ from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements.statement import HeadStatement
+from chain.store.files import disk
 from chain.store.layout import BLOCKS, CHECKPOINTS, DATA, HEAD, DirectoryChain
-from chain.store.objects import disk
 from odfd.published.signed import head_in
 from odfd.published.tree import MAX_STATEMENT, SIGNED_HEAD, authority_file
 from odfd.published.way import Way

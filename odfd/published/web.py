@@ -18,8 +18,8 @@ from chain.codec.blocks import MAX_BLOCK, read_link
 from chain.errors import Invalid, Remote
 from chain.instant import Instant
 from chain.multihash import Multihash
+from chain.store.files import disk
 from chain.store.layout import BLOCKS
-from chain.store.objects import disk
 from odfd.published.packs import MAX_PACK, PACK, pack_file, read_pack
 from odfd.runtime.disk import CHECK_ROOM, check_room
 from p2p.files import Files

@@ -25,6 +25,7 @@ from chain.multihash import Multihash
 from chain.rules.judge import Judge
 from chain.state import load_state
 from chain.store.base import Append, ChainReader, ChainStore, Head, ObjectReader, ObjectStore, Step, StoredPage, no_step
+from chain.store.files import disk
 from chain.store.layout import (
     PARTS,
     DirectoryChain,
@@ -33,7 +34,7 @@ from chain.store.layout import (
     block_names,
     read_head,
 )
-from chain.store.objects import disk, staged_in
+from chain.store.objects import staged_in
 from odfd.transfer.named import NamedObjects
 from odfd.verify.report import VerificationResult
 from odfd.verify.verify import VerificationRequest, verify_chain

@@ -16,7 +16,8 @@ from chain.ids import DatasetId
 from chain.model.events import Checkpoint
 from chain.multihash import Multihash
 from chain.state import load_state
-from chain.store.objects import ObjectDamaged, sound_path
+from chain.store.files import ObjectDamaged
+from chain.store.objects import sound_path
 from engines.contract import OnProgress
 from odfd.transform.driver import Ran, TransformDependencies, run_transform
 from odfd.transform.plan import Rejected

@@ -24,7 +24,7 @@ from chain.model.block import Block
 from chain.model.events import AddData, DataSlice, ExecuteTransform
 from chain.multihash import Multihash
 from chain.store.base import ObjectReader
-from chain.store.objects import disk
+from chain.store.files import disk
 from odfd.verify.columns import Due, SystemColumn
 from odfd.verify.outline import OUTLINES
 from odfd.verify.report import VerifyFinding

@@ -47,9 +47,10 @@ from chain.state import load_state
 from chain.store.base import Append, Rewrite, no_step
 from chain.store.collect import collect
 from chain.store.database import open_database
+from chain.store.files import disk
 from chain.store.layout import DirectoryChain, DirectoryObjects, is_dataset, read_head
 from chain.store.lock import StateLock
-from chain.store.objects import SMALL, DiskObjects, disk, staged_in
+from chain.store.objects import SMALL, DiskObjects, staged_in
 from chain.store.rewriting import RewritePlan, plan_merging, plan_metadata, prepare
 from chain.store.sqlite import SqliteChains
 from odfd.transfer.folders import export_dataset, import_dataset

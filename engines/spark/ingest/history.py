@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from chain.data.evolution import as_in_force
 from chain.errors import Invalid
 from chain.multihash import Multihash
-from chain.store.objects import check_file
+from chain.store.files import check_file
 from engines.spark.ingest.footers import Footer, bounds_of, footer, may_meet
 from engines.spark.spark_types import struct_type
 

@@ -13,7 +13,7 @@ from chain import instant
 from chain.errors import Invalid
 from chain.model.schema import Option
 from chain.multihash import Multihash
-from chain.store.objects import disk
+from chain.store.files import disk
 from odfd.cli.offline import files
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, fields, render

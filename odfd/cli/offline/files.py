@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from chain.errors import Environment, Invalid, NotFound
+from chain.store.files import disk
 from chain.store.layout import HEAD, is_dataset
-from chain.store.objects import disk
 
 
 def read_limited(name: str, limit: int, what: str) -> bytes:

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     """The answer on standard output, and its exit code."""
     import msgspec
 
-    from chain.store.objects import disk
+    from chain.store.files import disk
     from odfd.trust.evidence.bundle_reader import unpacked
 
     session = Session(args)

@@ -25,7 +25,8 @@ from chain.statements.statement import HeadStatement
 from chain.statements.tree import root_from_inclusion
 from chain.store.base import Append
 from chain.store.database import open_database
-from chain.store.objects import DiskObjects, disk
+from chain.store.files import disk
+from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from odfd.transform.driver import recorded_cuts
 from odfd.trust.evidence import bundle

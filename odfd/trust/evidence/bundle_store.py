@@ -21,7 +21,7 @@ from chain.errors import Environment, Invalid, NotFound
 from chain.ids import DID_ODF, DatasetId
 from chain.multihash import Multihash
 from chain.store.base import Step, no_step
-from chain.store.objects import disk
+from chain.store.files import disk
 from odfd.trust.evidence import bundle
 from odfd.trust.evidence.bundle import Manifest
 from odfd.trust.keys.journal import sync_folder

@@ -25,7 +25,7 @@ from chain.multihash import Multihash
 from chain.statements import envelope, statement
 from chain.statements.statement import ATTESTATION, EngineUsed
 from chain.store.base import ChainStore
-from chain.store.objects import disk
+from chain.store.files import disk
 from engines.contract import Engine, EngineIdentity
 from odfd.errors import sole_fault
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop

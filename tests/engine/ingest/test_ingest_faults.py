@@ -18,7 +18,7 @@ from chain.model.source import (
     SqlQueryStep,
     TransformSql,
 )
-from chain.store.objects import ObjectDamaged
+from chain.store.files import ObjectDamaged
 from engines.contract import InvalidQuery, Success
 
 pytestmark = pytest.mark.engine

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from chain.errors import Invalid, NotFound
 from chain.multihash import Multihash
-from chain.store.objects import ObjectDamaged
+from chain.store.files import ObjectDamaged
 from engines.spark.ingest.history import History
 
 TS = pa.timestamp("ms", "UTC")

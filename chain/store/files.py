@@ -1,0 +1,62 @@
+"""Checks a file of an object by its hash, makes folders, and turns what the system says about files into faults.
+
+The engine needs it for files it is handed, and nothing else of the store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from chain.errors import Environment, NotFound
+from chain.multihash import Multihash
+
+DAMAGED: Final = "stored-object-damaged"
+
+
+class ObjectDamaged(Environment):
+    """An object that lies in our store is not what it was."""
+
+    def __init__(self, name: Multihash) -> None:
+        super().__init__(
+            f"object {name.short} is damaged on disk",
+            rule=DAMAGED,
+            hint="odfctl pull REF --repair fetches it anew from a peer that has it",
+        )
+        self.name = name
+
+
+def check_file(path: Path, name: Multihash) -> None:
+    """Raises ObjectDamaged, NotFound, Environment."""
+    with disk(path), path.open("rb") as file:
+        if Multihash.sha3_256_of(file) != name:
+            raise ObjectDamaged(name)
+
+
+@contextlib.contextmanager
+def disk(place: Path) -> Iterator[None]:
+    """Turns what the system says about a file into Environment, or NotFound when it is not there."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise NotFound(f"no file {error.filename or place}", rule="file-missing") from error
+    except OSError as error:
+        raise Environment(
+            f"cannot use {error.filename or place}: {error.strerror}",
+            rule="disk",
+            hint="is the disk full, read-only or failing, or the folder someone else's?",
+        ) from error
+
+
+def make_folder(folder: Path) -> None:
+    """With all above it. Raises Environment: what cannot be made is not a file that is missing."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Environment(
+            f"cannot make the folder {folder}: {error.strerror}",
+            rule="disk",
+            hint="name a folder on a disk that you may write to",
+        ) from error
