@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from chain.data.operations import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT
+from engines.contract import Vocabulary
 from engines.spark.ordering import order_keys
 
 NEVER: Final = 2**62
@@ -150,3 +151,8 @@ def valid_until(keys: np.ndarray, ranks: np.ndarray, taus: np.ndarray, limits: n
     ends[order] = higher
     until: np.ndarray = np.maximum(taus, np.minimum(ends, limits))
     return until
+
+
+def data_of(rows: pa.Table, vocab: Vocabulary) -> pa.Table:
+    """Event time and data: what a retraction repeats of the row that it takes back."""
+    return rows.drop_columns([vocab.offset_column, vocab.operation_type_column, vocab.system_time_column])

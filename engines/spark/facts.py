@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from chain.data.parquet import SliceFile, open_slice
 from chain.errors import Invalid
 from engines.contract import Vocabulary
+from engines.spark.row_times import microseconds
 
 REMEMBERED: Final = 65_536
 """Slices whose facts are kept; some 200 bytes each."""
@@ -111,14 +112,3 @@ def _times(source: SliceFile, column: str, other: str | None = None) -> Iterator
     names = [column] if other is None else [column, other]
     for batch in source.batches(columns=names):
         yield microseconds(batch.column(column)), batch.column(names[-1])
-
-
-def microseconds(times: pa.Array) -> pa.Array:
-    """Dates or timestamps as int64, nanoseconds rounded towards the past as Spark does. Raises Invalid."""
-    if pa.types.is_date(times.type):
-        times = times.cast(pa.timestamp("ms"))
-    if not pa.types.is_timestamp(times.type):
-        raise Invalid(f"an event time is a date or a timestamp, not {times.type}", rule="event-time-type")
-    if times.type.unit == "ns":
-        times = pc.floor_temporal(times, unit="microsecond")
-    return times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())

@@ -23,9 +23,9 @@ from chain.errors import Invalid
 from chain.instant import Instant, from_millis
 from engines.contract import InputBlock, TransformInput, Vocabulary
 from engines.spark.analysis.monotone import EARLIEST, MILLISECOND
-from engines.spark.facts import microseconds
 from engines.spark.incremental import Read
-from engines.spark.rows import event_times, read_rows
+from engines.spark.row_times import event_times, microseconds
+from engines.spark.rows import read_rows
 from engines.spark.state import State
 
 _OPEN: Final = "open"

@@ -22,14 +22,15 @@ from engines.contract import InputBlock, TransformInput, Vocabulary
 from engines.spark.analysis.classify import Mode
 from engines.spark.analysis.influence import Versions
 from engines.spark.analysis.monotone import MILLISECOND
-from engines.spark.changes import cancelled_by, positive, row_codes
+from engines.spark.changes import cancelled_by, data_of, positive, row_codes
 from engines.spark.declarations import Query, Reading
 from engines.spark.facts import SliceFacts, SliceReader, only_adds
 from engines.spark.incremental import BlockFacts, InputFacts, Read
 from engines.spark.lateness import Ruling, check_late_stated, check_ledger
 from engines.spark.plans import HIDDEN, HIDDEN_OF_ADDITIONS, HIDDEN_OF_ONE
 from engines.spark.queries import InputView
-from engines.spark.rows import event_times, frame_of_rows, read_rows
+from engines.spark.row_times import event_times
+from engines.spark.rows import frame_of_rows, read_rows
 from engines.spark.views import slices_view, view_schema
 
 _NANOS: Final = 1_000_000
@@ -171,11 +172,6 @@ def net(rows: pa.Table, vocab: Vocabulary) -> pa.Table:
     ops = np.asarray(rows.column(vocab.operation_type_column)).astype(np.int64)
     canceller, _ = cancelled_by(row_codes(data_of(rows, vocab)), ops)
     return rows.filter(pa.array(positive(ops) & (canceller < 0)))
-
-
-def data_of(rows: pa.Table, vocab: Vocabulary) -> pa.Table:
-    """Event time and data: what a retraction repeats of the row that it takes back."""
-    return rows.drop_columns([vocab.offset_column, vocab.operation_type_column, vocab.system_time_column])
 
 
 def _input_schema(given: TransformInput) -> pa.Schema:

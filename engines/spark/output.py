@@ -20,9 +20,9 @@ from chain.instant import Instant, to_millis
 from chain.model.schema import DataSchema
 from engines.contract import Vocabulary
 from engines.spark.analysis.monotone import MILLISECOND
-from engines.spark.facts import microseconds
 from engines.spark.ordering import total_order
 from engines.spark.plans import HIDDEN, HIDDEN_BEFORE, HIDDEN_OFFSET, HIDDEN_OP, HIDDEN_SOURCE
+from engines.spark.row_times import microseconds
 from engines.spark.spark_types import as_written, computed_type, spark_type
 
 INSTANT: Final = pa.timestamp("ms", "UTC")

@@ -8,16 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from chain.data.parquet import open_slice
-from engines.contract import Vocabulary
-from engines.spark.facts import microseconds
 
 
 def arrow_columns(schema: st.StructType) -> pa.Schema:
@@ -43,12 +39,6 @@ def read_rows(paths: Iterable[str], schema: st.StructType) -> pa.Table:
 
 def _as(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     return column if column.type == kind else column.cast(kind, safe=False)
-
-
-def event_times(rows: pa.Table, vocab: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
-    """Microseconds, and which rows have a time at all."""
-    times = microseconds(rows.column(vocab.event_time_column).combine_chunks())
-    return np.asarray(pc.fill_null(times, 0)), np.asarray(times.is_valid())
 
 
 def frame_of_rows(session: SparkSession, rows: pa.Table) -> DataFrame:

@@ -20,8 +20,8 @@ from chain.data.parquet import open_slice
 from engines.contract import Vocabulary
 from engines.spark.analysis.influence import Member, Session
 from engines.spark.analysis.monotone import LATEST
-from engines.spark.facts import microseconds
 from engines.spark.incremental import Judged
+from engines.spark.row_times import microseconds
 
 TIME: Final = "time"
 

@@ -30,15 +30,16 @@ from engines.spark.changes import (
     LONG_AGO,
     NEVER,
     cancelled_by,
+    data_of,
     positive,
     row_codes,
 )
 from engines.spark.input_windows import Closing, InputWindows
-from engines.spark.inputs import data_of
 from engines.spark.partials import Partials
 from engines.spark.plans import HIDDEN_ROUND, HIDDEN_ROW
 from engines.spark.rounds import Rounds, differences, lived, rounds_of, stretches
-from engines.spark.rows import arrow_columns, event_times, frame_of_rows, read_rows
+from engines.spark.row_times import event_times
+from engines.spark.rows import arrow_columns, frame_of_rows, read_rows
 from engines.spark.ticking import TableStep
 
 ENTER: Final = "__odf_enter"

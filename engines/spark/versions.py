@@ -23,7 +23,8 @@ from engines.contract import Vocabulary
 from engines.spark.analysis.walk import VALID_FROM, VALID_TO
 from engines.spark.changes import NEVER, effective_times, positive, row_codes, valid_until
 from engines.spark.incremental import VersionStep
-from engines.spark.rows import arrow_columns, event_times, read_rows
+from engines.spark.row_times import event_times
+from engines.spark.rows import arrow_columns, read_rows
 
 TAU: Final = "__odf_tau"
 UNTIL: Final = "__odf_until"

@@ -33,7 +33,8 @@ from engines.contract import Vocabulary
 from engines.spark.analysis.monotone import EARLIEST, LATEST
 from engines.spark.incremental import Read
 from engines.spark.plans import HIDDEN, HIDDEN_BEFORE, HIDDEN_OFFSET, HIDDEN_OP, HIDDEN_ROUND, HIDDEN_ROW, HIDDEN_SOURCE
-from engines.spark.rows import event_times, read_rows
+from engines.spark.row_times import event_times
+from engines.spark.rows import read_rows
 from engines.spark.spark_types import struct_type
 
 MICROS = pa.timestamp("us", "UTC")

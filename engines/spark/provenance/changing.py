@@ -35,7 +35,8 @@ from engines.spark.provenance.tracing import LINEAGE, Traced, trace
 from engines.spark.provenance.witnesses import ROWS, pick
 from engines.spark.queries import run_queries
 from engines.spark.rounds import Rounds, differences, lived, rounds_of
-from engines.spark.rows import event_times, frame_of_rows, read_rows
+from engines.spark.row_times import event_times
+from engines.spark.rows import frame_of_rows, read_rows
 from engines.spark.spark_types import as_written
 from engines.spark.ticking import TableStep, plan_table
 from engines.spark.views import name_view

@@ -34,7 +34,8 @@ from engines.spark.output import same_rows, stated_ops
 from engines.spark.provenance.tracing import ROW
 from engines.spark.provenance.witnesses import ROWS
 from engines.spark.queries import Analyst, as_text, run_queries
-from engines.spark.rows import event_times, frame_of_rows, read_rows
+from engines.spark.row_times import event_times
+from engines.spark.rows import frame_of_rows, read_rows
 from engines.spark.sessions import Sessions
 from engines.spark.spark_types import as_written
 from engines.spark.views import name_view

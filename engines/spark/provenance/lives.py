@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 
 from chain.data.operations import CORRECT_FROM, RETRACT
 from engines.contract import Vocabulary
-from engines.spark.changes import NEVER, cancelled_by, positive, row_codes
-from engines.spark.inputs import data_of
+from engines.spark.changes import NEVER, cancelled_by, data_of, positive, row_codes
 
 
 @dataclass(frozen=True, slots=True)
