@@ -15,8 +15,8 @@ from bench.measure import Row, Side, Size
 from bench.standalone import standalone_cluster
 from bench.transactions import map_in_turns, warm_engine
 from engines.provision.host import OnCluster
-from engines.spark.cluster import Cluster
-from engines.spark.session import SessionOptions, start_session, stop_session
+from engines.spark.runtime.cluster import Cluster
+from engines.spark.runtime.session import SessionOptions, start_session, stop_session
 
 HEAP: Final = "512m"
 """Of each driver and executor: two of these have room on a worker."""

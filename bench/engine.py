@@ -42,9 +42,9 @@ from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from demo.data import cut_flights
 from engines.provision.host import SparkOptions, spark_engine
-from engines.spark.archives import find_archive, install_folder
-from engines.spark.java import find_java
-from engines.spark.session import SessionOptions, start_session, stop_session
+from engines.spark.runtime.class_archive import find_archive, install_folder
+from engines.spark.runtime.java import find_java
+from engines.spark.runtime.session import SessionOptions, start_session, stop_session
 from odfd.transform.driver import plan_at
 from odfd.transform.execute import Executed, execute
 from odfd.transform.past import NOTHING

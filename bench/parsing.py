@@ -23,7 +23,7 @@ from chain.data.ddl import parse_ddl
 from chain.model.on_error import ON_ERROR, quarantine_of
 from chain.model.schema import DataSchema
 from chain.model.source import ReadCsv, ReadGeoJson, ReadJson, ReadNdGeoJson, ReadNdJson, ReadParquet, ReadStep
-from engines.spark.ingest import parse, tasks
+from engines.spark.ingest import parse, range_tasks
 
 STEPS: dict[str, ReadStep] = {
     "csv": ReadCsv(header=True, infer_schema=True),
@@ -148,8 +148,8 @@ def read(path: Path, step: ReadStep, folder: Path) -> int:
     """Records that were set aside."""
     plan = parse.plan_file(parse.Source(path, path.name), step, parse.read_schema(step))
     return sum(
-        tasks.parse_to_part(
-            tasks.Task(
+        range_tasks.parse_to_part(
+            range_tasks.Task(
                 path=str(path),
                 name=path.name,
                 span=span,

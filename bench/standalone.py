@@ -17,7 +17,7 @@ from typing import IO
 import pyspark
 
 from engines.sandbox import launch
-from engines.spark.java import find_java
+from engines.spark.runtime.java import find_java
 
 PYSPARK = Path(pyspark.__file__).parent
 OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xshare:auto")

@@ -33,7 +33,7 @@ from chain.multihash import Multihash
 from engines.contract import Engine, InputBlock, Success, TransformInput, TransformRequest, Vocabulary
 from engines.measuring import both_hashes
 from engines.provision.host import OnCluster, SparkOptions, spark_engine
-from engines.spark.checkpoint import open_blocks
+from engines.spark.state.checkpoint import open_blocks
 
 START: Final = 1_700_006_400_000
 """Milliseconds; a midnight."""

@@ -1,9 +1,9 @@
 """The class data archive of the JVM: Spark's classes as one start left them, so that later starts need not load them.
 What Spark's files hash to is remembered with it: a new node would hash half a gigabyte.
 
-Recorded by starting the engine once, without a sandbox, for a few queries of its own (``engines.spark.rehearsal``),
-and asking it to leave. A JVM that does not fit an archive passes over it, so an old one costs nothing but its place;
-one that is lost is recorded again when asked for.
+Recorded by starting the engine once, without a sandbox, for a few queries of its own (``warm_up``), and asking it to
+leave. A JVM that does not fit an archive passes over it, so an old one costs nothing but its place; one that is lost is
+recorded again when asked for.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Final
 from engines.errors import EngineLost
 from engines.identity import FileDigests, host_manifest
 from engines.service import READY
-from engines.spark.archives import archive_path, find_archive, install_folder, installed_digests
-from engines.spark.java import find_java
-from engines.spark.settings import manifest_settings
+from engines.spark.runtime.class_archive import archive_path, find_archive, install_folder, installed_digests
+from engines.spark.runtime.java import find_java
+from engines.spark.runtime.settings import manifest_settings
 
 LEAVE_SECONDS: Final = 180.0
 """For leaving: the JVM writes 180 MB on its way out."""

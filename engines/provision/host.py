@@ -24,10 +24,10 @@ from engines.provision.settings import Isolation, OnEvent, Program, WarmSettings
 from engines.provision.warm import WarmEngine
 from engines.sandbox.base import Level, Mount, Sandbox
 from engines.sandbox.probe import Choice, choose, unconfined
-from engines.spark.archives import find_archive, installed_digests
-from engines.spark.java import Java, find_java
-from engines.spark.masters import EXECUTOR_SECONDS, parse_master
-from engines.spark.settings import MEMORY_BEYOND_HEAP, heap_bytes, manifest_settings
+from engines.spark.runtime.class_archive import find_archive, installed_digests
+from engines.spark.runtime.java import Java, find_java
+from engines.spark.runtime.masters import EXECUTOR_SECONDS, parse_master
+from engines.spark.runtime.settings import MEMORY_BEYOND_HEAP, heap_bytes, manifest_settings
 
 R = TypeVar("R")
 MEMORY_TOGETHER: Final = 2

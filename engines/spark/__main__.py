@@ -23,15 +23,15 @@ from engines.contract import EngineIdentity
 from engines.identity import FileDigests, host_manifest, identity_of
 from engines.listen import DEFAULT, Address, check_free, parse_address
 from engines.service import ServiceLimits, serve
-from engines.spark.archives import find_archive
-from engines.spark.cluster import Cluster, read_settings
 from engines.spark.handler import SparkHandler
-from engines.spark.java import Java, find_java
-from engines.spark.jvm import Jvm
-from engines.spark.limits import DiskWatch
-from engines.spark.rehearsal import rehearse
-from engines.spark.session import SessionOptions
-from engines.spark.settings import MEMORY_BEYOND_HEAP, heap_bytes, manifest_settings
+from engines.spark.runtime.class_archive import find_archive
+from engines.spark.runtime.cluster import Cluster, read_settings
+from engines.spark.runtime.java import Java, find_java
+from engines.spark.runtime.jvm import Jvm
+from engines.spark.runtime.limits import DiskWatch
+from engines.spark.runtime.session import SessionOptions
+from engines.spark.runtime.settings import MEMORY_BEYOND_HEAP, heap_bytes, manifest_settings
+from engines.spark.runtime.warm_up import rehearse
 
 GIB: Final = 1 << 30
 

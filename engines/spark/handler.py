@@ -39,25 +39,25 @@ from engines.contract import (
     ValidateResponse,
 )
 from engines.service import Control, RequestCancelled
+from engines.spark.analysis.declarations import Query, Reading, read_query
 from engines.spark.analysis.determinism import misplaced
 from engines.spark.analysis.functions import Use
 from engines.spark.analysis.parsed import Size
 from engines.spark.analysis.tree import parse_plan
-from engines.spark.declarations import Query, Reading, read_query
-from engines.spark.facts import SliceReader
-from engines.spark.handover import run_migration
+from engines.spark.catalyst.plans import frame_of
+from engines.spark.catalyst.types import as_written, slice_types, struct_type
+from engines.spark.execution.handover import run_migration
+from engines.spark.execution.transform import Workbench, check_tick, run_transform
 from engines.spark.ingest.run import run_ingest
-from engines.spark.jvm import REAPED_SECONDS, Jvm
-from engines.spark.lateness import rule
-from engines.spark.limits import DiskWatch, limit_met
-from engines.spark.output import schema_in_force
-from engines.spark.parsing import analysed, as_json, parsed
-from engines.spark.plans import frame_of
+from engines.spark.output.slice import schema_in_force
+from engines.spark.planning.lateness import rule
+from engines.spark.planning.slice_facts import SliceReader
 from engines.spark.provenance.derive import derive
-from engines.spark.queries import Analyst, InputView, blames_query, first_lines
-from engines.spark.spark_types import as_written, slice_types, struct_type
-from engines.spark.transform import Workbench, check_tick, run_transform
-from engines.spark.views import name_view, view_schema
+from engines.spark.runtime.jvm import REAPED_SECONDS, Jvm
+from engines.spark.runtime.limits import DiskWatch, limit_met
+from engines.spark.sql.parsing import analysed, as_json, parsed
+from engines.spark.sql.queries import Analyst, InputView, blames_query, first_lines
+from engines.spark.sql.views import name_view, view_schema
 
 STOP_SECONDS: Final = 1.0
 """That tasks of a cancelled request get to end; in trials they took a tenth."""

@@ -16,7 +16,7 @@ from chain.instant import Instant
 from chain.model.events import AddData, ExecuteTransform
 from chain.state import ChainState, load_state
 from chain.store.base import ChainReader
-from engines.spark.source_declarations import AHEAD, read_source
+from engines.spark.analysis.source_declarations import AHEAD, read_source
 from odfd.control import wire
 from odfd.datasets.times import TOLERANCE, check_jump
 from odfd.state.directory import StateDirectory

@@ -16,7 +16,7 @@ from chain.model.schema import DataField, DataSchema, Int32, Int64, Option, Time
 from chain.model.source import ReadStep
 from chain.state import ChainState, Vocab
 from engines.contract import Engine, ValidateInput, ValidateRequest
-from engines.spark.source_declarations import read_source
+from engines.spark.analysis.source_declarations import read_source
 from odfd.transform.inputs import is_changelog
 from odfd.transform.plan import vocabulary
 

@@ -8,7 +8,7 @@ from chain.ids import DatasetId
 from chain.model.events import DatasetKind, SetTransform
 from chain.state import ChainState, Vocab, load_state
 from engines.contract import Engine, ValidateInput, ValidateRequest, ValidateResponse
-from engines.spark.declarations import read_query
+from engines.spark.analysis.declarations import read_query
 from odfd.api.schemas import expected_schema
 from odfd.datasets.creation import input_ids
 from odfd.state.directory import StateDirectory

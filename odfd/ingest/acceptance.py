@@ -28,8 +28,8 @@ from chain.model.source import (
     ReadStep,
     Transform,
 )
+from engines.spark.analysis.source_declarations import read_source
 from engines.spark.ingest.dialect import check_text_options, csv_dialect
-from engines.spark.source_declarations import read_source
 from odfd.ingest.fetch.dispatch import check_fetch
 from odfd.ingest.plan import refuse_links, refuse_quarantine
 from odfd.ingest.prep import check_prepare

@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 
 from chain.errors import Invalid, Refused
-from engines.spark.ingest.texts import Misfit, to_dates, to_instants, type_name
+from engines.spark.ingest.text_columns import Misfit, to_dates, to_instants, type_name
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _DECIMAL: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")

@@ -20,7 +20,7 @@ from chain.state import InputPosition, load_state
 from chain.store.base import ChainReader, ChainStore, ObjectStore
 from chain.store.objects import sound_path
 from engines.contract import ProvenanceRecord, ProvenanceRequest, TransformInput
-from engines.spark.checkpoint import MAX_CHECKPOINT, decode_checkpoint, open_blocks
+from engines.spark.state.checkpoint import MAX_CHECKPOINT, decode_checkpoint, open_blocks
 from odfd.datasets.reading import DATA_KINDS
 from odfd.transform.driver import recorded_cuts
 from odfd.transform.evolution import Declared, declared_at

@@ -28,7 +28,7 @@ from chain.state import ChainState, InputPosition, StateReader, load_state
 from chain.store.base import ChainStore, Head, ObjectReader, ObjectStore
 from chain.store.objects import sound_path
 from engines.contract import Engine, OnProgress, RowCounts
-from engines.spark.checkpoint import MAX_CHECKPOINT
+from engines.spark.state.checkpoint import MAX_CHECKPOINT
 from odfd.datasets.times import block_time
 from odfd.transform.commit import TransformCommitter
 from odfd.transform.evolution import declared_at

@@ -15,7 +15,7 @@ import msgspec
 from chain.ids import DatasetId
 from chain.instant import Instant, from_millis
 from chain.multihash import Multihash
-from engines.spark.checkpoint import decode_checkpoint, open_blocks
+from engines.spark.state.checkpoint import decode_checkpoint, open_blocks
 
 Runs: TypeAlias = Sequence[tuple[Multihash, Multihash]]
 """First and last block of stretches of a chain, both included."""

@@ -19,7 +19,7 @@ from chain.model.events import OffsetInterval
 from chain.store.base import ObjectReader
 from engines.contract import DerivationNeeded, Engine, InternalError, InvalidQuery, OnProgress, Success
 from engines.errors import EngineFault
-from engines.spark.checkpoint import MAX_CHECKPOINT
+from engines.spark.state.checkpoint import MAX_CHECKPOINT
 from odfd.transform.inputs import chosen
 from odfd.transform.past import read_past
 from odfd.transform.plan import TRANSFORM_EVOLUTION, Blocked, Handover, Rejected, TransformPlan

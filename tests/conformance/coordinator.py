@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import engines.spark.transform as transform
+import engines.spark.execution.transform as transform
 from chain.data.parquet import write_slice
 from chain.ids import DatasetId
 from chain.instant import from_millis
@@ -25,9 +25,9 @@ from chain.model.source import TransformSql
 from chain.multihash import Multihash
 from conformance.histories import START, Block, Histories, History, Row, Take
 from engines.contract import InputBlock, Success, TransformInput, TransformRequest, Vocabulary
-from engines.spark.checkpoint import open_blocks
-from engines.spark.facts import SliceReader
-from engines.spark.queries import Analyst
+from engines.spark.planning.slice_facts import SliceReader
+from engines.spark.sql.queries import Analyst
+from engines.spark.state.checkpoint import open_blocks
 
 TIME = pa.timestamp("ms", "UTC")
 SCHEMA = pa.schema(

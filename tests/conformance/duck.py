@@ -21,21 +21,29 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as st
 
-import engines.spark.facts as facts
-import engines.spark.inputs as inputs
-import engines.spark.rows as rows
-import engines.spark.sessions as sessions
-import engines.spark.tables as tables
-import engines.spark.transform as transform
+import engines.spark.execution.inputs as inputs
+import engines.spark.execution.tables as tables
+import engines.spark.execution.transform as transform
+import engines.spark.planning.sessions as sessions
+import engines.spark.planning.slice_facts as facts
+import engines.spark.rows.tables as rows
 from chain.data.parquet import open_slice
 from chain.model.source import SqlQueryStep
 from engines.contract import Vocabulary
 from engines.spark.analysis.monotone import EARLIEST, LATEST
-from engines.spark.incremental import Read
-from engines.spark.plans import HIDDEN, HIDDEN_BEFORE, HIDDEN_OFFSET, HIDDEN_OP, HIDDEN_ROUND, HIDDEN_ROW, HIDDEN_SOURCE
-from engines.spark.row_times import event_times
-from engines.spark.rows import read_rows
-from engines.spark.spark_types import struct_type
+from engines.spark.catalyst.plans import (
+    HIDDEN,
+    HIDDEN_BEFORE,
+    HIDDEN_OFFSET,
+    HIDDEN_OP,
+    HIDDEN_ROUND,
+    HIDDEN_ROW,
+    HIDDEN_SOURCE,
+)
+from engines.spark.catalyst.types import struct_type
+from engines.spark.planning.transaction import Read
+from engines.spark.rows.tables import read_rows
+from engines.spark.rows.times import event_times
 
 MICROS = pa.timestamp("us", "UTC")
 _MACROS = """

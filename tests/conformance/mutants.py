@@ -13,16 +13,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import engines.spark.changes as changes
-import engines.spark.incremental as incremental
-import engines.spark.input_windows as input_windows
-import engines.spark.inputs as inputs
-import engines.spark.output as output
-import engines.spark.sessions as sessions
-import engines.spark.tables as tables
-import engines.spark.ticking as ticking
-import engines.spark.transform as transform
-import engines.spark.versions as versions
+import engines.spark.execution.inputs as inputs
+import engines.spark.execution.tables as tables
+import engines.spark.execution.transform as transform
+import engines.spark.execution.versions as versions
+import engines.spark.output.slice as output
+import engines.spark.planning.input_windows as input_windows
+import engines.spark.planning.sessions as sessions
+import engines.spark.planning.table_transaction as ticking
+import engines.spark.planning.transaction as incremental
+import engines.spark.rows.changelog as changes
 
 Mutate: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 

@@ -11,11 +11,11 @@ from pyspark.sql import SparkSession
 
 from conformance.coordinator import Bed, Troubles
 from conformance.duck import Duck, in_place_of_spark
-from engines.spark import inputs
-from engines.spark.archives import find_archive, install_folder
-from engines.spark.java import find_java
-from engines.spark.queries import Analyst
-from engines.spark.session import SessionOptions, start_session, stop_session
+from engines.spark.execution import inputs
+from engines.spark.runtime.class_archive import find_archive, install_folder
+from engines.spark.runtime.java import find_java
+from engines.spark.runtime.session import SessionOptions, start_session, stop_session
+from engines.spark.sql.queries import Analyst
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from chain.model.source import ReadStep
 from engines.spark.ingest.parse import Source, plan_file, read_schema
-from engines.spark.ingest.tasks import Task, parse
+from engines.spark.ingest.range_tasks import Task, parse
 
 NAME = "data.txt"
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from engines.spark.analysis.clock_dependence import reads_todays_time
 from engines.spark.analysis.exact import MOMENTS, is_exact
 from engines.spark.analysis.functions import (
     ALLOWED,
@@ -29,7 +30,6 @@ from engines.spark.analysis.functions import (
     SUBQUERIES,
     Use,
 )
-from engines.spark.analysis.moving import reads_todays_time
 from engines.spark.analysis.tree import Node, same
 
 _INTEGERS: Final = {"byte", "short", "integer", "long"}
@@ -97,7 +97,7 @@ def examine(expression: Node) -> list[Finding]:
             stack.extend((argument, ours) for argument in node.children[0].only.children)
             continue
         if node.kind == "WindowExpression" and _aggregated(node.children[0]).kind in BY_ORDER:
-            # Whether rows tie is looked into by ``over``.
+            # Whether rows tie is looked into by ``window_functions``.
             stack.extend((part, ours) for part in (*_aggregated(node.children[0]).children, node.children[1]))
             continue
         finding = _function(node, ours) or _aggregate(node) or _cast(node) or _misused(node)

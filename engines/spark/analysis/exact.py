@@ -1,6 +1,6 @@
 """Which aggregates over floating point are computed exactly, in which grids of numbers. Pure; ADR 20 says why.
 
-``engines.spark.exact`` makes the plans. Spec: docs/spec/engine-semantics.md#determinism.
+``engines.spark.catalyst.exact`` makes the plans. Spec: docs/spec/engine-semantics.md#determinism.
 """
 
 from __future__ import annotations

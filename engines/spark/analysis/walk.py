@@ -27,10 +27,9 @@ from engines.spark.analysis.influence import (
     shift_of,
     widened,
 )
+from engines.spark.analysis.input_kinds import Readings
 from engines.spark.analysis.joins import TYPES, Nearness, equal_columns, joined, kind_of, nearness, until_superseded
 from engines.spark.analysis.liveness import live_columns
-from engines.spark.analysis.over import frames_of, relation_of, undecided
-from engines.spark.analysis.readings import Readings
 from engines.spark.analysis.refusals import (
     AS_OF,
     GROUPING_SET_TIME,
@@ -60,6 +59,7 @@ from engines.spark.analysis.relation import (
 )
 from engines.spark.analysis.tables import RANKS, Core
 from engines.spark.analysis.tree import PASSING, Node, build, temp_view
+from engines.spark.analysis.window_functions import frames_of, relation_of, undecided
 
 _EXPRESSIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Project": ("projectList",),

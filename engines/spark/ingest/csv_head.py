@@ -20,7 +20,7 @@ from engines.spark.ingest.csv_text import NO_NUMBER, Head, parse_csv, read_value
 from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.quoting import record_end, unescaped
 from engines.spark.ingest.ranges import View
-from engines.spark.ingest.texts import text_of
+from engines.spark.ingest.text_columns import text_of
 
 INFER_ROWS: Final = 1000
 """Rows looked at to guess types, as the reference does."""

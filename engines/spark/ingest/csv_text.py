@@ -20,7 +20,7 @@ from pyarrow.csv import InvalidRow
 from chain.errors import Invalid
 from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.quoting import unescaped
-from engines.spark.ingest.texts import (
+from engines.spark.ingest.text_columns import (
     Misfit,
     RowFault,
     check_present,

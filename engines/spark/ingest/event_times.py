@@ -22,10 +22,10 @@ from chain.data.parquet import to_instant
 from chain.errors import Invalid
 from chain.instant import Instant
 from chain.model.source import Transform
-from engines.spark.ingest import tasks
+from engines.spark.ingest import range_tasks
 from engines.spark.ingest.parse import Parts
 from engines.spark.ingest.preprocess import preprocess
-from engines.spark.ingest.texts import INSTANT, NO_EVENT_TIME, instant_type, misfit_fault
+from engines.spark.ingest.text_columns import INSTANT, NO_EVENT_TIME, instant_type, misfit_fault
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -128,7 +128,7 @@ def places_of(origin: Origin, times: pa.ChunkedArray, wrong: Wrong) -> list[str]
     found = []
     for row in rows:
         part = bisect.bisect_right(ends, row)
-        found.append(tasks.place_of(filled[part][0], row - (ends[part - 1] if part else 0)))
+        found.append(range_tasks.place_of(filled[part][0], row - (ends[part - 1] if part else 0)))
     return found
 
 
@@ -145,7 +145,7 @@ def _sought(origin: Origin, wrong: Wrong) -> str:
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if _gives([_staged(rows, low, middle, origin)], origin, wrong) else (middle, high)
-        return tasks.place_of(task, low) if _gives([_staged(rows, low, high, origin)], origin, wrong) else names
+        return range_tasks.place_of(task, low) if _gives([_staged(rows, low, high, origin)], origin, wrong) else names
     except (Invalid, PySparkException):
         return names  # a query that cannot be asked about some of its rows
 

@@ -22,8 +22,8 @@ from chain.data.evolution import as_in_force
 from chain.errors import Invalid
 from chain.multihash import Multihash
 from chain.store.files import check_file
+from engines.spark.catalyst.types import struct_type
 from engines.spark.ingest.footers import Footer, bounds_of, footer, may_meet
-from engines.spark.spark_types import struct_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,7 +16,7 @@ import pyarrow as pa
 from chain.errors import Invalid
 from engines.spark.ingest.json_text import read_objects
 from engines.spark.ingest.records import Records
-from engines.spark.ingest.texts import text_of
+from engines.spark.ingest.text_columns import text_of
 
 INFER_ROWS: Final = 1000
 """Rows looked at to guess types, as the reference does."""

@@ -18,7 +18,7 @@ import pyarrow.json as pa_json
 
 from chain.errors import Invalid
 from engines.spark.ingest.records import Records
-from engines.spark.ingest.texts import (
+from engines.spark.ingest.text_columns import (
     Misfit,
     RowFault,
     check_present,

@@ -32,8 +32,8 @@ from chain.model.source import (
     MergeUpsertStream,
 )
 from engines.contract import Vocabulary
+from engines.spark.catalyst.types import struct_type
 from engines.spark.ingest.history import History
-from engines.spark.spark_types import struct_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

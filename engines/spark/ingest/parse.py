@@ -32,16 +32,16 @@ from chain.model.source import (
     ReadParquet,
     ReadStep,
 )
-from engines.spark.ingest import tasks
+from engines.spark.ingest import range_tasks
+from engines.spark.ingest.bad_records import too_many
 from engines.spark.ingest.csv_head import BOM, read_head
 from engines.spark.ingest.dialect import CsvDialect, check_text_options, csv_dialect
+from engines.spark.ingest.file_kinds import check_text
 from engines.spark.ingest.json_guess import INFER_ROWS, guess_json
-from engines.spark.ingest.kinds import check_text
 from engines.spark.ingest.quoting import Quotes, check_quotes
+from engines.spark.ingest.range_tasks import Format, Task
 from engines.spark.ingest.ranges import Range, View, line_ranges
 from engines.spark.ingest.records import object_lines
-from engines.spark.ingest.setting_aside import too_many
-from engines.spark.ingest.tasks import Format, Task
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -170,7 +170,7 @@ def _check_share(quarantine: Quarantine, todo: Sequence[Task], rows: Sequence[in
         good, all_bad = of_file[task.path]
         share = 100 * all_bad > quarantine.max_percent * (good + all_bad)
         if aside and (share or not good or all_bad > quarantine.max_rows):
-            first = pq.read_table(tasks.bad_part(task)).slice(0, 1).to_pylist()[0]
+            first = pq.read_table(range_tasks.bad_part(task)).slice(0, 1).to_pylist()[0]
             what = f"{all_bad:,} of {good + all_bad:,} records"
             raise too_many(what, first["reason"], f"{first['file']}:{first['line']}")
 
@@ -181,11 +181,11 @@ def _run(spark: SparkSession, todo: tuple[Task, ...]) -> tuple[tuple[int, ...], 
     The first fault in input order is raised.
     """
     numbers = spark.range(0, len(todo), 1, len(todo))
-    work = functools.partial(tasks.perform, tasks=todo)
+    work = functools.partial(range_tasks.perform, tasks=todo)
     declared = "task long, rows long, bad long, unknown binary, fault binary"
     answers = numbers.mapInArrow(work, declared).toArrow().sort_by("task")
     for fault in answers.column("fault").drop_null().slice(0, 1):
-        raise msgspec.json.decode(fault.as_py(), type=tasks.Fault).raised()
+        raise msgspec.json.decode(fault.as_py(), type=range_tasks.Fault).raised()
     unknown: Counter[str] = Counter()
     for text in answers.column("unknown").drop_null().to_pylist():
         unknown.update(msgspec.json.decode(text, type=dict[str, int]))
@@ -204,8 +204,8 @@ def plan_file(source: Source, step: ReadStep, wanted: pa.Schema | None) -> Plann
     declared = read_schema(step) is not None
     with _mapped(source) as view:
         if isinstance(step, ReadParquet):
-            schema = wanted or tasks.parquet_schema(source.path, source.name)
-            return Planned(schema, tasks.ParquetFormat(), [Range(0, len(view))])
+            schema = wanted or range_tasks.parquet_schema(source.path, source.name)
+            return Planned(schema, range_tasks.ParquetFormat(), [Range(0, len(view))])
         if not isinstance(step, ReadEsriShapefile):
             check_text(view, str(step.__struct_config__.tag), source.name)
         match step:
@@ -214,12 +214,12 @@ def plan_file(source: Source, step: ReadStep, wanted: pa.Schema | None) -> Plann
             case ReadNdJson():
                 check_text_options(step.encoding, step.date_format, step.timestamp_format)
                 schema = wanted or guess_json(object_lines(_sample(view)), source.name)
-                return Planned(schema, tasks.JsonLinesFormat(), line_ranges(view, 0))
+                return Planned(schema, range_tasks.JsonLinesFormat(), line_ranges(view, 0))
             case ReadJson():
                 check_text_options(step.encoding, step.date_format, step.timestamp_format)
-                return _plan_document(view, tasks.JsonDocumentFormat(step.sub_path), wanted, source.name)
+                return _plan_document(view, range_tasks.JsonDocumentFormat(step.sub_path), wanted, source.name)
             case ReadGeoJson() | ReadNdGeoJson():
-                format_ = tasks.FeaturesFormat(per_line=isinstance(step, ReadNdGeoJson), own_id=declared)
+                format_ = range_tasks.FeaturesFormat(per_line=isinstance(step, ReadNdGeoJson), own_id=declared)
                 return _plan_document(view, format_, wanted, source.name)
             case ReadEsriShapefile():
                 raise Invalid(
@@ -242,14 +242,14 @@ def _plan_csv(view: View, dialect: CsvDialect, wanted: pa.Schema | None, declare
             hint="split the file",
             place=name,
         )
-    return Planned(head.schema, tasks.CsvFormat(dialect, head.names), spans, head.remarks)
+    return Planned(head.schema, range_tasks.CsvFormat(dialect, head.names), spans, head.remarks)
 
 
 def _plan_document(view: View, format_: Format, wanted: pa.Schema | None, name: str) -> Planned:
     schema = wanted
     if schema is None:
-        schema = guess_json(tasks.records_of(format_, bytes(view), name, INFER_ROWS), name)
-        if isinstance(format_, tasks.FeaturesFormat):
+        schema = guess_json(range_tasks.records_of(format_, bytes(view), name, INFER_ROWS), name)
+        if isinstance(format_, range_tasks.FeaturesFormat):
             schema = pa.schema(sorted(schema, key=lambda field: field.name))
     return Planned(schema, format_, [Range(0, len(view))])
 

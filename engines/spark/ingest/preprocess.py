@@ -23,10 +23,10 @@ from engines.spark.analysis.determinism import literals, misplaced
 from engines.spark.analysis.functions import Use
 from engines.spark.analysis.parsed import Size
 from engines.spark.analysis.tree import parse_plan
-from engines.spark.parsing import analysed, as_json, parsed
-from engines.spark.plans import frame_of
-from engines.spark.spark_types import as_written, slice_types, struct_type
-from engines.spark.time_patterns import unreadable
+from engines.spark.catalyst.plans import frame_of
+from engines.spark.catalyst.types import as_written, slice_types, struct_type
+from engines.spark.sql.parsing import analysed, as_json, parsed
+from engines.spark.sql.time_patterns import unreadable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -36,14 +36,14 @@ from engines.contract import (
     Success,
     TransformOutcome,
 )
-from engines.spark.ingest import tasks
+from engines.spark.analysis.source_declarations import SourceDeclarations, read_source
+from engines.spark.ingest import range_tasks
 from engines.spark.ingest.event_times import Origin, behind, check_not_ahead, check_present, missing_fault
 from engines.spark.ingest.history import History
 from engines.spark.ingest.merge import Desk, PassedOver, merge
 from engines.spark.ingest.parse import Parts, Source, empty_sources, parse_sources, read_schema
 from engines.spark.ingest.preprocess import preprocess
 from engines.spark.ingest.shape import check_columns, coerce_guessed, finished, fitted, prepared
-from engines.spark.source_declarations import SourceDeclarations, read_source
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -166,7 +166,7 @@ def _write_quarantine(parts: Parts, target: QuarantineTarget, time: Instant) -> 
     with SliceWriter(Path(target.path), ARROW) as writer:
         for task, count in zip(parts.tasks, parts.bad, strict=True):
             if count:
-                writer.write(quarantined(pq.read_table(tasks.bad_part(task)), offset, time, target.follows))
+                writer.write(quarantined(pq.read_table(range_tasks.bad_part(task)), offset, time, target.follows))
                 offset += count
 
 

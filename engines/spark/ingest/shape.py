@@ -17,7 +17,7 @@ from chain.instant import Instant, to_millis
 from chain.model.source import MergeChangelogStream, MergeStrategy, MergeUpsertStream
 from engines.contract import Vocabulary
 from engines.spark.ingest.merge import Merged
-from engines.spark.ingest.texts import INSTANT, Misfit, instant_type, misfit_fault, to_instants, type_name
+from engines.spark.ingest.text_columns import INSTANT, Misfit, instant_type, misfit_fault, to_instants, type_name
 
 OFFSET_TYPE: Final = pa.int64()
 OP_TYPE: Final = pa.int32()

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from engines.contract import ProvenanceAbsence, ProvenancePath, ProvenanceRow, ProvenanceStep, RecordProvenance
-from engines.spark.provenance.ground import Shown
+from engines.spark.provenance.question import Shown
 from engines.spark.provenance.reasons import Reason
 from engines.spark.provenance.tracing import Traced
 from engines.spark.provenance.witnesses import PATH, Witness, witnesses

@@ -19,13 +19,13 @@ from engines.contract import (
     RecordProvenance,
 )
 from engines.spark.analysis.classify import Mode
+from engines.spark.execution.transform import Control, Workbench
 from engines.spark.provenance.answers import Found, path_views, record_of
-from engines.spark.provenance.changing import Changing
-from engines.spark.provenance.ground import Ground
-from engines.spark.provenance.settled import Settled
-from engines.spark.provenance.spoken import Spoken
-from engines.spark.queries import answered
-from engines.spark.transform import Control, Workbench
+from engines.spark.provenance.final_mode import Settled
+from engines.spark.provenance.log_mode import Spoken
+from engines.spark.provenance.question import Ground
+from engines.spark.provenance.table_mode import Changing
+from engines.spark.sql.queries import answered
 
 
 class _Finder(Protocol):

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from engines.spark.provenance.catalyst import items, kind_of
+from engines.spark.catalyst.expressions import items, kind_of
 
 MAX_DETAIL: Final = 300
 """Characters of what an operator asks."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from chain.errors import Invalid
-from engines.spark.provenance.catalyst import Catalyst, column, items, kind_of, parts, references
+from engines.spark.catalyst.expressions import Catalyst, column, items, kind_of, parts, references
 from engines.spark.provenance.reasons import Reason, name_of_view, reason_of
 from engines.spark.provenance.witnesses import DECIDES, PATH
 

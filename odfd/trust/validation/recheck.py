@@ -24,7 +24,7 @@ from chain.state import load_state
 from chain.statements.statement import Actual
 from engines.contract import Engine, EngineIdentity, ValidateInput, ValidateRequest
 from engines.provision.warm import EnginePool
-from engines.spark.checkpoint import MAX_CHECKPOINT
+from engines.spark.state.checkpoint import MAX_CHECKPOINT
 from odfd.transform.driver import fresh_folder
 from odfd.transform.inputs import UpTo
 from odfd.transform.plan import Blocked, TransformPlan, vocabulary

@@ -32,9 +32,9 @@ from engines.contract import (
     TransformRequest,
     Vocabulary,
 )
-from engines.spark.facts import SliceReader
-from engines.spark.queries import Analyst
-from engines.spark.transform import Workbench, run_transform
+from engines.spark.execution.transform import Workbench, run_transform
+from engines.spark.planning.slice_facts import SliceReader
+from engines.spark.sql.queries import Analyst
 
 IN = DatasetId.from_public_key(b"i" * 32)
 SYSTEM_TIME = from_millis(START + 1000 * DAY)

@@ -16,10 +16,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from engines.spark.archives import find_archive, install_folder
-from engines.spark.cluster import Cluster
-from engines.spark.java import find_java
-from engines.spark.session import SessionOptions, start_session, stop_session
+from engines.spark.runtime.class_archive import find_archive, install_folder
+from engines.spark.runtime.cluster import Cluster
+from engines.spark.runtime.java import find_java
+from engines.spark.runtime.session import SessionOptions, start_session, stop_session
 
 
 def load(name: str) -> ModuleType:

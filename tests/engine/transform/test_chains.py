@@ -19,9 +19,9 @@ from chain.model.source import SqlQueryStep, TransformSql
 from chain.state import load_state
 from conformance.coordinator import Nobody
 from engines.fake import FakeEngine
-from engines.spark.facts import SliceReader
-from engines.spark.queries import Analyst
-from engines.spark.transform import Workbench, run_transform
+from engines.spark.execution.transform import Workbench, run_transform
+from engines.spark.planning.slice_facts import SliceReader
+from engines.spark.sql.queries import Analyst
 from odfd.transform import driver
 from odfd.transform.driver import Committed
 from odfd.transform.inputs import is_changelog

@@ -18,8 +18,8 @@ from conformance.mutants import mutate
 from conformance.runs import FIRST, RUNS, run
 from engines.contract import Vocabulary
 from engines.spark.analysis.classify import Mode
-from engines.spark.declarations import read_query
-from engines.spark.queries import InputView
+from engines.spark.analysis.declarations import read_query
+from engines.spark.sql.queries import InputView
 
 pytestmark = pytest.mark.engine
 COLUMNS = st.StructType(

@@ -13,12 +13,12 @@ import random
 import numpy as np
 import pytest
 
-import engines.spark.tables as tables
-import engines.spark.transform as transform
-import engines.spark.windowed as windowed
+import engines.spark.execution.tables as tables
+import engines.spark.execution.transform as transform
+import engines.spark.planning.corrected_windows as windowed
 from engines.contract import InvalidQuery
-from engines.spark.facts import SliceReader
-from engines.spark.queries import Analyst
+from engines.spark.planning.slice_facts import SliceReader
+from engines.spark.sql.queries import Analyst
 
 pytestmark = pytest.mark.engine
 DAY = 86_400_000

@@ -18,7 +18,7 @@ from engines.contract import EngineIdentity, Severity, ValidateInput, ValidateRe
 from engines.spark.analysis.dialects import QUOTED, foreign, translated
 from engines.spark.analysis.flink import TEMPORAL, WINDOW
 from engines.spark.handler import SparkHandler
-from engines.spark.parsing import words_of
+from engines.spark.sql.parsing import words_of
 
 pytestmark = pytest.mark.engine
 IDENTITY = EngineIdentity(name="spark", version="0", digest="sha256:0", sandbox="none", platform="test")

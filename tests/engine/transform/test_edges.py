@@ -8,9 +8,9 @@ from __future__ import annotations
 import pytest
 
 from engines.contract import InvalidQuery
-from engines.spark.facts import SliceReader
-from engines.spark.queries import Analyst
-from engines.spark.transform import Workbench
+from engines.spark.execution.transform import Workbench
+from engines.spark.planning.slice_facts import SliceReader
+from engines.spark.sql.queries import Analyst
 
 pytestmark = pytest.mark.engine
 DAY = 86_400_000

@@ -17,9 +17,9 @@ from conformance.coordinator import Bed
 from conformance.histories import changes, grows, schedule
 from conformance.oracles import day
 from conformance.runs import world
-from engines.spark import parsing
-from engines.spark.exact import complete_plan, run_exactly
-from engines.spark.plans import frame_of
+from engines.spark.catalyst.exact import complete_plan, run_exactly
+from engines.spark.catalyst.plans import frame_of
+from engines.spark.sql import parsing
 
 pytestmark = pytest.mark.engine
 WILD = (1e300, -1e300, 5e-324, -2.5e-310, 1e-200, 1.7e308, 3.0)

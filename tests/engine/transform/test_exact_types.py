@@ -18,9 +18,9 @@ from chain.model.source import TransformSql
 from chain.multihash import Multihash
 from conformance.coordinator import Nobody
 from engines.contract import InputBlock, InvalidQuery, Success, TransformInput, TransformRequest, Vocabulary
-from engines.spark.facts import SliceReader
-from engines.spark.queries import Analyst
-from engines.spark.transform import Workbench, run_transform
+from engines.spark.execution.transform import Workbench, run_transform
+from engines.spark.planning.slice_facts import SliceReader
+from engines.spark.sql.queries import Analyst
 from worlds.every_type import AT, every_type
 
 pytestmark = pytest.mark.engine

@@ -25,9 +25,9 @@ from pyspark.sql.types import YearMonthIntervalType
 
 from chain.errors import Invalid
 from engines.spark.analysis.functions import FUNCTIONS, TABLE_FUNCTIONS
-from engines.spark.exact import complete_plan
-from engines.spark.parsing import analysed, parsed
-from engines.spark.plans import frame_of, items
+from engines.spark.catalyst.exact import complete_plan
+from engines.spark.catalyst.plans import frame_of, items
+from engines.spark.sql.parsing import analysed, parsed
 
 pytestmark = pytest.mark.engine
 SOAK = "ODF_SOAK" in os.environ

@@ -13,10 +13,10 @@ from chain.model.source import SqlQueryStep, TemporalTable, TransformSql
 from conformance.coordinator import dataset_of, reopened
 from engines.contract import MigrateRequest, Success, TransformInput, TransformRequest, Vocabulary
 from engines.service import Control
-from engines.spark.facts import SliceReader
-from engines.spark.handover import run_migration
-from engines.spark.queries import Analyst
-from engines.spark.transform import Workbench, run_transform
+from engines.spark.execution.handover import run_migration
+from engines.spark.execution.transform import Workbench, run_transform
+from engines.spark.planning.slice_facts import SliceReader
+from engines.spark.sql.queries import Analyst
 
 pytestmark = pytest.mark.engine
 OF_BOTH = """select time_bucket(interval '1' day, event_time) as event_time, k, sum(v) as s

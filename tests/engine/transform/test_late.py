@@ -10,11 +10,11 @@ import random
 
 import pytest
 
-import engines.spark.incremental as incremental
-import engines.spark.transform as transform
+import engines.spark.execution.transform as transform
+import engines.spark.planning.transaction as incremental
 from engines.contract import InvalidQuery
-from engines.spark.facts import SliceReader
-from engines.spark.queries import Analyst
+from engines.spark.planning.slice_facts import SliceReader
+from engines.spark.sql.queries import Analyst
 
 pytestmark = pytest.mark.engine
 DAY = 86_400_000

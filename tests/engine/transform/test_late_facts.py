@@ -12,8 +12,8 @@ import random
 
 import pytest
 
-import engines.spark.incremental as incremental
-import engines.spark.placing as placing
+import engines.spark.planning.late_rows as placing
+import engines.spark.planning.transaction as incremental
 from chain.model.source import SqlQueryStep, TemporalTable, TransformSql
 
 pytestmark = pytest.mark.engine

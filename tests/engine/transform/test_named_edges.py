@@ -19,7 +19,7 @@ from conformance.cases import CASES
 from conformance.coordinator import Bed, Coordinator, Nobody, lay_out
 from conformance.histories import DAY, START, history
 from engines.contract import InvalidQuery
-from engines.spark.transform import run_transform
+from engines.spark.execution.transform import run_transform
 
 pytestmark = pytest.mark.engine
 ADD, RETRACT, FROM, TO = 0, 1, 2, 3

@@ -13,9 +13,9 @@ from conformance.coordinator import Bed
 from conformance.duck import Duck
 from conformance.histories import ADDED, CORRECT_TO
 from engines.contract import Vocabulary
-from engines.spark.declarations import read_query
-from engines.spark.queries import Analyst, InputView
-from engines.spark.spark_types import struct_type
+from engines.spark.analysis.declarations import read_query
+from engines.spark.catalyst.types import struct_type
+from engines.spark.sql.queries import Analyst, InputView
 
 pytestmark = pytest.mark.engine
 QUERIES = nexmark.queries()

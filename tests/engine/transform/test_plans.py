@@ -17,9 +17,9 @@ from engines.contract import Vocabulary
 from engines.spark.analysis.classify import classify
 from engines.spark.analysis.parsed import Refused
 from engines.spark.analysis.walk import VALID_FROM, VALID_TO
-from engines.spark.parsing import analysed, parsed
-from engines.spark.plans import json_of
-from engines.spark.views import empty_view, name_view
+from engines.spark.catalyst.plans import json_of
+from engines.spark.sql.parsing import analysed, parsed
+from engines.spark.sql.views import empty_view, name_view
 
 pytestmark = pytest.mark.engine
 PLANS = Path(__file__).parents[2] / "golden" / "plans"

@@ -26,12 +26,12 @@ from engines.contract import (
     TransformInput,
     Vocabulary,
 )
-from engines.spark.checkpoint import open_blocks
-from engines.spark.facts import SliceReader
+from engines.spark.execution.transform import Workbench
+from engines.spark.planning.slice_facts import SliceReader
 from engines.spark.provenance import tracing
 from engines.spark.provenance.derive import derive
-from engines.spark.queries import Analyst
-from engines.spark.transform import Workbench
+from engines.spark.sql.queries import Analyst
+from engines.spark.state.checkpoint import open_blocks
 
 pytestmark = pytest.mark.engine
 SEEDS = range(int(os.environ.get("ODF_SOAK", "1")))

@@ -6,7 +6,8 @@ import pytest
 
 from chain.data.logical_hash import logical_hash
 from chain.model.source import SqlQueryStep, TransformSql
-from engines.spark import inputs, runs
+from engines.spark.execution import inputs
+from engines.spark.output import sorted_runs
 
 pytestmark = pytest.mark.engine
 DAY = "time_bucket(interval '5' day, event_time)"
@@ -29,15 +30,15 @@ def test_runs_make_the_same_slices(lab, name, monkeypatch):
     schedule = [{"a": 3}, {"a": 2}, {"a": 3}]
     whole = lab.run(query, {"a": stream}, schedule)
     made = []
-    join = runs._join
+    join = sorted_runs._join
 
     def counted(files, *rest):
         made.append(len(files))
         return join(files, *rest)
 
-    monkeypatch.setattr(runs, "LARGE", -1)
-    monkeypatch.setattr(runs, "RUN", 300)
-    monkeypatch.setattr(runs, "_join", counted)
+    monkeypatch.setattr(sorted_runs, "LARGE", -1)
+    monkeypatch.setattr(sorted_runs, "RUN", 300)
+    monkeypatch.setattr(sorted_runs, "_join", counted)
     split = lab.run(query, {"a": stream}, schedule)
     assert max(made) > 2
     assert split.rows == whole.rows or name == "zeros"  # NaN is not itself

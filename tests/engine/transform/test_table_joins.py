@@ -12,9 +12,9 @@ from collections import defaultdict
 
 import pytest
 
-import engines.spark.buckets as buckets
-import engines.spark.plans as plans
-import engines.spark.tables as tables
+import engines.spark.catalyst.plans as plans
+import engines.spark.execution.tables as tables
+import engines.spark.state.buckets as buckets
 from worlds.table_history import history, schedule, seen
 
 pytestmark = pytest.mark.engine

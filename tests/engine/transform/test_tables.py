@@ -12,14 +12,14 @@ import os
 
 import pytest
 
-import engines.spark.arranged as arranged
-import engines.spark.buckets as buckets
-import engines.spark.tables as tables
-import engines.spark.ticking as ticking
-import engines.spark.transform as transform
+import engines.spark.execution.tables as tables
+import engines.spark.execution.transform as transform
+import engines.spark.planning.table_transaction as ticking
+import engines.spark.state.buckets as buckets
+import engines.spark.state.tables as arranged
 from engines.contract import InvalidQuery
-from engines.spark.facts import SliceReader
-from engines.spark.queries import Analyst
+from engines.spark.planning.slice_facts import SliceReader
+from engines.spark.sql.queries import Analyst
 from worlds.table_history import FAR, history, seen, standing
 from worlds.table_history import schedule as schedule_of
 

@@ -15,10 +15,10 @@ from chain.instant import from_millis
 from chain.model.source import TransformSql
 from engines.contract import Success, TransformInput, TransformRequest, Vocabulary
 from engines.service import Control
-from engines.spark.checkpoint import open_blocks
-from engines.spark.facts import SliceReader
-from engines.spark.queries import Analyst
-from engines.spark.transform import Workbench, run_transform
+from engines.spark.execution.transform import Workbench, run_transform
+from engines.spark.planning.slice_facts import SliceReader
+from engines.spark.sql.queries import Analyst
+from engines.spark.state.checkpoint import open_blocks
 
 pytestmark = pytest.mark.engine
 DAY = 86_400_000

@@ -21,10 +21,10 @@ from chain.model.on_error import ON_ERROR, Quarantine, quarantine_of
 from chain.model.schema import DataSchema
 from chain.model.source import ReadCsv, ReadGeoJson, ReadJson, ReadNdGeoJson, ReadNdJson, ReadStep
 from engines.spark.ingest import csv_text, json_text, parse, ranges
-from engines.spark.ingest.cells import CsvCells, JsonCells
+from engines.spark.ingest.bad_values import CsvCells, JsonCells
 from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.parse import Source, plan_file, read_schema
-from engines.spark.ingest.tasks import Task, parse_to_part, place_of
+from engines.spark.ingest.range_tasks import Task, parse_to_part, place_of
 from tests.worlds.reading import read
 
 NAME = "data.txt"

@@ -15,7 +15,7 @@ from chain.model.source import ReadCsv
 from engines.spark.ingest.csv_head import read_head
 from engines.spark.ingest.csv_text import parse_csv
 from engines.spark.ingest.dialect import CsvDialect, csv_dialect
-from engines.spark.ingest.texts import INSTANT, Misfit, to_instants, type_name
+from engines.spark.ingest.text_columns import INSTANT, Misfit, to_instants, type_name
 
 TIMES = st.datetimes(dt.datetime(1800, 1, 1), dt.datetime(2200, 1, 1))
 ZONES = st.sampled_from(["Z", "z", "+00:00", "-07:30", "+14:00", ""])

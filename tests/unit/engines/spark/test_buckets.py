@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import engines.spark.buckets as buckets
 from chain.errors import Invalid
-from engines.spark.arranged import Stored, pack, unpack
-from engines.spark.buckets import Shelf, hashes_of
+from engines.spark.state import buckets
+from engines.spark.state.buckets import Shelf, hashes_of
+from engines.spark.state.tables import Stored, pack, unpack
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 KEYS = st.text("abcdé", max_size=3) | st.none()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.multihash import Multihash
-from engines.spark.checkpoint import (
+from engines.spark.state.checkpoint import (
     MAX_CHECKPOINT,
     MAX_RANGES,
     Checkpoint,

@@ -16,9 +16,9 @@ from chain.data.parquet import write_slice
 from chain.errors import Invalid
 from engines.contract import Vocabulary
 from engines.spark.analysis.influence import Versions
-from engines.spark.changes import NEVER
-from engines.spark.incremental import BlockFacts, VersionStep
-from engines.spark.versions import advance
+from engines.spark.execution.versions import advance
+from engines.spark.planning.transaction import BlockFacts, VersionStep
+from engines.spark.rows.changelog import NEVER
 
 SECOND = 1_000_000
 STAMP = pa.timestamp("us", "UTC")

@@ -14,10 +14,10 @@ from engines.contract import Vocabulary
 from engines.spark.analysis.classify import Classification, Mode, classify
 from engines.spark.analysis.classify import Path as Influenced
 from engines.spark.analysis.correction import Passing, Windows
+from engines.spark.analysis.declarations import read_query
 from engines.spark.analysis.influence import Versions
 from engines.spark.analysis.monotone import DAY, Floor, FloorMonths
-from engines.spark.declarations import read_query
-from engines.spark.lateness import rule
+from engines.spark.planning.lateness import rule
 
 PLANS = Path(__file__).parents[3] / "golden" / "plans"
 TIMES = {"a": "event_time", "b": "event_time"}

@@ -6,8 +6,8 @@ import pytest
 
 from chain.errors import Invalid
 from chain.model.source import SqlQueryStep, TemporalTable, TransformSql
+from engines.spark.analysis.declarations import Late, Policy, Reading, read_query
 from engines.spark.analysis.monotone import DAY, Floor, FloorMonths
-from engines.spark.declarations import Late, Policy, Reading, read_query
 
 
 def of(*queries, **other):

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.spark.changes import NEVER, positive
-from engines.spark.versions import _UNKNOWN, _eras
+from engines.spark.execution.versions import _UNKNOWN, _eras
+from engines.spark.rows.changelog import NEVER, positive
 
 KEYS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9)), max_size=30)
 

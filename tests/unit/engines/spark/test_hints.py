@@ -10,8 +10,8 @@ import pytest
 from engines.spark.analysis.hints import hint_of
 
 ENGINE = Path(__file__).parents[4] / "engines" / "spark"
-OTHERS = ("declarations", "lateness", "parsing", "queries", "source_declarations", "time_patterns", "transform")
-FILES = [*sorted((ENGINE / "analysis").glob("*.py")), *(ENGINE / f"{name}.py" for name in OTHERS)]
+PARTS = ("analysis/*.py", "sql/*.py", "planning/lateness.py", "execution/transform.py")
+FILES = sorted(path for part in PARTS for path in ENGINE.glob(part))
 PLACES = {"Finding": (2, "replace"), "Refusal": (2, "replace"), "Refused": (9, "hint"), "Invalid": (9, "hint")}
 """Where the remedy stands among the arguments."""
 OF_NO_QUERY = {

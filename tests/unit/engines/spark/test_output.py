@@ -11,8 +11,8 @@ from chain.data.arrow_schema import from_arrow
 from chain.errors import Invalid
 from chain.instant import Instant
 from engines.contract import Vocabulary
-from engines.spark.output import final_rows, log_rows, output_schema, same_rows, schema_in_force, slice_of
-from engines.spark.plans import HIDDEN, HIDDEN_BEFORE, HIDDEN_OFFSET, HIDDEN_OP, HIDDEN_SOURCE
+from engines.spark.catalyst.plans import HIDDEN, HIDDEN_BEFORE, HIDDEN_OFFSET, HIDDEN_OP, HIDDEN_SOURCE
+from engines.spark.output.slice import final_rows, log_rows, output_schema, same_rows, schema_in_force, slice_of
 
 MICROS, MILLIS = pa.timestamp("us", "UTC"), pa.timestamp("ms", "UTC")
 KEPT = pa.schema([("event_time", MICROS)])

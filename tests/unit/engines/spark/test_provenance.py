@@ -11,13 +11,13 @@ from engines.contract import Vocabulary
 from engines.spark.analysis.classify import Path
 from engines.spark.analysis.influence import Session
 from engines.spark.analysis.monotone import DAY, MILLISECOND, Floor, Shift
-from engines.spark.changes import NEVER
-from engines.spark.incremental import Read
+from engines.spark.planning.transaction import Read
 from engines.spark.provenance.answers import absent
-from engines.spark.provenance.lives import entering, lives, of_key
+from engines.spark.provenance.final_mode import narrowed
+from engines.spark.provenance.lifetimes import entering, lives, of_key
 from engines.spark.provenance.reasons import Reason
-from engines.spark.provenance.settled import narrowed
 from engines.spark.provenance.witnesses import DECIDES, PATH, Witness, pick, witnesses
+from engines.spark.rows.changelog import NEVER
 
 parts = st.tuples(st.integers(0, 5), st.integers(0, 2), st.booleans())
 MS = pa.timestamp("ms", "UTC")

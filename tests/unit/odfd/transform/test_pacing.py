@@ -10,7 +10,7 @@ from chain.instant import MILLISECOND, Instant
 from chain.model.events import DataSlice, OffsetInterval
 from chain.multihash import Multihash
 from chain.state import InputPosition, Vocab
-from engines.spark.checkpoint import Arranged, Checkpoint, OpenInput, encode_checkpoint
+from engines.spark.state.checkpoint import Arranged, Checkpoint, OpenInput, encode_checkpoint
 from odfd.transform.pacing import up_to, within
 from odfd.transform.past import TransformProgress, read_past
 from odfd.transform.plan import DataBlock, InputView

@@ -13,7 +13,7 @@ from chain.ids import DatasetId
 from chain.model.events import ExecuteTransform
 from engines.contract import OnProgress, Success, TransformOutcome, TransformRequest
 from engines.fake import FakeEngine
-from engines.spark.checkpoint import VERSION, Checkpoint, decode_checkpoint, encode_checkpoint
+from engines.spark.state.checkpoint import VERSION, Checkpoint, decode_checkpoint, encode_checkpoint
 from odfd.transform.driver import Committed, run_transform
 from odfd.transform.recovery import restore_state, run_recovering
 

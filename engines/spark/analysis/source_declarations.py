@@ -1,0 +1,83 @@
+"""``SET odf.x = y`` at the head of a source's ``preprocess``: what its author says about event times and the watermark.
+
+They stand where those of a transform stand (``declarations``); declarations without a query after them are all that is
+said, and rows go on as they were read. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import msgspec
+
+from chain.errors import Invalid
+from chain.instant import SECOND
+from chain.model.source import SqlQueryStep, Transform
+from engines.spark.analysis.declarations import leading_declarations, micros_behind, span_of
+
+AHEAD: Final = 86_400 * SECOND
+"""Nanoseconds that an event time may be later than its block, if nothing else is said."""
+_MICROSECOND: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class SourceDeclarations:
+    """Spans in nanoseconds."""
+
+    behind: int = 0
+    """How far the watermark stays behind the greatest event time."""
+    ahead: int | None = AHEAD
+    """How much later than its block an event time may be; ``None``: any."""
+
+
+def read_source(transform: Transform | None) -> tuple[Transform | None, SourceDeclarations]:
+    """The query without its declarations, ``None`` where there is none, and the declarations. Raises Invalid."""
+    if transform is None:
+        return None, SourceDeclarations()
+    said = SourceDeclarations()
+    steps: list[SqlQueryStep] = []
+    for step in transform.queries or ((SqlQueryStep(query=transform.query),) if transform.query else ()):
+        text = step.query
+        if not steps:
+            declared, text = leading_declarations(text)
+            for name, value in declared:
+                said = _declared(said, name, value)
+        if text.strip():
+            steps.append(step if text == step.query else msgspec.structs.replace(step, query=text))
+    if not steps and said != SourceDeclarations():
+        return None, said
+    return msgspec.structs.replace(transform, query=None, queries=tuple(steps)), said
+
+
+def _declared(said: SourceDeclarations, name: str, value: str) -> SourceDeclarations:
+    word = name.removeprefix("odf.")
+    if word not in _WORDS:
+        raise Invalid(
+            f"SET {name}: it says nothing of a source",
+            rule="declaration",
+            hint=f"known before the query of a source: {', '.join('odf.' + each for each in _WORDS)}",
+        )
+    return _WORDS[word](said, name, value)
+
+
+def _watermark(said: SourceDeclarations, name: str, value: str) -> SourceDeclarations:
+    return replace(said, behind=micros_behind(name, value) * _MICROSECOND)
+
+
+def _ahead(said: SourceDeclarations, name: str, value: str) -> SourceDeclarations:
+    if value.lower() == "any":
+        return replace(said, ahead=None)
+    span = span_of(value)
+    if span is None:
+        raise Invalid(
+            f"SET {name} = '{value}': not a span of time", rule="ahead", hint="write it like '400 days', or 'any'"
+        )
+    return replace(said, ahead=span * _MICROSECOND)
+
+
+_WORDS: Final[Mapping[str, Callable[[SourceDeclarations, str, str], SourceDeclarations]]] = {
+    "watermark": _watermark,
+    "ahead": _ahead,
+}

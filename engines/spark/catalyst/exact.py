@@ -1,0 +1,201 @@
+"""Aggregates over floating point, computed exactly and rounded once: plans of the JVM.
+
+Spark adds floating point in whatever order rows come, so the last digits of ``avg`` would depend on how an input was
+cut. Here every number is split into whole numbers on a fixed grid of powers of two (``analysis.exact``). Those are
+added as BIGINT, which is exact, needs no order, and can be merged; what the aggregate is of these sums is worked out
+once a group, with whole numbers of any size, and rounded once to the nearest double (``exact_recipes``).
+``sum`` over BIGINT is exact in the same way.
+
+Numbers that are not on the grid are rare: below about 1e-13 with all their digits, or beyond 1.8e19. The quick plan
+only notices them (or a sum that leaves its BIGINT), and then the complete plan runs instead, which collects them. Both
+give the same value for every group, so it does not show which of them ran. ADR 20.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from engines.spark.analysis.exact import COMPLETE, EXTREMES, MOMENTS, QUICK, Grids
+from engines.spark.catalyst.exact_recipes import FLOATS, TOO_COARSE, WHOLE, Call, Recipe, make_recipe
+from engines.spark.catalyst.expressions import Catalyst
+from engines.spark.catalyst.plans import is_aggregate, items, kind_of, replaced
+
+Answer = TypeVar("Answer")
+
+
+def run_exactly(session: SparkSession, plan: Any, run: Callable[[Any], Answer], exact: bool = True) -> Answer:
+    """What ``run`` gives for an analysed plan whose aggregates are exact; it may be called a second time.
+
+    ``exact``: whether there are any that Spark computes otherwise, but for sums that overflow on their way.
+    """
+    made = _Exact(session, QUICK).plan(plan) if exact else plan
+    try:
+        return run(made)
+    except PySparkException as fault:
+        if fault.getCondition() != "ARITHMETIC_OVERFLOW" and TOO_COARSE not in str(fault):
+            raise
+    return run(complete_plan(session, plan))
+
+
+def complete_plan(session: SparkSession, plan: Any) -> Any:
+    """The plan whose sums are exact for whatever numbers there are, and can be merged."""
+    return _Exact(session, COMPLETE).plan(plan)
+
+
+_RECIPES: Final[WeakKeyDictionary[Any, dict[tuple[Call, Grids], Recipe]]] = WeakKeyDictionary()
+
+
+@dataclass(slots=True)
+class _Exact:
+    """Rewrites one plan."""
+
+    session: SparkSession
+    grids: Grids
+    _calls: int = 0
+    _catalyst: Catalyst = field(init=False)
+    _logical: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._catalyst = Catalyst(self.session)
+        self._logical = self.session._jvm.org.apache.spark.sql.catalyst.plans.logical
+
+    def plan(self, node: Any) -> Any:
+        children, changed = node.children(), False
+        for position, child in enumerate(items(children)):
+            below = self.plan(child)
+            if below is not child:
+                children, changed = children.updated(position, below), True
+        if changed:
+            node = node.withNewChildren(children)
+        kind = kind_of(node)
+        if kind not in ("Aggregate", "Window"):
+            return node
+        made = node.aggregateExpressions() if kind == "Aggregate" else node.windowExpressions()
+        wholes = [part for each in items(made) for part in _outermost(each, _WHOLES[kind])]
+        calls = [(whole, call) for whole in wholes if (call := self._call(whole)) is not None]
+        return self._around(node, wholes, calls) if calls else node
+
+    def _call(self, whole: Any) -> Call | None:
+        """Of an aggregate that is computed in another way than Spark's."""
+        aggregate = whole if is_aggregate(whole) else whole.windowFunction()
+        if not is_aggregate(aggregate) or aggregate.isDistinct():
+            return None
+        function = aggregate.aggregateFunction()
+        kind = kind_of(function)
+        if kind not in {"Sum", "Average"} | MOMENTS | EXTREMES:
+            return None
+        types = tuple(str(each.dataType().simpleString()) for each in items(function.children()))
+        tries = kind == "Sum" and "TRY" in str(function.evalContext().evalMode())
+        # Spark's own sum of whole numbers is exact for as long as it does not overflow on its way.
+        wide = "bigint" if tries or self.grids is COMPLETE else ""
+        if types[0] not in {"Sum": (*FLOATS, wide), "Average": (*FLOATS, *WHOLE)}.get(kind, FLOATS):
+            return None
+        self._calls += 1
+        return Call(self._calls, kind, types, bool(aggregate.filter().isDefined()), tries)
+
+    def _around(self, node: Any, wholes: list[Any], calls: list[tuple[Any, Call]]) -> Any:
+        """An operator with its aggregates taken apart, and a projection that puts them together."""
+        place = getattr(getattr(self.session._jvm.org.apache.spark.sql.catalyst.trees, "CurrentOrigin$"), "MODULE$")
+        place.set(node.origin())  # so that what is made in its stead can still be shown in the text
+        try:
+            recipes = {call: self._recipe(call) for _, call in calls}
+            raw = [made for whole, call in calls for made in self._raw(whole, recipes[call])]
+            below = self._with(node.child(), raw)
+            for layer in itertools.zip_longest(*(each.layers for each in recipes.values()), fillvalue=()):
+                below = self._with(below, [made for part in layer for made in part])
+            make = self._aggregate if kind_of(node) == "Aggregate" else self._window
+            return make(node, wholes, [(whole, recipes[call]) for whole, call in calls], below)
+        finally:
+            place.reset()
+
+    def _raw(self, whole: Any, recipe: Recipe) -> list[Any]:
+        """The arguments under the names and ids that the recipe has for them."""
+        aggregate = whole if is_aggregate(whole) else whole.windowFunction()
+        values = items(aggregate.aggregateFunction().children())
+        if aggregate.filter().isDefined():
+            values.append(aggregate.filter().get())
+        return [self._alias(value, column) for value, column in zip(values, recipe.given, strict=True)]
+
+    def _aggregate(self, node: Any, wholes: list[Any], calls: list[tuple[Any, Recipe]], below: Any) -> Any:
+        named, keys, known = [], [], []
+        for number, key in enumerate(items(node.groupingExpressions())):
+            column = key if kind_of(key) == "AttributeReference" else self._catalyst.named(key, f"__odf_by{number}")
+            named.append(column)
+            keys.append((key, column.toAttribute()))
+        for number, whole in enumerate(wholes):
+            recipe = next((recipe for each, recipe in calls if each is whole), None)
+            if recipe is not None:
+                named += recipe.parts
+                known.append((whole, recipe.result))
+            else:
+                named.append(self._catalyst.named(whole, f"__odf_as_it_is{number}"))
+                known.append((whole, named[-1].toAttribute()))
+        inner = node.copy(node.groupingExpressions(), self._catalyst.sequence(named), below, node.hint())
+        return self._final(items(node.aggregateExpressions()), known, keys, inner, calls)
+
+    def _window(self, node: Any, _: list[Any], calls: list[tuple[Any, Recipe]], below: Any) -> Any:
+        over = self.session._jvm.org.apache.spark.sql.catalyst.expressions.WindowExpression
+        made = items(node.windowExpressions())
+        kept = [each for each in made if not any(_holds(each, whole) for whole, _ in calls)]
+        parts = [
+            self._alias(over(part.child(), whole.windowSpec()), part)
+            for whole, recipe in calls
+            for part in recipe.parts
+        ]
+        listed = self._catalyst.sequence([*kept, *parts])
+        inner = node.copy(listed, node.partitionSpec(), node.orderSpec(), below, node.hint())
+        shown = [each.toAttribute() if any(each is one for one in kept) else each for each in made]
+        known = [(whole, recipe.result) for whole, recipe in calls]
+        return self._final([*items(node.child().output()), *shown], known, [], inner, calls)
+
+    def _final(
+        self, made: list[Any], known: list[tuple[Any, Any]], keys: list[tuple[Any, Any]], plan: Any,
+        calls: list[tuple[Any, Recipe]],
+    ) -> Any:  # fmt: skip
+        for layer in itertools.zip_longest(*(recipe.above for _, recipe in calls), fillvalue=()):
+            plan = self._with(plan, [each for part in layer for each in part])
+        return self._logical.Project(self._catalyst.sequence([replaced(each, known, keys) for each in made]), plan)
+
+    def _with(self, plan: Any, more: Sequence[Any]) -> Any:
+        """A projection with more columns."""
+        if not more:
+            return plan
+        columns = plan.output()
+        for each in more:
+            columns = columns.appended(each)
+        return self._logical.Project(columns, plan)
+
+    def _alias(self, value: Any, column: Any) -> Any:
+        """An expression under the name and the id of a column."""
+        none, empty = self.session._jvm.scala.Option.empty(), self._catalyst.empty()
+        alias = self.session._jvm.org.apache.spark.sql.catalyst.expressions.Alias
+        return alias(value, column.name(), column.exprId(), empty, none, empty)
+
+    def _recipe(self, call: Call) -> Recipe:
+        known = _RECIPES.setdefault(self.session.sparkContext._gateway, {})
+        if (call, self.grids) not in known:
+            known[call, self.grids] = make_recipe(self.session, call, self.grids)
+        return known[call, self.grids]
+
+
+def _outermost(expression: Any, wanted: Callable[[Any], bool]) -> list[Any]:
+    if wanted(expression):
+        return [expression]
+    return [found for child in items(expression.children()) for found in _outermost(child, wanted)]
+
+
+def _holds(expression: Any, whole: Any) -> bool:
+    return bool(expression.fastEquals(whole)) or any(_holds(child, whole) for child in items(expression.children()))
+
+
+_WHOLES: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "Aggregate": is_aggregate,
+    "Window": lambda part: kind_of(part) == "WindowExpression",
+}

@@ -1,0 +1,343 @@
+"""Expressions that compute one aggregate exactly: projections below the aggregation, sums, and what is made of these.
+
+Texts of SQL where SQL can say it, ``BigIntegers`` where it cannot. Made once for a JVM and a kind of call, over columns
+with ids of their own, and then used in any plan. ADR 20.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from engines.spark.analysis.exact import EXTREMES, FINEST, MOMENTS, QUICK, Grids
+from engines.spark.catalyst.bignum import BigIntegers
+from engines.spark.catalyst.expressions import Catalyst
+from engines.spark.catalyst.plans import items
+
+TOO_COARSE: Final = "__odf_not_on_the_grid"
+FLOATS: Final = ("double", "float")
+WHOLE: Final = ("bigint", "int", "smallint", "tinyint")
+_POSITIVE, _NEGATIVE, _NAN, _OFF = 1, 2, 4, 8
+"""Bits of what there was among the numbers of a group: infinities, NaN, numbers off the grid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What decides how an aggregate is computed, and its place in names of columns."""
+
+    number: int
+    kind: str
+    types: tuple[str, ...]
+    """Of its arguments."""
+    filtered: bool
+    """Whether it stands under FILTER."""
+    tries: bool
+    """``try_sum``: null, and no error, where the value does not fit."""
+
+    @property
+    def floating(self) -> bool:
+        return self.types[0] in FLOATS
+
+    def name(self, what: str) -> str:
+        return f"__odf_{what}{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Expressions of a call over columns with ids of its own: made once for a JVM, and used in any plan."""
+
+    given: tuple[Any, ...]
+    """Columns for the arguments, and for the condition under FILTER."""
+    layers: tuple[tuple[Any, ...], ...]
+    """What projections below the aggregation add, one on the other."""
+    parts: tuple[Any, ...]
+    """Aggregates, named."""
+    above: tuple[tuple[Any, ...], ...]
+    """What projections above the aggregation add."""
+    result: Any
+    """The column that is the value."""
+
+
+def make_recipe(session: SparkSession, call: Call, grids: Grids) -> Recipe:
+    """Of a call on the given grids."""
+    return _Cook(session, Catalyst(session), call, grids).recipe()
+
+
+@dataclass(slots=True)
+class _Cook:
+    """Makes the recipe of a call."""
+
+    session: SparkSession
+    catalyst: Catalyst
+    call: Call
+    grids: Grids
+    _big: BigIntegers = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._big = BigIntegers(self.session._jvm, self.catalyst.read)
+
+    def recipe(self) -> Recipe:
+        call = self.call
+        typed = [(letter, kind) for letter, kind in zip("ab", call.types, strict=False)]
+        typed += [("if", "boolean")] if call.filtered else []
+        given = [made.toAttribute() for made in self._read([f"cast(null as {kind}) as {call.name(letter)}"
+                 for letter, kind in typed], [])]  # fmt: skip
+        columns, layers = list(given), []
+        for texts in _prepare(call, self.grids):
+            layers.append(tuple(self._one_zero(made) for made in self._read(texts, columns)))
+            columns += [made.toAttribute() for made in layers[-1]]
+        parts = self._summed(_sums(call, self.grids), columns)
+        seen = [part.toAttribute() for part in parts]
+        above = []
+        for make in (self._totals, self._values, self._results):
+            made = make({each.name(): each for each in seen})
+            above += [tuple(made)] if made else []
+            seen += [each.toAttribute() for each in made]
+        result = next(each for each in seen if each.name() == call.name("r"))
+        return Recipe(tuple(given), tuple(layers), tuple(parts), tuple(above), result)
+
+    def _one_zero(self, made: Any) -> Any:
+        """Of extremes: with one NaN and one zero."""
+        if self.call.kind not in EXTREMES:
+            return made
+        normal = self.session._jvm.org.apache.spark.sql.catalyst.optimizer.NormalizeNaNAndZero
+        return made.withNewChildren(self.catalyst.sequence([normal(made.child())]))
+
+    def _read(self, texts: Sequence[str], columns: Sequence[Any]) -> list[Any]:
+        """Texts over columns, as named expressions."""
+        made = self.catalyst.project([self.catalyst.read(text) for text in texts], self._stub(columns))
+        return items(made.projectList())
+
+    def _summed(self, texts: Sequence[str], columns: Sequence[Any]) -> list[Any]:
+        """The same of aggregates."""
+        made = self.catalyst.aggregate([], [self.catalyst.read(text) for text in texts], self._stub(columns))
+        return items(made.aggregateExpressions())
+
+    def _stub(self, columns: Sequence[Any]) -> Any:
+        """Something to analyse texts over."""
+        made = self.session._jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation
+        return made(
+            self.catalyst.sequence(columns), self.catalyst.empty(), False, self.session._jvm.scala.Option.empty()
+        )
+
+    def _named(self, values: Mapping[str, Any]) -> list[Any]:
+        return [self.catalyst.named(value, self.call.name(name)) for name, value in values.items()]
+
+    def _totals(self, column: Mapping[str, Any]) -> list[Any]:
+        """Of moments: sums of numbers and of products, as whole numbers in BINARY."""
+        call, found = self.call, {}
+        for term in _terms(call.kind) if call.kind in MOMENTS else ():
+            grid = self.grids.numbers if len(term) == 1 else self.grids.products
+            total = self._big.limbs([column[call.name(f"{term}{at}_")] for at in range(grid.limbs)], grid.width)
+            if self.grids is not QUICK:
+                total = self._completed(total, grid.low, term, column)
+            found[term] = self._big.stored(total)
+        return self._named(found)
+
+    def _completed(self, total: Any, low: int, term: str, column: Mapping[str, Any]) -> Any:
+        """With the numbers that are not on the grid, in units of the finest."""
+        big, letters = self._big, _letters(self.call.kind)
+        values = column[self.call.name("off")]
+        fields = [None if len(letters) == 1 else letters.index(each) for each in term]
+        off = big.sum_of(values, values.dataType().elementType(), fields)
+        return big.add(big.shifted(total, low - FINEST * len(term)), off)
+
+    def _values(self, column: Mapping[str, Any]) -> list[Any]:
+        """What is worked out of sums; ``v`` is the value."""
+        big, call = self._big, self.call
+        if call.kind in EXTREMES or (call.kind == "Sum" and not call.floating):
+            return []
+        count = big.at_least_one(big.of_long(column[call.name("n")]))
+        if call.kind in MOMENTS:
+            unit = self.grids.numbers.low if self.grids is QUICK else FINEST
+            sums = {term: big.read(column[call.name(term)]) for term in _terms(call.kind)}
+            return self._named(_moment(big, call.kind, count, sums, unit))
+        if not call.floating:
+            names = ("s",) if self.grids is QUICK else ("lo", "hi")
+            return self._named({"v": big.rounded(big.limbs([column[call.name(n)] for n in names], 32), count, 0)})
+        grid = self.grids.numbers
+        total, low = big.limbs([column[call.name(f"a{at}_")] for at in range(grid.limbs)], grid.width), grid.low
+        if self.grids is not QUICK:
+            total, low = self._completed(total, low, "a", column), FINEST
+        return self._named({"v": big.rounded(total, big.one if call.kind == "Sum" else count, low)})
+
+    def _results(self, column: Mapping[str, Any]) -> list[Any]:
+        text = _result(self.call, self.grids)
+        return self._read([text], list(column.values())) if text else []
+
+
+_ONE: Final = frozenset({
+    "VariancePop", "VarianceSamp", "StddevPop", "StddevSamp", "RegrSXX", "RegrSYY", "RegrAvgX", "RegrAvgY",
+})  # fmt: skip
+"""Moments of one column, be it of rows where another is not null either."""
+_MEANS: Final = frozenset({"RegrAvgX", "RegrAvgY"})
+_NOT_ALONE: Final = frozenset({
+    "VarianceSamp", "StddevSamp", "CovSample", "Corr", "RegrSlope", "RegrIntercept", "RegrR2",
+})  # fmt: skip
+"""Null of a single row."""
+
+
+def _letters(kind: str) -> str:
+    """Columns of which there are sums: ``a`` is the first argument, ``b`` the second."""
+    if kind in _ONE or kind not in MOMENTS:
+        return "b" if kind in ("RegrSXX", "RegrAvgX") else "a"
+    return "ab"
+
+
+def _terms(kind: str) -> tuple[str, ...]:
+    """What is summed: columns, and products of two."""
+    letters = _letters(kind)
+    if kind in _MEANS:
+        return (letters,)
+    if len(letters) == 1:
+        return letters, letters * 2
+    squares = {"Corr": ("aa", "bb"), "RegrR2": ("aa", "bb"), "RegrSlope": ("bb",), "RegrIntercept": ("bb",)}
+    return "a", "b", "ab", *squares.get(kind, ())
+
+
+def _prepare(call: Call, grids: Grids) -> tuple[list[str], ...]:
+    """Texts of columns, stage by stage."""
+    if call.kind in EXTREMES:
+        value = call.name("a")
+        return ([_filtered(call, value, [value], "xa")],)
+    letters = _letters(call.kind)
+    given = [call.name(letter) for letter in "ab"[: len(call.types)]]
+    if call.kind not in MOMENTS and not call.floating:
+        return ([_filtered(call, f"cast({given[0]} as bigint)", given, "xa")],)
+    first = [_filtered(call, f"cast({call.name(letter)} as double)", given, f"x{letter}") for letter in letters]
+    numbers = [call.name(f"x{letter}") for letter in letters]
+    holds = " and ".join(grids.numbers.holds(each) for each in numbers)
+    nan, plus, minus = (
+        " or ".join(text.format(each) for each in numbers)
+        for text in ("isnan({})", "{} = double('Infinity')", "{} = double('-Infinity')")
+    )
+    flag = (
+        f"case when {numbers[0]} is null or ({holds}) then 0 when {nan} then {_NAN} when {plus} then {_POSITIVE} "
+        f"when {minus} then {_NEGATIVE} else {_OFF} end as {call.name('f')}"
+    )
+    second = [f"case when {holds} then {each} else 0D end as {call.name('z' + letter)}"
+              for each, letter in zip(numbers, letters, strict=True)]  # fmt: skip
+    products = [term for term in _terms(call.kind) if len(term) == 2] if call.kind in MOMENTS else []
+    halves = [
+        f"134217729D * {z} - (134217729D * {z} - {z}) as {call.name('h' + letter)}"
+        for letter in sorted({letter for term in products for letter in term})
+        for z in [call.name("z" + letter)]
+    ]
+    fourth = [text for term in products for text in _product(call, term)]
+    return first, [flag, *second], halves, fourth
+
+
+def _filtered(call: Call, value: str, given: Sequence[str], name: str) -> str:
+    """Null where the call looks at no number: an argument is null, or it stands under FILTER."""
+    counts = [f"{each} is not null" for each in given] if len(given) > 1 else []
+    counts += [call.name("if")] if call.filtered else []
+    shown = f"case when {' and '.join(counts)} then {value} end" if counts else value
+    return f"{shown} as {call.name(name)}"
+
+
+def _product(call: Call, term: str) -> list[str]:
+    """A product as double precision rounds it, and what that left out, exactly: halves of 26 bits multiply exactly."""
+    (x, hx), (y, hy) = ((call.name(f"z{letter}"), call.name(f"h{letter}")) for letter in term)
+    lx, ly, product = f"({x} - {hx})", f"({y} - {hy})", f"({x} * {y})"
+    rest = f"(({hx} * {hy} - {product}) + {hx} * {ly} + {lx} * {hy}) + {lx} * {ly}"
+    return [f"{product} as {call.name('p' + term)}", f"{rest} as {call.name('e' + term)}"]
+
+
+def _sums(call: Call, grids: Grids) -> list[str]:
+    """Texts of the aggregates that a call is made of; each can be merged."""
+    if call.kind in EXTREMES:
+        return [f"{call.kind.lower()}({call.name('xa')}) as {call.name('r')}"]
+    letters = _letters(call.kind)
+    x = call.name("x" + letters[0])
+    count = f"count({x}) as {call.name('n')}"
+    if call.kind not in MOMENTS and not call.floating:
+        halves = [
+            f"sum({x} & 4294967295L) as {call.name('lo')}", f"sum(shiftright({x}, 32)) as {call.name('hi')}",
+        ]  # fmt: skip
+        whole = call.kind == "Average" and grids is QUICK
+        return [*([f"sum({x}) as {call.name('s')}"] if whole else halves), count]
+    made = []
+    for term in _terms(call.kind) if call.kind in MOMENTS else ("a",):
+        grid = grids.numbers if len(term) == 1 else grids.products
+        columns = [call.name("z" + term)] if len(term) == 1 else [call.name(part + term) for part in "pe"]
+        for at in range(grid.limbs):
+            limb = " + ".join(grid.limb(each, at) for each in columns)
+            made.append(f"sum({limb}) as {call.name(f'{term}{at}_')}")
+    flags = f"bit_or({call.name('f')}) as {call.name('flags')}"
+    if grids is QUICK:
+        return [*made, count, flags]
+    seen = [call.name("x" + letter) for letter in letters]
+    element = seen[0] if len(seen) == 1 else f"struct({', '.join(seen)})"
+    off = f"collect_list(case when {call.name('f')} = {_OFF} then {element} end) as {call.name('off')}"
+    return [*made, count, flags, off]
+
+
+def _result(call: Call, grids: Grids) -> str:
+    """The text of a call's value, of its sums or of what was made of them; none where the sum is the value."""
+    count, flags, value, result = (call.name(each) for each in ("n", "flags", "v", "r"))
+    if call.kind in EXTREMES:
+        return ""
+    if call.kind == "Sum" and not call.floating:
+        whole = f"cast({call.name('hi')} as decimal(20, 0)) * cast(4294967296 as decimal(10, 0))"
+        return f"{'try_cast' if call.tries else 'cast'}({whole} + {call.name('lo')} as bigint) as {result}"
+    if not call.floating:
+        return f"case when {count} > 0 then {value} end as {result}"
+    cases = [f"when {flags} & {_NAN} <> 0 or {flags} & 3 = 3 then double('NaN')"]
+    cases += [f"when {flags} & {bit} <> 0 then double('{what}')"
+              for bit, what in ((_POSITIVE, "Infinity"), (_NEGATIVE, "-Infinity"))]  # fmt: skip
+    if call.kind in MOMENTS - _MEANS:
+        cases = [f"when {flags} & 7 <> 0 then double('NaN')"]
+    if grids is QUICK:
+        cases.append(f"when {flags} & {_OFF} <> 0 then cast(raise_error('{TOO_COARSE}') as double)")
+    cases += [f"when {call.name(sign)} = 0 then {what}" for sign, what in _STILL.get(call.kind, {}).items()]
+    alone = 1 if call.kind in _NOT_ALONE else 0
+    return f"case when {count} <= {alone} then null {' '.join(cases)} else {value} end as {result}"
+
+
+_STILL: Final[Mapping[str, Mapping[str, str]]] = {
+    "Corr": {"db": "null", "da": "null"},
+    "RegrSlope": {"db": "null"},
+    "RegrIntercept": {"db": "null"},
+    "RegrR2": {"db": "null", "da": "1D"},
+}
+"""What Spark says where a column never changes: the sign of its variance is 0."""
+
+
+def _moment(big: BigIntegers, kind: str, count: Any, sums: Mapping[str, Any], unit: int) -> dict[str, Any]:
+    """From sums in units of two to ``unit`` for each factor. Of single rows and such is seen to elsewhere."""
+    letters = _letters(kind)
+    if kind in _MEANS:
+        return {"v": big.rounded(sums[letters], count, unit)}
+
+    def spread(one: str, other: str) -> Any:
+        """``n**2`` times the covariance."""
+        return big.minus(big.times(count, sums[one + other]), big.times(sums[one], sums[other]))
+
+    if kind.endswith("Samp") or kind == "CovSample":
+        by = big.times(count, big.at_least_one(big.minus(count, big.one)))
+    elif kind in ("RegrSXX", "RegrSYY", "RegrSXY"):
+        by = count
+    else:
+        by = big.times(count, count)
+    if len(letters) == 1:
+        make = big.root if kind.startswith("Stddev") else big.rounded
+        return {"v": make(spread(letters, letters), by, 2 * unit)}
+    both = spread("a", "b")
+    if kind in ("CovPopulation", "CovSample", "RegrSXY"):
+        return {"v": big.rounded(both, by, 2 * unit)}
+    of_b = spread("b", "b")
+    known, of_b = {"db": big.sign(of_b)}, big.at_least_one(of_b)
+    if kind == "RegrSlope":
+        return {**known, "v": big.rounded(both, of_b, 0)}
+    if kind == "RegrIntercept":
+        left = big.minus(big.times(sums["a"], sums["bb"]), big.times(sums["b"], sums["ab"]))
+        return {**known, "v": big.rounded(left, of_b, unit)}
+    of_a = spread("a", "a")
+    known["da"] = big.sign(of_a)
+    square, product = big.times(both, both), big.times(big.at_least_one(of_a), of_b)
+    if kind == "RegrR2":
+        return {**known, "v": big.rounded(square, product, 0)}
+    return {**known, "v": big.with_sign(big.root(square, product, 0), both)}

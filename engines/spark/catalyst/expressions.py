@@ -1,0 +1,107 @@
+"""Small pieces of Catalyst plans, made in the JVM: what ``tracing`` builds with. Nothing here decides anything.
+
+Expressions come as texts, which Spark's own parser reads and its analyser resolves against the operator below; so no
+piece depends on how a class of this Spark version is put together. One per request, over its session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from engines.spark.catalyst.plans import inline_always
+
+
+class Catalyst:
+    """Makes and analyses operators of one session."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._jvm: Any = session._jvm
+        self._state = session._jsparkSession.sessionState()
+        self._skip = self._jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
+        self._logical = self._jvm.org.apache.spark.sql.catalyst.plans.logical
+
+    def inlined(self, plan: Any) -> Any:
+        """With common table expressions written out where they are used."""
+        return inline_always(self._jvm).apply(plan)
+
+    def analysed(self, plan: Any) -> Any:
+        """With all that is new in it resolved. Raises Spark's AnalysisException."""
+        return self._state.executePlan(plan, self._skip).analyzed()
+
+    def read(self, text: str) -> Any:
+        """An expression, not resolved yet."""
+        return self._state.sqlParser().parseExpression(text)
+
+    def named(self, expression: Any, name: str) -> Any:
+        """A resolved expression under a name of our own."""
+        fresh = self._jvm.org.apache.spark.sql.catalyst.expressions.NamedExpression.newExprId()
+        return self._jvm.org.apache.spark.sql.catalyst.expressions.Alias(
+            expression, name, fresh, self.empty(), self._jvm.scala.Option.empty(), self.empty()
+        )
+
+    def over(self, function: str, window: Any, name: str) -> Any:
+        """``function OVER window AS name``: the function as a text, the window as it stands in a plan."""
+        made = self._jvm.org.apache.spark.sql.catalyst.expressions.WindowExpression(self.read(function), window)
+        return self.named(made, name)
+
+    def window(self, like: Any, by_range: bool, low: str, high: str) -> Any:
+        """The partition and order of a window, with another frame; bounds are ``Unbounded…`` or ``CurrentRow``."""
+        classes = self._jvm.org.apache.spark.sql.catalyst.expressions
+        kind = "RangeFrame" if by_range else "RowFrame"
+        frame = classes.SpecifiedWindowFrame(self._one(kind), self._one(low), self._one(high))
+        return classes.WindowSpecDefinition(like.partitionSpec(), like.orderSpec(), frame)
+
+    def project(self, columns: Iterable[Any], child: Any) -> Any:
+        return self.analysed(self._logical.Project(self.sequence(columns), child))
+
+    def aggregate(self, keys: Iterable[Any], made: Iterable[Any], child: Any) -> Any:
+        node = self._logical.Aggregate(self.sequence(keys), self.sequence(made), child, self._jvm.scala.Option.empty())
+        return self.analysed(node)
+
+    def join_type(self, name: str) -> Any:
+        return self._jvm.org.apache.spark.sql.catalyst.plans.JoinType.apply(name)
+
+    def sequence(self, items: Iterable[Any]) -> Any:
+        return self._jvm.PythonUtils.toSeq(list(items))
+
+    def empty(self) -> Any:
+        return self.sequence(())
+
+    def _one(self, name: str) -> Any:
+        """A Scala object among the expressions."""
+        return getattr(getattr(self._jvm.org.apache.spark.sql.catalyst.expressions, name + "$"), "MODULE$")
+
+
+def items(sequence: Any) -> list[Any]:
+    return [sequence.apply(position) for position in range(sequence.size())]
+
+
+def kind_of(node: Any) -> str:
+    """The class of an operator or expression, without its package."""
+    return str(node.getClass().getSimpleName())
+
+
+def column(plan: Any, name: str) -> Any | None:
+    """The output attribute of that name."""
+    return next((each for each in items(plan.output()) if each.name() == name), None)
+
+
+def parts(expression: Any) -> list[Any]:
+    """An expression and all below it, in preorder."""
+    found = [expression]
+    for child in items(expression.children()):
+        found.extend(parts(child))
+    return found
+
+
+def references(expressions: Sequence[Any]) -> frozenset[int]:
+    """Ids of the attributes that expressions read."""
+    return frozenset(
+        part.exprId().id()
+        for expression in expressions
+        for part in parts(expression)
+        if kind_of(part) == "AttributeReference"
+    )

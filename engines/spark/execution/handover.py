@@ -1,0 +1,233 @@
+"""From one query to the next: the new one goes on where the old one stopped, as if it had always run.
+
+What the old one has emitted stays. In final mode the new one emits from the old one's bound on; in log mode from the
+next block on; in table mode the difference between both tables, at the tick that was reached. The state is rebuilt from
+the blocks, never translated: it is a function of the cut. Spec: docs/spec/engine-semantics.md#handover.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from chain.data.evolution import as_in_force, enlarged
+from chain.data.parquet import write_slice
+from chain.errors import Invalid
+from chain.instant import from_millis
+from chain.model.changelog import says_changelog
+from chain.model.events import OffsetInterval
+from engines.contract import (
+    DerivationNeeded,
+    MigrateOutcome,
+    MigrateRequest,
+    Success,
+    TransformInput,
+    TransformRequest,
+)
+from engines.spark.analysis.classify import Classification, Mode
+from engines.spark.analysis.monotone import MILLISECOND
+from engines.spark.analysis.tables import TableShape
+from engines.spark.catalyst.types import as_written
+from engines.spark.execution.replay import Past
+from engines.spark.execution.transform import Control, Workbench, identity_of
+from engines.spark.output.slice import output_schema, schema_in_force, slice_of
+from engines.spark.rows.changelog import row_codes
+from engines.spark.rows.ticks import differences, rounds_of
+from engines.spark.sql.queries import answered
+from engines.spark.state.checkpoint import Checkpoint
+from engines.spark.state.files import State, load, save
+
+
+class _NewDerivation(Exception):
+    """Why the new query cannot go on where the old one stopped."""
+
+
+def run_migration(session: SparkSession, request: MigrateRequest, control: Control, bench: Workbench) -> MigrateOutcome:
+    """``session`` is this request's alone. Raises Environment, and what Spark raises when the fault is the engine's."""
+
+    def run() -> MigrateOutcome:
+        try:
+            with tempfile.TemporaryDirectory(prefix="handover-") as folder:
+                return _Handover(session, request, control, bench, Path(folder)).run()
+        except _NewDerivation as reason:
+            return DerivationNeeded(message=str(reason))
+
+    return answered(run)
+
+
+class _Handover:
+    def __init__(
+        self, session: SparkSession, request: MigrateRequest, control: Control, bench: Workbench, folder: Path
+    ) -> None:
+        old = _as_transaction(request, old=True)
+        self._request = request
+        self._control = control
+        # Both may call an input by the same name and mean other columns.
+        self._old = Past(session.newSession(), old, control, bench, folder)
+        self._new = Past(session, _as_transaction(request, old=False), control, bench, folder)
+
+    def run(self) -> MigrateOutcome:
+        request = self._request
+        if self._is_relabelled():
+            return self._relabel()
+        old, _ = self._analysed_old()
+        new, columns = self._new.analysed()
+        _check_carries_over(old, new)
+        self._check_windows()
+        try:
+            told = enlarged(request.output_schema, output_schema(columns, request.vocab))
+            schema = schema_in_force(columns, request.vocab, told)
+        except Invalid as fault:
+            raise _NewDerivation(f"its columns differ: {fault}") from fault
+        self._check_meaning(new)
+        if request.judge_only:
+            return Success(schema=told)
+        state = self._loaded(old.mode.value)
+        assert state.checkpoint is not None
+        since = None if state.checkpoint.g is None else state.checkpoint.g * MILLISECOND
+        done = self._new.rebuild(new, since)
+        _check_cut(state.checkpoint, done.checkpoint, new.mode)
+        rows = None
+        if old.table is not None and new.table is not None:
+            former = self._former(old, old.table, state, since)
+            rows = self._differences(former, done.rows, old.table, new.table, schema)
+        save(request.new_checkpoint_path, done.checkpoint, done.tables)
+        interval = None
+        if rows is not None and rows.num_rows:
+            write_slice(rows, Path(request.new_data_path))
+            start = request.next_offset
+            interval = OffsetInterval(start=start, end=start + rows.num_rows - 1)
+        g = state.checkpoint.g
+        return Success(
+            new_offset_interval=interval,
+            new_watermark=None if g is None else from_millis(g),
+            schema=told,
+        )
+
+    def _former(self, old: Classification, table: TableShape, state: State, since: int | None) -> pa.Table | None:
+        """All that the old table says. Of windows that are closed for good its state has nothing any more."""
+        if self._old.windows:
+            return self._old.rebuild(old, since).rows
+        return None if since is None else self._old.table_of(table, state.tables, since)
+
+    def _is_relabelled(self) -> bool:
+        """The same query over the same columns, for another engine: state is neutral to engines."""
+        bare = [msgspec.structs.replace(each, version=None)
+                for each in (self._request.old_transform, self._request.transform)]  # fmt: skip
+        return bare[0] == bare[1] and self._old.knows == self._new.knows
+
+    def _relabel(self) -> MigrateOutcome:
+        request = self._request
+        if not request.judge_only:
+            state = self._loaded(None)
+            assert state.checkpoint is not None
+            checkpoint = msgspec.structs.replace(state.checkpoint, transform=identity_of(request.transform))
+            save(request.new_checkpoint_path, checkpoint, state.tables)
+        return Success(schema=request.output_schema)
+
+    def _loaded(self, mode: str | None) -> State:
+        request = self._request
+        if not request.prev_checkpoint_path:
+            raise Invalid("a handover needs the checkpoint of the query so far", rule="checkpoint")
+        return load(request.prev_checkpoint_path, identity_of(request.old_transform), mode)
+
+    def _analysed_old(self) -> tuple[Classification, pa.Schema]:
+        try:
+            return self._old.analysed()
+        except Invalid as fault:
+            raise _NewDerivation(f"this engine does not run the query so far: {fault}") from fault
+
+    def _check_windows(self) -> None:
+        if bool(self._old.windows) != bool(self._new.windows):
+            raise _NewDerivation(
+                f"late rows correct its windows {'so far' if self._old.windows else 'from now on'}, and a table that "
+                "changes for ever is no such windows"
+            )
+        read = {each.dataset_id for each in self._request.query_inputs}
+        for each in self._request.old_inputs if self._old.windows else ():
+            if each.dataset_id not in read:
+                raise _NewDerivation(
+                    f"it reads {each.query_alias} no more, of which the windows were made that it would correct"
+                )
+
+    def _check_meaning(self, new: Classification) -> None:
+        """Consumers chose how they read the rows by whether they can be taken back."""
+        now, said = self._new.changes(new), says_changelog(self._request.output_schema)
+        if said is not None and now is not None and said != now:
+            raise _NewDerivation(f"its rows can{'' if now else 'not'} be taken back, unlike those so far")
+
+    def _differences(
+        self, old: pa.Table | None, new: pa.Table | None, before: TableShape, after: TableShape, schema: pa.Schema
+    ) -> pa.Table | None:
+        """What takes the old table to the new one, as ops in the order of any tick."""
+        columns = pa.schema([field.with_nullable(True) for field in schema if field.name not in self._supplied])
+        tables = [as_in_force(as_written(table, columns), columns) for table in (old, new) if table is not None]
+        both = pa.concat_tables([columns.empty_table(), *tables])
+        if not both.num_rows:
+            return None
+        count = 0 if old is None else old.num_rows
+        codes = row_codes(both.select(after.keys))
+        ticks = np.repeat([0, 1], [count, both.num_rows - count])
+        rounds = rounds_of(codes, np.ones(len(codes), np.int64), np.array([0, 1], np.int64))
+        at = np.searchsorted(rounds.places, codes * 2 + ticks)
+        changed, ops = differences(both, at, rounds, after.keys, before.single and after.single)
+        request = self._request
+        return slice_of(changed, pa.array(ops), schema, request.vocab, request.system_time, request.next_offset)
+
+    @property
+    def _supplied(self) -> tuple[str, ...]:
+        vocab = self._request.vocab
+        return vocab.offset_column, vocab.operation_type_column, vocab.system_time_column
+
+
+def _check_carries_over(old: Classification, new: Classification) -> None:
+    if old.mode is not new.mode:
+        raise _NewDerivation(
+            f"its rows leave in another way: {old.mode.value} mode so far, {new.mode.value} mode from now on"
+        )
+    if old.table is not None and new.table is not None and set(old.table.keys) != set(new.table.keys):
+        raise _NewDerivation(
+            f"its table gets another primary key: {_listed(old.table.keys)} so far, now {_listed(new.table.keys)}"
+        )
+
+
+def _check_cut(old: Checkpoint, new: Checkpoint, mode: Mode) -> None:
+    """Both must stand for the same cut, else rows would be lost or come twice."""
+    reached = {item.id: item for item in old.inputs}
+    for item in new.inputs:
+        known = reached.get(item.id)
+        if (known.block if known is not None else None) != item.block:
+            raise Invalid(
+                f"input {item.alias}: the blocks given do not end where the checkpoint does", rule="checkpoint-order",
+                hint="give every block up to the last one that was consumed",
+            )  # fmt: skip
+    if mode is not Mode.LOG or max(len(old.inputs), len(new.inputs)) == 1:
+        return
+    if {(item.id, item.w) for item in old.inputs} != {(item.id, item.w) for item in new.inputs}:
+        raise _NewDerivation("rows of several inputs leave in the order of their watermarks, which others would change")
+
+
+def _listed(keys: tuple[str, ...]) -> str:
+    return ", ".join(keys) or "none"
+
+
+def _as_transaction(request: MigrateRequest, *, old: bool) -> TransformRequest:
+    inputs: tuple[TransformInput, ...] = request.old_inputs if old else request.query_inputs
+    blocks = {each.dataset_id: each.blocks or () for each in request.query_inputs}
+    return TransformRequest(
+        dataset_id=request.dataset_id,
+        dataset_alias=str(request.dataset_id),
+        system_time=request.system_time,
+        vocab=request.vocab,
+        transform=request.old_transform if old else request.transform,
+        query_inputs=tuple(msgspec.structs.replace(each, blocks=blocks.get(each.dataset_id, ())) for each in inputs),
+        next_offset=request.next_offset,
+        new_checkpoint_path=request.new_checkpoint_path,
+        new_data_path=request.new_data_path,
+        output_schema=request.output_schema,
+    )

@@ -1,0 +1,193 @@
+"""The inputs of one request: their columns, their blocks as facts for planning, their rows as views.
+
+Made for a request and gone with it. Reads slices, writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as st
+
+from chain.data.parquet import open_slice
+from chain.errors import Invalid
+from chain.instant import Instant
+from chain.multihash import Multihash
+from engines.contract import InputBlock, TransformInput, Vocabulary
+from engines.spark.analysis.classify import Mode
+from engines.spark.analysis.declarations import Query, Reading
+from engines.spark.analysis.influence import Versions
+from engines.spark.analysis.monotone import MILLISECOND
+from engines.spark.catalyst.plans import HIDDEN, HIDDEN_OF_ADDITIONS, HIDDEN_OF_ONE
+from engines.spark.planning.lateness import Ruling, check_late_stated, check_ledger
+from engines.spark.planning.slice_facts import SliceFacts, SliceReader, only_adds
+from engines.spark.planning.transaction import BlockFacts, InputFacts, Read
+from engines.spark.rows.changelog import cancelled_by, data_of, positive, row_codes
+from engines.spark.rows.tables import frame_of_rows, read_rows
+from engines.spark.rows.times import event_times
+from engines.spark.sql.queries import InputView
+from engines.spark.sql.views import slices_view, view_schema
+
+_NANOS: Final = 1_000_000
+"""In a millisecond."""
+MANY: Final = 1 << 20
+"""Bytes of slices from which on a look at all ops costs less than taking them through a query."""
+
+
+class Inputs:
+    """Of one request, by alias."""
+
+    def __init__(self, given: Sequence[TransformInput], query: Query, slices: SliceReader) -> None:
+        self._given = {each.query_alias: each for each in given}
+        self._query = query
+        self._slices = slices
+        query.check_inputs(self._given)
+        self.vocabs: dict[str, Vocabulary] = {alias: each.vocab for alias, each in self._given.items()}
+        self.schemas: dict[str, st.StructType] = {
+            alias: view_schema(_input_schema(each), each.vocab) for alias, each in self._given.items()
+        }
+        self._changes: set[str] = set()
+
+    def views(self) -> list[InputView]:
+        """As the query is analysed over them."""
+        return [
+            InputView(
+                alias, schema, self.vocabs[alias].event_time_column, self._query.temporal.get(alias, ()),
+                self.vocabs[alias].operation_type_column, self.changelog(alias), self.is_log(alias),
+            )
+            for alias, schema in self.schemas.items()
+        ]  # fmt: skip
+
+    @property
+    def changelogs(self) -> dict[str, bool | None]:
+        """By alias whether what the query sees of an input can be taken back; ``None``: not known."""
+        return {alias: self.can_change(alias) for alias in self._given}
+
+    def changelog(self, alias: str) -> bool | None:
+        return self._given[alias].changelog
+
+    def ranks_by_time(self, alias: str) -> bool:
+        """Whether event time ranks the rows of a key, also where they can be taken back."""
+        return bool(self._given[alias].by_time)
+
+    @property
+    def by_time(self) -> bool:
+        """Whether this is so of every input of which rows can be taken back."""
+        return all(self.ranks_by_time(alias) for alias in self._given if self.changelog(alias) is not False)
+
+    def is_log(self, alias: str) -> bool:
+        """Whether the query sees every statement as an event."""
+        return self._query.declarations.reading_of(alias) is Reading.LOG
+
+    def can_change(self, alias: str) -> bool | None:
+        """Whether what the query sees of an input can be taken back; ``None``: not known."""
+        return False if self.is_log(alias) else self.changelog(alias)
+
+    def facts(self, ruling: Ruling, blocks: Mapping[str, Sequence[InputBlock]]) -> tuple[InputFacts, ...]:
+        """What planning needs to know of the given blocks. Raises Invalid for an input that the query cannot take."""
+        found = []
+        for alias, given in self._given.items():
+            facts = tuple(self._block(block, given, ruling) for block in blocks[alias])
+            lateness = self._query.declarations.lateness_of(alias)
+            only_late, reach = alias in ruling.only_late, ruling.reach.get(alias, 0)
+            found.append(InputFacts(str(given.dataset_id), alias, facts, lateness, only_late, reach))
+        return tuple(found)
+
+    def _block(self, block: InputBlock, given: TransformInput, ruling: Ruling) -> BlockFacts:
+        name = str(Multihash.from_bytes(block.block_hash)) if block.block_hash else ""
+        before, after = (
+            None if mark is None else micros(mark) for mark in (block.watermark_before, block.watermark_after)
+        )
+        reopened = bool(block.reopened)
+        if block.data_path is None:
+            return BlockFacts(name, None, before, after, reopened=reopened)
+        path = Path(block.data_path)
+        log = ruling.shape.mode is Mode.LOG
+        if log and given.query_alias not in ruling.only_late:
+            with open_slice(path) as source:
+                return BlockFacts(name, block.data_path, before, after, rows=source.rows, reopened=reopened)
+        facts = self._slices.facts(path, given.vocab)
+        if not log:
+            self._check_changes(given, facts, ruling)
+        return BlockFacts(
+            name, block.data_path, before, after, facts.rows, facts.untimed, facts.first, facts.last, reopened
+        )
+
+    def _check_changes(self, given: TransformInput, facts: SliceFacts, ruling: Ruling) -> None:
+        alias = given.query_alias
+        if not facts.changes:
+            return
+        if given.changelog is False:
+            raise Invalid(
+                f"input {alias} holds corrections or retractions, though its chain says that it only grows",
+                rule="append-only", hint="the input's merge strategy and its data disagree",
+            )  # fmt: skip
+        if self.is_log(alias):
+            return
+        lives = [path.life for path in ruling.shape.paths if path.input == alias]
+        if ruling.shape.mode is Mode.FINAL and not any(isinstance(life, Versions) for life in lives):
+            check_late_stated(alias, self._query.declarations)
+            if alias in ruling.reach:
+                check_ledger(alias)
+        self._changes.add(alias)
+
+    def hidden(self, reads: Mapping[str, Sequence[Read]]) -> tuple[str, ...]:
+        """What has to come with each row of a log, to put it in order and to mend its op: every column costs the JVM.
+
+        Of one input, source and place are the same for all rows; so is op where many rows are all additions.
+        """
+        if len(reads) > 1:
+            return HIDDEN
+        paths = [(Path(path), alias) for alias, each in reads.items() for read in each for path in read.paths]
+        many = sum(path.stat().st_size for path, _ in paths) >= MANY
+        alike = many and all(only_adds(path, self.vocabs[alias]) for path, alias in paths)
+        return HIDDEN_OF_ADDITIONS if alike else HIDDEN_OF_ONE
+
+    def view(self, session: SparkSession, alias: str, reads: Sequence[Read], number: int | None) -> DataFrame:
+        """Rows of an input for the query; of an input with changes those that were not taken back.
+
+        ``number``: of the input, if its rows shall carry where they came from.
+        """
+        schema, vocab = self.schemas[alias], self.vocabs[alias]
+        if alias not in self._changes:
+            return slices_view(session, reads, schema, vocab, number, events=self.is_log(alias))
+        parts = []
+        for read in reads:
+            rows = read_rows(read.paths, schema)
+            times, timed = event_times(rows, vocab)
+            parts.append(rows.filter(pa.array(timed & (times >= read.low) & (times < read.high))))
+        rows = pa.concat_tables(parts) if parts else read_rows((), schema)
+        return frame_of_rows(session, net(rows, vocab))
+
+
+def net(rows: pa.Table, vocab: Vocabulary) -> pa.Table:
+    """Rows asserted and not taken back, in chain order; equal rows cancel one another."""
+    order = np.argsort(np.asarray(rows.column(vocab.offset_column)), kind="stable")
+    rows = rows.take(pa.array(order))
+    ops = np.asarray(rows.column(vocab.operation_type_column)).astype(np.int64)
+    canceller, _ = cancelled_by(row_codes(data_of(rows, vocab)), ops)
+    return rows.filter(pa.array(positive(ops) & (canceller < 0)))
+
+
+def _input_schema(given: TransformInput) -> pa.Schema:
+    """Schema of an input's slices: from the file that states it, else from a slice. Raises Invalid."""
+    slices = [block.data_path for block in given.blocks or () if block.data_path is not None]
+    sources = [given.schema_file, *reversed(slices), *reversed(given.data_paths)]
+    for source in sources:
+        if source:
+            with open_slice(Path(source)) as file:
+                return file.schema.remove_metadata()
+    raise Invalid(
+        f"input {given.query_alias} has neither data nor a schema", rule="input-schema",
+        hint="run the transform when the input has its first data",
+    )  # fmt: skip
+
+
+def micros(instant: Instant) -> int:
+    """Whole milliseconds, rounded towards the past: an earlier watermark promises less, so it is always true."""
+    return instant // _NANOS * MILLISECOND

@@ -1,0 +1,217 @@
+"""A query over all blocks up to a cut, of which nothing is to be emitted: what it would have, had it always run.
+
+State is a function of the cut, so it is made from the blocks, a few at a time.
+Spec: docs/spec/engine-semantics.md#state, #handover.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from chain.data.evolution import as_in_force
+from chain.errors import Invalid
+from engines.spark.analysis.classify import Classification, Mode
+from engines.spark.analysis.monotone import EARLIEST, MILLISECOND
+from engines.spark.analysis.tables import TableShape
+from engines.spark.catalyst.plans import HIDDEN_ROUND
+from engines.spark.execution.tables import (
+    ENTER,
+    FIRST,
+    LEAVE,
+    ROWS,
+    WAITING,
+    WRITTEN,
+    Source,
+    accumulate,
+    dated,
+    evaluate_anew,
+    plain,
+)
+from engines.spark.execution.transform import Transaction, check_tick, identity_of
+from engines.spark.planning.corrected_windows import plan_windows, windows_of
+from engines.spark.planning.input_windows import InputWindows
+from engines.spark.planning.lateness import Ruling, rule
+from engines.spark.planning.sessions import Sessions
+from engines.spark.planning.table_transaction import TableStep, plan_table
+from engines.spark.planning.transaction import InputFacts, Step, next_checkpoint, plan_step
+from engines.spark.sql.queries import as_text
+from engines.spark.state.checkpoint import VERSION, Checkpoint
+from engines.spark.state.files import State
+from engines.spark.state.tables import Kept, Tables, pack, unpack
+
+CHUNK: Final = 64
+"""Blocks of history that a table is rebuilt from at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """What a query would have, had it always run up to a cut."""
+
+    checkpoint: Checkpoint
+    tables: Mapping[str, Kept]
+    rows: pa.Table | None = None
+    """In table mode all of the table, in the types that Spark gave."""
+
+
+class Past(Transaction):
+    """A query over all blocks up to a cut, of which nothing is to be emitted."""
+
+    _ruling: Ruling
+    """Known once the query was analysed."""
+
+    @property
+    def knows(self) -> list[tuple[str, str, str]]:
+        """Inputs with their columns."""
+        ids = {each.query_alias: str(each.dataset_id) for each in self._request.query_inputs}
+        return [(ids[alias], alias, schema.json()) for alias, schema in self._inputs.schemas.items()]
+
+    def analysed(self) -> tuple[Classification, pa.Schema]:
+        """Raises Invalid for a query that this engine does not run."""
+        query = self._query
+        found = self._bench.analyst.analyse(self._session, query.steps, self._inputs.views(), self._request.vocab)
+        if found.classification is None or found.columns is None:
+            raise Invalid(as_text(found.diagnostics, len(query.steps)), rule="query")
+        self._ruling = rule(query, found.classification, self._inputs.changelogs)
+        check_tick(self._ruling.shape, query)
+        return self._ruling.shape, found.columns
+
+    @property
+    def windows(self) -> Mapping[str, InputWindows]:
+        """By alias, if late rows correct windows; known once the query was analysed."""
+        return windows_of(self._ruling, self._query.declarations)
+
+    def changes(self, shape: Classification) -> bool | None:
+        """Whether output rows can be taken back; ``None``: not known."""
+        return shape.changelog(self._inputs.can_change(alias) for alias in self._inputs.schemas)
+
+    def rebuild(self, shape: Classification, since: int | None) -> Rebuilt:
+        """If output before ``since`` (microseconds) is out."""
+        facts = self._inputs.facts(self._ruling, self._blocks(State()))
+        if shape.table is not None:
+            return self._rebuilt_table(shape, shape.table, facts, since)
+        identity = identity_of(self._request.transform)
+        if shape.mode is Mode.LOG:
+            step = replace(plan_step(shape, facts, None), watermark=since)
+            return Rebuilt(next_checkpoint(shape, identity, step, {}, None), {})
+        start = Checkpoint(
+            v=VERSION, transform=identity, mode=shape.mode.value, g=None if since is None else since // MILLISECOND,
+            inputs=(), late={}, untimed={},
+        )  # fmt: skip
+        # With the earliest limit nothing is settled but what is out already.
+        step = plan_step(shape, facts, start, Sessions(self._inputs.vocabs).oldest, EARLIEST)
+        late = self._late(step, self._query.declarations)
+        versions = self._versions(step, State())
+        checkpoint = next_checkpoint(shape, identity, replace(step, watermark=since), late, None)
+        return Rebuilt(checkpoint, self._kept(step, versions))
+
+    def _rebuilt_table(
+        self, shape: Classification, table: TableShape, facts: tuple[InputFacts, ...], since: int | None
+    ) -> Rebuilt:
+        """History is read a few blocks at a time: what is kept is a row for each key, or the rows that stand.
+
+        Windows stand as they do at the tick that the inputs have reached; how far the output's watermark has come is
+        another thing.
+        """
+        windows, grid = self.windows, self._query.declarations.tick
+        if windows:
+            return self._rebuilt_windows(shape, table, plan_windows(
+                shape, facts, windows, None, self._request.vocab, grid
+            ), since)  # fmt: skip
+        whole, ticking, waiting = plan_table(facts, None, grid)
+        state = self._state_at(table, ticking, since)
+        ticks = [tick for tick in (*ticking.ticks, *waiting) if since is None or tick > since]
+        reached = whole.watermark
+        ahead = reached is not None and (since is None or reached > since)
+        step = replace(whole, watermark=since, settled=reached if ahead else None)
+        checkpoint = next_checkpoint(shape, identity_of(self._request.transform), step, {}, None, ticks)
+        return Rebuilt(checkpoint, state, None if since is None else self.table_of(table, _stored(state), since))
+
+    def _rebuilt_windows(
+        self, shape: Classification, table: TableShape, planned: tuple[Step, TableStep, tuple[int, ...]],
+        since: int | None,
+    ) -> Rebuilt:  # fmt: skip
+        """All windows, to be compared; kept are those that something can still change."""
+        whole, ticking, waiting = planned
+        until = ticking.until
+        state = self._state_at(table, replace(ticking, closing=None), until)
+        rows = None if until is None else self.table_of(table, _stored(state), until)
+        if ticking.closing is not None:
+            closed = replace(_at(ticking, until), since=until, ticks=(), blocks=dict.fromkeys(ticking.blocks, ()))
+            state = self._kept_up(table, closed, _stored(state))
+        late = self._late(whole, self._query.declarations)
+        identity = identity_of(self._request.transform)
+        return Rebuilt(
+            next_checkpoint(shape, identity, replace(whole, watermark=since), late, None, waiting), state, rows
+        )
+
+    def _state_at(self, table: TableShape, ticking: TableStep, until: int | None) -> dict[str, Kept]:
+        nothing = replace(_at(ticking, until), blocks=dict.fromkeys(ticking.blocks, ()))
+        state: dict[str, Kept] = {}
+        for alias, blocks in ticking.blocks.items():
+            for start in range(0, len(blocks), CHUNK):
+                self._control.check()
+                few = replace(nothing, blocks={**nothing.blocks, alias: blocks[start : start + CHUNK]})
+                state = self._kept_up(table, few, _stored(state))
+        return state
+
+    def _kept_up(self, table: TableShape, step: TableStep, former: Tables) -> dict[str, Kept]:
+        """The state after a step, as a transaction makes it."""
+        sources = self._sources(self.windows)
+        if self._keeps_rows(table):
+            first = table.first and not self._changes and not self.windows
+            return evaluate_anew(table, step, sources, former, self._evaluate, first).state
+        return accumulate(self._session, table, step, sources, former, self._evaluate, self._split).state
+
+    def table_of(self, shape: TableShape, state: Tables, since: int) -> pa.Table | None:
+        """All rows of the table that ``state`` stands for, at the tick that it has reached."""
+        sources = self._sources(self.windows)
+        if self._keeps_rows(shape):
+            alive = {alias: _alive(state, alias, source, since) for alias, source in sources.items()}
+            return self._evaluate(alive).drop_columns([HIDDEN_ROUND])
+        parts = [each for name, each in state.items() if name.startswith(f"{WRITTEN}/")]
+        if not parts:
+            return None
+        written = pa.concat_tables(parts)
+        if not shape.bare:
+            return written
+        empty = {alias: _in_round(plain(dated(source).empty_table())) for alias, source in sources.items()}
+        return self._split(empty).whole(_in_round(written)).drop_columns([HIDDEN_ROUND])
+
+    def _keeps_rows(self, table: TableShape) -> bool:
+        return table.merge is None or self._changes
+
+    @property
+    def _changes(self) -> bool:
+        return any(self._inputs.can_change(alias) is not False for alias in self._inputs.schemas)
+
+
+def _alive(state: Tables, alias: str, source: Source, since: int) -> pa.Table:
+    """Rows of an input that count at the tick ``since``, for one round."""
+    names = [
+        name
+        for name in state
+        if name.startswith((f"{ROWS}:{alias}/", f"{FIRST}:{alias}/")) or name == f"{WAITING}:{alias}"
+    ]
+    rows = pa.concat_tables([dated(source).empty_table(), *(as_in_force(state[name], dated(source)) for name in names)])
+    enter, leave = (np.asarray(rows.column(name)) for name in (ENTER, LEAVE))
+    return _in_round(plain(rows.filter(pa.array((enter < since) & (leave >= since)))))
+
+
+def _in_round(rows: pa.Table) -> pa.Table:
+    return rows.append_column(HIDDEN_ROUND, pa.array(np.zeros(rows.num_rows, np.int64)))
+
+
+def _stored(state: Mapping[str, Kept]) -> Tables:
+    """As a checkpoint would give it back."""
+    described, parts = pack(state)
+    return unpack(described, memoryview(b"".join(parts)))
+
+
+def _at(step: TableStep, since: int | None) -> TableStep:
+    """All of the past as one tick."""
+    return replace(step, since=None, until=since, ticks=() if since is None else (since,), grid=None)

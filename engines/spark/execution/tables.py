@@ -1,0 +1,367 @@
+"""Keeps up a table that changes for ever: its rows at every tick, and the corrections from one to the next.
+
+Over inputs that only grow, the row last written for a key is an accumulator, or its bare aggregates are, where the
+query computes something of them: new rows are aggregated and merged with it. Over changelogs the rows that stand are
+kept, and those of a changed key are evaluated anew. Either way the user's query runs once for many ticks, with the
+round as one more column to group by. Spec: docs/spec/engine-semantics.md#table-mode.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql import types as st
+
+from chain.data.evolution import as_in_force
+from chain.data.operations import CORRECT_FROM, RETRACT
+from chain.errors import Invalid
+from engines.contract import Vocabulary
+from engines.spark.analysis.tables import BARE_KEY, LISTS, TableShape
+from engines.spark.catalyst.partial_aggregates import Partials
+from engines.spark.catalyst.plans import HIDDEN_ROUND, HIDDEN_ROW
+from engines.spark.planning.input_windows import Closing, InputWindows
+from engines.spark.planning.table_transaction import TableStep
+from engines.spark.rows.changelog import LONG_AGO, NEVER, cancelled_by, data_of, positive, row_codes
+from engines.spark.rows.tables import arrow_columns, frame_of_rows, read_rows
+from engines.spark.rows.ticks import Rounds, differences, lived, rounds_of, stretches
+from engines.spark.rows.times import event_times
+from engines.spark.state.buckets import Shelf, hashes_of
+from engines.spark.state.tables import Kept, Tables
+
+ENTER: Final = "__odf_enter"
+LEAVE: Final = "__odf_leave"
+"""From when a row counts, and up to when: effective times, microseconds."""
+WINDOW: Final = "__odf_window"
+"""In which window a row is, if it bears on one."""
+ROWS: Final = "rows"
+"""Rows of inputs that stand."""
+FIRST: Final = "first"
+"""Of those, the ones that rank among the first of their key; the others never will."""
+WRITTEN: Final = "written"
+WAITING: Final = "waiting"
+MAX_ROUND_ROWS: Final = 1 << 20
+"""About how many rows are evaluated at once, each counted at every tick at which it is looked at."""
+Evaluate: TypeAlias = Callable[[Mapping[str, pa.Table]], pa.Table]
+"""Runs the query over rows of each input, which have a column ``HIDDEN_ROUND``; so has the result."""
+Split: TypeAlias = Callable[[Mapping[str, pa.Table]], Partials]
+"""The same in two steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An input."""
+
+    schema: st.StructType
+    vocab: Vocabulary
+    log: bool = False
+    """Every statement is an event."""
+    windows: InputWindows | None = None
+    """If there are, a row counts once its window is settled, and bears on nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Rows in the types that Spark gave, ops, and the state tables."""
+
+    rows: pa.Table | None
+    ops: np.ndarray
+    state: dict[str, Kept]
+
+
+def _fresh(step: TableStep, sources: Mapping[str, Source], former: Tables) -> dict[str, pa.Table]:
+    """By alias the rows to which something is still to happen, and new ones, each with when it counts."""
+    found = {}
+    for alias, source in sources.items():
+        schema = dated(source)
+        old = former.get(f"{WAITING}:{alias}")
+        parts = [] if old is None else [as_in_force(old, schema)]
+        for block in step.blocks[alias]:
+            if block.path is not None:
+                parts.append(_new(block.path, block.before, block.after, step.lateness[alias], source))
+        found[alias] = pa.concat_tables([schema.empty_table(), *(part.cast(schema) for part in parts)])
+    return found
+
+
+def dated(source: Source) -> pa.Schema:
+    """Columns of rows of the state, each row with when it counts."""
+    more = [ENTER, LEAVE] if source.windows is None else [ENTER, LEAVE, WINDOW]
+    return pa.schema([*arrow_columns(source.schema), *(pa.field(name, pa.int64()) for name in more)])
+
+
+def _new(path: str, before: int | None, after: int | None, lateness: int, source: Source) -> pa.Table:
+    """Rows of a slice that have a time, with when each statement counts by itself."""
+    rows = read_rows([path], source.schema)
+    times, timed = event_times(rows, source.vocab)
+    marks = [-NEVER if mark is None else mark - lateness for mark in (before, after)]
+    ops = np.asarray(rows.column(source.vocab.operation_type_column)) * (not source.log)
+    enter = np.maximum(times, marks[0])
+    enter = np.where(ops == RETRACT, np.maximum(enter, marks[1]), enter)
+    enter = np.where(ops == CORRECT_FROM, np.append(enter[1:], enter[-1:]), enter)
+    if source.windows is not None:
+        enter = np.maximum(enter, source.windows.last_instants(times))
+        timed = timed & (times >= source.windows.accepted_from(before))
+    rows = rows.append_column(ENTER, pa.array(enter)).append_column(LEAVE, pa.array(np.full(len(enter), NEVER)))
+    if source.windows is not None:
+        rows = rows.append_column(WINDOW, pa.array(source.windows.of(times)))
+    return rows.filter(pa.array(timed))
+
+
+def _taken_back(rows: pa.Table, vocab: Vocabulary) -> pa.Table:
+    """Rows asserted, each with when it is taken back, if it is; those that never count are left out."""
+    order = np.argsort(np.asarray(rows.column(vocab.offset_column)), kind="stable")
+    rows = rows.take(pa.array(order))
+    ops = np.asarray(rows.column(vocab.operation_type_column)).astype(np.int64)
+    enter, leave = (np.asarray(rows.column(name)).copy() for name in (ENTER, LEAVE))
+    open_rows = np.flatnonzero(leave == NEVER)
+    if not ops.any():
+        return rows
+    codes = row_codes(data_of(rows.drop_columns([ENTER, LEAVE]), vocab).take(pa.array(open_rows)))
+    canceller, _ = cancelled_by(codes, ops[open_rows])
+    ended = open_rows[canceller >= 0]
+    leave[ended] = np.maximum(enter[open_rows[canceller[canceller >= 0]]], enter[ended])
+    rows = rows.set_column(rows.column_names.index(LEAVE), LEAVE, pa.array(leave))
+    return rows.filter(pa.array(positive(ops) & (enter < leave)))
+
+
+def accumulate(
+    session: SparkSession, shape: TableShape, step: TableStep, sources: Mapping[str, Source], former: Tables,
+    evaluate: Evaluate, split: Split,
+) -> Outcome:  # fmt: skip
+    """Over inputs that only grow. Raises Invalid, Environment."""
+    rows = _fresh(step, sources, former)
+    for alias, table in rows.items():
+        source = sources[alias]
+        if not source.log and np.any(np.asarray(table.column(source.vocab.operation_type_column))):
+            raise Invalid(
+                f"input {alias} holds corrections or retractions, though it is said only to grow", rule="append-only",
+                hint="the coordinator must state that the input is a changelog",
+            )  # fmt: skip
+    times = step.times(np.concatenate([np.asarray(table.column(ENTER)) for table in rows.values()]))
+    ready: dict[str, pa.Table] = {}
+    state: dict[str, Kept] = {}
+    for alias, table in rows.items():
+        enter = np.asarray(table.column(ENTER))
+        due = np.full(len(enter), False) if step.until is None else enter < step.until
+        state[f"{WAITING}:{alias}"] = table.filter(pa.array(~due))
+        now = plain(table.filter(pa.array(due)))
+        ready[alias] = now.append_column(HIDDEN_ROUND, pa.array(np.searchsorted(times, enter[due], side="right")))
+    if not any(table.num_rows for table in ready.values()):
+        untouched: dict[str, Kept] = {n: each for n, each in former.stored.items() if n.startswith(f"{WRITTEN}/")}
+        if untouched and step.closing is not None:
+            untouched = _without_closed(shape, former, step.closing)
+        return Outcome(None, np.empty(0, np.int32), {**untouched, **state})
+    bare = split(ready) if shape.bare else None
+    parts = evaluate(ready) if bare is None else bare.parts()
+    by = shape.keys if bare is None else tuple(name for name in parts.column_names if name.startswith(BARE_KEY))
+    written = parts.drop_columns([HIDDEN_ROUND]).schema
+    shelf = Shelf(WRITTEN, written, former.stored)
+    opened = shelf.take(_hashes(parts, by)) if step.closing is None else shelf.take_all()
+    olds = [each.select(written.names).cast(written) for each in opened]
+    old = pa.concat_tables([written.empty_table(), *olds])
+    old = old.append_column(HIDDEN_ROUND, pa.array(np.zeros(old.num_rows, np.int64))).select(parts.column_names)
+    both = pa.concat_tables([old.cast(parts.schema), parts])
+    keys = row_codes(both.select(by))
+    touched = np.isin(keys, keys[old.num_rows :])
+    functions = (shape.merge or {}) if bare is None else bare.merge()
+    merged = _merged(session, functions, by, both.filter(pa.array(touched)))
+    keys, ticks = row_codes(merged.select(by)), np.asarray(merged.column(HIDDEN_ROUND)).astype(np.int64)
+    rounds = rounds_of(keys, ticks, times)
+    at = np.searchsorted(rounds.places, keys * len(times) + ticks)
+    visible = merged.select(written.names)
+    if bare is None:
+        changed, ops = differences(visible, at, rounds, shape.keys, single=True)
+    else:
+        result = bare.whole(visible.append_column(HIDDEN_ROUND, pa.array(at)))
+        of = np.asarray(result.column(HIDDEN_ROUND)).astype(np.int64)
+        changed, ops = differences(result.drop_columns([HIDDEN_ROUND]), of, rounds, shape.keys, single=True)
+    # Of each key; there is no key at all where the query passes none of the new rows on.
+    last = np.append(rounds.first[1:], True)[: len(rounds.first)]
+    still = both.select(written.names).filter(pa.array(~touched))
+    rows_now = pa.concat_tables([still, visible.filter(pa.array(last[at]))])
+    if step.closing is not None:
+        rows_now = step.closing.open_rows(rows_now)
+    return Outcome(changed, ops, {**state, **shelf.keep(rows_now, partial(_hashes, names=by))})
+
+
+def _without_closed(shape: TableShape, former: Tables, closing: Closing) -> dict[str, Kept]:
+    """What was written of windows that something can still change."""
+    rows = pa.concat_tables([each.table() for name, each in former.stored.items() if name.startswith(f"{WRITTEN}/")])
+    shelf = Shelf(WRITTEN, rows.schema, former.stored)
+    shelf.take_all()
+    return shelf.keep(closing.open_rows(rows), partial(_hashes, names=shape.keys))
+
+
+def _hashes(rows: pa.Table, names: Sequence[str]) -> np.ndarray:
+    return hashes_of(rows.select(names))
+
+
+def _merged(session: SparkSession, merge: Mapping[str, str], keys: Sequence[str], parts: pa.Table) -> pa.Table:
+    """What was kept and what each tick adds, summed up from tick to tick by the functions for each column."""
+    frame = frame_of_rows(session, parts)
+    quoted = {name: "`" + name.replace("`", "``") + "`" for name in parts.column_names}
+    partition = f"partition by {', '.join(quoted[key] for key in keys)} " if keys else ""
+    by = f"{partition}order by {HIDDEN_ROUND}"
+    made = []
+    for field in frame.schema:
+        name = quoted[field.name]
+        function = merge.get(field.name)
+        called = f"{'collect_list' if function == LISTS else function}({name})"
+        over = f"{called} over ({by} rows between unbounded preceding and current row)"
+        over = f"array_sort(flatten({over}))" if function == LISTS else over
+        made.append(name if function is None else f"cast({over} as {field.dataType.simpleString()}) as {name}")
+    return frame.selectExpr(*made).toArrow().cast(parts.schema)
+
+
+def evaluate_anew(
+    shape: TableShape, step: TableStep, sources: Mapping[str, Source], former: Tables, evaluate: Evaluate,
+    first: bool = False,
+) -> Outcome:  # fmt: skip
+    """Over changelogs: all rows that stand, for the keys that something happens to. Raises Invalid, Environment.
+
+    ``first``: over inputs that only grow, of which only the first rows of a key are kept.
+    """
+    name = FIRST if first else ROWS
+    shelves = {alias: Shelf(f"{name}:{alias}", dated(source), former.stored) for alias, source in sources.items()}
+    by = {
+        alias: (*shape.grouping.get(alias, ()), *(() if source.windows is None else (WINDOW,)))
+        for alias, source in sources.items()
+    }
+    since = LONG_AGO if step.since is None else step.since
+    until = since if step.until is None else step.until
+    rows = _with_standing(_fresh(step, sources, former), sources, shelves, by, (since, until), step.closing is not None)
+    if first:
+        rows = {alias: _by_offset(table, sources[alias].vocab) for alias, table in rows.items()}
+    outrun = Outrun(rows)
+    keys = _common_codes([table.select(by[alias]) for alias, table in rows.items()])
+    enter = [np.asarray(table.column(ENTER)) for table in rows.values()]
+    leave = [np.asarray(table.column(LEAVE)) for table in rows.values()]
+    moments = np.concatenate([*enter, *leave])
+    moved = (moments >= since) & (moments < until)
+    times = step.times(moments)
+    happening = np.concatenate([*keys, *keys])[moved], np.searchsorted(times, moments[moved], side="right")
+    state: dict[str, Kept] = {}
+    standing, waits = {}, {}
+    for (alias, table), entered, left in zip(rows.items(), enter, leave, strict=True):
+        stands = (entered < until) & (left == NEVER)
+        waits[alias] = table.filter(pa.array((left >= until) & ~stands))
+        state[f"{WAITING}:{alias}"] = waits[alias]
+        standing[alias] = stands
+    spans = list(zip(keys, enter, leave, strict=True))
+    changed, ops = [], []
+    for begin, end in _stretches(happening, times, spans):
+        here = (happening[1] > begin) & (happening[1] <= end)
+        rounds = rounds_of(happening[0][here], happening[1][here] - begin, times[begin : end + 1])
+        places = {alias: lived(rounds, *span) for alias, span in zip(rows, spans, strict=True)}
+        ready = {alias: _placed(table, *places[alias]) for alias, table in rows.items()}
+        if first:
+            ready = {alias: outrun.numbered(alias, table, places[alias][0]) for alias, table in ready.items()}
+        result = evaluate(ready)
+        of = np.asarray(result.column(HIDDEN_ROUND)).astype(np.int64)
+        if first:
+            outrun.learn(places, rounds, np.asarray(result.column(HIDDEN_ROW)).astype(np.int64), of)
+            result = result.drop_columns([HIDDEN_ROW])
+        difference = differences(result.drop_columns([HIDDEN_ROUND]), of, rounds, shape.keys, shape.single)
+        changed.append(difference[0])
+        ops.append(difference[1])
+    if first:
+        standing = {alias: stands & ~outrun.rows[alias] for alias, stands in standing.items()}
+    kept = {alias: table.filter(pa.array(standing[alias])) for alias, table in rows.items()}
+    if (closing := step.closing) is not None:
+        waiting = [np.asarray(waits[alias].column(WINDOW)) for alias in rows]
+        kept = {
+            alias: each.filter(pa.array(closing.open_windows(np.asarray(each.column(WINDOW)), np.concatenate(waiting))))
+            for alias, each in kept.items()
+        }
+    for alias, each in kept.items():
+        state.update(shelves[alias].keep(each, partial(_hashes, names=by[alias])))
+    if not changed:
+        return Outcome(None, np.empty(0, np.int32), state)
+    return Outcome(pa.concat_tables(changed), np.concatenate(ops), state)
+
+
+class Outrun:
+    """Which rows do not rank among the first of their key any more."""
+
+    def __init__(self, rows: Mapping[str, pa.Table]) -> None:
+        sizes = [table.num_rows for table in rows.values()]
+        self._begins = dict(zip(rows, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
+        self.rows = {alias: np.zeros(table.num_rows, bool) for alias, table in rows.items()}
+
+    def numbered(self, alias: str, table: pa.Table, rows: np.ndarray) -> pa.Table:
+        """With the number of each row, in one order for all inputs."""
+        return table.append_column(HIDDEN_ROW, pa.array((rows + self._begins[alias]).astype(np.int64)))
+
+    def learn(
+        self, places: Mapping[str, tuple[np.ndarray, np.ndarray]], rounds: Rounds, shown: np.ndarray, of: np.ndarray
+    ) -> None:
+        """``places``: of each input (row, round) that were evaluated; ``shown``: numbers of rows that came of it."""
+        last = np.append(rounds.first[1:], True)[: len(rounds.first)]
+        still = shown[last[of]]
+        for alias, (rows, at) in places.items():
+            asked = rows[last[at]]
+            self.rows[alias][asked] = ~np.isin(asked + self._begins[alias], still)
+
+
+def _by_offset(table: pa.Table, vocab: Vocabulary) -> pa.Table:
+    return table.take(pa.array(np.argsort(np.asarray(table.column(vocab.offset_column)), kind="stable")))
+
+
+def _with_standing(
+    fresh: Mapping[str, pa.Table], sources: Mapping[str, Source], shelves: Mapping[str, Shelf],
+    by: Mapping[str, Sequence[str]], between: tuple[int, int], everything: bool,
+) -> dict[str, pa.Table]:  # fmt: skip
+    """With the rows that stand of all keys to which something happens, or that take something back."""
+    concerned = []
+    for alias, table in fresh.items():
+        ops = np.asarray(table.column(sources[alias].vocab.operation_type_column))
+        happens = np.zeros(len(ops), bool) if sources[alias].log else ~positive(ops)
+        for name in (ENTER, LEAVE):
+            moments = np.asarray(table.column(name))
+            happens |= (moments >= between[0]) & (moments < between[1])
+        concerned.append(_hashes(table.filter(pa.array(happens)), by[alias]))
+    hashes = np.concatenate(concerned)
+    found = {}
+    for alias, table in fresh.items():
+        opened = shelves[alias].take_all() if everything else shelves[alias].take(hashes)
+        standing = [as_in_force(each, table.schema) for each in opened]
+        whole = pa.concat_tables([*standing, table])
+        found[alias] = whole if sources[alias].log else _taken_back(whole, sources[alias].vocab)
+    return found
+
+
+def _stretches(
+    happening: tuple[np.ndarray, np.ndarray],
+    times: np.ndarray,
+    spans: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]],
+) -> list[tuple[int, int]]:
+    """From which tick to which to go at once: a catch-up over years is not evaluated as a whole."""
+    if not len(happening[0]):
+        return []
+    cuts = stretches(rounds_of(*happening, times), spans, MAX_ROUND_ROWS)
+    return [(int(first), int(last)) for first, last in itertools.pairwise(cuts)]
+
+
+def _placed(table: pa.Table, rows: np.ndarray, of: np.ndarray) -> pa.Table:
+    return plain(table).take(pa.array(rows)).append_column(HIDDEN_ROUND, pa.array(of.astype(np.int64)))
+
+
+def plain(table: pa.Table) -> pa.Table:
+    """Without when rows count, which is not of the input."""
+    return table.drop_columns([name for name in (ENTER, LEAVE, WINDOW) if name in table.column_names])
+
+
+def _common_codes(keys: Sequence[pa.Table]) -> list[np.ndarray]:
+    """Numbers of keys, the same for the same key in all tables; columns correspond by position."""
+    sizes = [table.num_rows for table in keys]
+    renamed = [table.rename_columns([str(at) for at in range(table.num_columns)]) for table in keys]
+    if not renamed[0].num_columns:
+        return [np.zeros(size, np.int64) for size in sizes]
+    codes = row_codes(pa.concat_tables(renamed, promote_options="permissive"))
+    return np.split(codes, np.cumsum(sizes)[:-1])

@@ -1,0 +1,370 @@
+"""Executes one transaction of a transform: judge, plan, query, order, write, and say what was done.
+
+One call of ``run_transform`` is one request and leaves nothing behind but its two files. A transaction in which nothing
+becomes settled runs no query. Spec: docs/spec/engine-semantics.md#law, #modes, #influence, #changelogs, #output,
+#state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from chain.data.arrow_schema import from_arrow
+from chain.data.operations import APPEND
+from chain.data.parquet import write_slice
+from chain.errors import Invalid
+from chain.instant import from_millis
+from chain.model.changelog import saying_changelog, says_changelog
+from chain.model.events import OffsetInterval
+from chain.model.schema import DataSchema
+from chain.model.source import Transform
+from chain.multihash import Multihash
+from engines.contract import InputBlock, InvalidQuery, RowCounts, Success, TransformOutcome, TransformRequest
+from engines.spark.analysis.classify import Classification, Mode
+from engines.spark.analysis.declarations import Declarations, Late, Policy, Query, read_query
+from engines.spark.analysis.monotone import MILLISECOND
+from engines.spark.analysis.tables import TableShape
+from engines.spark.catalyst.exact import complete_plan, run_exactly
+from engines.spark.catalyst.partial_aggregates import Partials
+from engines.spark.catalyst.plans import HIDDEN, HIDDEN_ROUND, HIDDEN_ROW, carried, frame_of
+from engines.spark.catalyst.types import as_written
+from engines.spark.execution.foreign_coordinators import blocks_of, kept_rows
+from engines.spark.execution.inputs import Inputs, micros
+from engines.spark.execution.tables import FIRST, WRITTEN, Source, accumulate, evaluate_anew
+from engines.spark.execution.versions import Versions, advance
+from engines.spark.output.slice import behind, final_rows, log_rows, schema_in_force, slice_of, stated_ops
+from engines.spark.output.sorted_runs import is_large, write_in_runs
+from engines.spark.planning.corrected_windows import plan_windows, windows_of
+from engines.spark.planning.input_windows import InputWindows
+from engines.spark.planning.lateness import Ruling, rule
+from engines.spark.planning.sessions import Sessions
+from engines.spark.planning.slice_facts import SliceReader, rows_before
+from engines.spark.planning.table_transaction import plan_table
+from engines.spark.planning.transaction import InputFacts, Step, next_checkpoint, plan_step
+from engines.spark.rows.tables import frame_of_rows
+from engines.spark.sql.queries import Analyst, answered, as_text, run_queries
+from engines.spark.sql.views import name_view
+from engines.spark.state.checkpoint import Checkpoint
+from engines.spark.state.files import State, load, save
+
+
+class Control(Protocol):
+    """What is used here of a request's control."""
+
+    def check(self) -> None: ...
+
+    def progress(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Workbench:
+    """What transactions share within a process: memories, no state."""
+
+    analyst: Analyst
+    slices: SliceReader
+
+
+def run_transform(
+    session: SparkSession | Callable[[], SparkSession], request: TransformRequest, control: Control, bench: Workbench
+) -> TransformOutcome:
+    """``session`` is this request's alone, or opens one when it turns out that Spark has something to do.
+
+    Raises Environment, and what Spark raises when the fault is the engine's.
+    """
+
+    def run() -> TransformOutcome:
+        with _folder(request) as folder:
+            return Transaction(session, request, control, bench, Path(folder)).run()
+
+    return answered(run)
+
+
+def identity_of(transform: Transform) -> str:
+    """Of the query that a checkpoint is of."""
+    return str(Multihash.sha3_256(msgspec.json.encode(transform, order="sorted")))
+
+
+def _folder(request: TransformRequest) -> contextlib.AbstractContextManager[str]:
+    """For rows out of the checkpoint; no more than a name where the coordinator mounts slices again."""
+    if all(given.blocks is not None for given in request.query_inputs):
+        return contextlib.nullcontext("")
+    return tempfile.TemporaryDirectory(prefix="transaction-")
+
+
+def check_tick(shape: Classification, query: Query) -> None:
+    """Raises Invalid for a grid of ticks where nothing ticks."""
+    if query.declarations.tick is not None and shape.mode is not Mode.TABLE:
+        raise Invalid(
+            "SET odf.tick says when a table that changes for ever is looked at, and this query makes none", rule="tick",
+            hint="leave it out",
+        )  # fmt: skip
+
+
+class Transaction:
+    """One request."""
+
+    def __init__(
+        self, session: SparkSession | Callable[[], SparkSession], request: TransformRequest, control: Control,
+        bench: Workbench, folder: Path,
+    ) -> None:  # fmt: skip
+        self._given = session
+        self._request = request
+        self._control = control
+        self._bench = bench
+        self._folder = folder
+        self._query = read_query(request.transform)
+        self._foreign = {given.query_alias for given in request.query_inputs if given.blocks is None}
+        self._inputs = Inputs(request.query_inputs, self._query, bench.slices)
+
+    @functools.cached_property
+    def _session(self) -> SparkSession:
+        return self._given() if callable(self._given) else self._given
+
+    def run(self) -> TransformOutcome:
+        request, query = self._request, self._query
+        views, analyst = self._inputs.views(), self._bench.analyst
+        analysis = analyst.known(query.steps, views, request.vocab)
+        if analysis is None:
+            analysis = analyst.analyse(self._session, query.steps, views, request.vocab)
+        shape = analysis.classification
+        if shape is None or analysis.columns is None:
+            return InvalidQuery(message=as_text(analysis.diagnostics, len(query.steps)))
+        ruling = rule(query, shape, self._inputs.changelogs)
+        shape = ruling.shape
+        check_tick(shape, query)
+        schema = schema_in_force(analysis.columns, request.vocab, request.output_schema)
+        identity = identity_of(request.transform)
+        state = load(request.prev_checkpoint_path, identity, shape.mode.value)
+        facts = self._inputs.facts(ruling, self._blocks(state))
+        if shape.table is not None:
+            return self._table(ruling, shape.table, facts, state, identity, schema)
+        step = plan_step(shape, facts, state.checkpoint, Sessions(self._inputs.vocabs).oldest, self._limit)
+        late = self._late(step, query.declarations)
+        versions = self._versions(step, state)
+        self._control.check()
+        rows = None if step.idle else self._rows(ruling, step, versions, schema)
+        self._control.check()
+        if ruling.behind is not None:
+            known = state.checkpoint.g if state.checkpoint is not None else None
+            mark = behind(
+                rows if isinstance(rows, pa.Table) else None,
+                request.vocab,
+                ruling.behind,
+                None if known is None else known * MILLISECOND,
+            )
+            step = dataclasses.replace(step, watermark=mark)
+        checkpoint = next_checkpoint(shape, identity, step, late, state.checkpoint)
+        save(request.new_checkpoint_path, self._embedding(checkpoint), self._kept(step, versions))
+        changelog = shape.changelog(self._inputs.can_change(alias) for alias in self._inputs.schemas)
+        by_time = shape.mode is Mode.LOG and shape.operation is None and self._inputs.by_time
+        return self._answer(rows, step, late, schema, changelog, by_time)
+
+    @property
+    def _limit(self) -> int | None:
+        return None if self._request.emission_limit is None else micros(self._request.emission_limit)
+
+    def _table(
+        self, ruling: Ruling, table: TableShape, facts: tuple[InputFacts, ...], state: State, identity: str,
+        schema: pa.Schema,
+    ) -> TransformOutcome:  # fmt: skip
+        """A transaction in table mode."""
+        request = self._request
+        # Where nobody says whether rows can be taken back, all that stand are kept: right either way.
+        changelog = any(self._inputs.can_change(alias) is not False for alias in self._inputs.schemas)
+        if changelog and any(name.startswith((f"{WRITTEN}/", f"{FIRST}:")) for name in state.tables):
+            raise Invalid(
+                "an input that only grew is a changelog now, and the rows that it had are not kept",
+                rule="append-only", hint="derive it anew",
+            )  # fmt: skip
+        windows, grid = windows_of(ruling, self._query.declarations), self._query.declarations.tick
+        step, ticking, waiting = (
+            plan_windows(ruling.shape, facts, windows, state.checkpoint, request.vocab, grid)
+            if windows
+            else plan_table(facts, state.checkpoint, grid, self._limit)
+        )
+        late = self._late(step, self._query.declarations)
+        sources = self._sources(windows)
+        self._control.check()
+        if changelog or table.merge is None:
+            first = table.first and not changelog and not windows
+            done = evaluate_anew(table, ticking, sources, state.tables, self._evaluate, first)
+        else:
+            done = accumulate(self._session, table, ticking, sources, state.tables, self._evaluate, self._split)
+        self._control.check()
+        rows = None
+        if done.rows is not None:
+            written = as_written(done.rows, schema)
+            rows = slice_of(
+                written, pa.array(done.ops), schema, request.vocab, request.system_time, request.next_offset
+            )
+        checkpoint = next_checkpoint(ruling.shape, identity, step, late, state.checkpoint, waiting)
+        save(request.new_checkpoint_path, checkpoint, done.state)
+        return self._answer(rows, step, late, schema, changelog=True)
+
+    def _sources(self, windows: Mapping[str, InputWindows] = MappingProxyType({})) -> dict[str, Source]:
+        return {
+            alias: Source(columns, self._inputs.vocabs[alias], self._inputs.is_log(alias), windows.get(alias))
+            for alias, columns in self._inputs.schemas.items()
+        }
+
+    def _evaluate(self, rows: Mapping[str, pa.Table]) -> pa.Table:
+        """The query over rows in memory, with the round that each is for carried through."""
+        numbered = any(HIDDEN_ROW in table.column_names for table in rows.values())
+        hidden = (HIDDEN_ROUND, HIDDEN_ROW) if numbered else (HIDDEN_ROUND,)
+        return run_exactly(
+            self._session, self._plan_over(rows), lambda plan: carried(self._session, plan, hidden).toArrow()
+        )
+
+    def _split(self, rows: Mapping[str, pa.Table]) -> Partials:
+        return Partials.of(self._session, complete_plan(self._session, self._plan_over(rows)))
+
+    def _plan_over(self, rows: Mapping[str, pa.Table]) -> Any:
+        for alias, table in rows.items():
+            visible = ["`" + name.replace("`", "``") + "`" for name in table.column_names
+                       if name not in (HIDDEN_ROUND, HIDDEN_ROW)]  # fmt: skip
+            name_view(frame_of_rows(self._session, table).selectExpr(*visible), alias)
+        self._control.progress()
+        return run_queries(self._session, self._query.steps)
+
+    def _answer(
+        self,
+        rows: pa.Table | int | None,
+        step: Step,
+        late: Mapping[str, int],
+        schema: pa.Schema,
+        changelog: bool | None,
+        by_time: bool = False,
+    ) -> TransformOutcome:
+        interval = None
+        count = rows if isinstance(rows, int) else 0 if rows is None else rows.num_rows
+        if self._foreign and not count:
+            # The reference coordinator learns the schema of the output from the file, also when nothing is in it.
+            write_slice(schema.empty_table(), Path(self._request.new_data_path))
+        if count:
+            if not isinstance(rows, int):
+                write_slice(rows, Path(self._request.new_data_path))
+            start = self._request.next_offset
+            interval = OffsetInterval(start=start, end=start + count - 1)
+        watermark = None if step.watermark is None else from_millis(step.watermark // MILLISECOND)
+        # As the dataset says it, with attributes and what is left unsaid, if it does.
+        told = self._told(from_arrow(schema), changelog, by_time)
+        dropped = sum(late.values())
+        counts = RowCounts(late=dropped, untimed=sum(step.untimed.values()))
+        return Success(new_offset_interval=interval, new_watermark=watermark, schema=told, late=dropped, rows=counts)
+
+    def _told(self, schema: DataSchema, changelog: bool | None, by_time: bool) -> DataSchema:
+        """What the dataset's schema says from now on: it says more of changes once an input was corrected."""
+        said = self._request.output_schema
+        if said is not None and (says_changelog(said) is not False or changelog is False):
+            return said
+        return saying_changelog(said or schema, changelog, by_time=by_time)
+
+    def _blocks(self, state: State) -> dict[str, tuple[InputBlock, ...]]:
+        declared = self._query.declarations
+        return {
+            given.query_alias: given.blocks
+            if given.blocks is not None
+            else blocks_of(given, state, declared.lateness_of(given.query_alias), self._folder)
+            for given in self._request.query_inputs
+        }
+
+    def _late(self, step: Step, declared: Declarations) -> dict[str, int]:
+        late: dict[str, int] = {}
+        for check in step.late_checks:
+            count, first = rows_before(Path(check.path), self._inputs.vocabs[check.alias], check.threshold)
+            if count and declared.late_of(check.alias) == Policy(Late.FAIL):
+                raise Invalid(
+                    f"input {check.alias}: {count} rows of a block came later than its watermark allows, "
+                    f"the first at offset {first}",
+                    rule="late",
+                    hint="SET odf.late = 'drop' to go on without such rows",
+                )
+            late[check.alias] = late.get(check.alias, 0) + count
+        return late
+
+    def _versions(self, step: Step, state: State) -> dict[str, Versions]:
+        found = {}
+        for alias, each in step.versions.items():
+            changelog = self._inputs.changelog(alias)
+            if changelog and not each.life.clamped:
+                raise Invalid(
+                    f"input {alias} is a changelog: an as-of join would match its retractions", rule="as-of-changelog",
+                    hint=f"declare it: temporalTables: [{{name: {alias}, primaryKey: [...]}}]",
+                )  # fmt: skip
+            former = state.tables.get(f"versions:{alias}")
+            schema, vocab = self._inputs.schemas[alias], self._inputs.vocabs[alias]
+            told = changelog if each.life.clamped else False
+            found[alias] = advance(each, former, schema, vocab, told, self._inputs.ranks_by_time(alias))
+        return found
+
+    def _embedding(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Without blocks to mount again where the coordinator cannot: their rows are kept instead."""
+        inputs = tuple(
+            msgspec.structs.replace(item, open=()) if item.alias in self._foreign else item
+            for item in checkpoint.inputs
+        )
+        return msgspec.structs.replace(checkpoint, inputs=inputs)
+
+    def _kept(self, step: Step, versions: Mapping[str, Versions]) -> dict[str, pa.Table]:
+        """State that is rows."""
+        embedded = {alias: reads for alias, reads in step.kept.items() if alias in self._foreign}
+        return {
+            **{f"versions:{alias}": each.kept for alias, each in versions.items()},
+            **kept_rows(embedded, self._inputs.schemas, self._inputs.vocabs),
+        }
+
+    def _rows(self, ruling: Ruling, step: Step, versions: Mapping[str, Versions], schema: pa.Schema) -> pa.Table | int:
+        """The rows to write, or how many were written already."""
+        shape = ruling.shape
+        for number, (alias, reads) in enumerate(step.reads.items()):
+            origin = number if shape.mode is Mode.LOG or ruling.reach else None
+            name_view(self._inputs.view(self._session, alias, reads, origin), alias)
+        for alias, each in versions.items():
+            name_view(frame_of_rows(self._session, each.seen), alias)
+        hidden = HIDDEN if ruling.reach else self._inputs.hidden(step.reads)
+        one_by_one = shape.mode is Mode.LOG or ruling.reach
+        large = shape.mode is Mode.FINAL and not ruling.reach and is_large(step.paths)
+        request = self._request
+
+        def run(plan: Any) -> pa.Table | int:
+            frame = carried(self._session, plan, hidden) if one_by_one else frame_of(self._session, plan)
+            self._control.progress()
+            if not large:
+                return frame.toArrow()
+            return write_in_runs(
+                self._session, frame, Path(request.new_data_path), schema, request.vocab.event_time_column,
+                lambda run, before: self._settled(run, before, step, schema, shape.operation),
+            )  # fmt: skip
+
+        result = run_exactly(self._session, run_queries(self._session, self._query.steps), run, shape.exact)
+        if isinstance(result, int):
+            return result
+        if shape.mode is Mode.LOG:
+            rows, ops = log_rows(result.drop_columns(list(shape.dropped)), schema)
+            if shape.operation is not None:
+                ops = stated_ops(rows, shape.operation)
+            return slice_of(rows, ops, schema, request.vocab, request.system_time, request.next_offset)
+        return self._settled(result, 0, step, schema, shape.operation)
+
+    def _settled(self, result: pa.Table, before: int, step: Step, schema: pa.Schema, operation: str | None) -> pa.Table:
+        """Rows of final mode, ``before`` of which are written already."""
+        if step.emit_until is None:
+            raise AssertionError("a query ran though nothing is settled")
+        request = self._request
+        rows = final_rows(result, schema, request.vocab, step.emit_from, step.emit_until)
+        ops = pa.repeat(pa.scalar(APPEND, pa.int32()), rows.num_rows)
+        if operation is not None:
+            ops = stated_ops(rows, operation)
+        return slice_of(rows, ops, schema, request.vocab, request.system_time, request.next_offset + before)

@@ -1,0 +1,242 @@
+"""Values that cannot be read, found in all records at once: each text that a column holds is asked of the parser once.
+
+A record has one text for each column. Texts that many records share are asked together, in the place of them all, and
+texts of which it is known that the parser refuses them alike are asked by one of them. What is said of a text is what
+the parser says of a record that holds nothing else, so it does not matter where in a file it stands. Pure over bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow.csv import InvalidRow
+
+from chain.errors import Invalid
+from engines.spark.ingest import csv_text, json_text
+from engines.spark.ingest.dialect import CsvDialect
+from engines.spark.ingest.json_text import Parsed
+from engines.spark.ingest.quoting import unescaped
+from engines.spark.ingest.record_split import Cut
+from engines.spark.ingest.records import object_lines
+from engines.spark.ingest.text_columns import misfit_fault
+
+_SIGNS: Final = "0123456789+-"
+_FLOATS: Final = _SIGNS + ".eE" + "infatyINFATY"
+_FOREIGN: Final = b"?"
+"""A text that is no value of a type whose values are of few characters."""
+_NULL: Final = b"null"
+_KINDS: Final = {
+    **{bytes([digit]): b"0" for digit in b"-0123456789"},
+    b"t": b"true",
+    b"f": b"true",
+    b'"': b'""',
+    b"{": b"{}",
+    b"[": b"[]",
+}
+"""By the first byte of a JSON value: one of the same kind."""
+
+
+class Texts(NamedTuple):
+    """What columns hold in some records.
+
+    ``numbers``: those records; ``columns``: by name, a text (binary, never null) for each; ``refused``: records that
+    have another number of values, and why that is wrong; ``unclear``: those of which no texts can be told.
+    """
+
+    numbers: np.ndarray
+    columns: Mapping[str, pa.Array]
+    refused: dict[int, Invalid]
+    unclear: np.ndarray
+
+
+class Cells(Protocol):
+    """How records of a format are made of texts."""
+
+    def texts(self, cut: Cut, numbers: np.ndarray, names: Sequence[str]) -> Texts:
+        """Of the records of these numbers."""
+
+    def alike(self, field: pa.Field, texts: pa.Array, /) -> pa.Array:
+        """For each text one that the parser takes for a value of ``field`` exactly when it takes the text."""
+
+    def alone(self, field: pa.Field, texts: pa.Array, /) -> pa.Array:
+        """For each text a record that holds it in ``field``, and nothing else."""
+
+    def parse(self, data: bytes, schema: pa.Schema) -> Parsed:
+        """Rows of such records, for a schema of one field. Raises Invalid."""
+
+    def told(self, field: pa.Field, text: bytes, fault: Invalid, /) -> Invalid:
+        """What is wrong with a text, where ``fault`` is what the parser says of the one that is alike."""
+
+
+class CsvCells(NamedTuple):
+    """``names``: columns in the order of the file."""
+
+    dialect: CsvDialect
+    names: tuple[str, ...]
+    place: str
+
+    def texts(self, cut: Cut, numbers: np.ndarray, names: Sequence[str]) -> Texts:
+        """Records of which the parser sees more or fewer than were cut are all unclear."""
+        data = unescaped(cut.some(numbers), self.dialect)
+        if not len(numbers) or not data.strip(b"\r\n"):
+            return _unclear(numbers, names)
+        bad: list[InvalidRow] = []
+        binary = dict.fromkeys(self.names, pa.binary())
+        table = csv_text.read_values(data, self.names, binary, self.dialect, bad, names, skip=True)
+        if table.num_rows + len(bad) != len(numbers) or any(row.number is None for row in bad):
+            return _unclear(numbers, names)
+        at = np.fromiter((row.number - 1 for row in bad), np.int64, len(bad))
+        faults = (csv_text.miscounted(row, self.names, self.dialect, self.place) for row in bad)
+        columns = {name: _joined(pc.fill_null(table.column(name), b"")) for name in names}
+        refused = dict(zip(numbers[at].tolist(), faults, strict=True))
+        return Texts(np.delete(numbers, at), columns, refused, numbers[:0])
+
+    def alike(self, field: pa.Field, texts: pa.Array) -> pa.Array:
+        """A character that no value has is enough to be refused, whatever stands beside it; any text is a string."""
+        foreign = _with_foreign(field.type)
+        if pa.types.is_string(field.type) and _is_utf8(texts):
+            return pc.if_else(pc.equal(texts, pa.scalar(b"", texts.type)), texts, pa.scalar(_FOREIGN, texts.type))
+        if foreign is None:
+            return texts
+        return pc.if_else(pc.match_substring_regex(texts, foreign), pa.scalar(_FOREIGN, texts.type), texts)
+
+    def alone(self, _: pa.Field, texts: pa.Array, /) -> pa.Array:
+        quote = self.dialect.quote.encode()
+        return _around(quote, pc.replace_substring(texts, quote, quote * 2), quote + b"\n")
+
+    def parse(self, data: bytes, schema: pa.Schema) -> Parsed:
+        head = csv_text.Head(tuple(schema.names), schema, 0, located=False)
+        plain = msgspec.structs.replace(self.dialect, escape=None, whole=True)
+        return Parsed(csv_text.parse_csv(data, head, plain, self.place), {})
+
+    def told(self, field: pa.Field, text: bytes, fault: Invalid) -> Invalid:
+        if fault.rule != "read-value":
+            return fault
+        return misfit_fault(self.place, field.name, field.type, text.decode("utf-8", "replace"))
+
+
+class JsonCells(NamedTuple):
+    place: str
+
+    def texts(self, cut: Cut, numbers: np.ndarray, names: Sequence[str]) -> Texts:
+        """What is not one object is unclear, and so is all of it where a column has another's place."""
+        decoder, places = _members(tuple(names)), [f"c{number}" for number in range(len(names))]
+        rows, clear = _decoded(decoder, cut, numbers)
+        columns = {
+            name: pa.array(list(map(bytes, map(attrgetter(place), rows))), pa.large_binary())
+            for name, place in zip(names, places, strict=True)
+        }
+        return Texts(numbers[clear], columns, {}, numbers[~clear])
+
+    def alike(self, field: pa.Field, texts: pa.Array) -> pa.Array:
+        """A value of another kind than the column's is refused by its kind alone."""
+        kind = _kind(field.type)
+        if kind is None or not len(texts):
+            return texts
+        firsts = pc.binary_slice(texts, 0, 1)
+        for first in firsts.unique():
+            other = _KINDS.get(first.as_py(), kind)
+            if other != kind:
+                texts = pc.if_else(pc.equal(firsts, first), pa.scalar(other, texts.type), texts)
+        return texts
+
+    def alone(self, field: pa.Field, texts: pa.Array) -> pa.Array:
+        return _around(b"{" + msgspec.json.encode(field.name) + b":", texts, b"}\n")
+
+    def parse(self, data: bytes, schema: pa.Schema) -> Parsed:
+        return json_text.parse_json(object_lines(data), schema, self.place)
+
+    def told(self, _field: pa.Field, _text: bytes, fault: Invalid, /) -> Invalid:
+        return fault
+
+
+def _unclear(numbers: np.ndarray, names: Sequence[str]) -> Texts:
+    return Texts(numbers[:0], dict.fromkeys(names, pa.array([], pa.binary())), {}, numbers)
+
+
+def _is_utf8(texts: pa.Array) -> bool:
+    try:
+        texts.cast(pa.large_string() if pa.types.is_large_binary(texts.type) else pa.string())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _joined(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+
+def _around(before: bytes, texts: pa.Array, behind: bytes) -> pa.Array:
+    large = pa.large_binary()
+    return pc.binary_join_element_wise(
+        pa.scalar(before, large), texts.cast(large), pa.scalar(behind, large), pa.scalar(b"", large)
+    )
+
+
+@functools.cache
+def _members(names: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
+    """Of objects: members of these names as they stand, and null for those that are not there."""
+    places = [f"c{number}" for number in range(len(names))]
+    row = msgspec.defstruct(
+        "Row",
+        [(place, msgspec.Raw, msgspec.Raw(_NULL)) for place in places],
+        rename=dict(zip(places, names, strict=True)),
+    )
+    return msgspec.json.Decoder(row)
+
+
+def _decoded(decoder: msgspec.json.Decoder[Any], cut: Cut, numbers: np.ndarray) -> tuple[list[Any], np.ndarray]:
+    """The records that are an object each, and which those are."""
+    clear = np.ones(len(numbers), bool)
+    try:
+        rows = decoder.decode_lines(cut.some(numbers))
+        if len(rows) == len(numbers):
+            return rows, clear
+    except (msgspec.DecodeError, RecursionError):
+        pass
+    rows = []
+    for at, text in enumerate(cut.each(numbers)):
+        try:
+            rows.append(decoder.decode(text))
+        except (msgspec.DecodeError, RecursionError):
+            clear[at] = False
+    return rows, clear
+
+
+def _kind(type_: pa.DataType) -> bytes | None:
+    """A value of the kind that a column of this type has, where it has but one."""
+    if pa.types.is_integer(type_) or pa.types.is_floating(type_):
+        return b"0"
+    if pa.types.is_boolean(type_):
+        return b"true"
+    texts = (pa.types.is_string, pa.types.is_binary, pa.types.is_timestamp, pa.types.is_date)
+    return b'""' if any(is_one(type_) for is_one in texts) else None
+
+
+@functools.cache
+def _with_foreign(type_: pa.DataType) -> str | None:
+    """ASCII texts in which a character is that no value of this type has; ``None``: any may be."""
+    if pa.types.is_integer(type_):
+        own = _SIGNS
+    elif pa.types.is_floating(type_):
+        own = _FLOATS
+    elif pa.types.is_decimal(type_):
+        own = _SIGNS + ".eE"
+    elif pa.types.is_boolean(type_):
+        own = "truefalsTRUEFALS01"
+    elif pa.types.is_date(type_):
+        own = _SIGNS
+    elif pa.types.is_timestamp(type_):
+        own = _SIGNS + ".:, tTzZ"
+    else:
+        return None
+    foreign = "".join(re.escape(chr(code)) for code in range(0x21, 0x7F) if chr(code) not in own)
+    return rf"\A[ -~]*[{foreign}][ -~]*\z"

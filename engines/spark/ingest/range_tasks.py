@@ -1,0 +1,336 @@
+"""One range of one source file, parsed in a Spark worker: what it is told, what it does, what it answers.
+
+A task reads its bytes, makes rows of exact types and writes them as one part, under a temporary name first, because
+Spark may run a task twice. Rows never go back through Spark; counts and faults do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from chain.errors import Environment, Invalid
+from chain.model.on_error import Quarantine
+from engines.spark.ingest import csv_text, json_text, record_split, records
+from engines.spark.ingest.bad_records import BAD, OF_RECORDS, Reader, SetAside, without_bad
+from engines.spark.ingest.bad_values import CsvCells, JsonCells
+from engines.spark.ingest.dialect import CsvDialect
+from engines.spark.ingest.file_kinds import BEGIN, PARQUET, found_kind
+from engines.spark.ingest.json_text import Parsed
+from engines.spark.ingest.ranges import Range
+from engines.spark.ingest.record_split import Cut
+from engines.spark.ingest.records import Records
+from engines.spark.ingest.text_columns import Misfit, check_present, instant_type, misfit_fault, type_name
+
+ANSWER: Final = pa.schema(
+    [
+        ("task", pa.int64()),
+        ("rows", pa.int64()),
+        ("bad", pa.int64()),
+        ("unknown", pa.binary()),
+        ("fault", pa.binary()),
+    ]
+)
+"""What a task gives back to the driver."""
+_READ: Final = 1 << 20
+MAX_DECIMAL128: Final = 38
+"""Digits."""
+
+
+class CsvFormat(msgspec.Struct, frozen=True):
+    dialect: CsvDialect
+    names: tuple[str, ...]
+    """Columns in the order of the file."""
+
+
+class JsonLinesFormat(msgspec.Struct, frozen=True): ...
+
+
+class JsonDocumentFormat(msgspec.Struct, frozen=True):
+    sub_path: str | None = None
+
+
+class FeaturesFormat(msgspec.Struct, frozen=True):
+    per_line: bool
+    own_id: bool = False
+    """A feature's own id is the column ``id``, where no property is."""
+
+
+class ParquetFormat(msgspec.Struct, frozen=True): ...
+
+
+Format: TypeAlias = CsvFormat | JsonLinesFormat | JsonDocumentFormat | FeaturesFormat | ParquetFormat
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """Parse ``span`` of ``path`` into rows of ``schema`` and write them to ``part``."""
+
+    path: str
+    name: str
+    """The file as messages call it."""
+    span: Range
+    format: Format
+    schema: pa.Schema
+    part: str
+    quarantine: Quarantine | None = None
+    """Records that cannot be read are set aside, and written beside the part."""
+    event_time: str | None = None
+    """The column in which nothing but the time of an event makes a value necessary."""
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """An Invalid on its way from a worker to the driver."""
+
+    message: str
+    rule: str
+    hint: str
+    place: str
+
+    def raised(self) -> Invalid:
+        return Invalid(self.message, rule=self.rule, hint=self.hint, place=self.place)
+
+
+def perform(batches: Iterator[pa.RecordBatch], tasks: tuple[Task, ...]) -> Iterator[pa.RecordBatch]:
+    """Body of ``mapInArrow``: each incoming row is the number of a task."""
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            yield pa.RecordBatch.from_pylist([{"task": number, **_answer(tasks[number])}], schema=ANSWER)
+
+
+def _answer(task: Task) -> dict[str, object]:
+    try:
+        parsed, bad, _ = parse_to_part(task)
+    except Invalid as error:
+        fault = Fault(error.message, error.rule, error.hint, error.place)
+        return {"rows": 0, "bad": 0, "unknown": None, "fault": msgspec.json.encode(fault)}
+    unknown = msgspec.json.encode(parsed.unknown) if parsed.unknown else None
+    return {"rows": parsed.table.num_rows, "bad": bad.num_rows, "unknown": unknown, "fault": None}
+
+
+def parse_to_part(task: Task) -> SetAside:
+    """Rows, and records that were set aside, as written. Raises Invalid for what is wrong with the source, Environment
+    for our disk."""
+    done = parse_apart(task)
+    if done.bad.num_rows:
+        _write(done.bad, bad_part(task))
+    _write(done.good.table, Path(task.part))
+    return done
+
+
+def bad_part(task: Task) -> Path:
+    """Where the records that a task sets aside are written, if there are any."""
+    return Path(f"{task.part}.bad")
+
+
+def _write(table: pa.Table, path: Path) -> None:
+    staged = path.with_name(f".{path.name}")
+    try:
+        pq.write_table(table, staged, compression="none", use_dictionary=False, write_statistics=False)
+        staged.rename(path)
+    except OSError as error:
+        raise Environment(f"cannot write {path}: {error}", rule="disk", hint="is the disk full?") from error
+
+
+def parse_apart(task: Task) -> SetAside:
+    """Rows of the task's range, and records that cannot be read, where they may be set aside. Raises Invalid."""
+    try:
+        return SetAside(parse(task), BAD.empty_table())
+    except Invalid as fault:
+        if task.quarantine is None or fault.rule not in OF_RECORDS:
+            raise
+        done = without_bad(_cut(task), _reader(task), task.name, task.quarantine.max_rows)
+        if isinstance(task.format, CsvFormat) and not done.agrees:
+            raise
+        return done
+
+
+def _cut(task: Task) -> Cut:
+    """The range cut into records. Raises Invalid for a document of which that cannot be told."""
+    data = _bytes(task)
+    match task.format:
+        case CsvFormat(dialect):
+            return record_split.csv_records(data, dialect, _newlines_before(task))
+        case FeaturesFormat(per_line=True, own_id=own_id):
+            return record_split.feature_line_records(data, _newlines_before(task), own_id)
+        case FeaturesFormat(own_id=own_id):
+            return record_split.feature_records(data, records.feature_items(data, task.name), own_id)
+        case JsonDocumentFormat(sub_path):
+            return record_split.item_records(data, records.array_items(data, sub_path, task.name))
+    return record_split.line_records(data, _newlines_before(task))
+
+
+def _reader(task: Task) -> Reader:
+    if isinstance(task.format, CsvFormat):
+        dialect, names = task.format.dialect, task.format.names
+
+        def parse_csv(data: bytes, schema: pa.Schema) -> Parsed:
+            head = csv_text.Head(names, schema, 0, located=False)
+            return Parsed(csv_text.parse_csv(data, head, dialect, task.name), {})
+
+        return Reader(task.schema, parse_csv, CsvCells(dialect, names, task.name), task.event_time)
+    cells = JsonCells(task.name)
+    return Reader(task.schema, cells.parse, cells, task.event_time)
+
+
+def parse(task: Task) -> Parsed:
+    """Rows of the task's range. Raises Invalid."""
+    match task.format:
+        case ParquetFormat():
+            return Parsed(_read_parquet(task), {})
+        case CsvFormat(dialect, names):
+            head = csv_text.Head(names, task.schema, 0)
+            return _located(
+                task, lambda data, before: Parsed(csv_text.parse_csv(data, head, dialect, task.name, before), {})
+            )
+        case JsonLinesFormat():
+            return _located(task, partial(_objects, task))
+    return json_text.parse_json(records_of(task.format, _bytes(task), task.name), task.schema, task.name)
+
+
+def _objects(task: Task, data: bytes, before: int) -> Parsed:
+    return json_text.parse_json(records.object_lines(data, before), task.schema, task.name)
+
+
+def records_of(format_: Format, data: bytes, name: str, limit: int | None = None) -> Records:
+    """The objects, or the first ``limit`` of them, of a JSON document, or of GeoJSON. Raises Invalid."""
+    match format_:
+        case JsonDocumentFormat(sub_path):
+            return records.array_records(data, sub_path, name, limit)
+        case FeaturesFormat(per_line=True, own_id=own_id):
+            return records.feature_per_line(data, name, own_id)
+        case FeaturesFormat(own_id=own_id):
+            return records.feature_records(data, name, own_id, limit)
+    return records.object_lines(data)
+
+
+def _located(task: Task, parse_at: Callable[[bytes, int], Parsed]) -> Parsed:
+    """Parse with lines counted from the range; count from the file's start only when there is a fault to tell."""
+    data = _bytes(task)
+    try:
+        return parse_at(data, 0)
+    except Invalid:
+        if task.span.start == 0:
+            raise
+        return parse_at(data, _newlines_before(task))
+
+
+def place_of(task: Task, row: int) -> str:
+    """Where row ``row`` (from 0) of a task's rows stands in its file: with its line where the format has lines."""
+    if bad_part(task).exists():
+        for bad in pq.read_table(bad_part(task), columns=["record"]).column(0).to_pylist():
+            row += bad <= row
+        return f"{task.name}:{_cut(task).lines(np.array([row]))[0]}"
+    match task.format:
+        case ParquetFormat():
+            return f"{task.name}: row {row + 1}"
+        case CsvFormat(dialect):
+            line = csv_text.line_of_record(_bytes(task), row + 1, dialect)
+        case _:
+            line = records_of(task.format, _bytes(task), task.name).line_of(row)
+    return f"{task.name}:{_newlines_before(task) + line}"
+
+
+def _bytes(task: Task) -> bytes:
+    try:
+        with Path(task.path).open("rb") as source:
+            source.seek(task.span.start)
+            return source.read(task.span.stop - task.span.start)
+    except OSError as error:
+        raise Environment(f"cannot read {task.name}: {error.strerror}", rule="disk") from error
+
+
+def _newlines_before(task: Task) -> int:
+    count, left = 0, task.span.start
+    with Path(task.path).open("rb") as source:
+        while left > 0:
+            block = source.read(min(_READ, left))
+            if not block:
+                break
+            count += block.count(b"\n")
+            left -= len(block)
+    return count
+
+
+def _read_parquet(task: Task) -> pa.Table:
+    try:
+        table = pq.read_table(task.path, use_threads=False)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _no_parquet(Path(task.path), task.name, error) from error
+    missing = [name for name in task.schema.names if name not in table.schema.names]
+    if missing:
+        raise Invalid(
+            f"no column {missing[0]!r}",
+            rule="read-columns",
+            hint=f"the file has {', '.join(table.schema.names)}",
+            place=task.name,
+        )
+    columns = []
+    for field in task.schema:
+        column = table.column(field.name)
+        try:
+            check_present(column, field)
+            columns.append(column.cast(field.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(field.type):
+                raise _too_fine(task.name, column.type, field) from error
+            raise misfit_fault(task.name, field.name, field.type, str(error)) from error
+        except Misfit as misfit:
+            place = f"{task.name}: row {misfit.row + 1}"
+            raise misfit_fault(place, field.name, field.type, misfit.value) from misfit
+    return pa.Table.from_arrays(columns, schema=task.schema)
+
+
+def parquet_schema(path: Path, name: str) -> pa.Schema:
+    """Columns of a Parquet file as slices can hold them. Raises Invalid."""
+    try:
+        found = pq.read_schema(path)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _no_parquet(path, name, error) from error
+    return pa.schema([field.with_type(_plain(field.type)).remove_metadata() for field in found])
+
+
+def _no_parquet(path: Path, name: str, error: Exception) -> Invalid:
+    with path.open("rb") as file:
+        found = found_kind(file.read(BEGIN))
+    if found is not None and found[0] != PARQUET:
+        return Invalid(f"this is {found[0]}, and not Parquet", rule="read-kind-of-file", hint=found[1], place=name)
+    reason = str(error).splitlines()[0]
+    return Invalid(
+        f"not a readable Parquet file: {reason}", rule="read-parquet", hint="is the whole file there?", place=name
+    )
+
+
+def _plain(type_: pa.DataType) -> pa.DataType:
+    """Without encodings that are not logical types: dictionaries, views, large offsets; times are instants."""
+    if pa.types.is_dictionary(type_):
+        return _plain(type_.value_type)
+    if pa.types.is_timestamp(type_):
+        return instant_type(type_)
+    if pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
+        return pa.string()
+    if pa.types.is_date(type_):
+        return pa.date32()
+    if pa.types.is_decimal(type_) and type_.precision <= MAX_DECIMAL128:
+        return pa.decimal128(type_.precision, type_.scale)
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        return pa.list_(type_.value_field.with_type(_plain(type_.value_type)))
+    if pa.types.is_struct(type_):
+        return pa.struct([field.with_type(_plain(field.type)).remove_metadata() for field in type_])
+    return pa.binary() if pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_) else type_
+
+
+def _too_fine(place: str, kind: pa.DataType, declared: pa.Field) -> Invalid:
+    unit = {"us": "Microsecond", "ns": "Nanosecond"}.get(kind.unit, "Millisecond")
+    return Invalid(
+        f"column {declared.name!r} is declared a {type_name(declared.type)}, and the file holds finer times",
+        rule="exact-times",
+        hint=f"declare it in `schema` as {{kind: Timestamp, unit: {unit}}}, which keeps all digits",
+        place=place,
+    )

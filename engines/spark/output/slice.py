@@ -1,0 +1,267 @@
+"""The result of a query as the rows of a slice: exact types, final order, system columns.
+
+Pure, over Arrow tables that Spark returned. Types are part of the logical hash, so everything is cast to those of the
+slice before it is ordered and written, and refused where that would change a value.
+Spec: docs/spec/engine-semantics.md#operations, #output.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from chain.data.arrow_schema import to_arrow
+from chain.data.operations import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT
+from chain.errors import Invalid
+from chain.instant import Instant, to_millis
+from chain.model.schema import DataSchema
+from engines.contract import Vocabulary
+from engines.spark.analysis.monotone import MILLISECOND
+from engines.spark.catalyst.plans import HIDDEN, HIDDEN_BEFORE, HIDDEN_OFFSET, HIDDEN_OP, HIDDEN_SOURCE
+from engines.spark.catalyst.types import as_written, computed_type, spark_type
+from engines.spark.rows.ordering import total_order
+from engines.spark.rows.times import microseconds
+
+INSTANT: Final = pa.timestamp("ms", "UTC")
+
+
+def output_schema(columns: pa.Schema, vocab: Vocabulary) -> pa.Schema:
+    """Schema of slices that hold a query's columns: system columns first.
+
+    ``columns``: as ``slice_types`` gives them. Raises Invalid for an event time that is no time.
+    """
+    name = vocab.event_time_column
+    fields = {field.name: pa.field(field.name, field.type) for field in columns}
+    time = fields.pop(name)
+    if not (pa.types.is_timestamp(time.type) or pa.types.is_date(time.type)):
+        raise Invalid(f"{name} is {time.type}", rule="event-time-type", hint="select a TIMESTAMP or DATE under it")
+    return pa.schema(
+        [
+            pa.field(vocab.offset_column, pa.int64(), nullable=False),
+            pa.field(vocab.operation_type_column, pa.int32(), nullable=False),
+            pa.field(vocab.system_time_column, INSTANT, nullable=False),
+            time,
+            *fields.values(),
+        ]
+    )
+
+
+def schema_in_force(columns: pa.Schema, vocab: Vocabulary, force: DataSchema | None) -> pa.Schema:
+    """The schema to write: the dataset's own if it has one, else what the query gives. Raises Invalid on a misfit."""
+    made = output_schema(columns, vocab)
+    if force is None:
+        return made
+    wanted = to_arrow(force).remove_metadata()
+    more, fewer = (
+        [name for name in one.names if name not in other.names] for one, other in ((made, wanted), (wanted, made))
+    )
+    if more or fewer:
+        told = [f"{', '.join(more)} besides" if more else "", f"no {', '.join(fewer)}" if fewer else ""]
+        raise Invalid(
+            f"the query gives not the columns of the dataset, but {' and '.join(filter(None, told))}",
+            rule="schema-in-force",
+            hint="select those of the dataset; where an input has grown, * grows with each declaration of the query",
+        )
+    for here, there in zip(made, wanted, strict=True):
+        if here.name != there.name or not _holds(there.type, here):
+            raise Invalid(
+                f"the query gives {here.name} {here.type} where the dataset has {there.name} {there.type}",
+                rule="schema-in-force", hint="mend the query, or make a new dataset",
+            )  # fmt: skip
+    return wanted
+
+
+def _holds(kind: pa.DataType, made: pa.Field) -> bool:
+    """A dataset has a column's own type, or the wider one that Spark has for it."""
+    return bool(kind.equals(made.type) or kind.equals(computed_type(spark_type(made.type, made.name), made.name)))
+
+
+def final_rows(
+    result: pa.Table, schema: pa.Schema, vocab: Vocabulary, emit_from: int | None, emit_until: int
+) -> pa.Table:
+    """Rows with ``emit_from <= event time < emit_until`` (microseconds), in total order by event time first.
+
+    With the hidden columns of their inputs, rows that came late are placed where their block says, and that comes
+    before event time. In the types of ``schema``. Raises Invalid for values that they cannot hold.
+    """
+    times = pc.floor_temporal(result.column(vocab.event_time_column).cast(pa.timestamp("us")), unit="millisecond")
+    instants = times.cast(pa.int64())
+    placed = HIDDEN_BEFORE in result.column_names
+    if placed:
+        instants = pc.max_element_wise(instants, result.column(HIDDEN_BEFORE), skip_nulls=False)
+        result = result.drop_columns(list(HIDDEN))
+    inside = pc.less(instants, emit_until)
+    if emit_from is not None:
+        inside = pc.and_(inside, pc.greater_equal(instants, emit_from))
+    rows = as_written(result.filter(inside), schema)
+    others = [name for name in rows.column_names if name != vocab.event_time_column]
+    order = [vocab.event_time_column, *others]
+    if not placed:
+        return rows.take(total_order(rows, order))
+    return rows.take(total_order(rows.append_column(HIDDEN_BEFORE, instants.filter(inside)), [HIDDEN_BEFORE, *order]))
+
+
+def log_rows(result: pa.Table, schema: pa.Schema) -> tuple[pa.Table, pa.Array]:
+    """Rows in the order of those they came from, and the op of each, after mending pairs that the query split.
+
+    The order is by the watermark before a row's block, then input, then offset; of a single input only the offset need
+    be there, and the op if there is another than additions. A query may drop one half of a
+    correction: ``-C`` alone becomes ``-R``, ``+C`` alone ``+A``. A correction that no longer corrects anything is left
+    out. In the types of ``schema``. Raises Invalid for values that they cannot hold.
+    """
+    rows, ops, _, _ = _in_log_order(result, schema)
+    return rows, ops
+
+
+def placed_log_rows(result: pa.Table, schema: pa.Schema) -> tuple[pa.Table, pa.Array, np.ndarray]:
+    """As ``log_rows``, and of each row the number of its input and the offset there, as two lines of an array."""
+    rows, ops, sources, offsets = _in_log_order(result, schema)
+    return rows, ops, np.stack([sources, offsets]).astype(np.int64)
+
+
+def _in_log_order(result: pa.Table, schema: pa.Schema) -> tuple[pa.Table, pa.Array, np.ndarray, np.ndarray]:
+    """Rows, ops, and of each row the number of its input and the offset there."""
+    rows = as_written(result, schema)
+    hidden = [name for name in HIDDEN if name in rows.column_names]
+    if rows.num_rows and not _in_order(rows):
+        visible = [name for name in rows.column_names if name not in HIDDEN]
+        ranks = [name for name in (HIDDEN_BEFORE, HIDDEN_SOURCE, HIDDEN_OFFSET) if name in hidden]
+        rows = rows.take(total_order(rows, [*ranks, *visible]))
+    offsets = _numbers(rows, HIDDEN_OFFSET)
+    ops = _numbers(rows, HIDDEN_OP) if HIDDEN_OP in hidden else np.zeros(len(offsets), np.int32)
+    sources = _numbers(rows, HIDDEN_SOURCE) if HIDDEN_SOURCE in hidden else np.zeros(len(ops), np.int32)
+    rows = rows.drop_columns(hidden)
+    if not ops.any():
+        return rows, pa.array(ops, pa.int32()), sources, offsets
+    ops = ops.copy()
+    keep = _mend(rows, offsets, sources, ops)
+    return rows.filter(pa.array(keep)), pa.array(ops[keep], pa.int32()), sources[keep], offsets[keep]
+
+
+def stated_ops(rows: pa.Table, name: str) -> pa.Array:
+    """What a query says of its rows itself. Raises Invalid for what is no operation."""
+    said = rows.column(name).combine_chunks()
+    known = pc.fill_null(pc.and_(pc.greater_equal(said, APPEND), pc.less_equal(said, CORRECT_TO)), False)
+    if not pc.all(known, min_count=0).as_py():
+        wrong = said.filter(pc.invert(known))[0].as_py()
+        raise Invalid(
+            f"{name} is {'null' if wrong is None else wrong} in a row", rule="op-value",
+            hint="0 adds, 1 retracts, 2 and 3 are what a correction takes back and puts in its place",
+        )  # fmt: skip
+    return said.cast(pa.int32())
+
+
+def behind(rows: pa.Table | None, vocab: Vocabulary, span: int, reached: int | None) -> int | None:
+    """The greatest event time emitted so far less ``span``, as a watermark in microseconds.
+
+    ``reached``: the same before these rows, ``None`` if there were none. A watermark is in whole milliseconds.
+    """
+    if rows is None:
+        return reached
+    latest = pc.max(microseconds(rows.column(vocab.event_time_column).combine_chunks())).as_py()
+    if latest is None:
+        return reached
+    mark: int = (latest - span) // MILLISECOND * MILLISECOND
+    return mark if reached is None else max(mark, reached)
+
+
+def _numbers(rows: pa.Table, name: str) -> np.ndarray:
+    return np.asarray(rows.column(name).combine_chunks())
+
+
+def _in_order(rows: pa.Table) -> bool:
+    """Whether rows of a single block, or blocks with one watermark, came as they were read, one for one."""
+    places = [_numbers(rows, name) for name in (HIDDEN_BEFORE, HIDDEN_SOURCE) if name in rows.column_names]
+    offsets = _numbers(rows, HIDDEN_OFFSET)
+    return all((place == place[0]).all() for place in places) and bool((offsets[1:] > offsets[:-1]).all())
+
+
+def _mend(rows: pa.Table, offsets: np.ndarray, sources: np.ndarray, ops: np.ndarray) -> np.ndarray:
+    """Sets ops of halves without their other half, in place; returns which rows stay."""
+    single = np.ones(len(offsets), bool)
+    repeated = (offsets[1:] == offsets[:-1]) & (sources[1:] == sources[:-1])
+    single[1:] &= ~repeated
+    single[:-1] &= ~repeated
+    first = np.flatnonzero(
+        (ops[:-1] == CORRECT_FROM)
+        & (ops[1:] == CORRECT_TO)
+        & (offsets[1:] == offsets[:-1] + 1)
+        & (sources[1:] == sources[:-1])
+        & single[:-1]
+        & single[1:]
+    )
+    paired = np.zeros(len(ops), bool)
+    paired[first] = paired[first + 1] = True
+    ops[~paired & (ops == CORRECT_FROM)] = RETRACT
+    ops[~paired & (ops == CORRECT_TO)] = APPEND
+    keep = np.ones(len(ops), bool)
+    if len(first):
+        unchanged = first[same_rows(rows.take(pa.array(first)), rows.take(pa.array(first + 1)))]
+        keep[unchanged] = keep[unchanged + 1] = False
+    return keep
+
+
+def same_rows(one: pa.Table, other: pa.Table) -> np.ndarray:
+    """For each position whether the two rows are the same value in every column; null is null and NaN is NaN."""
+    same = np.ones(one.num_rows, bool)
+    for name in one.column_names:
+        same &= _same(one.column(name).combine_chunks(), other.column(name).combine_chunks())
+    return same
+
+
+def _same(one: pa.Array, other: pa.Array) -> np.ndarray:
+    valid, others = np.asarray(one.is_valid()), np.asarray(other.is_valid())
+    if pa.types.is_struct(one.type):
+        inner = np.ones(len(one), bool)
+        for position in range(one.type.num_fields):
+            inner &= _same(pc.struct_field(one, position), pc.struct_field(other, position))
+    elif pa.types.is_floating(one.type):
+        # By bits: 0.0 and -0.0 are different rows. All NaN count as one.
+        left, right = (np.asarray(pc.fill_null(side, 0.0)) for side in (one, other))
+        bits = np.int32 if one.type.bit_width == 32 else np.int64
+        inner = (left.view(bits) == right.view(bits)) | (np.isnan(left) & np.isnan(right))
+    elif pa.types.is_nested(one.type):
+        inner = _same_lists(one, other)
+    else:
+        inner = np.asarray(pc.fill_null(pc.equal(one, other), False))
+    same: np.ndarray = (valid == others) & (inner | ~valid)
+    return same
+
+
+def _same_lists(one: pa.Array, other: pa.Array) -> np.ndarray:
+    """Lists are the same if they are of one length and every element is: elements are compared all at once."""
+    lengths, others = (np.asarray(pc.fill_null(pc.list_value_length(side), 0)) for side in (one, other))
+    alike: np.ndarray = lengths == others
+    kept = pa.array(alike)
+    left, right = one.filter(kept), other.filter(kept)
+    elements = _same(left.flatten(), right.flatten())
+    owners = np.repeat(np.arange(len(left)), lengths[alike])
+    wrong = np.bincount(owners[~elements], minlength=len(left)) > 0
+    alike[alike] = ~wrong
+    return alike
+
+
+def slice_of(
+    rows: pa.Table, ops: pa.Array, schema: pa.Schema, vocab: Vocabulary, system_time: Instant, next_offset: int
+) -> pa.Table:
+    """Complete rows of ``schema``. Raises Invalid when a value does not fit it."""
+    count = rows.num_rows
+    system = {
+        vocab.offset_column: pa.array(np.arange(next_offset, next_offset + count, dtype=np.int64)),
+        vocab.operation_type_column: ops,
+        vocab.system_time_column: pa.repeat(pa.scalar(to_millis(system_time), pa.int64()).cast(INSTANT), count),
+    }
+    columns = []
+    for field in schema:
+        values = system[field.name] if field.name in system else rows.column(field.name)
+        if not field.nullable and values.null_count:
+            raise Invalid(
+                f"{field.name} is null in {values.null_count} rows, and the dataset does not allow that",
+                rule="schema-in-force",
+                hint="use coalesce, or filter them out",
+            )
+        columns.append(values.cast(field.type))
+    return pa.Table.from_arrays(columns, schema=schema)

@@ -1,0 +1,100 @@
+"""Results too large to hold: Spark writes them as runs of the total order, which become row groups of one slice.
+
+A run is a range of the order and bounded in size; within it Arrow orders rows as it orders small results, so that only
+the run that a row is in is left to Spark. Spec: docs/spec/engine-semantics.md#clusters. This is for final mode: a log
+follows its inputs' offsets and a table its keys, and both leave by Arrow.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as st
+
+from chain.data.parquet import SliceWriter
+from engines.spark.rows.tables import arrow_columns
+
+LARGE: Final = 512 << 20
+"""Bytes of slices that a transaction reads, above which its result is not held at once: Parquet of three times as many
+rows as a heap of 2 GB holds easily. A result larger than its inputs is for the limits of a request."""
+RUN: Final = 64 << 20
+"""Bytes of one run as Parquet."""
+_PLAIN: Final = (
+    st.StringType, st.BinaryType, st.BooleanType, st.IntegralType, st.DecimalType, st.DateType, st.TimestampType,
+    st.TimestampNTZType,
+)  # fmt: skip
+
+
+def is_large(paths: Iterable[str]) -> bool:
+    """Whether the result over these slices is written in runs."""
+    return sum(Path(path).stat().st_size for path in paths) > LARGE
+
+
+def write_in_runs(
+    session: SparkSession, frame: DataFrame, target: Path, schema: pa.Schema, event_time: str,
+    settle: Callable[[pa.Table, int], pa.Table],
+) -> int:  # fmt: skip
+    """Write all rows of ``frame`` to a slice of ``schema``; how many. None: no slice.
+
+    ``settle`` makes complete, ordered rows of a run and of the rows before it. Beside the slice, where executors of a
+    cluster can write too, and gone at the end.
+    """
+    folder = target.with_name(target.name + ".runs")
+    session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    try:
+        # Once as it comes: ranges are found by a look at all keys first, and the query is not to run twice.
+        frame.write.parquet(str(folder / "rows"))
+        size = sum(file.stat().st_size for file in (folder / "rows").glob("part-*"))
+        again = session.read.schema(frame.schema).parquet(str(folder / "rows"))
+        keys = list(_keys(frame.schema, event_time))
+        ranged = again.selectExpr("*", *(f"{key} as __key_{at}" for at, key in enumerate(keys)))
+        names = [f"__key_{at}" for at in range(len(keys))]
+        ranged.repartitionByRange(size // RUN + 1, *names).drop(*names).write.parquet(str(folder / "runs"))
+        return _join(sorted((folder / "runs").glob("part-*")), target, schema, frame.schema, settle)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _join(
+    runs: Iterable[Path], target: Path, schema: pa.Schema, columns: st.StructType,
+    settle: Callable[[pa.Table, int], pa.Table],
+) -> int:  # fmt: skip
+    """One run in memory at a time. Names of Spark's files sort by partition."""
+    count, wanted = 0, arrow_columns(columns)
+    with SliceWriter(target, schema) as writer:
+        for run in runs:
+            rows = settle(pq.read_table(run, partitioning=None).cast(wanted), count)
+            writer.write(rows)
+            count += rows.num_rows
+    if not count:
+        target.unlink()
+    return count
+
+
+def _keys(columns: st.StructType, event_time: str) -> Iterator[str]:
+    """Expressions that sort as the total order does, as far as Spark's order of a type is the same.
+
+    Up to the first nested column: rows equal so far lie in one run. Of floating point Spark takes -0.0 for 0.0.
+    """
+    yield f"unix_millis(cast({_quoted(event_time)} as timestamp))"
+    for column in columns:
+        if column.name == event_time:
+            continue
+        kind, quoted = column.dataType, _quoted(column.name)
+        if isinstance(kind, (st.FloatType, st.DoubleType)):
+            yield quoted
+            yield f"case when {quoted} = 0 then not startswith(cast({quoted} as string), '-') end"
+        elif isinstance(kind, _PLAIN):
+            yield quoted
+        else:
+            return
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

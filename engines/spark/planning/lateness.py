@@ -1,0 +1,163 @@
+"""What an author declared of late rows and watermarks, met with what the query can do. Pure.
+
+A declaration that would mean nothing for a query is refused, never passed over: its author expects something of it.
+Spec: docs/spec/engine-semantics.md#declarations, #late-rows, #output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from chain.errors import Invalid
+from engines.spark.analysis.classify import Classification, Mode
+from engines.spark.analysis.correction import Passing, Windows
+from engines.spark.analysis.declarations import Declarations, Late, Policy, Query
+from engines.spark.analysis.determinism import Finding
+from engines.spark.analysis.influence import Versions
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What holds for a query's inputs and output."""
+
+    shape: Classification
+    only_late: frozenset[str] = frozenset()
+    """Inputs of which the query sees nothing but late rows."""
+    behind: int | None = None
+    """The output's watermark is the greatest event time emitted less this, microseconds; ``None``: it follows from the
+    inputs' watermarks."""
+    reach: Mapping[str, int | None] = field(default_factory=dict)
+    """By alias how far behind the watermark a row may come and still count, microseconds; ``None``: as far as it
+    likes. Inputs that are not named: not at all."""
+    windows: Windows | None = None
+    """If late rows correct windows: the shape is that of a table then."""
+    grows: bool = False
+    """Then, whether all inputs are known only to grow."""
+
+
+def rule(query: Query, shape: Classification, changelogs: Mapping[str, bool | None]) -> Ruling:
+    """``changelogs``: of each input whether its rows can be taken back, ``None`` when its chain does not say.
+
+    Raises Invalid for a declaration that does not fit.
+    """
+    declared = query.declarations
+    only_late = frozenset(alias for alias in changelogs if declared.sees_only_late(alias))
+    if shape.mode is Mode.LOG:
+        _check_log(declared, shape, bool(only_late))
+        return Ruling(shape, only_late, declared.behind)
+    if only_late:
+        raise Invalid(
+            "SET odf.rows = 'late' stands before a query that puts rows together", rule="late-rows",
+            hint="select the late rows one by one, and put them together in a dataset of its own",
+        )  # fmt: skip
+    if declared.behind is not None:
+        raise Invalid(
+            "SET odf.watermark stands before a query whose watermark follows from those of its inputs",
+            rule="watermark", hint="leave it out",
+        )  # fmt: skip
+    if shape.mode is Mode.TABLE:
+        _check_table(declared)
+        return Ruling(shape)
+    reach = _reach(declared, shape, changelogs)
+    windows = shape.correction
+    if not reach or not isinstance(windows, Windows):
+        return Ruling(shape, reach=reach)
+    # A derived input's chain does not say whether it is a changelog, so it may be one.
+    grows = all(changelog is False for changelog in changelogs.values())
+    if windows.table.merge is None and grows and None in reach.values():
+        raise Invalid(
+            "late rows need all rows of a window for ever, unless it is made of aggregates that can be merged, under "
+            "names of their own and nothing else",
+            rule="history-per-key", hint="SET odf.late = 'apply within 90 days', or as far back as it takes",
+        )  # fmt: skip
+    return Ruling(replace(shape, mode=Mode.TABLE, table=windows.table), reach=reach, windows=windows, grows=grows)
+
+
+def _reach(
+    declared: Declarations, shape: Classification, changelogs: Mapping[str, bool | None]
+) -> dict[str, int | None]:
+    """Of the inputs in final mode whose late rows count, how late they may be."""
+    reach: dict[str, int | None] = {}
+    lives = {path.input: path.life for path in shape.paths if isinstance(path.life, Versions)}
+    for alias, changelog in changelogs.items():
+        policy = declared.late_of(alias)
+        if alias in lives:
+            _check_versions(alias, lives[alias], declared)
+        elif policy is None and changelog:
+            check_late_stated(alias, declared)
+        elif policy == Policy(Late.APPLY) or (policy is None and isinstance(shape.correction, Passing)):
+            reach[alias] = None
+        elif policy is not None and policy.late is Late.APPLY:
+            reach[alias] = policy.within
+    if reach:
+        _check_applied(shape, {alias: changelogs[alias] for alias in reach})
+    return {alias: span for alias, span in reach.items() if span != 0}
+
+
+def _check_applied(shape: Classification, applied: Mapping[str, bool | None]) -> None:
+    if isinstance(shape.correction, Finding):
+        raise Invalid(shape.correction.message, rule=shape.correction.code, hint=shape.correction.replace or "")
+    for alias, changelog in applied.items():
+        if changelog and isinstance(shape.correction, Passing):
+            check_ledger(alias)
+
+
+def check_ledger(alias: str) -> None:
+    """Raises Invalid: corrections of rows that came out one by one, joined with versions, are not made yet."""
+    raise Invalid(
+        f"input {alias} is a changelog: late corrections of rows joined with versions cannot be applied yet",
+        rule="late-apply-ledger",
+        hint=f"SET odf.late.{alias} = 'drop'; or join the other way round, with {alias} in temporalTables",
+    )
+
+
+def check_late_stated(alias: str, declared: Declarations) -> None:
+    """Raises Invalid: late corrections of a changelog must not vanish without the author's word."""
+    if declared.late_of(alias) is None:
+        raise Invalid(
+            f"input {alias} is a changelog: most of its retractions come after their window has closed",
+            rule="changelog-late",
+            hint=f"begin the query with SET odf.late.{alias} = 'drop'; to leave out corrections of closed windows, or "
+            "with 'apply within 90 days' to make a changelog of them",
+        )
+
+
+def _check_versions(alias: str, life: Versions, declared: Declarations) -> None:
+    """Versions count from when they were said; rows of an as-of join's right side do not."""
+    if life.clamped and declared.late.get(alias, Policy(Late.APPLY)) != Policy(Late.APPLY):
+        raise Invalid(
+            f"SET odf.late.{alias}: late versions of a temporal table always count, from when they were said",
+            rule="late-versions", hint="leave it out",
+        )  # fmt: skip
+    policy = declared.late_of(alias)
+    if not life.clamped and policy is not None and policy.late is Late.APPLY:
+        raise Invalid(
+            f"late rows of {alias} cannot be applied: an as-of join sees the latest row in event time",
+            rule="late-apply-as-of",
+            hint=f"SET odf.late.{alias} = 'drop', or temporalTables: [{{name: {alias}, primaryKey: [...]}}]",
+        )
+
+
+def _check_table(declared: Declarations) -> None:
+    for alias, policy in declared.late.items():
+        if policy != Policy(Late.APPLY):
+            raise Invalid(
+                f"SET odf.late{'.' if alias else ''}{alias}: a table that changes for ever has no late rows, since all "
+                "count from when they come",
+                rule="late-in-table-mode", hint="leave it out, or group by a window of event time too",
+            )  # fmt: skip
+
+
+def _check_log(declared: Declarations, shape: Classification, only_late: bool) -> None:
+    for alias, policy in declared.late.items():
+        if policy.late is not Late.APPLY or policy.within is not None:
+            raise Invalid(
+                f"SET odf.late{'.' if alias else ''}{alias}: rows that this query passes on one by one are never late",
+                rule="late-in-log-mode", hint="leave it out; downstream, windows decide about late rows",
+            )  # fmt: skip
+    if only_late and not shape.paths:
+        raise Invalid(
+            "SET odf.rows = 'late': event_time is computed, so nothing says which rows are late", rule="late-rows",
+            hint="select event_time, or the start of the window that the rows came too late for",
+        )  # fmt: skip

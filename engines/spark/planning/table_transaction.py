@@ -1,0 +1,101 @@
+"""Plans a transaction of a table that changes for ever: which ticks are reached, which blocks are new. Pure.
+
+Ticks are the values of all inputs' watermarks up to the slowest, or the places of a grid up to it at which something
+happens: both are in the chains, so they are the same however blocks are grouped.
+Spec: docs/spec/engine-semantics.md#table-mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import msgspec
+import numpy as np
+
+from engines.spark.analysis.monotone import MILLISECOND, Floor, FloorMonths
+from engines.spark.planning.input_windows import Closing
+from engines.spark.planning.transaction import BlockFacts, InputFacts, Progress, Step, progress
+from engines.spark.rows.changelog import LONG_AGO
+from engines.spark.state.checkpoint import Checkpoint, OpenInput
+
+Tick: TypeAlias = Floor | FloorMonths
+"""A grid of times."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableStep:
+    """Times are microseconds."""
+
+    since: int | None
+    """The tick reached before."""
+    until: int | None
+    """The tick reached now; rows that count from it on wait."""
+    ticks: tuple[int, ...]
+    """Those after ``since``, up to ``until``, if they are watermarks."""
+    blocks: Mapping[str, tuple[BlockFacts, ...]]
+    """New ones by alias."""
+    lateness: Mapping[str, int]
+    grid: Tick | None = None
+    """Ticks are its places, if there is one."""
+    closing: Closing | None = None
+    """Of windows that late rows correct those that nothing can change any more."""
+
+    def times(self, moments: np.ndarray) -> np.ndarray:
+        """The tick of before (``LONG_AGO``: none), and those that can show what happens at ``moments``, ascending."""
+        since = LONG_AGO if self.since is None else self.since
+        if self.grid is None:
+            return np.array([since, *self.ticks], np.int64)
+        until = LONG_AGO if self.until is None else self.until
+        inside = moments[(moments >= since) & (moments < until)]
+        return np.append(np.int64(since), np.unique(_following(self.grid, inside)))
+
+
+def _following(grid: Tick, moments: np.ndarray) -> np.ndarray:
+    """The first place of a grid after each moment."""
+    if isinstance(grid, Floor):
+        after: np.ndarray = (moments - grid.origin) // grid.size * grid.size + grid.origin + grid.size
+        return after
+    months = moments.astype("datetime64[us]").astype("datetime64[M]").astype(np.int64)
+    later = (months // grid.months + 1) * grid.months
+    return later.astype("datetime64[M]").astype("datetime64[us]").astype(np.int64)
+
+
+def plan_table(
+    inputs: Sequence[InputFacts], previous: Checkpoint | None, grid: Tick | None = None, limit: int | None = None
+) -> tuple[Step, TableStep, tuple[int, ...]]:
+    """The step, and the ticks that wait: for slower inputs, or since they are after ``limit`` (microseconds).
+
+    At least one tick is reached that can be. Raises Invalid when blocks and checkpoint contradict each other.
+    """
+    at: Progress = progress(inputs, previous)
+    marks = [] if previous is None or previous.ticks is msgspec.UNSET else list(previous.ticks)
+    known = {mark * MILLISECOND for mark in marks}
+    for given in inputs if grid is None else ():
+        known.update(block.after - given.lateness for block in given.blocks if block.after is not None)
+    later = sorted(mark for mark in known if at.done is None or mark > at.done)
+    slowest = at.slowest if at.slowest is None or grid is None else grid(at.slowest)
+    until = slowest if at.done is None or slowest is None else max(at.done, slowest)
+    reached = tuple(mark for mark in later if until is not None and mark <= until)
+    settled = None
+    if limit is not None and grid is not None and until is not None:
+        settled, until = until, min(until, _paced(grid, at.done, limit))
+    elif limit is not None and reached and reached[-1] > limit:
+        settled = until
+        reached = tuple(mark for mark in reached if mark <= limit) or reached[:1]
+        until = reached[-1]
+    waiting = tuple(mark for mark in later if until is None or mark > until)
+    kept: tuple[OpenInput, ...] = at.inputs
+    step = Step({}, (), None, None, until, kept, at.untimed, settled=settled if settled != until else None)
+    blocks = {given.alias: tuple(block for block in given.blocks if not block.reopened) for given in inputs}
+    lateness = {given.alias: given.lateness for given in inputs}
+    return step, TableStep(at.done, until, reached, blocks, lateness, grid), waiting
+
+
+def _paced(grid: Tick, done: int | None, limit: int) -> int:
+    """The last place of a grid up to ``limit``; if that is not after ``done``, the one that is."""
+    place = grid(limit)
+    if done is None or place > done:
+        return place
+    return int(_following(grid, np.array([done], np.int64))[0])

@@ -1,0 +1,102 @@
+"""Provenance in final mode: rows of inputs that can bear on the record's event time, and the query over these alone.
+
+Which these are the query's influence intervals say, turned round. Spec: docs/spec/engine-semantics.md#final-mode,
+#influence.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from functools import reduce
+from operator import and_
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import col, lit
+
+from chain.errors import Invalid
+from engines.spark.analysis.classify import Path
+from engines.spark.catalyst.plans import frame_of
+from engines.spark.execution.inputs import net
+from engines.spark.execution.versions import Versions, advance
+from engines.spark.planning.transaction import Read
+from engines.spark.provenance.answers import Found
+from engines.spark.provenance.input_bounds import reaching
+from engines.spark.provenance.question import Ground, Shown, microseconds_of, numbers, quoted, rows_of
+from engines.spark.provenance.tracing import LINEAGE, trace
+from engines.spark.provenance.witnesses import pick
+
+
+class Settled:
+    """For the records of one request."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._earlier, self._step = ground.steps()
+        self._versions = {alias: self._version(alias) for alias in self._step.versions}
+
+    def find(self, place: int) -> Found:
+        ground, vocab = self._ground, self._ground.request.vocab
+        time = ground.data.column(vocab.event_time_column)[place]
+        at, step = microseconds_of(time), self._step
+        settled = step.emit_until is not None and at < step.emit_until
+        out = step.emit_from is not None and at < step.emit_from and not ground.counts_late
+        if not settled or out:
+            raise ground.unlike(place)
+        shown = Shown(ground)
+        for alias, reads in step.reads.items():
+            shown.show(alias, self._rows(alias, reads, at))
+        for alias, versions in self._versions.items():
+            shown.show(alias, versions.seen)
+        plan = ground.plan()
+        traced = trace(ground.session, plan, ground.step_numbers, ground.request.column)
+        result = self._alike(frame_of(ground.session, traced.plan), place).toArrow()
+        instants = pc.floor_temporal(
+            result.column(vocab.event_time_column).cast(pa.timestamp("us")), unit="millisecond"
+        ).cast(pa.int64())
+        result = result.filter(pc.equal(instants, at))
+        same = np.flatnonzero(ground.matching(result, place))
+        number = ground.equal_before(place)
+        if number >= len(same):
+            raise ground.unlike(place)
+        lineages = numbers(result.column(LINEAGE).take(pa.array(same)))
+        chosen = lineages[pick([lineage.tolist() for lineage in lineages], number)]
+        return Found(traced, chosen, shown)
+
+    def _alike(self, frame: DataFrame, place: int) -> DataFrame:
+        """Rows that agree with the record in columns whose values are the same in SQL as in a slice.
+
+        Spark takes this down to the scans as far as keys go, so of a window only the record's group is made.
+        """
+        wanted = [col(quoted(name)).eqNullSafe(lit(value)) for name, value in self._ground.plain_values(place).items()]
+        return frame.where(reduce(and_, wanted)) if wanted else frame
+
+    def _rows(self, alias: str, reads: Sequence[Read], at: int) -> pa.Table:
+        """What was taken back is taken back by whatever the transaction saw, so there its whole interval is read."""
+        ground = self._ground
+        if ground.changes(alias):
+            return net(rows_of(ground, alias, reads), ground.inputs.vocabs[alias])
+        paths = [path for path in ground.shape.paths if path.input == alias]
+        return rows_of(ground, alias, [narrowed(read, paths, at) for read in reads])
+
+    def _version(self, alias: str) -> Versions:
+        """Who was in force, from the input's first statement on."""
+        ground, step = self._ground, self._step.versions[alias]
+        changelog = ground.inputs.changelog(alias)
+        if changelog and not step.life.clamped:
+            raise Invalid(f"input {alias} is a changelog under an as-of join", rule="as-of-changelog")
+        told = changelog if step.life.clamped else False
+        schema, vocab = ground.inputs.schemas[alias], ground.inputs.vocabs[alias]
+        former, by_time = None, ground.inputs.ranks_by_time(alias)
+        if self._earlier is not None:
+            former = advance(self._earlier.versions[alias], None, schema, vocab, told, by_time).kept
+        return advance(step, former, schema, vocab, told, by_time)
+
+
+def narrowed(read: Read, paths: Sequence[Path], at: int) -> Read:
+    """Of the rows that the transaction saw only those that can reach the output time ``at`` (microseconds)."""
+    low, high = reaching(paths, at)
+    return dataclasses.replace(read, low=max(read.low, low), high=min(read.high, high))

@@ -1,0 +1,263 @@
+"""What a question stands on: the transform, its inputs up to the transaction, the records asked about.
+
+Made for one request. The transaction is planned again from the inputs' blocks alone, by the functions that planned it
+when it ran; no checkpoint is read, so none has to be held or believed. Spec: docs/spec/engine-semantics.md#law, #modes,
+#state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from chain.data.parquet import open_slice
+from chain.errors import Invalid
+from engines.contract import MAX_QUESTIONS, ProvenanceRequest
+from engines.spark.analysis.classify import Classification
+from engines.spark.analysis.declarations import Query, read_query
+from engines.spark.analysis.monotone import EARLIEST, LATEST
+from engines.spark.catalyst.exact import complete_plan
+from engines.spark.catalyst.types import as_written
+from engines.spark.execution.inputs import Inputs, micros
+from engines.spark.output.slice import same_rows, stated_ops
+from engines.spark.planning.corrected_windows import windows_of
+from engines.spark.planning.input_windows import InputWindows
+from engines.spark.planning.lateness import rule
+from engines.spark.planning.sessions import Sessions
+from engines.spark.planning.slice_facts import SliceReader
+from engines.spark.planning.transaction import BlockFacts, InputFacts, Read, Step, next_checkpoint, plan_step
+from engines.spark.provenance.tracing import ROW
+from engines.spark.provenance.witnesses import ROWS
+from engines.spark.rows.tables import frame_of_rows, read_rows
+from engines.spark.rows.times import event_times
+from engines.spark.sql.queries import Analyst, as_text, run_queries
+from engines.spark.sql.views import name_view
+from engines.spark.state.checkpoint import Checkpoint
+
+MAX_ROWS: Final = 20_000_000
+"""Rows of inputs that one record may bear on: they are looked at in memory."""
+
+
+class NotReproduced(Invalid):
+    """The query over these inputs does not give the record: nothing true could be said of where it came from."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(
+            f"record {offset} does not come out of its query over these inputs",
+            rule="provenance-not-reproduced",
+            hint="odfctl verify --level reproduced tells which transaction differs",
+        )
+
+
+class Ground:
+    """The transform, the inputs and the slice that one request for provenance is about.
+
+    ``data`` and ``ops``: the slice asked about, whole, without what every slice has.
+    """
+
+    def __init__(
+        self, session: SparkSession, request: ProvenanceRequest, analyst: Analyst, slices: SliceReader
+    ) -> None:
+        self.session = session
+        self.request = request
+        self.query: Query = read_query(request.transform)
+        _check(request)
+        self.inputs = Inputs(request.query_inputs, self.query, slices)
+        self.slices = slices
+        self.aliases = [given.query_alias for given in request.query_inputs]
+        found = analyst.analyse(session, self.query.steps, self.inputs.views(), request.vocab)
+        if found.classification is None:
+            raise Invalid(as_text(found.diagnostics, len(self.query.steps)), rule="provenance-query")
+        ruling = rule(self.query, found.classification, self.inputs.changelogs)
+        self.windows: Mapping[str, InputWindows] = windows_of(ruling, self.query.declarations)
+        """By alias, if late rows correct windows."""
+        self.shape: Classification = ruling.shape
+        self.counts_late = bool(ruling.reach)
+        """Whether records come out that are earlier than what was settled."""
+        with open_slice(Path(request.data_path)) as source:
+            records = pa.Table.from_batches(list(source.batches()), schema=source.schema)
+        system = (request.vocab.offset_column, request.vocab.operation_type_column, request.vocab.system_time_column)
+        self.data = records.drop_columns(list(system)).replace_schema_metadata(None)
+        self._offsets = np.asarray(records.column(request.vocab.offset_column)).astype(np.int64)
+        self.ops = np.asarray(records.column(request.vocab.operation_type_column)).astype(np.int64)
+        blocks = {given.query_alias: given.blocks or () for given in request.query_inputs}
+        self.facts = self.inputs.facts(ruling, blocks)
+
+    @property
+    def reached(self) -> tuple[int | None, int | None]:
+        """How far the output had come before the transaction and after it, microseconds: it may have been held back."""
+        marks = self.request.watermark_before, self.request.watermark_after
+        before, after = (None if mark is None else micros(mark) for mark in marks)
+        return before, after
+
+    @property
+    def step_numbers(self) -> dict[str, int]:
+        """Number of each query that has a name."""
+        return {step.alias: number for number, step in enumerate(self.query.steps) if step.alias}
+
+    def plan(self) -> Any:
+        """The query over the views of the session, its aggregates as exact as when it ran."""
+        plan = run_queries(self.session, self.query.steps)
+        return complete_plan(self.session, plan) if self.shape.exact else plan
+
+    def place_of(self, offset: int) -> int:
+        """Where a record stands in its slice. Raises Invalid."""
+        found = np.flatnonzero(self._offsets == offset)
+        if not len(found):
+            raise Invalid(f"the slice holds no record {offset}", rule="provenance-record")
+        return int(found[0])
+
+    def before(self) -> tuple[InputFacts, ...]:
+        """The inputs as the transaction before left them."""
+        return tuple(
+            dataclasses.replace(
+                given,
+                blocks=tuple(dataclasses.replace(b, reopened=False) for b in given.blocks if b.reopened),
+            )
+            for given in self.facts
+        )
+
+    def steps(self) -> tuple[Step | None, Step]:
+        """All transactions before as one, if there were any, and the transaction itself; log and final mode."""
+        earlier, first, previous = self.before(), None, None
+        if any(given.blocks for given in earlier):
+            first = plan_step(self.shape, earlier, None, Sessions(self.inputs.vocabs).oldest, self.reached[0])
+            previous = self.checkpoint(first)
+        # Sessions are of the blocks that one plan sees, and remembered.
+        oldest = Sessions(self.inputs.vocabs).oldest
+        return first, plan_step(self.shape, self.facts, previous, oldest, self.reached[1])
+
+    def checkpoint(self, step: Step, ticks: Sequence[int] = ()) -> Checkpoint:
+        return next_checkpoint(self.shape, "", step, {}, None, ticks)
+
+    def plain_values(self, place: int) -> dict[str, object]:
+        """Of a record the columns of which equal values are one value everywhere: text, whole numbers, truth."""
+        plain = (pa.types.is_string, pa.types.is_signed_integer, pa.types.is_boolean)
+        return {
+            field.name: self.data.column(field.name)[place].as_py()
+            for field in self.data.schema
+            if any(test(field.type) for test in plain)
+        }
+
+    def unlike(self, place: int) -> NotReproduced:
+        """What to raise when the record at ``place`` does not come out."""
+        return NotReproduced(int(self._offsets[place]))
+
+    def changes(self, alias: str) -> bool:
+        """Whether any row of an input takes back another, to this query."""
+        if self.inputs.is_log(alias):
+            return False
+        given = next(each for each in self.request.query_inputs if each.query_alias == alias)
+        paths = [block.data_path for block in given.blocks or () if block.data_path is not None]
+        return any(self.slices.facts(Path(path), given.vocab).changes for path in paths)
+
+    def equal_before(self, place: int) -> int:
+        """How many records of the slice before this one are equal to it."""
+        one = self.data.take(pa.array(np.full(place, place)))
+        return int(np.sum(same_rows(self.data.slice(0, place), one) & (self.ops[:place] == self.ops[place])))
+
+    def matching(self, rows: pa.Table, place: int) -> np.ndarray:
+        """Which rows of a result, in the types that Spark gave, are the record at ``place``."""
+        mine = as_written(rows.select(self.data.column_names), self.data.schema)
+        same = same_rows(mine, self.data.take(pa.array(np.full(mine.num_rows, place))))
+        if self.shape.operation is None:
+            return same
+        stated = np.asarray(stated_ops(rows, self.shape.operation))
+        both: np.ndarray = same & (stated == self.ops[place])
+        return both
+
+
+def _check(request: ProvenanceRequest) -> None:
+    if not 0 < len(request.offsets) <= MAX_QUESTIONS:
+        raise Invalid(
+            f"{len(request.offsets)} records", rule="provenance-records", hint=f"ask for 1 to {MAX_QUESTIONS}"
+        )
+    for given in request.query_inputs:
+        if given.blocks is None:
+            raise Invalid(
+                f"input {given.query_alias} was given without its blocks", rule="provenance-blocks",
+                hint="state the blocks of each input from its first to the cut",
+            )  # fmt: skip
+
+
+class Shown:
+    """Rows of inputs laid out as the views of a session, each with a number that says which it is."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._sources: list[np.ndarray] = []
+        self._offsets: list[np.ndarray] = []
+        self._count = 0
+
+    def show(self, alias: str, rows: pa.Table) -> None:
+        """Name the view; the query does not see the number."""
+        ground = self._ground
+        offsets = np.asarray(rows.column(ground.inputs.vocabs[alias].offset_column)).astype(np.int64)
+        numbers = np.arange(self._count, self._count + len(offsets))
+        self._count += len(offsets)
+        if self._count > min(MAX_ROWS, ROWS):
+            raise Invalid(
+                f"the record bears on more than {MAX_ROWS:,} rows of its inputs", rule="provenance-size",
+                hint="ask for a record of a shorter window",
+            )  # fmt: skip
+        self._sources.append(np.full(len(offsets), ground.aliases.index(alias)))
+        self._offsets.append(offsets)
+        frame = frame_of_rows(ground.session, rows.append_column(ROW, pa.array(numbers)))
+        visible = [quoted(name) for name in rows.column_names]
+        name_view(frame.selectExpr(*visible), alias)
+
+    @property
+    def sources(self) -> np.ndarray:
+        return np.concatenate([np.empty(0, np.int64), *self._sources])
+
+    @property
+    def offsets(self) -> np.ndarray:
+        return np.concatenate([np.empty(0, np.int64), *self._offsets])
+
+
+def rows_of(ground: Ground, alias: str, reads: Sequence[Read]) -> pa.Table:
+    """Rows that reads name; where they set no bounds, as in log mode, also those without event time.
+
+    Slices that lie outside of the bounds are not opened.
+    """
+    extents = {block.path: block for given in ground.facts if given.alias == alias for block in given.blocks}
+    schema, vocab = ground.inputs.schemas[alias], ground.inputs.vocabs[alias]
+    parts = [read_rows((), schema)]
+    for read in reads:
+        bounded = read.low > EARLIEST or read.high < LATEST
+        for path in read.paths:
+            extent = extents[path]
+            if bounded and not _meets(extent, read):
+                continue
+            rows = read_rows([path], schema)
+            if bounded:
+                times, timed = event_times(rows, vocab)
+                rows = rows.filter(pa.array(timed & (times >= read.low) & (times < read.high)))
+            parts.append(rows)
+    return pa.concat_tables(parts)
+
+
+def _meets(block: BlockFacts, read: Read) -> bool:
+    return block.first is not None and block.last is not None and block.first < read.high and block.last >= read.low
+
+
+def quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def numbers(column: pa.ChunkedArray) -> list[np.ndarray]:
+    """Lineage of each row."""
+    return [np.asarray(value.values) if value.is_valid else np.empty(0, np.int64) for value in column]
+
+
+def microseconds_of(value: pa.Scalar) -> int:
+    """An event time of a record."""
+    whole = value.cast(pa.timestamp("ms")) if pa.types.is_date(value.type) else value
+    return int(pc.cast(whole, pa.timestamp("us", whole.type.tz)).value)

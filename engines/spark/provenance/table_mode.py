@@ -1,0 +1,291 @@
+"""Provenance in table mode: the rows of the record's key that counted at its tick, and what changed since the last one.
+Windows that late rows correct are such a table.
+
+A record of a changing table is a difference between two ticks of its key. The key's rows are read from the inputs'
+blocks, the query is run over them at every tick of the transaction, and the tick is the one whose differences hold the
+record; then the query is traced over that tick's rows and over those of the tick before.
+Spec: docs/spec/engine-semantics.md#table-mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from chain.errors import Invalid
+from engines.contract import ProvenanceRow
+from engines.spark.analysis.locality import Locality
+from engines.spark.analysis.monotone import EARLIEST, LATEST
+from engines.spark.analysis.tables import TableShape
+from engines.spark.analysis.tree import parse_plan
+from engines.spark.catalyst.plans import HIDDEN_ROUND, carried, frame_of, json_of
+from engines.spark.catalyst.types import as_written
+from engines.spark.output.slice import same_rows
+from engines.spark.planning.corrected_windows import plan_windows
+from engines.spark.planning.table_transaction import TableStep, plan_table
+from engines.spark.planning.transaction import InputFacts, Step
+from engines.spark.provenance.answers import Found
+from engines.spark.provenance.input_bounds import reaching
+from engines.spark.provenance.lifetimes import Lives, entering, lives, of_key
+from engines.spark.provenance.question import Ground, Shown, microseconds_of, numbers, quoted
+from engines.spark.provenance.tracing import LINEAGE, Traced, trace
+from engines.spark.provenance.witnesses import ROWS, pick
+from engines.spark.rows.changelog import LONG_AGO, positive
+from engines.spark.rows.tables import frame_of_rows, read_rows
+from engines.spark.rows.ticks import Rounds, differences, lived, rounds_of
+from engines.spark.rows.times import event_times
+from engines.spark.sql.queries import run_queries
+from engines.spark.sql.views import name_view
+from engines.spark.state.checkpoint import Checkpoint
+
+MAX_LIVED: Final = 50_000_000
+"""Rows of a key, counted once at every tick of the transaction, that are evaluated to find the record's tick."""
+_PAIR: Final = Rounds(np.array([0, 1]), np.array([0, 1]))
+"""Before and after, as ``differences`` wants them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """One record that a tick of the key says."""
+
+    round: int
+    op: int
+    row: pa.Table
+
+
+class Changing:
+    """For the records of one request."""
+
+    def __init__(self, ground: Ground, shape: TableShape) -> None:
+        self._ground = ground
+        self._shape = shape
+        self._step = self._planned()
+        plan = run_queries(ground.session, ground.query.steps) if self._name_empty() else None
+        self._columns = key_columns(ground, shape, json_of(plan) if plan is not None else "")
+
+    def _planned(self) -> TableStep:
+        ground, previous = self._ground, None
+        earlier = ground.before()
+        if any(given.blocks for given in earlier):
+            step, _, waiting = self._plan(earlier, None, ground.reached[0])
+            previous = ground.checkpoint(step, waiting)
+        return self._plan(ground.facts, previous, ground.reached[1])[1]
+
+    def _plan(
+        self, inputs: tuple[InputFacts, ...], previous: Checkpoint | None, limit: int | None
+    ) -> tuple[Step, TableStep, tuple[int, ...]]:
+        """As the transaction was planned; one that corrects windows is never held back."""
+        ground, grid = self._ground, self._ground.query.declarations.tick
+        if ground.windows:
+            return plan_windows(ground.shape, inputs, ground.windows, previous, ground.request.vocab, grid)
+        return plan_table(inputs, previous, grid, limit)
+
+    def _name_empty(self) -> bool:
+        for alias, schema in self._ground.inputs.schemas.items():
+            name_view(frame_of_rows(self._ground.session, read_rows((), schema)), alias)
+        return True
+
+    def find(self, place: int) -> Found:
+        ground = self._ground
+        key = {name: ground.data.column(name)[place] for name in self._shape.keys}
+        times = self._span(place)
+        known = {given.alias: self._lives(given.alias, key, times) for given in ground.facts}
+        rounds = self._rounds(known)
+        if rounds is None:
+            raise ground.unlike(place)
+        change = self._change(place, known, rounds, key)
+        now, then = change.round, change.round - 1
+        says = bool(positive(np.array([change.op]))[0])
+        at, other = (now, then) if says else (then, now)
+        traced, rows, shown, places = self._traced(known, rounds, at, key)
+        same = np.flatnonzero(ground.matching(rows, place))
+        if not len(same):
+            raise ground.unlike(place)
+        mine = [numbers(rows.column(LINEAGE))[row] for row in same]
+        chosen = mine[pick([each.tolist() for each in mine], min(self._equal(place), len(mine) - 1))]
+        here = self._all(rows, places)
+        _, others, _, places_there = self._traced(known, rounds, other, key)
+        there = self._all(others, places_there)
+        after, before = (here, there) if says else (there, here)
+        came = frozenset((source, offset) for source, offset, _ in after - before)
+        gone = {
+            (source, ended)
+            for source, offset, ended in before - after
+            if ended >= 0 and self._left(known, source, offset, rounds.times) == rounds.ticks[now]
+        }
+        told = set(zip(shown.sources[chosen % ROWS].tolist(), shown.offsets[chosen % ROWS].tolist(), strict=True))
+        others = tuple(
+            ProvenanceRow(input=source, offset=offset, role="change", cause=True)
+            for source, offset in sorted(gone | (came - told))
+        )
+        return Found(traced, chosen, shown, causes=came, others=others)
+
+    def _equal(self, place: int) -> int:
+        """Records of the slice that are equal to the one at ``place`` and stand right before it: of the same tick."""
+        count, ground = 0, self._ground
+        one = ground.data.slice(place, 1)
+        while count < place and ground.ops[place - count - 1] == ground.ops[place]:
+            if not same_rows(ground.data.slice(place - count - 1, 1), one)[0]:
+                break
+            count += 1
+        return count
+
+    def _span(self, place: int) -> dict[str, tuple[int, int]]:
+        """By alias from which event time on, and before which, rows can bear on the record, if it is of a window."""
+        ground = self._ground
+        if not ground.windows:
+            return {}
+        at = microseconds_of(ground.data.column(ground.request.vocab.event_time_column)[place])
+        paths = ground.shape.paths
+        return {alias: reaching([path for path in paths if path.input == alias], at) for alias in ground.windows}
+
+    def _lives(self, alias: str, key: dict[str, pa.Scalar], spans: Mapping[str, tuple[int, int]]) -> Lives:
+        """All statements about the key, from the first block to the cut."""
+        ground = self._ground
+        given = next(each for each in ground.facts if each.alias == alias)
+        schema, vocab = ground.inputs.schemas[alias], ground.inputs.vocabs[alias]
+        windows, (low, high) = ground.windows.get(alias), spans.get(alias, (EARLIEST, LATEST))
+        wanted = {column: key[name] for name, column in self._columns.get(alias, {}).items()}
+        parts, enters = [read_rows((), schema)], [np.empty(0, np.int64)]
+        for block in given.blocks:
+            if block.path is None or block.first is None or block.last is None:
+                continue
+            if block.first >= high or block.last < low:
+                continue
+            rows = read_rows([block.path], schema)
+            times, timed = event_times(rows, vocab)
+            ops = self._ops(rows, alias)
+            marks = [None if mark is None else mark - given.lateness for mark in (block.before, block.after)]
+            enter = entering(ops, times, *marks)
+            if windows is not None:
+                enter = np.maximum(enter, windows.last_instants(times))
+                timed = timed & (times >= max(low, windows.accepted_from(block.before))) & (times < high)
+            chosen = timed & of_key(rows, wanted)
+            parts.append(rows.filter(pa.array(chosen)))
+            enters.append(enter[chosen])
+        whole = pa.concat_tables(parts)
+        return lives(whole, self._ops(whole, alias), np.concatenate(enters), vocab)
+
+    def _ops(self, rows: pa.Table, alias: str) -> np.ndarray:
+        """What statements say of their rows; where they are events, every one adds."""
+        said = np.asarray(rows.column(self._ground.inputs.vocabs[alias].operation_type_column)).astype(np.int64)
+        return np.zeros_like(said) if self._ground.inputs.is_log(alias) else said
+
+    def _rounds(self, known: dict[str, Lives]) -> Rounds | None:
+        """The ticks of this transaction at which something happens to the key, and the one before."""
+        step = self._step
+        if step.until is None:
+            return None
+        since = LONG_AGO if step.since is None else step.since
+        moments = np.concatenate([part for each in known.values() for part in (each.enter, each.leave)])
+        times = step.times(moments)
+        moments = moments[(moments >= since) & (moments < step.until)]
+        if not len(moments):
+            return None
+        return rounds_of(np.zeros(len(moments), np.int64), np.searchsorted(times, moments, side="right"), times)
+
+    def _change(self, place: int, known: dict[str, Lives], rounds: Rounds, key: dict[str, pa.Scalar]) -> _Change:
+        """The tick that says the record: its number among the records of its key tells which."""
+        ground, total = self._ground, 0
+        for alias, each in known.items():
+            rows, of = lived(rounds, np.zeros(each.rows.num_rows, np.int64), each.enter, each.leave)
+            total += len(rows)
+            if total > MAX_LIVED:
+                raise Invalid(
+                    f"the rows of this key count {total:,} times at the ticks of one transaction",
+                    rule="provenance-size", hint="group by a window of event time, or by more columns",
+                )  # fmt: skip
+            table = each.rows.take(pa.array(rows)).append_column(HIDDEN_ROUND, pa.array(of.astype(np.int64)))
+            visible = [quoted(name) for name in each.rows.column_names]
+            name_view(frame_of_rows(ground.session, table).selectExpr(*visible), alias)
+        plan = ground.plan()
+        result = carried(ground.session, plan, (HIDDEN_ROUND,)).toArrow()
+        of = np.asarray(result.column(HIDDEN_ROUND)).astype(np.int64)
+        mine = self._of_key(result, key)
+        result, of = (
+            as_written(result.drop_columns([HIDDEN_ROUND]), ground.data.schema).filter(pa.array(mine)),
+            of[mine],
+        )
+        number = int(np.sum(self._of_key(ground.data.slice(0, place), key)))
+        for change in self._changes(result, of, rounds):
+            if number == 0:
+                same = same_rows(change.row.select(ground.data.column_names), ground.data.slice(place, 1))
+                if change.op != ground.ops[place] or not same[0]:
+                    break
+                return change
+            number -= 1
+        raise ground.unlike(place)
+
+    def _changes(self, result: pa.Table, of: np.ndarray, rounds: Rounds) -> list[_Change]:
+        """Of one key, in order."""
+        found = []
+        for number in np.flatnonzero(~rounds.first):
+            two = (of == number) | (of == number - 1)
+            rows, ops = differences(
+                result.filter(pa.array(two)), of[two] - (number - 1), _PAIR, self._shape.keys, self._shape.single
+            )
+            found += [_Change(int(number), int(op), rows.slice(at, 1)) for at, op in enumerate(ops)]
+        return found
+
+    def _traced(
+        self, known: dict[str, Lives], rounds: Rounds, number: int, key: dict[str, pa.Scalar]
+    ) -> tuple[Traced, pa.Table, Shown, list[tuple[int, int, int]]]:
+        """The query over the rows that count at one tick: its rows of the key, with lineage; and of each row shown its
+        input, its offset and the statement that ends it.
+        """
+        ground, shown = self._ground, Shown(self._ground)
+        places: list[tuple[int, int, int]] = []
+        for alias, each in known.items():
+            rows, of = lived(rounds, np.zeros(each.rows.num_rows, np.int64), each.enter, each.leave)
+            now = rows[of == number]
+            shown.show(alias, each.rows.take(pa.array(now)))
+            offsets = np.asarray(each.rows.column(ground.inputs.vocabs[alias].offset_column))[now]
+            source = ground.aliases.index(alias)
+            places += [(source, int(o), int(e)) for o, e in zip(offsets, each.ended_by[now], strict=True)]
+        plan = ground.plan()
+        traced = trace(ground.session, plan, ground.step_numbers, ground.request.column)
+        result = frame_of(ground.session, traced.plan).toArrow()
+        return traced, result.filter(pa.array(self._of_key(result, key))), shown, places
+
+    def _all(self, rows: pa.Table, places: list[tuple[int, int, int]]) -> frozenset[tuple[int, int, int]]:
+        """Everything that the key's rows were made of."""
+        of = np.unique(np.concatenate([np.empty(0, np.int64), *numbers(rows.column(LINEAGE))]) % ROWS)
+        return frozenset(places[each] for each in of)
+
+    def _left(self, known: dict[str, Lives], source: int, offset: int, times: np.ndarray) -> int:
+        """Number of the tick at which a row was taken back; a row may also only have been pushed out by others."""
+        alias = self._ground.aliases[source]
+        offsets = np.asarray(known[alias].rows.column(self._ground.inputs.vocabs[alias].offset_column))
+        return int(np.searchsorted(times, known[alias].leave[offsets == offset][0], side="right"))
+
+    def _of_key(self, rows: pa.Table, key: dict[str, pa.Scalar]) -> np.ndarray:
+        """Rows of a result, or of the slice, that have the key."""
+        if not key or not rows.num_rows:
+            return np.ones(rows.num_rows, bool)
+        names = list(key)
+        mine = as_written(rows.select(names), self._ground.data.schema)
+        one = pa.table({name: pa.array([value.as_py()], value.type) for name, value in key.items()})
+        return same_rows(mine, one.take(pa.array(np.zeros(rows.num_rows, np.int64))))
+
+
+def key_columns(ground: Ground, shape: TableShape, plan: str) -> dict[str, dict[str, str]]:
+    """By alias and name of a key column: the column of the input that it repeats, where the query is split by it.
+
+    What rows are read is narrowed by these; a key that is computed narrows nothing.
+    """
+    walk = Locality(ground.aliases)
+    local = walk.of(parse_plan(plan))
+    names = dict(zip(local.columns, ground.shape.columns, strict=True))
+    found: dict[str, dict[str, str]] = {alias: {} for alias in ground.aliases}
+    for identity, part in local.sources.items():
+        if names.get(identity) not in shape.keys or part not in (local.parts or ()):
+            continue
+        for alias in found:
+            columns = {column for path, column in part if walk.paths[path] == alias}
+            if len(columns) == 1:
+                found[alias][names[identity]] = columns.pop()
+    return found

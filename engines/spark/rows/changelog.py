@@ -1,0 +1,158 @@
+"""Changelogs as arithmetic on columns: which row takes back which, when each begins to count, what is valid when.
+
+Works on whole columns, in the order of the chain; knows no files and no queries. Effective time: a fact counts from its
+own time, but never from before what its chain had promised when it was said.
+Spec: docs/spec/engine-semantics.md#effective-time.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from chain.data.operations import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT
+from engines.contract import Vocabulary
+from engines.spark.rows.ordering import order_keys
+
+NEVER: Final = 2**62
+"""An effective time after all others."""
+LONG_AGO: Final = -(2**62)
+
+
+def positive(ops: np.ndarray) -> np.ndarray:
+    """Which statements assert a row; the others take one back."""
+    asserted: np.ndarray = (ops == APPEND) | (ops == CORRECT_TO)
+    return asserted
+
+
+def row_codes(rows: pa.Table) -> np.ndarray:
+    """A number for each row: equal exactly where all columns are the same value, nested ones too."""
+    codes = np.zeros(rows.num_rows, np.int64)
+    for name in rows.column_names:
+        for key in order_keys(rows.column(name), name):
+            values = _codes(key)
+            codes = np.unique(codes * (values.max(initial=0) + 1) + values, return_inverse=True)[1].astype(np.int64)
+    return codes
+
+
+def _codes(key: pa.Array) -> np.ndarray:
+    encoded = key.dictionary_encode(null_encoding="encode")
+    return np.asarray(encoded.indices, dtype=np.int64)
+
+
+def cancelled_by(groups: np.ndarray, ops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which statement takes back each row, and which statements take back nothing.
+
+    In chain order; ``groups``: rows that may cancel each other. The first of several equal rows goes first. Returns for
+    each position the position of its canceller (-1: none), and a mask of retractions without a row.
+    """
+    count = len(ops)
+    order = np.argsort(groups, kind="stable")
+    asserted = positive(ops)[order]
+    sorted_groups = groups[order]
+    steps = np.where(asserted, 1, -1)
+    balance = _within(sorted_groups, np.cumsum(steps))
+    # A retraction that takes the balance to a new low below zero had nothing to take back.
+    lowest = np.minimum(_running_least(sorted_groups, balance), 0)
+    earlier = np.zeros(count, np.int64)
+    earlier[1:] = np.where(sorted_groups[1:] == sorted_groups[:-1], lowest[:-1], 0)
+    idle = ~asserted & (lowest < earlier)
+    effective = ~asserted & ~idle
+    canceller = np.full(count, -1, np.int64)
+    additions = _keyed(sorted_groups, asserted)
+    removals = _keyed(sorted_groups, effective)
+    taken = np.isin(additions, removals)
+    # Both hold (group, number within it) ascending, so those that match stand in the same order.
+    canceller[order[np.flatnonzero(asserted)[taken]]] = order[np.flatnonzero(effective)]
+    nothing = np.zeros(count, bool)
+    nothing[order[idle]] = True
+    return canceller, nothing
+
+
+def _keyed(groups: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """For each chosen row, one number for its group and its place among the chosen of that group."""
+    numbers = _within(groups, np.cumsum(chosen))
+    keyed: np.ndarray = groups[chosen] * (len(groups) + 1) + numbers[chosen]
+    return keyed
+
+
+def _within(groups: np.ndarray, running: np.ndarray) -> np.ndarray:
+    """A running sum over sorted groups, begun anew in each."""
+    if not len(groups):
+        return running
+    begins = np.flatnonzero(np.append(True, groups[1:] != groups[:-1]))
+    offsets = np.append(0, running[begins[1:] - 1])
+    sizes = np.diff(np.append(begins, len(groups)))
+    anew: np.ndarray = running - np.repeat(offsets, sizes)
+    return anew
+
+
+def _running_least(groups: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """The least so far within each of the sorted groups."""
+    if not len(values):
+        return values
+    ranks = np.cumsum(np.append(0, groups[1:] != groups[:-1]))
+    known, codes = np.unique(values, return_inverse=True)
+    # Lower numbers for later groups, so that nothing of an earlier group can be the least.
+    lifted = codes + (ranks[-1] - ranks) * len(known)
+    return np.asarray(known[np.minimum.accumulate(lifted) % len(known)])
+
+
+def effective_times(
+    ops: np.ndarray, times: np.ndarray, before: np.ndarray, after: np.ndarray, keys: np.ndarray, known: np.ndarray
+) -> np.ndarray:
+    """From when each statement counts, microseconds; statements in chain order.
+
+    ``before`` and ``after``: watermark of the chain before and after the statement's block. ``keys``: a number for each
+    primary key. ``known``: effective times where they are settled already, ``NEVER`` elsewhere.
+    """
+    own = np.maximum(times, before)
+    following = np.append(own[1:], own[-1:])
+    own = np.where(ops == CORRECT_FROM, following, own)
+    current = _current(ops, keys)
+    has = current >= 0
+    later = np.where(has, times > times[current], True)
+    own = np.where((ops == RETRACT) & ~later, np.maximum(own, after), own)
+    own = np.where(known != NEVER, known, own)
+    # No negative statement counts earlier than the row it cancels; a correction's time is that of its second half.
+    held = np.where(has & (ops == RETRACT), own[current], LONG_AGO)
+    final: np.ndarray = np.where(known != NEVER, known, np.maximum(own, held))
+    return final
+
+
+def _current(ops: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """Position of the row of the same key in force before each statement, -1 if there is none."""
+    count = len(ops)
+    order = np.argsort(keys, kind="stable")
+    sorted_ops, sorted_keys = ops[order], keys[order]
+    speaks = sorted_ops != CORRECT_FROM
+    last = np.maximum.accumulate(np.where(speaks, np.arange(count), -1)) if count else np.empty(0, np.int64)
+    previous = np.append(-1, last[:-1])[:count]
+    fits = (previous >= 0) & (sorted_keys[previous] == sorted_keys) & positive(sorted_ops[previous])
+    found = np.full(count, -1, np.int64)
+    found[order] = np.where(fits, order[previous], -1)
+    return found
+
+
+def valid_until(keys: np.ndarray, ranks: np.ndarray, taus: np.ndarray, limits: np.ndarray) -> np.ndarray:
+    """When the version that each statement makes ends: at the least effective time of those of the same key that rank
+    higher, or at its ``limits`` if that is sooner; never before it begins.
+    """
+    if not len(keys):
+        return limits
+    order = np.lexsort((ranks, keys))[::-1]
+    sorted_keys = keys.max() - keys[order]
+    least = _running_least(sorted_keys, taus[order])
+    higher = np.full(len(keys), NEVER, np.int64)
+    higher[1:] = np.where(sorted_keys[1:] == sorted_keys[:-1], least[:-1], NEVER)
+    ends = np.empty(len(keys), np.int64)
+    ends[order] = higher
+    until: np.ndarray = np.maximum(taus, np.minimum(ends, limits))
+    return until
+
+
+def data_of(rows: pa.Table, vocab: Vocabulary) -> pa.Table:
+    """Event time and data: what a retraction repeats of the row that it takes back."""
+    return rows.drop_columns([vocab.offset_column, vocab.operation_type_column, vocab.system_time_column])

@@ -1,0 +1,118 @@
+"""Ticks of a changing table as numbers: which rows a key has at each, and what changes from one to the next.
+
+A round is one key at one tick. All rounds of a transaction are evaluated at once, so the work is that of the keys that
+change, whatever the history. Pure, in columns. Spec: docs/spec/engine-semantics.md#table-mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from chain.data.operations import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT
+from engines.spark.rows.changelog import row_codes
+from engines.spark.rows.ordering import total_order
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """Sorted by key, then tick."""
+
+    places: np.ndarray
+    """key number * number of ticks + number of the tick; tick 0 is the one that was reached before."""
+    times: np.ndarray
+    """Of the ticks, microseconds, ascending; the first of the tick reached before."""
+
+    @property
+    def ticks(self) -> np.ndarray:
+        """Number of each round's tick."""
+        found: np.ndarray = self.places % len(self.times)
+        return found
+
+    @property
+    def first(self) -> np.ndarray:
+        """Which rounds stand for what was written before, and say nothing new."""
+        known: np.ndarray = self.ticks == 0
+        return known
+
+
+def rounds_of(keys: np.ndarray, ticks: np.ndarray, times: np.ndarray) -> Rounds:
+    """Of keys that something happens to at ticks (numbers from 1); each key also gets the round of before."""
+    unique = np.unique(keys)
+    return Rounds(np.unique(np.concatenate([keys * len(times) + ticks, unique * len(times)])), times)
+
+
+def stretches(rounds: Rounds, spans: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], most: int) -> np.ndarray:
+    """Numbers of ticks at which to cut, from 0 to the last, so that between two of them few rows are evaluated.
+
+    ``spans``: keys, ``enter`` and ``leave`` of the rows of each input; each row counts once for every round that it
+    lives in. About ``most`` rows to a stretch; a single tick is never cut.
+    """
+    count = len(rounds.times)
+    ends = np.zeros(len(rounds.places) + 1, np.int64)
+    for keys, enter, leave in spans:
+        begin, sizes = _spans(rounds, keys, enter, leave)
+        ends += np.bincount(begin, minlength=len(ends)) - np.bincount(begin + sizes, minlength=len(ends))
+    alive = np.cumsum(ends)[:-1]
+    fresh = ~rounds.first
+    per_tick = np.bincount(rounds.ticks[fresh], weights=alive[fresh], minlength=count)[1:].astype(np.int64)
+    stretch = np.maximum(np.cumsum(per_tick) - 1, 0) // most
+    return np.append(np.append(0, np.flatnonzero(np.diff(stretch)) + 1), count - 1)
+
+
+def lived(rounds: Rounds, keys: np.ndarray, enter: np.ndarray, leave: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(row, round) for every round of a row's key at which the row counts: ``enter < tick <= leave``."""
+    begin, sizes = _spans(rounds, keys, enter, leave)
+    rows = np.repeat(np.arange(len(keys)), sizes)
+    starts = np.cumsum(sizes) - sizes
+    return rows, np.arange(sizes.sum()) - np.repeat(starts - begin, sizes)
+
+
+def _spans(rounds: Rounds, keys: np.ndarray, enter: np.ndarray, leave: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """First round of each row, and how many it lives in; they stand side by side."""
+    count = len(rounds.times)
+    low = keys * count + np.searchsorted(rounds.times, enter, side="right")
+    high = keys * count + np.searchsorted(rounds.times, leave, side="right") - 1
+    begin = np.searchsorted(rounds.places, low, side="left")
+    return begin, np.maximum(np.searchsorted(rounds.places, high, side="right") - begin, 0)
+
+
+def differences(
+    rows: pa.Table, of: np.ndarray, rounds: Rounds, keys: Sequence[str], single: bool
+) -> tuple[pa.Table, np.ndarray]:
+    """What changes from each round of a key to its next: rows with ops, by tick, key, and retractions first.
+
+    ``of``: the round of each row. ``single``: a key has at most one row, so its change is a correction.
+    """
+    first = rounds.first
+    following = of + 1
+    goes_on = following < len(first)
+    goes_on[goes_on] = ~first[following[goes_on]]
+    new = np.flatnonzero(~first[of])
+    old = np.flatnonzero(goes_on)
+    source = np.concatenate([new, old])
+    step = np.concatenate([of[new], following[old]])
+    weights = np.concatenate([np.ones(len(new)), -np.ones(len(old))])
+    codes = row_codes(rows)
+    places = step * (len(codes) + 1) + codes[source]
+    _, index, inverse = np.unique(places, return_index=True, return_inverse=True)
+    net = np.bincount(inverse, weights=weights, minlength=len(index)).astype(np.int64)
+    picked = np.repeat(index, np.abs(net))
+    gone = np.repeat(net < 0, np.abs(net))
+    source, step = source[picked], step[picked]
+    ops = np.where(gone, RETRACT, APPEND)
+    if single:
+        pairs = step * (len(codes) + 1) + row_codes(rows.select(keys))[source]
+        _, inverse, count = np.unique(pairs, return_inverse=True, return_counts=True)
+        both = count[inverse] == 2
+        ops = np.where(both, np.where(gone, CORRECT_FROM, CORRECT_TO), ops)
+    changed = rows.take(pa.array(source))
+    columns = {f"t{at}": changed.column(name) for at, name in enumerate(keys)}
+    columns = {"t": pa.array(rounds.ticks[step]), **columns, "u": pa.array(~gone)}
+    columns |= {f"v{at}": changed.column(name) for at, name in enumerate(changed.column_names)}
+    table = pa.table(columns)
+    order = total_order(table, table.column_names)
+    return changed.take(order), ops[np.asarray(order)].astype(np.int32)

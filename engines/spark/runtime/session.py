@@ -1,0 +1,144 @@
+"""Starts and stops the one Spark session of an engine process.
+
+Classic PySpark: the JVM is a child of this process and the plans can be looked into. Made once per process, lives as
+long as it; each request works in a session of its own derived from it (``newSession``), so that views of one request
+are never seen by another.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyspark
+from py4j.protocol import Py4JError
+from pyspark import java_gateway
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from engines.errors import EngineLost
+from engines.spark.runtime.cluster import Cluster, check_executors, cluster_settings
+from engines.spark.runtime.java import Java, find_java
+from engines.spark.runtime.masters import check_reachable, parse_master
+from engines.spark.runtime.settings import jvm_options, spark_settings
+
+_FOREIGN: Final = (
+    "SPARK_HOME",
+    "SPARK_CONF_DIR",
+    "SPARK_SUBMIT_OPTS",
+    "SPARK_DIST_CLASSPATH",
+    "PYSPARK_SUBMIT_ARGS",
+    "PYSPARK_DRIVER_PYTHON",
+    "HADOOP_CONF_DIR",
+    "JAVA_TOOL_OPTIONS",
+    "_JAVA_OPTIONS",
+    "JDK_JAVA_OPTIONS",
+)
+"""Variables by which another installation or a person's habits would change what runs here."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """What a session needs to know of this machine."""
+
+    scratch: Path
+    """A directory of our own; everything that Spark spills goes there."""
+    cores: int = 2
+    heap: str = "2g"
+    quick: bool = False
+    """Compile with the JVM's first compiler alone: few small queries never pay back what the second takes of a core."""
+    archive: Path | None = None
+    """Class data archive of the JVM."""
+    record: bool = False
+    """Make the archive when this session stops, instead of using it."""
+    cluster: Cluster | None = None
+    """Where tasks run, if not in threads of the JVM here."""
+
+
+def _start_jvm(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """As PySpark starts it, deaf to ^C, but without Python in the forked child.
+
+    Another thread may hold a lock of gRPC at that moment, and then the child dies (seen: signal 11) before it is Java.
+    """
+    options.pop("preexec_fn", None)
+    return subprocess.Popen(["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh", *command], **options)
+
+
+def start_session(options: SessionOptions) -> SparkSession:
+    """A session with every pin set. Changes the environment of this process. Raises EngineLost with the reason,
+    Invalid for a master that is none.
+    """
+    scratch = options.scratch.resolve()
+    try:
+        for part in ("spark", "tmp", "warehouse"):
+            (scratch / part).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EngineLost(
+            f"cannot use {scratch} as scratch: {error.strerror}", rule="scratch", hint="name a writable directory"
+        ) from error
+    java = find_java(os.environ, scratch)
+    _clean_environment(java, scratch)
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
+    cluster = options.cluster
+    if cluster is not None:
+        check_reachable(parse_master(cluster.master))
+    settings = spark_settings(scratch, options.heap)
+    if cluster is not None:
+        settings |= cluster_settings(cluster, options.heap, options.quick)
+        os.environ["SPARK_LOCAL_IP"] = cluster.address
+    master = f"local[{options.cores}]" if cluster is None else cluster.master
+    builder = SparkSession.builder.master(master).appName("odf-engine")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    jvm = jvm_options(scratch, options.archive, options.record, options.quick)
+    builder = builder.config("spark.driver.extraJavaOptions", jvm)
+    java_gateway.Popen = _start_jvm
+    try:
+        spark = builder.getOrCreate()
+        spark.sparkContext.setLogLevel("OFF")
+    except (PySparkException, Py4JError, OSError) as error:
+        raise EngineLost(
+            f"Spark did not start with the Java at {java.runtime}: {str(error).strip().splitlines()[0]}",
+            rule="spark-start",
+            hint="see the lines above; is there memory for the heap?",
+        ) from error
+    if spark.version != pyspark.__version__:
+        spark.stop()
+        raise EngineLost(f"the JVM runs Spark {spark.version}, this is PySpark {pyspark.__version__}", rule="spark")
+    if cluster is not None:
+        try:
+            check_executors(spark)
+        except EngineLost:
+            stop_session(spark)
+            raise
+    return spark
+
+
+def stop_session(spark: SparkSession) -> None:
+    """Stop Spark and its JVM. Idempotent."""
+    gateway = spark.sparkContext._gateway
+    spark.stop()
+    if gateway is None:
+        return
+    process: Any = getattr(gateway, "proc", None)
+    gateway.shutdown()
+    if process is not None:
+        process.stdin.close()
+        process.wait()
+    type(spark.sparkContext)._gateway = None
+    type(spark.sparkContext)._jvm = None
+
+
+def _clean_environment(java: Java, scratch: Path) -> None:
+    for name in _FOREIGN:
+        os.environ.pop(name, None)
+    os.environ["JAVA_HOME"] = str(java.home)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["SPARK_LOCAL_DIRS"] = str(scratch / "spark")

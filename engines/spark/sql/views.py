@@ -1,0 +1,147 @@
+"""Inputs as views: what a query calls by name, over the rows of some slices within bounds of event time.
+
+A view has the columns and types of the input's schema whatever a slice has: old slices read as null where a column, or
+a field inside of one, is missing; unsigned numbers as Spark's wider ones, offset and op as Int64 and Int32.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as st
+
+from chain.data.parquet import open_slice
+from chain.errors import Invalid
+from engines.contract import Vocabulary
+from engines.spark.analysis.monotone import EARLIEST, LATEST
+from engines.spark.catalyst.plans import HIDDEN, HIDDEN_BEFORE, HIDDEN_OFFSET, HIDDEN_OP, HIDDEN_SOURCE
+from engines.spark.catalyst.types import struct_type
+from engines.spark.planning.transaction import Read
+
+ONE_PARTITION: Final = 4 << 20
+"""Bytes of slices up to which a second core gains less than an exchange between two costs."""
+
+SCHEMAS: Final = 256
+"""Of inputs, whose views' columns are remembered: every transaction asks, and they hardly ever change."""
+
+
+@functools.lru_cache(maxsize=SCHEMAS)
+def view_schema(schema: pa.Schema, vocab: Vocabulary) -> st.StructType:
+    """Columns of the view of an input. Raises Invalid for a type that Spark does not have."""
+    _check_event_time(schema, vocab)
+    ours = {vocab.offset_column: st.LongType(), vocab.operation_type_column: st.IntegerType()}
+    return st.StructType(
+        [st.StructField(field.name, ours[field.name]) if field.name in ours else field for field in struct_type(schema)]
+    )
+
+
+def _check_event_time(schema: pa.Schema, vocab: Vocabulary) -> None:
+    """Raises Invalid for an event time that Spark would have to round: other columns can be numbers, this one not."""
+    name = vocab.event_time_column
+    if name in schema.names and schema.field(name).type in (pa.timestamp("ns"), pa.timestamp("ns", "UTC")):
+        raise Invalid(
+            f"the event time {name!r} of an input counts nanoseconds, and queries count microseconds",
+            rule="event-time-type",
+            hint="derive from a dataset whose event time is in milliseconds; nanoseconds may stand in other columns",
+        )
+
+
+def name_view(frame: DataFrame, alias: str) -> None:
+    """Name a view of this session; aliases may hold dots and hyphens."""
+    frame.createOrReplaceTempView("`" + alias.replace("`", "``") + "`")
+
+
+def empty_view(session: SparkSession, schema: st.StructType) -> DataFrame:
+    return session.createDataFrame([], schema)
+
+
+def slices_view(
+    session: SparkSession, reads: Sequence[Read], schema: st.StructType, vocab: Vocabulary, number: int | None = 0,
+    events: bool = False,
+) -> DataFrame:  # fmt: skip
+    """Rows of the given slices of input ``number`` within their bounds, with hidden columns below the visible ones.
+
+    ``carried`` finds the hidden columns again; a query does not see them. ``None``: there shall be none, and few rows
+    come as one partition, so that grouping and joining them needs no exchange. ``events``: every row is an addition
+    in the hidden columns.
+    """
+    parts = [part for read in reads for part in _scans(session, read, schema, vocab, number)]
+    if number is None:
+        whole = functools.reduce(DataFrame.unionAll, parts) if parts else empty_view(session, schema)
+        few = sum(Path(path).stat().st_size for read in reads for path in read.paths) <= ONE_PARTITION
+        return whole.coalesce(1) if few else whole
+    if not parts:
+        types = ("bigint", "int", "int", "bigint")
+        bare = [f"cast(null as {kind}) as {name}" for kind, name in zip(types, HIDDEN, strict=True)]
+        parts = [empty_view(session, schema).selectExpr(*(_quoted(name) for name in schema.names), *bare)]
+    whole = functools.reduce(DataFrame.unionAll, parts)
+    if events:
+        whole = whole.selectExpr(f"* except ({HIDDEN_OP})", f"0 as {HIDDEN_OP}")
+    return whole.selectExpr(*(_quoted(name) for name in schema.names))
+
+
+def _scans(
+    session: SparkSession, read: Read, schema: st.StructType, vocab: Vocabulary, number: int | None
+) -> list[DataFrame]:
+    """One scan for each physical schema among the files."""
+    groups: dict[pa.Schema, list[str]] = {}
+    for path in read.paths:
+        with open_slice(Path(path)) as source:
+            groups.setdefault(source.schema.remove_metadata(), []).append(path)
+    hidden = () if number is None else (
+        f"cast({_quoted(vocab.offset_column)} as bigint) as {HIDDEN_OFFSET}",
+        f"cast({_quoted(vocab.operation_type_column)} as int) as {HIDDEN_OP}",
+        f"{number} as {HIDDEN_SOURCE}",
+        f"{read.before}L as {HIDDEN_BEFORE}",
+    )  # fmt: skip
+    return [_scan(session, read, physical, paths, schema, vocab, hidden) for physical, paths in groups.items()]
+
+
+def _scan(
+    session: SparkSession,
+    read: Read,
+    physical: pa.Schema,
+    paths: Sequence[str],
+    schema: st.StructType,
+    vocab: Vocabulary,
+    hidden: Sequence[str],
+) -> DataFrame:
+    _check_event_time(physical, vocab)
+    stored = _stored(physical, schema)
+    frame = session.read.schema(stored).parquet(*paths)
+    # As texts: every Column object would be several calls into the JVM, more than a small query takes. And at once:
+    # each step is analysed anew.
+    time = f"cast({_quoted(vocab.event_time_column)} as timestamp)"
+    bounds = [f"{time} >= timestamp_micros({read.low})"] if read.low > EARLIEST else []
+    bounds += [f"{time} < timestamp_micros({read.high})"] if read.high < LATEST else []
+    if bounds:
+        frame = frame.where(" and ".join(bounds))
+    return frame.selectExpr(*(_column(field, stored) for field in schema), *hidden)
+
+
+def _stored(physical: pa.Schema, schema: st.StructType) -> st.StructType:
+    """How to read the columns of a file that the view has: nested ones at once as the view has them.
+
+    The reader of Parquet knows fields that are not there as null, a cast does not.
+    """
+    nested = (st.StructType, st.ArrayType)
+    wanted = {field.name: field for field in schema}
+    present = struct_type(pa.schema([field for field in physical if field.name in wanted]))
+    return st.StructType([wanted[field.name] if isinstance(field.dataType, nested) else field for field in present])
+
+
+def _column(field: st.StructField, stored: st.StructType) -> str:
+    name = _quoted(field.name)
+    if field.name in stored.names and stored[field.name].dataType == field.dataType:
+        return name
+    value = name if field.name in stored.names else "null"
+    return f"cast({value} as {field.dataType.simpleString()}) as {name}"
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
