@@ -39,7 +39,7 @@ from odfd.datasets.references import keep_references
 from odfd.network.statement_store import LedgerStatementStore
 from odfd.runtime.clock import SystemClock
 from odfd.state.directory import StateDirectory
-from odfd.trust.ledger.log import Checked, Ledger
+from odfd.trust.ledger.log import CheckedChain, Ledger
 from p2p.ports import Judgement, PeerId, Topic
 
 _SLICED: Final = SigningKey(b"many small slices".ljust(32))
@@ -194,7 +194,7 @@ def _keep_slices(home: StateDirectory, slices: int) -> int:
 def _sign(home: StateDirectory, key: SigningKey, frontier: Frontier, groups: list[bytes], head: Multihash) -> None:
     """With what a publisher keeps beside its blocks."""
     with home.database.write() as connection:
-        Ledger(connection).grow(key.dataset_id, Frontier(), Checked(frontier, frontier.size), groups)
+        Ledger(connection).grow(key.dataset_id, Frontier(), CheckedChain(frontier, frontier.size), groups)
     now = SystemClock().now()
     said = HeadStatement(
         dataset=key.dataset_id,

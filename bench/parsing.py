@@ -146,7 +146,7 @@ def measure_quarantine(size: Size, folder: Path) -> list[Row]:
 
 def read(path: Path, step: ReadStep, folder: Path) -> int:
     """Records that were set aside."""
-    plan = parse.plan_file(parse.Source(path, path.name), step, parse.read_schema(step))
+    plan = parse.plan_file(parse.SourceFile(path, path.name), step, parse.read_schema(step))
     return sum(
         range_tasks.parse_to_part(
             range_tasks.Task(

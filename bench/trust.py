@@ -34,7 +34,7 @@ from odfd.network.statement_quota import StatementQuota
 from odfd.network.statement_store import LedgerStatementStore
 from odfd.state.directory import StateDirectory
 from odfd.trust.judgement.trust_evaluator import TrustEvaluator
-from odfd.trust.ledger.log import Checked, Ledger
+from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.trust.policy.policy import KeyGroup, Policy, parse_expression
 from p2p.ports import Judgement, PeerId, Topic
 
@@ -184,7 +184,7 @@ def _standing(folder: Path, count: int) -> Iterator[TrustEvaluator]:
             home.chains.commit([Append(dataset=key.dataset_id, expected=None, blocks=blocks, objects=())])
             with home.database.write() as connection:
                 ledger = Ledger(connection)
-                ledger.keep_chain(key.dataset_id, Checked(frontier, data=4))
+                ledger.keep_chain(key.dataset_id, CheckedChain(frontier, data=4))
                 for raw in said:
                     signed = envelope.unseal(raw, statement.MAX_ANY)
                     ledger.record(signed, signed.signers[0], "new", "", NOW, live=True)

@@ -50,6 +50,7 @@ from engines.contract import (
 )
 from engines.errors import DEADLINE, DISK, MEMORY
 from engines.listen import cannot_listen, check_free, parse_address
+from engines.request_control import RequestControl
 
 READY: Final = "odf-engine ready "
 """First words of the one line that an engine process prints on its standard output; the address follows."""
@@ -68,53 +69,14 @@ class Handler(Protocol):
 
     def validate(self, request: ValidateRequest) -> ValidateResponse: ...
 
-    def transform(self, request: TransformRequest, control: Control) -> TransformOutcome: ...
+    def transform(self, request: TransformRequest, control: RequestControl) -> TransformOutcome: ...
 
-    def ingest(self, request: IngestRequest, control: Control) -> TransformOutcome: ...
+    def ingest(self, request: IngestRequest, control: RequestControl) -> TransformOutcome: ...
 
-    def raw_query(self, request: RawQueryRequest, control: Control) -> RawQueryOutcome: ...
+    def raw_query(self, request: RawQueryRequest, control: RequestControl) -> RawQueryOutcome: ...
 
-    def migrate(self, request: MigrateRequest, control: Control) -> MigrateOutcome: ...
-    def derive_provenance(self, request: ProvenanceRequest, control: Control) -> ProvenanceOutcome: ...
-
-
-class RequestCancelled(Fault):
-    """Raised inside a handler by ``Control.check`` once nobody waits for the answer any more."""
-
-
-class Control:
-    """A request in flight as its handler sees it. Safe to use from any thread."""
-
-    def __init__(self, on_progress: Callable[[], None] = lambda: None) -> None:
-        self.cancelled = threading.Event()
-        self._on_progress = on_progress
-        self._callbacks: list[Callable[[], None]] = []
-        self._lock = threading.Lock()
-
-    def progress(self) -> None:
-        """Tell the caller that work goes on. Heartbeats are sent anyway, so this is for real steps."""
-        self._on_progress()
-
-    def check(self) -> None:
-        """Raises RequestCancelled if nobody waits any more."""
-        if self.cancelled.is_set():
-            raise RequestCancelled("the request was cancelled")
-
-    def register_cancel(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once, from another thread, when the request is cancelled; at once if it already is."""
-        with self._lock:
-            if not self.cancelled.is_set():
-                self._callbacks.append(callback)
-                return
-        callback()
-
-    def cancel(self) -> None:
-        """Idempotent."""
-        with self._lock:
-            self.cancelled.set()
-            callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            callback()
+    def migrate(self, request: MigrateRequest, control: RequestControl) -> MigrateOutcome: ...
+    def derive_provenance(self, request: ProvenanceRequest, control: RequestControl) -> ProvenanceOutcome: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +100,7 @@ class _Route:
     """How one streaming method is worked."""
 
     method: codec.Method[Any, Any]
-    work: Callable[[Any, Control], Any]
+    work: Callable[[Any, RequestControl], Any]
     root: Callable[..., Any]
     dataset: Callable[[Any], bytes]
     outputs: Callable[[Any], tuple[str, ...]]
@@ -196,7 +158,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
         self._turns = _Turns()
         self._memory = _Memory(limits.remembered)
         self.pool = ThreadPoolExecutor(limits.jobs, thread_name_prefix="engine-job")
-        self.controls: set[Control] = set()
+        self.controls: set[RequestControl] = set()
         streams = (
             _Route(codec.TRANSFORM, handler.transform, TransformResponseRoot, _dataset, _transform_outputs),
             _Route(codec.INGEST, handler.ingest, IngestResponseRoot, _dataset, _data_output),
@@ -229,7 +191,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
     def _stream(self, route: _Route, raw: bytes, context: Any) -> Iterator[bytes]:
         request = _decoded(route.method, raw, context)
         signals: queue.SimpleQueue[None] = queue.SimpleQueue()
-        control = Control(lambda: signals.put(None))
+        control = RequestControl(lambda: signals.put(None))
         control.register_cancel(lambda: signals.put(None))
         alive = route.method.encode_response(route.root(value=Progress()))
         end = None if self._limits.deadline is None else time.monotonic() + self._limits.deadline
@@ -275,7 +237,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
         said = f"the request took longer than {self._limits.deadline:g} s and was stopped"
         return route.method.encode_response(route.root(value=InternalError(message=said, rule=DEADLINE)))
 
-    def _work(self, route: _Route, request: Any, digest: bytes, control: Control) -> bytes:
+    def _work(self, route: _Route, request: Any, digest: bytes, control: RequestControl) -> bytes:
         """The answer as bytes: one that cannot be encoded is the handler's fault like any other."""
         transaction = getattr(request, "transaction_id", None)
         known = self._memory.recall(transaction, digest)

@@ -62,7 +62,7 @@ TRIAL_PROCESSES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TrialResult:
     """One level's trial; no ``problems``: it holds."""
 
     level: Level
@@ -80,8 +80,8 @@ class Choice:
     """The level in use, and why stronger ones are not."""
 
     sandbox: Sandbox
-    passed_over: tuple[Verdict, ...]
-    verdict: Verdict
+    passed_over: tuple[TrialResult, ...]
+    verdict: TrialResult
     groups: Groups | None = None
     """Where control groups for its jobs can be made."""
     image: Image | None = None
@@ -101,11 +101,11 @@ async def choose(minimum: Level, java_homes: Sequence[Path] = (), image: Image |
     groups = found if isinstance(found, Groups) else None
     if groups is not None:
         await trio.to_thread.run_sync(groups.sweep)
-    passed_over: list[Verdict] = []
+    passed_over: list[TrialResult] = []
     for candidate in _candidates(java_homes, image):
         if candidate.level.rank < minimum.rank:
             break
-        if isinstance(candidate, Verdict):
+        if isinstance(candidate, TrialResult):
             passed_over.append(candidate)
             continue
         verdict = await trial(candidate, groups)
@@ -135,36 +135,36 @@ async def unconfined(minimum: Level, why: str) -> Choice:
     groups = found if isinstance(found, Groups) else None
     sandbox = PlainProcess()
     better = [level for level in Level if level is not Level.NONE]
-    return Choice(sandbox, tuple(Verdict(level, (why,)) for level in better), await trial(sandbox, groups), groups)
+    return Choice(sandbox, tuple(TrialResult(level, (why,)) for level in better), await trial(sandbox, groups), groups)
 
 
-def _candidates(java_homes: Sequence[Path], image: Image | str | None) -> Iterator[Sandbox | Verdict]:
+def _candidates(java_homes: Sequence[Path], image: Image | str | None) -> Iterator[Sandbox | TrialResult]:
     binary = shutil.which("bwrap")
-    missing = Verdict(Level.HOST, ("bubblewrap (bwrap) is not installed",))
+    missing = TrialResult(Level.HOST, ("bubblewrap (bwrap) is not installed",))
     if isinstance(image, Image):
         yield from (container(tool, image) for tool in TOOLS)
         yield Bubblewrap(binary, image_runtime(image)) if binary else replace(missing, level=Level.IMAGE)
     else:
-        yield Verdict(Level.IMAGE, (image or "no engine image is asked for",))
+        yield TrialResult(Level.IMAGE, (image or "no engine image is asked for",))
     if binary is None:
         yield missing
     else:
         try:
             yield Bubblewrap(binary, host_runtime(java_homes))
         except Environment as error:
-            yield Verdict(Level.HOST, (str(error),))
+            yield TrialResult(Level.HOST, (str(error),))
     yield PlainProcess()
 
 
-def container(tool: str, image: Image) -> Sandbox | Verdict:
+def container(tool: str, image: Image) -> Sandbox | TrialResult:
     """Containers made by ``tool``, or why not."""
     binary = shutil.which(tool)
     if binary is None:
-        return Verdict(Level.CONTAINER, (f"{tool} is not installed",))
+        return TrialResult(Level.CONTAINER, (f"{tool} is not installed",))
     return Container(tool, binary, image)
 
 
-async def trial(sandbox: Sandbox, groups: Groups | None = None) -> Verdict:
+async def trial(sandbox: Sandbox, groups: Groups | None = None) -> TrialResult:
     """Start the suspect in ``sandbox`` and judge what it managed."""
     with tempfile.TemporaryDirectory(prefix="odf-trial-") as folder, _baits(Path(folder)) as task:
         mounts = (
@@ -181,26 +181,26 @@ async def trial(sandbox: Sandbox, groups: Groups | None = None) -> Verdict:
         try:
             process = start(sandbox, job, groups)
         except EngineLost as error:
-            return Verdict(sandbox.level, (str(error),))
+            return TrialResult(sandbox.level, (str(error),))
         report, said = await _listen(process)
     return _judge(sandbox, groups is not None, report, said)
 
 
-def _judge(sandbox: Sandbox, grouped: bool, report: bytes, said: str) -> Verdict:
+def _judge(sandbox: Sandbox, grouped: bool, report: bytes, said: str) -> TrialResult:
     level = sandbox.level
     try:
         managed = json.loads(report)
     except ValueError:
-        return Verdict(level, (f"it does not start: {said.strip() or 'no reason given'}",))
+        return TrialResult(level, (f"it does not start: {said.strip() or 'no reason given'}",))
     if not isinstance(managed, dict):
-        return Verdict(level, ("the trial gave no report",))
+        return TrialResult(level, ("the trial gave no report",))
     problems = [f"{meaning} ({managed.get(name)})" for name, meaning in NEEDED.items() if managed.get(name) != "ok"]
     exceeded = {name: meaning for name, meaning in BOUNDS.items() if managed.get(name, "ok") == "ok"}
     kept = {"exceed-memory"} | sandbox.bounds | (set(BOUNDS) if grouped else set())
     if level is not Level.NONE:
         problems += [meaning for name, meaning in FORBIDDEN.items() if managed.get(name, "ok") == "ok"]
         problems += [meaning for name, meaning in exceeded.items() if name in kept]
-    return Verdict(level, tuple(problems), tuple(meaning for name, meaning in exceeded.items() if name not in kept))
+    return TrialResult(level, tuple(problems), tuple(meaning for name, meaning in exceeded.items() if name not in kept))
 
 
 async def _listen(process: ConfinedProcess) -> tuple[bytes, str]:

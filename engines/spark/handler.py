@@ -38,7 +38,7 @@ from engines.contract import (
     ValidateRequest,
     ValidateResponse,
 )
-from engines.service import Control, RequestCancelled
+from engines.request_control import RequestCancelled, RequestControl
 from engines.spark.analysis.declarations import Query, Reading, read_query
 from engines.spark.analysis.determinism import misplaced
 from engines.spark.analysis.functions import Use
@@ -47,7 +47,7 @@ from engines.spark.analysis.tree import parse_plan
 from engines.spark.catalyst.plans import frame_of
 from engines.spark.catalyst.types import as_written, slice_types, struct_type
 from engines.spark.execution.handover import run_migration
-from engines.spark.execution.transform import Workbench, check_tick, run_transform
+from engines.spark.execution.transform import SharedCaches, check_tick, run_transform
 from engines.spark.ingest.run import run_ingest
 from engines.spark.output.slice import schema_in_force
 from engines.spark.planning.lateness import rule
@@ -78,7 +78,7 @@ class SparkHandler:
         self._source = spark
         self._identity = identity
         self._disk = disk
-        self._bench = Workbench(Analyst(), SliceReader())
+        self._caches = SharedCaches(Analyst(), SliceReader())
 
     @property
     def _spark(self) -> SparkSession:
@@ -94,7 +94,7 @@ class SparkHandler:
             query = read_query(request.transform)
             query.check_inputs([given.query_alias for given in request.inputs])
             views = [_view(given, query) for given in request.inputs]
-            found = self._bench.analyst.analyse(self._spark.newSession(), query.steps, views, request.vocab)
+            found = self._caches.analyst.analyse(self._spark.newSession(), query.steps, views, request.vocab)
             if found.classification is None or found.columns is None:
                 return ValidateResponse(ok=False, determinism="no", diagnostics=found.diagnostics)
             stated = from_arrow(schema_in_force(found.columns, request.vocab, None))
@@ -112,19 +112,19 @@ class SparkHandler:
             diagnostics=found.diagnostics,
         )
 
-    def transform(self, request: TransformRequest, control: Control) -> TransformOutcome:
+    def transform(self, request: TransformRequest, control: RequestControl) -> TransformOutcome:
         with self._request(control) as opened:
-            return run_transform(opened, request, control, self._bench)
+            return run_transform(opened, request, control, self._caches)
 
-    def migrate(self, request: MigrateRequest, control: Control) -> MigrateOutcome:
+    def migrate(self, request: MigrateRequest, control: RequestControl) -> MigrateOutcome:
         with self._session(control) as session:
-            return run_migration(session, request, control, self._bench)
+            return run_migration(session, request, control, self._caches)
 
-    def ingest(self, request: IngestRequest, control: Control) -> TransformOutcome:
+    def ingest(self, request: IngestRequest, control: RequestControl) -> TransformOutcome:
         with self._session(control) as session:
             return run_ingest(session, request, control)
 
-    def raw_query(self, request: RawQueryRequest, control: Control) -> RawQueryOutcome:
+    def raw_query(self, request: RawQueryRequest, control: RequestControl) -> RawQueryOutcome:
         """For a person who looks at data: any deterministic or other query, but no commands and no foreign code."""
         try:
             with self._session(control) as session:
@@ -136,18 +136,18 @@ class SparkHandler:
                 raise
             return InvalidQuery(message=first_lines(fault))
 
-    def derive_provenance(self, request: ProvenanceRequest, control: Control) -> ProvenanceOutcome:
+    def derive_provenance(self, request: ProvenanceRequest, control: RequestControl) -> ProvenanceOutcome:
         with self._session(control) as session:
-            return derive(session, request, control, self._bench)
+            return derive(session, request, control, self._caches)
 
     @contextlib.contextmanager
-    def _session(self, control: Control) -> Iterator[SparkSession]:
+    def _session(self, control: RequestControl) -> Iterator[SparkSession]:
         """A session for one request, whose jobs stop when nobody waits for them any more."""
         with self._request(control) as opened:
             yield opened()
 
     @contextlib.contextmanager
-    def _request(self, control: Control) -> Iterator[Callable[[], SparkSession]]:
+    def _request(self, control: RequestControl) -> Iterator[Callable[[], SparkSession]]:
         """The same, opened when it is needed: by then the call has cost several round trips to the JVM."""
         group = uuid.uuid4().hex
         used: list[SparkSession] = []

@@ -27,7 +27,7 @@ from odfd.runtime.clock import Clock
 from odfd.state.directory import StateDirectory
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.disputes import is_disputed
-from odfd.trust.ledger.log import Checked, Ledger
+from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.trust.signing import authority_drafts
 from odfd.trust.signing.authority_versions import keep_version, note_version, sign_version
 from odfd.trust.signing.owner_commit import OwnerCommitter
@@ -165,7 +165,7 @@ class AuthorityService:
             opened = rights.opened(checked.epoch + 1)
             here = TreeHead(size=checked.frontier.size, root_hash=checked.frontier.root)
             if opened is not None and opened.base == here:
-                ledger.keep_chain(said.dataset, Checked(checked.frontier, checked.data, opened.number))
+                ledger.keep_chain(said.dataset, CheckedChain(checked.frontier, checked.data, opened.number))
         note_version(self._home.keys, said, signed)
 
 

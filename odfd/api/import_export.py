@@ -38,7 +38,7 @@ from odfd.transfer.linked import note_links
 from odfd.trust.admission.epoch_switch import epoch_of
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.history_rewrite import kept_tree
-from odfd.trust.ledger.log import Checked, Ledger
+from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.verify.terms import pages_of
 from p2p.ports import Judgement, PeerId, StatementStore, Topic
 
@@ -231,7 +231,7 @@ class ImportExport:
             visibility.imported(connection, dataset)
             data = frontier.size if was_whole else checked.data
             Ledger(connection).grow(
-                dataset, checked.frontier, Checked(frontier, data, max(epoch, checked.epoch)), groups
+                dataset, checked.frontier, CheckedChain(frontier, data, max(epoch, checked.epoch)), groups
             )
         return known.name if known else name
 

@@ -23,7 +23,7 @@ from chain.state import ChainState, load_state
 from odfd.api.apply import BASE_KIND
 from odfd.api.correction import Correcting
 from odfd.api.import_export import ImportExport
-from odfd.api.quarantine import Quarantines
+from odfd.api.quarantine import QuarantineDatasets
 from odfd.api.transform_evolution import way_anew
 from odfd.api.views import rows_view
 from odfd.control import wire
@@ -263,7 +263,7 @@ class IngestPullService:
     def _set_aside(self, entry: DatasetEntry, outcome: ingesting.PullOutcome) -> str:
         """Where records are that could not be read; empty where there are none."""
         count, shelf = outcome.counts.quarantined, self._ingest.quarantines
-        if not count or not isinstance(shelf, Quarantines):
+        if not count or not isinstance(shelf, QuarantineDatasets):
             return ""
         return f"what could not be read is in {shelf.name(entry.id)}"
 

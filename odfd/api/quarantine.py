@@ -25,8 +25,8 @@ KIND: Final = "quarantine"
 SUFFIX: Final = ".quarantine"
 
 
-class Quarantines:
-    """Implements ``odfd.ingest.driver.Quarantines``. Safe to use from any thread."""
+class QuarantineDatasets:
+    """Implements ``odfd.ingest.driver.QuarantineDatasets``. Safe to use from any thread."""
 
     def __init__(self, home: StateDirectory, committer: OwnerCommitter, now: Callable[[], Instant]) -> None:
         self._home = home

@@ -34,7 +34,7 @@ from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.authority_replacement import hold_instead
 from odfd.trust.ledger.disputes import is_disputed
 from odfd.trust.ledger.history_rewrite import give_up, kept_tree
-from odfd.trust.ledger.log import Checked, Ledger
+from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.trust.ledger.proofs import Proofs
 from odfd.trust.ledger.resolutions import Resolutions
 
@@ -89,7 +89,7 @@ class PendingDecisions:
         return manual_resolution.versions_of(found[0], rights.sid) if found and rights.sid is not None else None
 
 
-def _gives_up(checked: Checked, head: HeadStatement, walk: Sequence[Rights]) -> bool:
+def _gives_up(checked: CheckedChain, head: HeadStatement, walk: Sequence[Rights]) -> bool:
     """Whether a head is of an epoch that a mirror does not follow unasked."""
     try:
         turn_of(checked, head, walk, follow=False)
@@ -190,7 +190,7 @@ class ResolutionService:
             )
         with self._home.database.read() as connection:
             checked = Ledger(connection).chain(dataset)
-        now_checked = Checked(kept_tree(chain, keep), min(checked.data, keep), side.head.epoch)
+        now_checked = CheckedChain(kept_tree(chain, keep), min(checked.data, keep), side.head.epoch)
 
         def together(connection: sqlite3.Connection) -> None:
             give_up(connection, dataset, keep, now_checked)

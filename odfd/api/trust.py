@@ -30,7 +30,7 @@ from odfd.trust.evidence.row_diff import RowDifference
 from odfd.trust.judgement import manual_resolution
 from odfd.trust.judgement.suspensions import Suspended, Suspensions
 from odfd.trust.judgement.trust_evaluator import DatasetFacts
-from odfd.trust.judgement.verdicts import STOPS, DatasetStatus, Decision, Reach, ReachBound, voice_on
+from odfd.trust.judgement.verdicts import STOPS, DatasetStatus, Decision, ReachAssessment, ReachBound, voice_on
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.observations import Sighting
 from odfd.trust.ledger.proofs import Proofs
@@ -217,7 +217,7 @@ class TrustService:
                         recheck=looked_into.get(wrong.bundle),
                     )
 
-    def _why(self, known: DatasetFacts, found: Reach) -> wire.Why | None:
+    def _why(self, known: DatasetFacts, found: ReachAssessment) -> wire.Why | None:
         if found.blocks >= known.size:
             return None
         block = found.why.block

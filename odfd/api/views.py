@@ -29,7 +29,7 @@ from odfd.state.directory import StateDirectory
 from odfd.transform.inputs import is_changelog
 from odfd.trust.judgement.observation_reach import DATA
 from odfd.trust.judgement.trust_evaluator import DatasetFacts, TrustEvaluator
-from odfd.trust.judgement.verdicts import STOPS, Reach
+from odfd.trust.judgement.verdicts import STOPS, ReachAssessment
 from odfd.trust.policy.policy import Policy
 
 DAMAGED: Final = "damaged"
@@ -194,7 +194,7 @@ class DatasetViews:
             for block in blocks
         ]
 
-    def _state(self, known: DatasetFacts, found: Reach) -> wire.DatasetState:
+    def _state(self, known: DatasetFacts, found: ReachAssessment) -> wire.DatasetState:
         if found.why.rule in (status.value for status in STOPS) or found.why.rule == "fork":
             return "forked" if found.why.rule == "fork" else "refuted"
         if known.head is not None and known.head.size > known.size:
@@ -203,7 +203,7 @@ class DatasetViews:
             return "unsigned"
         return "fresh" if known.extent.fresh else "stale"
 
-    def _fact(self, known: DatasetFacts, found: Reach) -> str:
+    def _fact(self, known: DatasetFacts, found: ReachAssessment) -> str:
         """``data``, ``attested 2/3``, ``refuted at #7``: by what, or why no further."""
         if found.blocks < known.size and found.why.block is not None:
             return f"{found.why.rule} at #{found.why.block}"

@@ -29,7 +29,7 @@ from odfd.datasets.references import references_hold, remake_references
 from odfd.mirrors.holders import Holders
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.live_set import restore_live
-from odfd.trust.ledger.log import Checked, Ledger
+from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.trust.ledger.tables import CHAINS, LIVE, REMADE
 from odfd.verify.report import Level
 from odfd.verify.verify import VerificationRequest, verify_chain
@@ -56,7 +56,7 @@ class _Truth(msgspec.Struct, frozen=True):
     """``None``: neither the ledger nor a signed head tells; then the head and the links do."""
     heads: tuple[Multihash, ...]
     """Names that the last block may have, the likeliest first."""
-    checked: Checked | None
+    checked: CheckedChain | None
     """``None``: that row is spoilt, or was never written."""
     signed: HeadStatement | None
     mark: Mark | None
@@ -209,11 +209,11 @@ class ChainRepair:
                 remake_references(connection, dataset, map(decode_block, chain.raw_blocks(0, truth.size)))
         return spoilt
 
-    def _concluded(self, dataset: DatasetId, tree: Frontier, truth: _Truth) -> Checked:
+    def _concluded(self, dataset: DatasetId, tree: Frontier, truth: _Truth) -> CheckedChain:
         """What the ledger would say of the chain; its objects are looked at again. Raises Invalid."""
         signed = truth.signed
         if signed is not None and (signed.size, signed.root_hash) == (tree.size, tree.root):
-            return Checked(tree, data=0, epoch=signed.epoch)
+            return CheckedChain(tree, data=0, epoch=signed.epoch)
         with self._database.read() as connection:
             epoch = Authorities(connection).rights(dataset).epoch
         if epoch:
@@ -222,7 +222,7 @@ class ChainRepair:
                 rule="repair",
                 hint="delete the dataset here and mirror it anew, or restore a backup",
             )
-        return Checked(tree, data=0)
+        return CheckedChain(tree, data=0)
 
 
 def _filled(mending: Mending, truth: _Truth) -> list[Block] | None:

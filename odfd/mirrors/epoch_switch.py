@@ -20,7 +20,7 @@ from chain.store.base import Apart, ChainStore, Rewrite
 from config import model
 from odfd.trust.admission.epoch_switch import EpochSwitch, turn_to
 from odfd.trust.ledger.history_rewrite import give_up, kept_tree
-from odfd.trust.ledger.log import Checked
+from odfd.trust.ledger.log import CheckedChain
 from odfd.trust.policy.profiles import apart, follows_rewrites
 
 
@@ -42,13 +42,13 @@ class RewriteWaiting(Refused):
     """An epoch was opened that gives up blocks which are here."""
 
 
-def is_there(checked: Checked, head: HeadStatement) -> bool:
+def is_there(checked: CheckedChain, head: HeadStatement) -> bool:
     """Whether the blocks that are here are those of a later epoch already: they came in a folder, which tells none."""
     tree = checked.frontier
     return head.epoch > checked.epoch and (tree.size, tree.root) == (head.size, head.root_hash)
 
 
-def turn_of(checked: Checked, head: HeadStatement, walk: Sequence[Rights], *, follow: bool) -> EpochSwitch | None:
+def turn_of(checked: CheckedChain, head: HeadStatement, walk: Sequence[Rights], *, follow: bool) -> EpochSwitch | None:
     """The turn that blocks which are here have to take; ``None`` when there is none. Raises RewriteWaiting."""
     tree = checked.frontier
     if not tree.size or head.epoch <= checked.epoch:
@@ -63,7 +63,7 @@ def turn_of(checked: Checked, head: HeadStatement, walk: Sequence[Rights], *, fo
     return turn
 
 
-def _waiting(checked: Checked, head: HeadStatement, why: str) -> RewriteWaiting:
+def _waiting(checked: CheckedChain, head: HeadStatement, why: str) -> RewriteWaiting:
     return RewriteWaiting(
         f"epoch {head.epoch} gives up blocks that are here ({why}; {checked.frontier.size} of epoch {checked.epoch})",
         rule="rewrite-waiting",
@@ -74,12 +74,12 @@ def _waiting(checked: Checked, head: HeadStatement, why: str) -> RewriteWaiting:
 def go_back(
     chains: ChainStore,
     dataset: DatasetId,
-    checked: Checked,
+    checked: CheckedChain,
     turn: EpochSwitch,
     epoch: int,
     parts_at: int | None = None,
     apart: Apart | None = None,
-) -> Checked | None:
+) -> CheckedChain | None:
     """Give up what lies beyond the base, all in one transaction; what is checked then. ``apart``: where it stays.
 
     ``parts_at``: where the epoch that is here is proven to fork, when the other history may be followed; who holds the
@@ -100,7 +100,7 @@ def go_back(
             rule="rewrite-waiting",
             hint="another branch was kept: delete the dataset here and mirror it anew",
         )
-    now = Checked(kept, min(checked.data, keep), epoch)
+    now = CheckedChain(kept, min(checked.data, keep), epoch)
     head = chain.head()
     if tree.size == keep or head is None:
         return now

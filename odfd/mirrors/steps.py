@@ -35,7 +35,7 @@ from odfd.mirrors.prefetch import Prefetch, Start
 from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.sinks import Full, VerifiedChain
 from odfd.transfer.linked import may_link, note_links
-from odfd.trust.ledger.log import Checked, Ledger
+from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.verify.damage import Damage
 from odfd.verify.terms import ChainTerms
 from p2p.peers.score import BAD_BYTES
@@ -168,7 +168,7 @@ class Steps:
             whole = ledger.chain(dataset).data
             if wish.brings_data and whole >= state.size and not links:
                 whole = sink.size
-            ledger.grow(dataset, sink.began, Checked(sink.frontier, whole, sink.epoch), sink.groups)
+            ledger.grow(dataset, sink.began, CheckedChain(sink.frontier, whole, sink.epoch), sink.groups)
             keep_references(connection, dataset, sink.blocks)
             if not state.size:
                 self._meeting.keep(connection, wish, networks)

@@ -35,7 +35,7 @@ from odfd.mirrors.prefetch import Start
 from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.steps import Goal, Steps, StepsKept
 from odfd.trust.ledger.authorities import Authorities
-from odfd.trust.ledger.log import Checked, Ledger
+from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.trust.ledger.proofs import Proofs
 from odfd.trust.ledger.resolutions import Decided, Resolutions
 from odfd.verify.terms import pages_of
@@ -80,7 +80,7 @@ class _Held(msgspec.Struct, frozen=True):
     """What is here when a pass begins."""
 
     state: ChainState
-    checked: Checked
+    checked: CheckedChain
     head: HeadStatement | None
     """Newest signed head known."""
     rights: Rights
@@ -226,11 +226,11 @@ class MirrorSync:
             walk, decided = Authorities(connection).walk(dataset), Resolutions(connection).of(dataset)
             parts_at = Proofs(connection).parts_at(dataset, checked.epoch)
         head = newest[0] if newest else None
-        turned: Checked | None = None
+        turned: CheckedChain | None = None
         if decided.abandoned is not None:
             turned = None
         elif head is not None and is_there(checked, head):
-            turned = Checked(checked.frontier, checked.data, head.epoch)
+            turned = CheckedChain(checked.frontier, checked.data, head.epoch)
         elif head is not None:
             follow = self._following.follow() or decided.follows(head.epoch)
             turn = turn_of(checked, head, walk, follow=follow)

@@ -19,7 +19,7 @@ from chain.statements.statement import PolicyStatement
 from config.model import Settings
 from engines.provision.warm import EnginePool
 from odfd.api.import_export import ImportExport
-from odfd.api.quarantine import Quarantines
+from odfd.api.quarantine import QuarantineDatasets
 from odfd.api.resolutions import PendingDecisions
 from odfd.api.site_library import open_site
 from odfd.api.transform_check import TransformCheck
@@ -378,7 +378,7 @@ class NodeParts:
             now=clock.now,
             settings=ingest_settings(self.settings, home, os.environ),
             index=SliceIndex(home.folder(SEGMENTS)),
-            quarantines=Quarantines(home, self.committer, clock.now),
+            quarantines=QuarantineDatasets(home, self.committer, clock.now),
         )
         transform = TransformDependencies(
             chains=home.chains,

@@ -12,7 +12,7 @@ from odfd.datasets.holdings import Holdings
 from odfd.runtime.clock import Clock
 from odfd.state.directory import StateDirectory
 from odfd.state.stable_read import Conditions, conditions
-from odfd.trust.ledger.log import Checked, Ledger
+from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.verify.damage import Damage, Spot
 
 
@@ -48,7 +48,7 @@ class DamageRegistry:
             first = min(spot.sequence for spot in there)
             is_news = Damage(connection).note(dataset, there, self._clock.now())
             if checked.data > first:
-                ledger.keep_chain(dataset, Checked(checked.frontier, first, checked.epoch))
+                ledger.keep_chain(dataset, CheckedChain(checked.frontier, first, checked.epoch))
         if is_news:
             self._told(dataset, next(spot for spot in there if spot not in known))
         return True
@@ -66,4 +66,4 @@ class DamageRegistry:
             checked = ledger.chain(dataset)
             left = min((spot.sequence for spot in Damage(connection).of(dataset)), default=checked.frontier.size)
             data = max(checked.data, min(blocks, checked.frontier.size, left))
-            ledger.keep_chain(dataset, Checked(checked.frontier, data, checked.epoch))
+            ledger.keep_chain(dataset, CheckedChain(checked.frontier, data, checked.epoch))

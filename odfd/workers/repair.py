@@ -22,7 +22,7 @@ from odfd.mirrors.sync import MirrorSync, Synced
 from odfd.resources.store import Resources
 from odfd.state.directory import StateDirectory
 from odfd.transfer.linked import note_links
-from odfd.trust.ledger.log import Checked, Ledger
+from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.verify.damage import Damage
 from odfd.verify.objects import LINKED
 from odfd.verify.report import Level
@@ -147,5 +147,5 @@ class Repair:
             ledger = Ledger(connection)
             checked = ledger.chain(dataset)
             if checked.frontier == tree:
-                ledger.keep_chain(dataset, Checked(tree, tree.size, checked.epoch))
+                ledger.keep_chain(dataset, CheckedChain(tree, tree.size, checked.epoch))
                 Damage(connection).forget(dataset)

@@ -210,13 +210,13 @@ class Coordinator:
     def __post_init__(self) -> None:
         self.folder.mkdir()
         self.done = dict.fromkeys(self.inputs, 0)
-        self._bench = self._fresh()
+        self._caches = self._fresh()
 
-    def _fresh(self) -> transform.Workbench:
-        return transform.Workbench(self.bed.analyst, SliceReader())
+    def _fresh(self) -> transform.SharedCaches:
+        return transform.SharedCaches(self.bed.analyst, SliceReader())
 
     def restart(self) -> None:
-        self._bench = self._fresh()
+        self._caches = self._fresh()
 
     def request(self, takes: Mapping[str, int], same_place: bool = False, limit: int | None = None) -> TransformRequest:
         self.attempts += not same_place
@@ -238,7 +238,7 @@ class Coordinator:
         )  # fmt: skip
 
     def ask(self, request: TransformRequest) -> Success:
-        answer = transform.run_transform(self.bed.session(), request, Nobody(), self._bench)
+        answer = transform.run_transform(self.bed.session(), request, Nobody(), self._caches)
         assert isinstance(answer, Success), answer
         return answer
 

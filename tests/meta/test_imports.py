@@ -45,7 +45,7 @@ LAYERS = {
         "staging measuring",
         "codec io_plan identity listen",
         "contract",
-        "tables closure",
+        "tables closure request_control",
         "errors",
         ".",
     ],

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from chain.model.source import ReadStep
-from engines.spark.ingest.parse import Source, plan_file, read_schema
+from engines.spark.ingest.parse import SourceFile, plan_file, read_schema
 from engines.spark.ingest.range_tasks import Task, parse
 
 NAME = "data.txt"
@@ -32,7 +32,7 @@ def read(folder: Path, data: bytes | str, step: ReadStep) -> Read:
     """Raises Invalid as the engine does."""
     path = folder / NAME
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
-    schema, format_, spans, remarks = plan_file(Source(path, NAME), step, read_schema(step))
+    schema, format_, spans, remarks = plan_file(SourceFile(path, NAME), step, read_schema(step))
     tasks = [
         Task(path=str(path), name=NAME, span=span, format=format_, schema=schema, part=str(folder / f"{number}"))
         for number, span in enumerate(spans)

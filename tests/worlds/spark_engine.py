@@ -9,7 +9,7 @@ import trio
 from pyspark.sql import SparkSession
 
 from engines.contract import EngineIdentity
-from engines.service import Control
+from engines.request_control import RequestControl
 from engines.spark.handler import SparkHandler
 
 
@@ -29,13 +29,13 @@ class LocalEngine:
         return await trio.to_thread.run_sync(self._handler.validate, request)
 
     async def transform(self, request: Any, on_progress: Callable[[], None] = lambda: None) -> Any:
-        return await trio.to_thread.run_sync(self._handler.transform, request, Control())
+        return await trio.to_thread.run_sync(self._handler.transform, request, RequestControl())
 
     async def migrate(self, request: Any, on_progress: Callable[[], None] = lambda: None) -> Any:
-        return await trio.to_thread.run_sync(self._handler.migrate, request, Control())
+        return await trio.to_thread.run_sync(self._handler.migrate, request, RequestControl())
 
     async def ingest(self, request: Any, on_progress: Callable[[], None] = lambda: None) -> Any:
-        return await trio.to_thread.run_sync(self._handler.ingest, request, Control())
+        return await trio.to_thread.run_sync(self._handler.ingest, request, RequestControl())
 
     async def raw_query(self, request: Any, on_progress: Callable[[], None] = lambda: None) -> Any:
-        return await trio.to_thread.run_sync(self._handler.raw_query, request, Control())
+        return await trio.to_thread.run_sync(self._handler.raw_query, request, RequestControl())

@@ -21,8 +21,8 @@ from engines.spark.analysis.monotone import (
     Floor,
     FloorMonths,
     Function,
+    MonotoneFunction,
     Shift,
-    Step,
     enclose_months,
     first,
     greatest_of,
@@ -58,7 +58,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Versions:
+class VersionedInput:
     """Rows of an input that hold until a later one of the same key supersedes them."""
 
     keys: tuple[str, ...]
@@ -67,7 +67,7 @@ class Versions:
     """Whether a late row counts from when its block was written; else it is not accepted."""
 
 
-Life: TypeAlias = Session | Versions
+Life: TypeAlias = Session | VersionedInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ Value: TypeAlias = Influence | Fields | Unmerged | Half | None
 Scope: TypeAlias = Mapping[int, Value]
 """What is known of attributes, by expression id."""
 
-_UNITS: Final[Mapping[str, Step]] = {
+_UNITS: Final[Mapping[str, MonotoneFunction]] = {
     "microsecond": Floor(1),
     "millisecond": Floor(MILLISECOND),
     "second": Floor(SECOND),

@@ -20,7 +20,7 @@ LATEST: Final = 2**62
 """Bounds of time as searched: 146,000 years each way, all that 64 bits of microseconds can hold twice over."""
 
 
-class Step(Protocol):
+class MonotoneFunction(Protocol):
     """One non-decreasing function of microseconds."""
 
     def __call__(self, time: int, /) -> int: ...
@@ -114,7 +114,7 @@ class Greatest:
         return max(apply(function, time) for function in self.of)
 
 
-Function: TypeAlias = tuple[Step, ...]
+Function: TypeAlias = tuple[MonotoneFunction, ...]
 IDENTITY: Final[Function] = ()
 
 
@@ -138,7 +138,7 @@ def least(function: Function, value: int) -> int:
 
 
 def first(function: Function) -> Function:
-    """``time -> the earliest x with function(x) >= time``. Step by step from the last, since each never decreases."""
+    """``time -> the earliest x with function(x) >= time``. Step by step from the last: each never decreases."""
     return tuple(part for step in reversed(function) for part in _first(step))
 
 
@@ -147,7 +147,7 @@ def last(function: Function) -> Function:
     return tuple(part for step in reversed(function) for part in _last(step))
 
 
-def _first(step: Step) -> Function:
+def _first(step: MonotoneFunction) -> Function:
     match step:
         case Shift(by):
             return (Shift(-by),)
@@ -158,7 +158,7 @@ def _first(step: Step) -> Function:
     return (First((step,)),)
 
 
-def _last(step: Step) -> Function:
+def _last(step: MonotoneFunction) -> Function:
     match step:
         case Shift(by):
             return (Shift(-by),)

@@ -22,7 +22,7 @@ from engines.spark.analysis.influence import (
     Session,
     Unmerged,
     Value,
-    Versions,
+    VersionedInput,
     influence,
     shift_of,
     widened,
@@ -196,7 +196,7 @@ class Walk:
         scope: dict[int, Value] = {identity: {path: Interval()} for name, identity in known if name == time}
         if alias in self.temporal:
             ids = dict(known)
-            scope = {ids[VALID_FROM]: {path: Interval(life=Versions(self.temporal[alias], clamped=True))}}
+            scope = {ids[VALID_FROM]: {path: Interval(life=VersionedInput(self.temporal[alias], clamped=True))}}
             self._ends[ids[VALID_TO]] = ids[VALID_FROM]
         if alias not in self.readings.logs:
             self._ops.update(identity for name, identity in known if name == self.readings.operations.get(alias))
@@ -347,7 +347,7 @@ class Walk:
         self._as_of.add(alias)
         for x, _ in [pair for pair in near.lower if pair[1] == (identity, None)]:
             near.upper[x, (identity, None)] = ()
-        life = Versions(names, clamped=False)
+        life = VersionedInput(names, clamped=False)
         scope: dict[int, Value] = {identity: {path: replace(each, life=life) for path, each in time.items()}}
         return replace(right, scope=scope)
 

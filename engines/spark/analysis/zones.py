@@ -11,7 +11,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Final
 
-from engines.spark.analysis.monotone import SECOND, Step
+from engines.spark.analysis.monotone import SECOND, MonotoneFunction
 
 FURTHEST: Final = 16 * 3600 * SECOND
 """No zone was ever further from UTC than local mean time at the date line."""
@@ -50,7 +50,7 @@ class LocalFloor:
     """The start of the local day, week, month or year, which ``step`` gives of local time."""
 
     zone: Zone
-    step: Step
+    step: MonotoneFunction
     high: bool
     """Where it would decrease: the greatest so far; else the least still to come."""
 

@@ -29,12 +29,13 @@ from engines.contract import (
     TransformInput,
     TransformRequest,
 )
+from engines.request_control import RequestControl
 from engines.spark.analysis.classify import Classification, Mode
 from engines.spark.analysis.monotone import MILLISECOND
 from engines.spark.analysis.tables import TableShape
 from engines.spark.catalyst.types import as_written
-from engines.spark.execution.replay import Past
-from engines.spark.execution.transform import Control, Workbench, identity_of
+from engines.spark.execution.replay import Replay
+from engines.spark.execution.transform import SharedCaches, identity_of
 from engines.spark.output.slice import output_schema, schema_in_force, slice_of
 from engines.spark.rows.changelog import row_codes
 from engines.spark.rows.ticks import differences, rounds_of
@@ -47,13 +48,15 @@ class _NewDerivation(Exception):
     """Why the new query cannot go on where the old one stopped."""
 
 
-def run_migration(session: SparkSession, request: MigrateRequest, control: Control, bench: Workbench) -> MigrateOutcome:
+def run_migration(
+    session: SparkSession, request: MigrateRequest, control: RequestControl, caches: SharedCaches
+) -> MigrateOutcome:
     """``session`` is this request's alone. Raises Environment, and what Spark raises when the fault is the engine's."""
 
     def run() -> MigrateOutcome:
         try:
             with tempfile.TemporaryDirectory(prefix="handover-") as folder:
-                return _Handover(session, request, control, bench, Path(folder)).run()
+                return _Handover(session, request, control, caches, Path(folder)).run()
         except _NewDerivation as reason:
             return DerivationNeeded(message=str(reason))
 
@@ -62,14 +65,19 @@ def run_migration(session: SparkSession, request: MigrateRequest, control: Contr
 
 class _Handover:
     def __init__(
-        self, session: SparkSession, request: MigrateRequest, control: Control, bench: Workbench, folder: Path
+        self,
+        session: SparkSession,
+        request: MigrateRequest,
+        control: RequestControl,
+        caches: SharedCaches,
+        folder: Path,
     ) -> None:
         old = _as_transaction(request, old=True)
         self._request = request
         self._control = control
         # Both may call an input by the same name and mean other columns.
-        self._old = Past(session.newSession(), old, control, bench, folder)
-        self._new = Past(session, _as_transaction(request, old=False), control, bench, folder)
+        self._old = Replay(session.newSession(), old, control, caches, folder)
+        self._new = Replay(session, _as_transaction(request, old=False), control, caches, folder)
 
     def run(self) -> MigrateOutcome:
         request = self._request

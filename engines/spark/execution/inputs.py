@@ -21,7 +21,7 @@ from chain.multihash import Multihash
 from engines.contract import InputBlock, TransformInput, Vocabulary
 from engines.spark.analysis.classify import Mode
 from engines.spark.analysis.declarations import Query, Reading
-from engines.spark.analysis.influence import Versions
+from engines.spark.analysis.influence import VersionedInput
 from engines.spark.analysis.monotone import MILLISECOND
 from engines.spark.catalyst.plans import HIDDEN, HIDDEN_OF_ADDITIONS, HIDDEN_OF_ONE
 from engines.spark.planning.lateness import Ruling, check_late_stated, check_ledger
@@ -130,7 +130,7 @@ class Inputs:
         if self.is_log(alias):
             return
         lives = [path.life for path in ruling.shape.paths if path.input == alias]
-        if ruling.shape.mode is Mode.FINAL and not any(isinstance(life, Versions) for life in lives):
+        if ruling.shape.mode is Mode.FINAL and not any(isinstance(life, VersionedInput) for life in lives):
             check_late_stated(alias, self._query.declarations)
             if alias in ruling.reach:
                 check_ledger(alias)

@@ -26,7 +26,7 @@ from engines.spark.execution.tables import (
     ROWS,
     WAITING,
     WRITTEN,
-    Source,
+    TableInput,
     accumulate,
     dated,
     evaluate_anew,
@@ -38,7 +38,7 @@ from engines.spark.planning.input_windows import InputWindows
 from engines.spark.planning.lateness import Ruling, rule
 from engines.spark.planning.sessions import Sessions
 from engines.spark.planning.table_transaction import TableStep, plan_table
-from engines.spark.planning.transaction import InputFacts, Step, next_checkpoint, plan_step
+from engines.spark.planning.transaction import InputFacts, TransactionStep, next_checkpoint, plan_step
 from engines.spark.sql.queries import as_text
 from engines.spark.state.checkpoint import VERSION, Checkpoint
 from engines.spark.state.files import State
@@ -58,7 +58,7 @@ class Rebuilt:
     """In table mode all of the table, in the types that Spark gave."""
 
 
-class Past(Transaction):
+class Replay(Transaction):
     """A query over all blocks up to a cut, of which nothing is to be emitted."""
 
     _ruling: Ruling
@@ -73,7 +73,7 @@ class Past(Transaction):
     def analysed(self) -> tuple[Classification, pa.Schema]:
         """Raises Invalid for a query that this engine does not run."""
         query = self._query
-        found = self._bench.analyst.analyse(self._session, query.steps, self._inputs.views(), self._request.vocab)
+        found = self._caches.analyst.analyse(self._session, query.steps, self._inputs.views(), self._request.vocab)
         if found.classification is None or found.columns is None:
             raise Invalid(as_text(found.diagnostics, len(query.steps)), rule="query")
         self._ruling = rule(query, found.classification, self._inputs.changelogs)
@@ -132,7 +132,7 @@ class Past(Transaction):
         return Rebuilt(checkpoint, state, None if since is None else self.table_of(table, _stored(state), since))
 
     def _rebuilt_windows(
-        self, shape: Classification, table: TableShape, planned: tuple[Step, TableStep, tuple[int, ...]],
+        self, shape: Classification, table: TableShape, planned: tuple[TransactionStep, TableStep, tuple[int, ...]],
         since: int | None,
     ) -> Rebuilt:  # fmt: skip
         """All windows, to be compared; kept are those that something can still change."""
@@ -190,7 +190,7 @@ class Past(Transaction):
         return any(self._inputs.can_change(alias) is not False for alias in self._inputs.schemas)
 
 
-def _alive(state: Tables, alias: str, source: Source, since: int) -> pa.Table:
+def _alive(state: Tables, alias: str, source: TableInput, since: int) -> pa.Table:
     """Rows of an input that count at the tick ``since``, for one round."""
     names = [
         name

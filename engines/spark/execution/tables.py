@@ -32,7 +32,7 @@ from engines.spark.rows.changelog import LONG_AGO, NEVER, cancelled_by, data_of,
 from engines.spark.rows.tables import arrow_columns, frame_of_rows, read_rows
 from engines.spark.rows.ticks import Rounds, differences, lived, rounds_of, stretches
 from engines.spark.rows.times import event_times
-from engines.spark.state.buckets import Shelf, hashes_of
+from engines.spark.state.buckets import BucketedTable, hashes_of
 from engines.spark.state.tables import Kept, Tables
 
 ENTER: Final = "__odf_enter"
@@ -55,7 +55,7 @@ Split: TypeAlias = Callable[[Mapping[str, pa.Table]], Partials]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TableInput:
     """An input."""
 
     schema: st.StructType
@@ -75,7 +75,7 @@ class Outcome:
     state: dict[str, Kept]
 
 
-def _fresh(step: TableStep, sources: Mapping[str, Source], former: Tables) -> dict[str, pa.Table]:
+def _fresh(step: TableStep, sources: Mapping[str, TableInput], former: Tables) -> dict[str, pa.Table]:
     """By alias the rows to which something is still to happen, and new ones, each with when it counts."""
     found = {}
     for alias, source in sources.items():
@@ -89,13 +89,13 @@ def _fresh(step: TableStep, sources: Mapping[str, Source], former: Tables) -> di
     return found
 
 
-def dated(source: Source) -> pa.Schema:
+def dated(source: TableInput) -> pa.Schema:
     """Columns of rows of the state, each row with when it counts."""
     more = [ENTER, LEAVE] if source.windows is None else [ENTER, LEAVE, WINDOW]
     return pa.schema([*arrow_columns(source.schema), *(pa.field(name, pa.int64()) for name in more)])
 
 
-def _new(path: str, before: int | None, after: int | None, lateness: int, source: Source) -> pa.Table:
+def _new(path: str, before: int | None, after: int | None, lateness: int, source: TableInput) -> pa.Table:
     """Rows of a slice that have a time, with when each statement counts by itself."""
     rows = read_rows([path], source.schema)
     times, timed = event_times(rows, source.vocab)
@@ -131,7 +131,7 @@ def _taken_back(rows: pa.Table, vocab: Vocabulary) -> pa.Table:
 
 
 def accumulate(
-    session: SparkSession, shape: TableShape, step: TableStep, sources: Mapping[str, Source], former: Tables,
+    session: SparkSession, shape: TableShape, step: TableStep, sources: Mapping[str, TableInput], former: Tables,
     evaluate: Evaluate, split: Split,
 ) -> Outcome:  # fmt: skip
     """Over inputs that only grow. Raises Invalid, Environment."""
@@ -161,8 +161,8 @@ def accumulate(
     parts = evaluate(ready) if bare is None else bare.parts()
     by = shape.keys if bare is None else tuple(name for name in parts.column_names if name.startswith(BARE_KEY))
     written = parts.drop_columns([HIDDEN_ROUND]).schema
-    shelf = Shelf(WRITTEN, written, former.stored)
-    opened = shelf.take(_hashes(parts, by)) if step.closing is None else shelf.take_all()
+    bucketed = BucketedTable(WRITTEN, written, former.stored)
+    opened = bucketed.take(_hashes(parts, by)) if step.closing is None else bucketed.take_all()
     olds = [each.select(written.names).cast(written) for each in opened]
     old = pa.concat_tables([written.empty_table(), *olds])
     old = old.append_column(HIDDEN_ROUND, pa.array(np.zeros(old.num_rows, np.int64))).select(parts.column_names)
@@ -187,15 +187,15 @@ def accumulate(
     rows_now = pa.concat_tables([still, visible.filter(pa.array(last[at]))])
     if step.closing is not None:
         rows_now = step.closing.open_rows(rows_now)
-    return Outcome(changed, ops, {**state, **shelf.keep(rows_now, partial(_hashes, names=by))})
+    return Outcome(changed, ops, {**state, **bucketed.keep(rows_now, partial(_hashes, names=by))})
 
 
 def _without_closed(shape: TableShape, former: Tables, closing: Closing) -> dict[str, Kept]:
     """What was written of windows that something can still change."""
     rows = pa.concat_tables([each.table() for name, each in former.stored.items() if name.startswith(f"{WRITTEN}/")])
-    shelf = Shelf(WRITTEN, rows.schema, former.stored)
-    shelf.take_all()
-    return shelf.keep(closing.open_rows(rows), partial(_hashes, names=shape.keys))
+    bucketed = BucketedTable(WRITTEN, rows.schema, former.stored)
+    bucketed.take_all()
+    return bucketed.keep(closing.open_rows(rows), partial(_hashes, names=shape.keys))
 
 
 def _hashes(rows: pa.Table, names: Sequence[str]) -> np.ndarray:
@@ -220,7 +220,7 @@ def _merged(session: SparkSession, merge: Mapping[str, str], keys: Sequence[str]
 
 
 def evaluate_anew(
-    shape: TableShape, step: TableStep, sources: Mapping[str, Source], former: Tables, evaluate: Evaluate,
+    shape: TableShape, step: TableStep, sources: Mapping[str, TableInput], former: Tables, evaluate: Evaluate,
     first: bool = False,
 ) -> Outcome:  # fmt: skip
     """Over changelogs: all rows that stand, for the keys that something happens to. Raises Invalid, Environment.
@@ -228,7 +228,9 @@ def evaluate_anew(
     ``first``: over inputs that only grow, of which only the first rows of a key are kept.
     """
     name = FIRST if first else ROWS
-    shelves = {alias: Shelf(f"{name}:{alias}", dated(source), former.stored) for alias, source in sources.items()}
+    shelves = {
+        alias: BucketedTable(f"{name}:{alias}", dated(source), former.stored) for alias, source in sources.items()
+    }
     by = {
         alias: (*shape.grouping.get(alias, ()), *(() if source.windows is None else (WINDOW,)))
         for alias, source in sources.items()
@@ -314,7 +316,7 @@ def _by_offset(table: pa.Table, vocab: Vocabulary) -> pa.Table:
 
 
 def _with_standing(
-    fresh: Mapping[str, pa.Table], sources: Mapping[str, Source], shelves: Mapping[str, Shelf],
+    fresh: Mapping[str, pa.Table], sources: Mapping[str, TableInput], shelves: Mapping[str, BucketedTable],
     by: Mapping[str, Sequence[str]], between: tuple[int, int], everything: bool,
 ) -> dict[str, pa.Table]:  # fmt: skip
     """With the rows that stand of all keys to which something happens, or that take something back."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -32,6 +32,7 @@ from chain.model.schema import DataSchema
 from chain.model.source import Transform
 from chain.multihash import Multihash
 from engines.contract import InputBlock, InvalidQuery, RowCounts, Success, TransformOutcome, TransformRequest
+from engines.request_control import RequestControl
 from engines.spark.analysis.classify import Classification, Mode
 from engines.spark.analysis.declarations import Declarations, Late, Policy, Query, read_query
 from engines.spark.analysis.monotone import MILLISECOND
@@ -42,8 +43,8 @@ from engines.spark.catalyst.plans import HIDDEN, HIDDEN_ROUND, HIDDEN_ROW, carri
 from engines.spark.catalyst.types import as_written
 from engines.spark.execution.foreign_coordinators import blocks_of, kept_rows
 from engines.spark.execution.inputs import Inputs, micros
-from engines.spark.execution.tables import FIRST, WRITTEN, Source, accumulate, evaluate_anew
-from engines.spark.execution.versions import Versions, advance
+from engines.spark.execution.tables import FIRST, WRITTEN, TableInput, accumulate, evaluate_anew
+from engines.spark.execution.versions import VersionRows, advance
 from engines.spark.output.slice import behind, final_rows, log_rows, schema_in_force, slice_of, stated_ops
 from engines.spark.output.sorted_runs import is_large, write_in_runs
 from engines.spark.planning.corrected_windows import plan_windows, windows_of
@@ -52,7 +53,7 @@ from engines.spark.planning.lateness import Ruling, rule
 from engines.spark.planning.sessions import Sessions
 from engines.spark.planning.slice_facts import SliceReader, rows_before
 from engines.spark.planning.table_transaction import plan_table
-from engines.spark.planning.transaction import InputFacts, Step, next_checkpoint, plan_step
+from engines.spark.planning.transaction import InputFacts, TransactionStep, next_checkpoint, plan_step
 from engines.spark.rows.tables import frame_of_rows
 from engines.spark.sql.queries import Analyst, answered, as_text, run_queries
 from engines.spark.sql.views import name_view
@@ -60,16 +61,8 @@ from engines.spark.state.checkpoint import Checkpoint
 from engines.spark.state.files import State, load, save
 
 
-class Control(Protocol):
-    """What is used here of a request's control."""
-
-    def check(self) -> None: ...
-
-    def progress(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
-class Workbench:
+class SharedCaches:
     """What transactions share within a process: memories, no state."""
 
     analyst: Analyst
@@ -77,7 +70,10 @@ class Workbench:
 
 
 def run_transform(
-    session: SparkSession | Callable[[], SparkSession], request: TransformRequest, control: Control, bench: Workbench
+    session: SparkSession | Callable[[], SparkSession],
+    request: TransformRequest,
+    control: RequestControl,
+    caches: SharedCaches,
 ) -> TransformOutcome:
     """``session`` is this request's alone, or opens one when it turns out that Spark has something to do.
 
@@ -86,7 +82,7 @@ def run_transform(
 
     def run() -> TransformOutcome:
         with _folder(request) as folder:
-            return Transaction(session, request, control, bench, Path(folder)).run()
+            return Transaction(session, request, control, caches, Path(folder)).run()
 
     return answered(run)
 
@@ -116,17 +112,17 @@ class Transaction:
     """One request."""
 
     def __init__(
-        self, session: SparkSession | Callable[[], SparkSession], request: TransformRequest, control: Control,
-        bench: Workbench, folder: Path,
+        self, session: SparkSession | Callable[[], SparkSession], request: TransformRequest, control: RequestControl,
+        caches: SharedCaches, folder: Path,
     ) -> None:  # fmt: skip
         self._given = session
         self._request = request
         self._control = control
-        self._bench = bench
+        self._caches = caches
         self._folder = folder
         self._query = read_query(request.transform)
         self._foreign = {given.query_alias for given in request.query_inputs if given.blocks is None}
-        self._inputs = Inputs(request.query_inputs, self._query, bench.slices)
+        self._inputs = Inputs(request.query_inputs, self._query, caches.slices)
 
     @functools.cached_property
     def _session(self) -> SparkSession:
@@ -134,7 +130,7 @@ class Transaction:
 
     def run(self) -> TransformOutcome:
         request, query = self._request, self._query
-        views, analyst = self._inputs.views(), self._bench.analyst
+        views, analyst = self._inputs.views(), self._caches.analyst
         analysis = analyst.known(query.steps, views, request.vocab)
         if analysis is None:
             analysis = analyst.analyse(self._session, query.steps, views, request.vocab)
@@ -213,9 +209,9 @@ class Transaction:
         save(request.new_checkpoint_path, checkpoint, done.state)
         return self._answer(rows, step, late, schema, changelog=True)
 
-    def _sources(self, windows: Mapping[str, InputWindows] = MappingProxyType({})) -> dict[str, Source]:
+    def _sources(self, windows: Mapping[str, InputWindows] = MappingProxyType({})) -> dict[str, TableInput]:
         return {
-            alias: Source(columns, self._inputs.vocabs[alias], self._inputs.is_log(alias), windows.get(alias))
+            alias: TableInput(columns, self._inputs.vocabs[alias], self._inputs.is_log(alias), windows.get(alias))
             for alias, columns in self._inputs.schemas.items()
         }
 
@@ -241,7 +237,7 @@ class Transaction:
     def _answer(
         self,
         rows: pa.Table | int | None,
-        step: Step,
+        step: TransactionStep,
         late: Mapping[str, int],
         schema: pa.Schema,
         changelog: bool | None,
@@ -280,7 +276,7 @@ class Transaction:
             for given in self._request.query_inputs
         }
 
-    def _late(self, step: Step, declared: Declarations) -> dict[str, int]:
+    def _late(self, step: TransactionStep, declared: Declarations) -> dict[str, int]:
         late: dict[str, int] = {}
         for check in step.late_checks:
             count, first = rows_before(Path(check.path), self._inputs.vocabs[check.alias], check.threshold)
@@ -294,7 +290,7 @@ class Transaction:
             late[check.alias] = late.get(check.alias, 0) + count
         return late
 
-    def _versions(self, step: Step, state: State) -> dict[str, Versions]:
+    def _versions(self, step: TransactionStep, state: State) -> dict[str, VersionRows]:
         found = {}
         for alias, each in step.versions.items():
             changelog = self._inputs.changelog(alias)
@@ -317,7 +313,7 @@ class Transaction:
         )
         return msgspec.structs.replace(checkpoint, inputs=inputs)
 
-    def _kept(self, step: Step, versions: Mapping[str, Versions]) -> dict[str, pa.Table]:
+    def _kept(self, step: TransactionStep, versions: Mapping[str, VersionRows]) -> dict[str, pa.Table]:
         """State that is rows."""
         embedded = {alias: reads for alias, reads in step.kept.items() if alias in self._foreign}
         return {
@@ -325,7 +321,9 @@ class Transaction:
             **kept_rows(embedded, self._inputs.schemas, self._inputs.vocabs),
         }
 
-    def _rows(self, ruling: Ruling, step: Step, versions: Mapping[str, Versions], schema: pa.Schema) -> pa.Table | int:
+    def _rows(
+        self, ruling: Ruling, step: TransactionStep, versions: Mapping[str, VersionRows], schema: pa.Schema
+    ) -> pa.Table | int:
         """The rows to write, or how many were written already."""
         shape = ruling.shape
         for number, (alias, reads) in enumerate(step.reads.items()):
@@ -358,7 +356,9 @@ class Transaction:
             return slice_of(rows, ops, schema, request.vocab, request.system_time, request.next_offset)
         return self._settled(result, 0, step, schema, shape.operation)
 
-    def _settled(self, result: pa.Table, before: int, step: Step, schema: pa.Schema, operation: str | None) -> pa.Table:
+    def _settled(
+        self, result: pa.Table, before: int, step: TransactionStep, schema: pa.Schema, operation: str | None
+    ) -> pa.Table:
         """Rows of final mode, ``before`` of which are written already."""
         if step.emit_until is None:
             raise AssertionError("a query ran though nothing is settled")

@@ -37,7 +37,7 @@ _FAR: Final = 253_370_764_800_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Versions:
+class VersionRows:
     """After a transaction."""
 
     seen: pa.Table
@@ -49,7 +49,7 @@ class Versions:
 def advance(
     step: VersionStep, former: pa.Table | None, schema: st.StructType, vocab: Vocabulary, changelog: bool | None,
     by_time: bool = False,
-) -> Versions:  # fmt: skip
+) -> VersionRows:  # fmt: skip
     """``changelog``: the chain's order ranks versions, else event time does; unknown: see ``_eras``.
 
     ``by_time``: of a changelog event time ranks them all the same, as in a ledger that was corrected: a correction has
@@ -97,7 +97,7 @@ def advance(
     view = _view(state.filter(pa.array(seen)), step.life.clamped)
     for name, column in zip((ERA, LATEST), eras, strict=False):
         state = state.append_column(name, pa.array(column))
-    return Versions(view, state.filter(pa.array(kept)))
+    return VersionRows(view, state.filter(pa.array(kept)))
 
 
 def _check_stays(ops: np.ndarray, times: np.ndarray) -> None:

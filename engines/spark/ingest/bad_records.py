@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from chain.errors import Invalid
 from engines.spark.ingest.bad_values import Cells
-from engines.spark.ingest.json_text import Parsed
+from engines.spark.ingest.json_text import JsonTable
 from engines.spark.ingest.record_split import Cut
 from engines.spark.ingest.text_columns import NO_EVENT_TIME, NOT_NULL, RowFault
 
@@ -52,7 +52,7 @@ OF_RECORDS: Final = frozenset(
 """Rules that a single record can break; what breaks others is wrong with the file, or with its description."""
 LIMIT: Final = "quarantine-limit"
 
-Parse = Callable[[bytes, pa.Schema], Parsed]
+Parse = Callable[[bytes, pa.Schema], JsonTable]
 """All records of a text as rows of a schema. Raises Invalid."""
 
 
@@ -69,7 +69,7 @@ class Reader(NamedTuple):
 class SetAside(NamedTuple):
     """Rows of the good records, and ``BAD`` rows of the others."""
 
-    good: Parsed
+    good: JsonTable
     bad: pa.Table
     records: int | None = None
     """Records there are, where each is one row; ``None``: nothing was cut."""
@@ -92,7 +92,7 @@ def without_bad(cut: Cut, reader: Reader, name: str, limit: int) -> SetAside:
     every = np.arange(cut.size)
     bad = _bad_texts(cut, _others(every, cut.broken), reader)
     bad.faults.update(cut.broken)
-    good: Parsed | None = None
+    good: JsonTable | None = None
     while good is None:
         if len(bad.faults) > limit:
             first = min(bad.faults)

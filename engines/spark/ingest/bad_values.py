@@ -22,7 +22,7 @@ from pyarrow.csv import InvalidRow
 from chain.errors import Invalid
 from engines.spark.ingest import csv_text, json_text
 from engines.spark.ingest.dialect import CsvDialect
-from engines.spark.ingest.json_text import Parsed
+from engines.spark.ingest.json_text import JsonTable
 from engines.spark.ingest.quoting import unescaped
 from engines.spark.ingest.record_split import Cut
 from engines.spark.ingest.records import object_lines
@@ -69,7 +69,7 @@ class Cells(Protocol):
     def alone(self, field: pa.Field, texts: pa.Array, /) -> pa.Array:
         """For each text a record that holds it in ``field``, and nothing else."""
 
-    def parse(self, data: bytes, schema: pa.Schema) -> Parsed:
+    def parse(self, data: bytes, schema: pa.Schema) -> JsonTable:
         """Rows of such records, for a schema of one field. Raises Invalid."""
 
     def told(self, field: pa.Field, text: bytes, fault: Invalid, /) -> Invalid:
@@ -112,10 +112,10 @@ class CsvCells(NamedTuple):
         quote = self.dialect.quote.encode()
         return _around(quote, pc.replace_substring(texts, quote, quote * 2), quote + b"\n")
 
-    def parse(self, data: bytes, schema: pa.Schema) -> Parsed:
+    def parse(self, data: bytes, schema: pa.Schema) -> JsonTable:
         head = csv_text.Head(tuple(schema.names), schema, 0, located=False)
         plain = msgspec.structs.replace(self.dialect, escape=None, whole=True)
-        return Parsed(csv_text.parse_csv(data, head, plain, self.place), {})
+        return JsonTable(csv_text.parse_csv(data, head, plain, self.place), {})
 
     def told(self, field: pa.Field, text: bytes, fault: Invalid) -> Invalid:
         if fault.rule != "read-value":
@@ -151,7 +151,7 @@ class JsonCells(NamedTuple):
     def alone(self, field: pa.Field, texts: pa.Array) -> pa.Array:
         return _around(b"{" + msgspec.json.encode(field.name) + b":", texts, b"}\n")
 
-    def parse(self, data: bytes, schema: pa.Schema) -> Parsed:
+    def parse(self, data: bytes, schema: pa.Schema) -> JsonTable:
         return json_text.parse_json(object_lines(data), schema, self.place)
 
     def told(self, _field: pa.Field, _text: bytes, fault: Invalid, /) -> Invalid:

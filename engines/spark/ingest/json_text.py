@@ -38,7 +38,7 @@ _UNEXPECTED: Final = "unexpected field"
 _FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-class Parsed(NamedTuple):
+class JsonTable(NamedTuple):
     """``unknown``: fields that the schema does not name, and in how many records each is."""
 
     table: pa.Table
@@ -49,10 +49,10 @@ class _Unknown(Exception):
     """A record has a field that the schema does not name."""
 
 
-def parse_json(records: Records, schema: pa.Schema, place: str) -> Parsed:
+def parse_json(records: Records, schema: pa.Schema, place: str) -> JsonTable:
     """Rows of ``schema``: absent fields are null. Raises Invalid, naming the line."""
     if not records.text.strip():
-        return Parsed(schema.empty_table(), {})
+        return JsonTable(schema.empty_table(), {})
     check_utf8(records.text, place)
     wanted = pa.schema([(field.name, _read_as(field.type)) for field in schema])
     unknown: Mapping[str, int] = {}
@@ -72,7 +72,7 @@ def parse_json(records: Records, schema: pa.Schema, place: str) -> Parsed:
             fault = misfit_fault(f"{place}:{line}", field.name, field.type, misfit.value)
             raise RowFault(fault, misfit.row) from misfit
     out = pa.schema([field.with_type(column.type) for field, column in zip(schema, columns, strict=True)])
-    return Parsed(pa.Table.from_arrays(columns, schema=out), unknown)
+    return JsonTable(pa.Table.from_arrays(columns, schema=out), unknown)
 
 
 def _count_unknown(text: bytes, schema: pa.Schema) -> dict[str, int]:

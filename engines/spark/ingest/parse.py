@@ -53,7 +53,7 @@ MAX_WHOLE: Final = 1 << 30
 _TOLD_FIELDS: Final = 10
 
 
-class Source(NamedTuple):
+class SourceFile(NamedTuple):
     """A file as the engine sees it, and as a person knows it."""
 
     path: Path
@@ -94,7 +94,7 @@ def read_schema(step: ReadStep) -> pa.Schema | None:
 
 
 def parse_sources(
-    spark: SparkSession, sources: Sequence[Source], step: ReadStep, folder: Path, required: str | None = None
+    spark: SparkSession, sources: Sequence[SourceFile], step: ReadStep, folder: Path, required: str | None = None
 ) -> Parts | None:
     """Parse all sources into parts under ``folder``; ``None`` when they hold no byte.
 
@@ -154,7 +154,7 @@ def _with_required(schema: pa.Schema, name: str | None) -> pa.Schema:
     return schema if place < 0 else schema.set(place, schema.field(place).with_nullable(False))
 
 
-def empty_sources(sources: Sequence[Source]) -> list[str]:
+def empty_sources(sources: Sequence[SourceFile]) -> list[str]:
     """Names of the files that are no input because they hold no byte."""
     return [source.name for source in sources if _size(source) == 0]
 
@@ -192,14 +192,14 @@ def _run(spark: SparkSession, todo: tuple[Task, ...]) -> tuple[tuple[int, ...], 
     return tuple(answers.column("rows").to_pylist()), tuple(answers.column("bad").to_pylist()), unknown
 
 
-def _size(source: Source) -> int:
+def _size(source: SourceFile) -> int:
     try:
         return source.path.stat().st_size
     except OSError as error:
         raise Environment(f"cannot read {source.name}: {error.strerror}", rule="disk") from error
 
 
-def plan_file(source: Source, step: ReadStep, wanted: pa.Schema | None) -> Planned:
+def plan_file(source: SourceFile, step: ReadStep, wanted: pa.Schema | None) -> Planned:
     """How one file that is not empty is read; what the first file guesses, the others must keep. Raises Invalid."""
     declared = read_schema(step) is not None
     with _mapped(source) as view:
@@ -265,7 +265,7 @@ def _sample(view: View) -> bytes:
 
 
 @contextlib.contextmanager
-def _mapped(source: Source) -> Iterator[mmap.mmap]:
+def _mapped(source: SourceFile) -> Iterator[mmap.mmap]:
     try:
         file = source.path.open("rb")
     except OSError as error:

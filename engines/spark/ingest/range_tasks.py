@@ -23,7 +23,7 @@ from engines.spark.ingest.bad_records import BAD, OF_RECORDS, Reader, SetAside, 
 from engines.spark.ingest.bad_values import CsvCells, JsonCells
 from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.file_kinds import BEGIN, PARQUET, found_kind
-from engines.spark.ingest.json_text import Parsed
+from engines.spark.ingest.json_text import JsonTable
 from engines.spark.ingest.ranges import Range
 from engines.spark.ingest.record_split import Cut
 from engines.spark.ingest.records import Records
@@ -170,31 +170,31 @@ def _reader(task: Task) -> Reader:
     if isinstance(task.format, CsvFormat):
         dialect, names = task.format.dialect, task.format.names
 
-        def parse_csv(data: bytes, schema: pa.Schema) -> Parsed:
+        def parse_csv(data: bytes, schema: pa.Schema) -> JsonTable:
             head = csv_text.Head(names, schema, 0, located=False)
-            return Parsed(csv_text.parse_csv(data, head, dialect, task.name), {})
+            return JsonTable(csv_text.parse_csv(data, head, dialect, task.name), {})
 
         return Reader(task.schema, parse_csv, CsvCells(dialect, names, task.name), task.event_time)
     cells = JsonCells(task.name)
     return Reader(task.schema, cells.parse, cells, task.event_time)
 
 
-def parse(task: Task) -> Parsed:
+def parse(task: Task) -> JsonTable:
     """Rows of the task's range. Raises Invalid."""
     match task.format:
         case ParquetFormat():
-            return Parsed(_read_parquet(task), {})
+            return JsonTable(_read_parquet(task), {})
         case CsvFormat(dialect, names):
             head = csv_text.Head(names, task.schema, 0)
             return _located(
-                task, lambda data, before: Parsed(csv_text.parse_csv(data, head, dialect, task.name, before), {})
+                task, lambda data, before: JsonTable(csv_text.parse_csv(data, head, dialect, task.name, before), {})
             )
         case JsonLinesFormat():
             return _located(task, partial(_objects, task))
     return json_text.parse_json(records_of(task.format, _bytes(task), task.name), task.schema, task.name)
 
 
-def _objects(task: Task, data: bytes, before: int) -> Parsed:
+def _objects(task: Task, data: bytes, before: int) -> JsonTable:
     return json_text.parse_json(records.object_lines(data, before), task.schema, task.name)
 
 
@@ -210,7 +210,7 @@ def records_of(format_: Format, data: bytes, name: str, limit: int | None = None
     return records.object_lines(data)
 
 
-def _located(task: Task, parse_at: Callable[[bytes, int], Parsed]) -> Parsed:
+def _located(task: Task, parse_at: Callable[[bytes, int], JsonTable]) -> JsonTable:
     """Parse with lines counted from the range; count from the file's start only when there is a fault to tell."""
     data = _bytes(task)
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pyarrow as pa
@@ -36,12 +36,13 @@ from engines.contract import (
     Success,
     TransformOutcome,
 )
+from engines.request_control import RequestControl
 from engines.spark.analysis.source_declarations import SourceDeclarations, read_source
 from engines.spark.ingest import range_tasks
 from engines.spark.ingest.event_times import Origin, behind, check_not_ahead, check_present, missing_fault
 from engines.spark.ingest.history import History
 from engines.spark.ingest.merge import Desk, PassedOver, merge
-from engines.spark.ingest.parse import Parts, Source, empty_sources, parse_sources, read_schema
+from engines.spark.ingest.parse import Parts, SourceFile, empty_sources, parse_sources, read_schema
 from engines.spark.ingest.preprocess import preprocess
 from engines.spark.ingest.shape import check_columns, coerce_guessed, finished, fitted, prepared
 
@@ -55,16 +56,7 @@ _SQL_STATES_OF_QUERIES: Final = ("0", "2", "3", "4")
 NO_BYTES: Final = "it is empty"
 
 
-class Control(Protocol):
-    """The part of a request's control that is used here."""
-
-    def check(self) -> None:
-        """Raises when nobody waits for the answer any more."""
-
-    def progress(self) -> None: ...
-
-
-def run_ingest(spark: SparkSession, request: IngestRequest, control: Control) -> TransformOutcome:
+def run_ingest(spark: SparkSession, request: IngestRequest, control: RequestControl) -> TransformOutcome:
     """``spark`` is a session of this request alone: views are made in it.
 
     Raises Environment, and Spark's faults that are not the query's.
@@ -81,7 +73,7 @@ def run_ingest(spark: SparkSession, request: IngestRequest, control: Control) ->
         return InvalidQuery(message=_first_lines(str(fault)))
 
 
-def _ingest(spark: SparkSession, request: IngestRequest, control: Control, scratch: Path) -> Success:
+def _ingest(spark: SparkSession, request: IngestRequest, control: RequestControl, scratch: Path) -> Success:
     vocab, force = request.vocab, None if request.schema is None else to_arrow(request.schema)
     query, declared = read_source(request.preprocess)
     parts = _parsed(spark, request, scratch, strict=query is None and not request.fills_event_time)
@@ -225,11 +217,11 @@ def _rows(spark: SparkSession, query: Transform | None, parts: Parts) -> pa.Tabl
     return pa.concat_tables([parts.schema.empty_table(), *tables])
 
 
-def _sources(request: IngestRequest) -> list[Source]:
+def _sources(request: IngestRequest) -> list[SourceFile]:
     names = request.source_names or tuple(Path(path).name for path in request.source_paths)
     if len(names) != len(request.source_paths):
         raise Invalid("source_names and source_paths differ in length", rule="ingest-request")
-    return [Source(Path(path), name) for path, name in zip(request.source_paths, names, strict=True)]
+    return [SourceFile(Path(path), name) for path, name in zip(request.source_paths, names, strict=True)]
 
 
 def _first_lines(text: str) -> str:

@@ -19,7 +19,7 @@ from engines.spark.analysis.monotone import MILLISECOND, apply, least
 from engines.spark.planning.input_windows import Closing, InputWindows
 from engines.spark.planning.lateness import Ruling
 from engines.spark.planning.table_transaction import TableStep, Tick, plan_table
-from engines.spark.planning.transaction import InputFacts, LateCheck, Step
+from engines.spark.planning.transaction import InputFacts, LateCheck, TransactionStep
 from engines.spark.state.checkpoint import Checkpoint
 
 
@@ -39,7 +39,7 @@ def plan_windows(
     previous: Checkpoint | None,
     output: Vocabulary,
     grid: Tick | None = None,
-) -> tuple[Step, TableStep, tuple[int, ...]]:
+) -> tuple[TransactionStep, TableStep, tuple[int, ...]]:
     """As ``plan_table``, but for the watermark: that promises settled windows, as it does without late rows."""
     reached = None
     if previous is not None and None not in (marks := [item.w for item in previous.inputs]):

@@ -14,7 +14,7 @@ from engines.spark.analysis.classify import Classification, Mode
 from engines.spark.analysis.correction import Passing, Windows
 from engines.spark.analysis.declarations import Declarations, Late, Policy, Query
 from engines.spark.analysis.determinism import Finding
-from engines.spark.analysis.influence import Versions
+from engines.spark.analysis.influence import VersionedInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def _reach(
 ) -> dict[str, int | None]:
     """Of the inputs in final mode whose late rows count, how late they may be."""
     reach: dict[str, int | None] = {}
-    lives = {path.input: path.life for path in shape.paths if isinstance(path.life, Versions)}
+    lives = {path.input: path.life for path in shape.paths if isinstance(path.life, VersionedInput)}
     for alias, changelog in changelogs.items():
         policy = declared.late_of(alias)
         if alias in lives:
@@ -123,7 +123,7 @@ def check_late_stated(alias: str, declared: Declarations) -> None:
         )
 
 
-def _check_versions(alias: str, life: Versions, declared: Declarations) -> None:
+def _check_versions(alias: str, life: VersionedInput, declared: Declarations) -> None:
     """Versions count from when they were said; rows of an as-of join's right side do not."""
     if life.clamped and declared.late.get(alias, Policy(Late.APPLY)) != Policy(Late.APPLY):
         raise Invalid(

@@ -16,7 +16,7 @@ import numpy as np
 
 from engines.spark.analysis.monotone import MILLISECOND, Floor, FloorMonths
 from engines.spark.planning.input_windows import Closing
-from engines.spark.planning.transaction import BlockFacts, InputFacts, Progress, Step, progress
+from engines.spark.planning.transaction import BlockFacts, InputFacts, InputProgress, TransactionStep, progress
 from engines.spark.rows.changelog import LONG_AGO
 from engines.spark.state.checkpoint import Checkpoint, OpenInput
 
@@ -64,12 +64,12 @@ def _following(grid: Tick, moments: np.ndarray) -> np.ndarray:
 
 def plan_table(
     inputs: Sequence[InputFacts], previous: Checkpoint | None, grid: Tick | None = None, limit: int | None = None
-) -> tuple[Step, TableStep, tuple[int, ...]]:
+) -> tuple[TransactionStep, TableStep, tuple[int, ...]]:
     """The step, and the ticks that wait: for slower inputs, or since they are after ``limit`` (microseconds).
 
     At least one tick is reached that can be. Raises Invalid when blocks and checkpoint contradict each other.
     """
-    at: Progress = progress(inputs, previous)
+    at: InputProgress = progress(inputs, previous)
     marks = [] if previous is None or previous.ticks is msgspec.UNSET else list(previous.ticks)
     known = {mark * MILLISECOND for mark in marks}
     for given in inputs if grid is None else ():
@@ -87,7 +87,7 @@ def plan_table(
         until = reached[-1]
     waiting = tuple(mark for mark in later if until is None or mark > until)
     kept: tuple[OpenInput, ...] = at.inputs
-    step = Step({}, (), None, None, until, kept, at.untimed, settled=settled if settled != until else None)
+    step = TransactionStep({}, (), None, None, until, kept, at.untimed, settled=settled if settled != until else None)
     blocks = {given.alias: tuple(block for block in given.blocks if not block.reopened) for given in inputs}
     lateness = {given.alias: given.lateness for given in inputs}
     return step, TableStep(at.done, until, reached, blocks, lateness, grid), waiting

@@ -16,7 +16,7 @@ import msgspec
 
 from chain.errors import Invalid
 from engines.spark.analysis.classify import Classification, Mode, Path
-from engines.spark.analysis.influence import Session, Versions
+from engines.spark.analysis.influence import Session, VersionedInput
 from engines.spark.analysis.monotone import EARLIEST, LATEST, MILLISECOND, apply, least
 from engines.spark.planning.late_rows import LateInput, reached_back
 from engines.spark.state.checkpoint import VERSION, Checkpoint, OpenInput, runs_of
@@ -99,7 +99,7 @@ class VersionStep:
     blocks: tuple[tuple[BlockFacts, int], ...]
     """New blocks, with the times before which their rows are late."""
     lateness: int
-    life: Versions
+    life: VersionedInput
     seen_until: int
     """The query sees versions that begin before this time ..."""
     seen_from: int
@@ -109,7 +109,7 @@ class VersionStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TransactionStep:
     """What a transaction does."""
 
     reads: Mapping[str, tuple[Read, ...]]
@@ -146,7 +146,7 @@ def plan_step(
     previous: Checkpoint | None,
     oldest: Oldest = no_sessions,
     limit: int | None = None,
-) -> Step:
+) -> TransactionStep:
     """The next step after ``previous``, which settles nothing from ``limit`` (microseconds) on.
 
     Raises Invalid when blocks and checkpoint contradict each other.
@@ -173,7 +173,7 @@ def plan_step(
     kept_after = reached_back([(path, each.reach) for each in late.values() for path in each.paths], bound)
     for given in inputs:
         paths = [path for path in query.paths if path.input == given.alias]
-        life = next((path.life for path in paths if isinstance(path.life, Versions)), None)
+        life = next((path.life for path in paths if isinstance(path.life, VersionedInput)), None)
         if life is not None:
             versions[given.alias] = _version_step(given, paths, life, bound, seen_after, kept_after)
             checks.extend(_late_checks(given.alias, () if life.clamped else versions[given.alias].blocks))
@@ -197,11 +197,11 @@ def plan_step(
         still = [(block, low) for block, low, _ in again]
         opened.append(_kept(given, known.get(given.alias), watermarks, still))
     waits = settled if settled != bound else None
-    return Step(reads, tuple(checks), done, until, bound, tuple(opened), untimed, versions, kept, waits)
+    return TransactionStep(reads, tuple(checks), done, until, bound, tuple(opened), untimed, versions, kept, waits)
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class InputProgress:
     """How far inputs have come, for modes that keep no blocks open."""
 
     done: int | None
@@ -212,13 +212,13 @@ class Progress:
     untimed: Mapping[str, int]
 
 
-def progress(inputs: Sequence[InputFacts], previous: Checkpoint | None) -> Progress:
+def progress(inputs: Sequence[InputFacts], previous: Checkpoint | None) -> InputProgress:
     """Raises Invalid when blocks and checkpoint contradict each other."""
     known = {item.alias: item for item in previous.inputs} if previous is not None else {}
     for given in inputs:
         _check_continues(given, known.get(given.alias))
     marks = {given.alias: _watermark(given, known.get(given.alias)) for given in inputs}
-    return Progress(
+    return InputProgress(
         done=None if previous is None or previous.g is None else previous.g * MILLISECOND,
         slowest=_slowest(marks.values()),
         inputs=tuple(_kept(given, known.get(given.alias), marks, ()) for given in inputs),
@@ -229,7 +229,7 @@ def progress(inputs: Sequence[InputFacts], previous: Checkpoint | None) -> Progr
 def _version_step(
     given: InputFacts,
     paths: Sequence[Path],
-    life: Versions,
+    life: VersionedInput,
     bound: int | None,
     seen_after: int | None,
     kept_after: int | None,
@@ -250,7 +250,7 @@ def _log_step(
     known: Mapping[str, OpenInput],
     watermarks: Mapping[str, int | None],
     done: int | None,
-) -> Step:
+) -> TransactionStep:
     """Rows that speak for themselves: of one input at once; of several when each has come as far as the row's block.
 
     Then they are in the order of the watermarks before their blocks, which is the same however chains interleave.
@@ -260,7 +260,7 @@ def _log_step(
         reads = {given.alias: _new_slices(query, given) for given in inputs}
         kept = tuple(_kept(given, known.get(given.alias), watermarks, ()) for given in inputs)
         bound = _bound(query.paths, watermarks) if promised else None
-        return Step(reads, (), None, None, _later(done, bound), kept, {})
+        return TransactionStep(reads, (), None, None, _later(done, bound), kept, {})
     old = {given.alias: known[given.alias].w if given.alias in known else None for given in inputs}
     reached = _slowest(None if mark is None else mark * MILLISECOND for mark in old.values())
     gate = _slowest(watermarks.values())
@@ -285,7 +285,7 @@ def _log_step(
         )
         opened.append(_kept(given, known.get(given.alias), watermarks, waiting))
     bound = None if gate is None or not promised else min((apply(path.low, gate) for path in query.paths), default=None)
-    return Step(reads, (), None, None, _later(done, bound), tuple(opened), {}, kept=again)
+    return TransactionStep(reads, (), None, None, _later(done, bound), tuple(opened), {}, kept=again)
 
 
 def _slowest(watermarks: Iterable[int | None]) -> int | None:
@@ -297,7 +297,7 @@ def _slowest(watermarks: Iterable[int | None]) -> int | None:
 def next_checkpoint(
     query: Classification,
     transform: str,
-    step: Step,
+    step: TransactionStep,
     late: Mapping[str, int],
     previous: Checkpoint | None,
     ticks: Sequence[int] = (),

@@ -21,11 +21,11 @@ from chain.errors import Invalid
 from engines.spark.analysis.classify import Path
 from engines.spark.catalyst.plans import frame_of
 from engines.spark.execution.inputs import net
-from engines.spark.execution.versions import Versions, advance
+from engines.spark.execution.versions import VersionRows, advance
 from engines.spark.planning.transaction import Read
 from engines.spark.provenance.answers import Found
 from engines.spark.provenance.input_bounds import reaching
-from engines.spark.provenance.question import Ground, Shown, microseconds_of, numbers, quoted, rows_of
+from engines.spark.provenance.question import ProvenanceContext, Shown, microseconds_of, numbers, quoted, rows_of
 from engines.spark.provenance.tracing import LINEAGE, trace
 from engines.spark.provenance.witnesses import pick
 
@@ -33,35 +33,35 @@ from engines.spark.provenance.witnesses import pick
 class Settled:
     """For the records of one request."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self._earlier, self._step = ground.steps()
+    def __init__(self, context: ProvenanceContext) -> None:
+        self._context = context
+        self._earlier, self._step = context.steps()
         self._versions = {alias: self._version(alias) for alias in self._step.versions}
 
     def find(self, place: int) -> Found:
-        ground, vocab = self._ground, self._ground.request.vocab
-        time = ground.data.column(vocab.event_time_column)[place]
+        context, vocab = self._context, self._context.request.vocab
+        time = context.data.column(vocab.event_time_column)[place]
         at, step = microseconds_of(time), self._step
         settled = step.emit_until is not None and at < step.emit_until
-        out = step.emit_from is not None and at < step.emit_from and not ground.counts_late
+        out = step.emit_from is not None and at < step.emit_from and not context.counts_late
         if not settled or out:
-            raise ground.unlike(place)
-        shown = Shown(ground)
+            raise context.unlike(place)
+        shown = Shown(context)
         for alias, reads in step.reads.items():
             shown.show(alias, self._rows(alias, reads, at))
         for alias, versions in self._versions.items():
             shown.show(alias, versions.seen)
-        plan = ground.plan()
-        traced = trace(ground.session, plan, ground.step_numbers, ground.request.column)
-        result = self._alike(frame_of(ground.session, traced.plan), place).toArrow()
+        plan = context.plan()
+        traced = trace(context.session, plan, context.step_numbers, context.request.column)
+        result = self._alike(frame_of(context.session, traced.plan), place).toArrow()
         instants = pc.floor_temporal(
             result.column(vocab.event_time_column).cast(pa.timestamp("us")), unit="millisecond"
         ).cast(pa.int64())
         result = result.filter(pc.equal(instants, at))
-        same = np.flatnonzero(ground.matching(result, place))
-        number = ground.equal_before(place)
+        same = np.flatnonzero(context.matching(result, place))
+        number = context.equal_before(place)
         if number >= len(same):
-            raise ground.unlike(place)
+            raise context.unlike(place)
         lineages = numbers(result.column(LINEAGE).take(pa.array(same)))
         chosen = lineages[pick([lineage.tolist() for lineage in lineages], number)]
         return Found(traced, chosen, shown)
@@ -71,26 +71,26 @@ class Settled:
 
         Spark takes this down to the scans as far as keys go, so of a window only the record's group is made.
         """
-        wanted = [col(quoted(name)).eqNullSafe(lit(value)) for name, value in self._ground.plain_values(place).items()]
+        wanted = [col(quoted(name)).eqNullSafe(lit(value)) for name, value in self._context.plain_values(place).items()]
         return frame.where(reduce(and_, wanted)) if wanted else frame
 
     def _rows(self, alias: str, reads: Sequence[Read], at: int) -> pa.Table:
         """What was taken back is taken back by whatever the transaction saw, so there its whole interval is read."""
-        ground = self._ground
-        if ground.changes(alias):
-            return net(rows_of(ground, alias, reads), ground.inputs.vocabs[alias])
-        paths = [path for path in ground.shape.paths if path.input == alias]
-        return rows_of(ground, alias, [narrowed(read, paths, at) for read in reads])
+        context = self._context
+        if context.changes(alias):
+            return net(rows_of(context, alias, reads), context.inputs.vocabs[alias])
+        paths = [path for path in context.shape.paths if path.input == alias]
+        return rows_of(context, alias, [narrowed(read, paths, at) for read in reads])
 
-    def _version(self, alias: str) -> Versions:
+    def _version(self, alias: str) -> VersionRows:
         """Who was in force, from the input's first statement on."""
-        ground, step = self._ground, self._step.versions[alias]
-        changelog = ground.inputs.changelog(alias)
+        context, step = self._context, self._step.versions[alias]
+        changelog = context.inputs.changelog(alias)
         if changelog and not step.life.clamped:
             raise Invalid(f"input {alias} is a changelog under an as-of join", rule="as-of-changelog")
         told = changelog if step.life.clamped else False
-        schema, vocab = ground.inputs.schemas[alias], ground.inputs.vocabs[alias]
-        former, by_time = None, ground.inputs.ranks_by_time(alias)
+        schema, vocab = context.inputs.schemas[alias], context.inputs.vocabs[alias]
+        former, by_time = None, context.inputs.ranks_by_time(alias)
         if self._earlier is not None:
             former = advance(self._earlier.versions[alias], None, schema, vocab, told, by_time).kept
         return advance(step, former, schema, vocab, told, by_time)

@@ -14,7 +14,7 @@ from engines.contract import ProvenanceRow
 from engines.spark.catalyst.plans import HIDDEN, carried, frame_of
 from engines.spark.output.slice import placed_log_rows, same_rows, stated_ops
 from engines.spark.provenance.answers import Found
-from engines.spark.provenance.question import Ground, Shown, numbers, rows_of
+from engines.spark.provenance.question import ProvenanceContext, Shown, numbers, rows_of
 from engines.spark.provenance.tracing import LINEAGE, trace
 from engines.spark.rows.tables import read_rows
 from engines.spark.sql.views import name_view
@@ -23,37 +23,37 @@ from engines.spark.sql.views import name_view
 class Spoken:
     """For the records of one request."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
-        self._reads = ground.steps()[1].reads
+    def __init__(self, context: ProvenanceContext) -> None:
+        self._context = context
+        self._reads = context.steps()[1].reads
         for number, (alias, reads) in enumerate(self._reads.items()):
-            name_view(ground.inputs.view(ground.session, alias, reads, number), alias)
-        frame = carried(ground.session, ground.plan(), HIDDEN)
-        result = frame.toArrow().drop_columns(list(ground.shape.dropped))
-        self._rows, self._ops, self._places = placed_log_rows(result, ground.data.schema)
-        if ground.shape.operation is not None:
-            self._ops = stated_ops(self._rows, ground.shape.operation)
+            name_view(context.inputs.view(context.session, alias, reads, number), alias)
+        frame = carried(context.session, context.plan(), HIDDEN)
+        result = frame.toArrow().drop_columns(list(context.shape.dropped))
+        self._rows, self._ops, self._places = placed_log_rows(result, context.data.schema)
+        if context.shape.operation is not None:
+            self._ops = stated_ops(self._rows, context.shape.operation)
 
     def find(self, place: int) -> Found:
-        ground = self._ground
+        context = self._context
         if place >= self._rows.num_rows or not self._is(place):
-            raise ground.unlike(place)
+            raise context.unlike(place)
         source, offset = (int(each) for each in self._places[:, place])
-        shown = Shown(ground)
+        shown = Shown(context)
         others: tuple[ProvenanceRow, ...] = ()
         for number, alias in enumerate(self._reads):
-            rows = read_rows((), ground.inputs.schemas[alias])
+            rows = read_rows((), context.inputs.schemas[alias])
             if number == source:
-                read = rows_of(ground, alias, self._reads[alias])
-                own = np.asarray(read.column(ground.inputs.vocabs[alias].offset_column)) == offset
+                read = rows_of(context, alias, self._reads[alias])
+                own = np.asarray(read.column(context.inputs.vocabs[alias].offset_column)) == offset
                 rows, others = read.filter(pa.array(own)), self._other_half(alias, read, offset)
             shown.show(alias, rows)
-        plan = ground.plan()
-        traced = trace(ground.session, plan, ground.step_numbers, ground.request.column)
-        result = frame_of(ground.session, traced.plan).toArrow()
-        same = np.flatnonzero(ground.matching(result, place))
+        plan = context.plan()
+        traced = trace(context.session, plan, context.step_numbers, context.request.column)
+        result = frame_of(context.session, traced.plan).toArrow()
+        same = np.flatnonzero(context.matching(result, place))
         if not len(same):
-            raise ground.unlike(place)
+            raise context.unlike(place)
         # Equal rows of one input row differ in nothing but the way they took.
         before = int(np.sum(np.all(self._places[:, :place] == self._places[:, place : place + 1], axis=0)
                             & self._equal(place)))  # fmt: skip
@@ -62,16 +62,16 @@ class Spoken:
 
     def _other_half(self, alias: str, rows: pa.Table, offset: int) -> tuple[ProvenanceRow, ...]:
         """Of a correction: whether its other half came out decides the op of this one."""
-        vocab = self._ground.inputs.vocabs[alias]
+        vocab = self._context.inputs.vocabs[alias]
         offsets = np.asarray(rows.column(vocab.offset_column))
         ops = np.asarray(rows.column(vocab.operation_type_column))
-        if self._ground.inputs.is_log(alias):
+        if self._context.inputs.is_log(alias):
             return ()
         op = int(ops[offsets == offset][0])
         wanted = {CORRECT_FROM: (offset + 1, CORRECT_TO), CORRECT_TO: (offset - 1, CORRECT_FROM)}.get(op)
         if wanted is None or not np.any((offsets == wanted[0]) & (ops == wanted[1])):
             return ()
-        return (ProvenanceRow(input=self._ground.aliases.index(alias), offset=wanted[0], role="decides"),)
+        return (ProvenanceRow(input=self._context.aliases.index(alias), offset=wanted[0], role="decides"),)
 
     def _equal(self, place: int) -> np.ndarray:
         """Which of the rows before are equal to the one at ``place``."""
@@ -80,6 +80,6 @@ class Spoken:
 
     def _is(self, place: int) -> bool:
         """Whether what came out now is what the slice holds."""
-        mine = self._rows.slice(place, 1).select(self._ground.data.column_names)
-        same = same_rows(mine, self._ground.data.slice(place, 1))
-        return bool(same[0]) and self._ops[place].as_py() == self._ground.ops[place]
+        mine = self._rows.slice(place, 1).select(self._context.data.column_names)
+        same = same_rows(mine, self._context.data.slice(place, 1))
+        return bool(same[0]) and self._ops[place].as_py() == self._context.ops[place]

@@ -32,7 +32,7 @@ from engines.spark.planning.input_windows import InputWindows
 from engines.spark.planning.lateness import rule
 from engines.spark.planning.sessions import Sessions
 from engines.spark.planning.slice_facts import SliceReader
-from engines.spark.planning.transaction import BlockFacts, InputFacts, Read, Step, next_checkpoint, plan_step
+from engines.spark.planning.transaction import BlockFacts, InputFacts, Read, TransactionStep, next_checkpoint, plan_step
 from engines.spark.provenance.tracing import ROW
 from engines.spark.provenance.witnesses import ROWS
 from engines.spark.rows.tables import frame_of_rows, read_rows
@@ -56,7 +56,7 @@ class NotReproduced(Invalid):
         )
 
 
-class Ground:
+class ProvenanceContext:
     """The transform, the inputs and the slice that one request for provenance is about.
 
     ``data`` and ``ops``: the slice asked about, whole, without what every slice has.
@@ -124,7 +124,7 @@ class Ground:
             for given in self.facts
         )
 
-    def steps(self) -> tuple[Step | None, Step]:
+    def steps(self) -> tuple[TransactionStep | None, TransactionStep]:
         """All transactions before as one, if there were any, and the transaction itself; log and final mode."""
         earlier, first, previous = self.before(), None, None
         if any(given.blocks for given in earlier):
@@ -134,7 +134,7 @@ class Ground:
         oldest = Sessions(self.inputs.vocabs).oldest
         return first, plan_step(self.shape, self.facts, previous, oldest, self.reached[1])
 
-    def checkpoint(self, step: Step, ticks: Sequence[int] = ()) -> Checkpoint:
+    def checkpoint(self, step: TransactionStep, ticks: Sequence[int] = ()) -> Checkpoint:
         return next_checkpoint(self.shape, "", step, {}, None, ticks)
 
     def plain_values(self, place: int) -> dict[str, object]:
@@ -190,16 +190,16 @@ def _check(request: ProvenanceRequest) -> None:
 class Shown:
     """Rows of inputs laid out as the views of a session, each with a number that says which it is."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
+    def __init__(self, context: ProvenanceContext) -> None:
+        self._context = context
         self._sources: list[np.ndarray] = []
         self._offsets: list[np.ndarray] = []
         self._count = 0
 
     def show(self, alias: str, rows: pa.Table) -> None:
         """Name the view; the query does not see the number."""
-        ground = self._ground
-        offsets = np.asarray(rows.column(ground.inputs.vocabs[alias].offset_column)).astype(np.int64)
+        context = self._context
+        offsets = np.asarray(rows.column(context.inputs.vocabs[alias].offset_column)).astype(np.int64)
         numbers = np.arange(self._count, self._count + len(offsets))
         self._count += len(offsets)
         if self._count > min(MAX_ROWS, ROWS):
@@ -207,9 +207,9 @@ class Shown:
                 f"the record bears on more than {MAX_ROWS:,} rows of its inputs", rule="provenance-size",
                 hint="ask for a record of a shorter window",
             )  # fmt: skip
-        self._sources.append(np.full(len(offsets), ground.aliases.index(alias)))
+        self._sources.append(np.full(len(offsets), context.aliases.index(alias)))
         self._offsets.append(offsets)
-        frame = frame_of_rows(ground.session, rows.append_column(ROW, pa.array(numbers)))
+        frame = frame_of_rows(context.session, rows.append_column(ROW, pa.array(numbers)))
         visible = [quoted(name) for name in rows.column_names]
         name_view(frame.selectExpr(*visible), alias)
 
@@ -222,13 +222,13 @@ class Shown:
         return np.concatenate([np.empty(0, np.int64), *self._offsets])
 
 
-def rows_of(ground: Ground, alias: str, reads: Sequence[Read]) -> pa.Table:
+def rows_of(context: ProvenanceContext, alias: str, reads: Sequence[Read]) -> pa.Table:
     """Rows that reads name; where they set no bounds, as in log mode, also those without event time.
 
     Slices that lie outside of the bounds are not opened.
     """
-    extents = {block.path: block for given in ground.facts if given.alias == alias for block in given.blocks}
-    schema, vocab = ground.inputs.schemas[alias], ground.inputs.vocabs[alias]
+    extents = {block.path: block for given in context.facts if given.alias == alias for block in given.blocks}
+    schema, vocab = context.inputs.schemas[alias], context.inputs.vocabs[alias]
     parts = [read_rows((), schema)]
     for read in reads:
         bounded = read.low > EARLIEST or read.high < LATEST

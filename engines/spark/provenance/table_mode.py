@@ -27,11 +27,11 @@ from engines.spark.catalyst.types import as_written
 from engines.spark.output.slice import same_rows
 from engines.spark.planning.corrected_windows import plan_windows
 from engines.spark.planning.table_transaction import TableStep, plan_table
-from engines.spark.planning.transaction import InputFacts, Step
+from engines.spark.planning.transaction import InputFacts, TransactionStep
 from engines.spark.provenance.answers import Found
 from engines.spark.provenance.input_bounds import reaching
 from engines.spark.provenance.lifetimes import Lives, entering, lives, of_key
-from engines.spark.provenance.question import Ground, Shown, microseconds_of, numbers, quoted
+from engines.spark.provenance.question import ProvenanceContext, Shown, microseconds_of, numbers, quoted
 from engines.spark.provenance.tracing import LINEAGE, Traced, trace
 from engines.spark.provenance.witnesses import ROWS, pick
 from engines.spark.rows.changelog import LONG_AGO, positive
@@ -60,51 +60,51 @@ class _Change:
 class Changing:
     """For the records of one request."""
 
-    def __init__(self, ground: Ground, shape: TableShape) -> None:
-        self._ground = ground
+    def __init__(self, context: ProvenanceContext, shape: TableShape) -> None:
+        self._context = context
         self._shape = shape
         self._step = self._planned()
-        plan = run_queries(ground.session, ground.query.steps) if self._name_empty() else None
-        self._columns = key_columns(ground, shape, json_of(plan) if plan is not None else "")
+        plan = run_queries(context.session, context.query.steps) if self._name_empty() else None
+        self._columns = key_columns(context, shape, json_of(plan) if plan is not None else "")
 
     def _planned(self) -> TableStep:
-        ground, previous = self._ground, None
-        earlier = ground.before()
+        context, previous = self._context, None
+        earlier = context.before()
         if any(given.blocks for given in earlier):
-            step, _, waiting = self._plan(earlier, None, ground.reached[0])
-            previous = ground.checkpoint(step, waiting)
-        return self._plan(ground.facts, previous, ground.reached[1])[1]
+            step, _, waiting = self._plan(earlier, None, context.reached[0])
+            previous = context.checkpoint(step, waiting)
+        return self._plan(context.facts, previous, context.reached[1])[1]
 
     def _plan(
         self, inputs: tuple[InputFacts, ...], previous: Checkpoint | None, limit: int | None
-    ) -> tuple[Step, TableStep, tuple[int, ...]]:
+    ) -> tuple[TransactionStep, TableStep, tuple[int, ...]]:
         """As the transaction was planned; one that corrects windows is never held back."""
-        ground, grid = self._ground, self._ground.query.declarations.tick
-        if ground.windows:
-            return plan_windows(ground.shape, inputs, ground.windows, previous, ground.request.vocab, grid)
+        context, grid = self._context, self._context.query.declarations.tick
+        if context.windows:
+            return plan_windows(context.shape, inputs, context.windows, previous, context.request.vocab, grid)
         return plan_table(inputs, previous, grid, limit)
 
     def _name_empty(self) -> bool:
-        for alias, schema in self._ground.inputs.schemas.items():
-            name_view(frame_of_rows(self._ground.session, read_rows((), schema)), alias)
+        for alias, schema in self._context.inputs.schemas.items():
+            name_view(frame_of_rows(self._context.session, read_rows((), schema)), alias)
         return True
 
     def find(self, place: int) -> Found:
-        ground = self._ground
-        key = {name: ground.data.column(name)[place] for name in self._shape.keys}
+        context = self._context
+        key = {name: context.data.column(name)[place] for name in self._shape.keys}
         times = self._span(place)
-        known = {given.alias: self._lives(given.alias, key, times) for given in ground.facts}
+        known = {given.alias: self._lives(given.alias, key, times) for given in context.facts}
         rounds = self._rounds(known)
         if rounds is None:
-            raise ground.unlike(place)
+            raise context.unlike(place)
         change = self._change(place, known, rounds, key)
         now, then = change.round, change.round - 1
         says = bool(positive(np.array([change.op]))[0])
         at, other = (now, then) if says else (then, now)
         traced, rows, shown, places = self._traced(known, rounds, at, key)
-        same = np.flatnonzero(ground.matching(rows, place))
+        same = np.flatnonzero(context.matching(rows, place))
         if not len(same):
-            raise ground.unlike(place)
+            raise context.unlike(place)
         mine = [numbers(rows.column(LINEAGE))[row] for row in same]
         chosen = mine[pick([each.tolist() for each in mine], min(self._equal(place), len(mine) - 1))]
         here = self._all(rows, places)
@@ -126,29 +126,29 @@ class Changing:
 
     def _equal(self, place: int) -> int:
         """Records of the slice that are equal to the one at ``place`` and stand right before it: of the same tick."""
-        count, ground = 0, self._ground
-        one = ground.data.slice(place, 1)
-        while count < place and ground.ops[place - count - 1] == ground.ops[place]:
-            if not same_rows(ground.data.slice(place - count - 1, 1), one)[0]:
+        count, context = 0, self._context
+        one = context.data.slice(place, 1)
+        while count < place and context.ops[place - count - 1] == context.ops[place]:
+            if not same_rows(context.data.slice(place - count - 1, 1), one)[0]:
                 break
             count += 1
         return count
 
     def _span(self, place: int) -> dict[str, tuple[int, int]]:
         """By alias from which event time on, and before which, rows can bear on the record, if it is of a window."""
-        ground = self._ground
-        if not ground.windows:
+        context = self._context
+        if not context.windows:
             return {}
-        at = microseconds_of(ground.data.column(ground.request.vocab.event_time_column)[place])
-        paths = ground.shape.paths
-        return {alias: reaching([path for path in paths if path.input == alias], at) for alias in ground.windows}
+        at = microseconds_of(context.data.column(context.request.vocab.event_time_column)[place])
+        paths = context.shape.paths
+        return {alias: reaching([path for path in paths if path.input == alias], at) for alias in context.windows}
 
     def _lives(self, alias: str, key: dict[str, pa.Scalar], spans: Mapping[str, tuple[int, int]]) -> Lives:
         """All statements about the key, from the first block to the cut."""
-        ground = self._ground
-        given = next(each for each in ground.facts if each.alias == alias)
-        schema, vocab = ground.inputs.schemas[alias], ground.inputs.vocabs[alias]
-        windows, (low, high) = ground.windows.get(alias), spans.get(alias, (EARLIEST, LATEST))
+        context = self._context
+        given = next(each for each in context.facts if each.alias == alias)
+        schema, vocab = context.inputs.schemas[alias], context.inputs.vocabs[alias]
+        windows, (low, high) = context.windows.get(alias), spans.get(alias, (EARLIEST, LATEST))
         wanted = {column: key[name] for name, column in self._columns.get(alias, {}).items()}
         parts, enters = [read_rows((), schema)], [np.empty(0, np.int64)]
         for block in given.blocks:
@@ -172,8 +172,8 @@ class Changing:
 
     def _ops(self, rows: pa.Table, alias: str) -> np.ndarray:
         """What statements say of their rows; where they are events, every one adds."""
-        said = np.asarray(rows.column(self._ground.inputs.vocabs[alias].operation_type_column)).astype(np.int64)
-        return np.zeros_like(said) if self._ground.inputs.is_log(alias) else said
+        said = np.asarray(rows.column(self._context.inputs.vocabs[alias].operation_type_column)).astype(np.int64)
+        return np.zeros_like(said) if self._context.inputs.is_log(alias) else said
 
     def _rounds(self, known: dict[str, Lives]) -> Rounds | None:
         """The ticks of this transaction at which something happens to the key, and the one before."""
@@ -190,7 +190,7 @@ class Changing:
 
     def _change(self, place: int, known: dict[str, Lives], rounds: Rounds, key: dict[str, pa.Scalar]) -> _Change:
         """The tick that says the record: its number among the records of its key tells which."""
-        ground, total = self._ground, 0
+        context, total = self._context, 0
         for alias, each in known.items():
             rows, of = lived(rounds, np.zeros(each.rows.num_rows, np.int64), each.enter, each.leave)
             total += len(rows)
@@ -201,24 +201,24 @@ class Changing:
                 )  # fmt: skip
             table = each.rows.take(pa.array(rows)).append_column(HIDDEN_ROUND, pa.array(of.astype(np.int64)))
             visible = [quoted(name) for name in each.rows.column_names]
-            name_view(frame_of_rows(ground.session, table).selectExpr(*visible), alias)
-        plan = ground.plan()
-        result = carried(ground.session, plan, (HIDDEN_ROUND,)).toArrow()
+            name_view(frame_of_rows(context.session, table).selectExpr(*visible), alias)
+        plan = context.plan()
+        result = carried(context.session, plan, (HIDDEN_ROUND,)).toArrow()
         of = np.asarray(result.column(HIDDEN_ROUND)).astype(np.int64)
         mine = self._of_key(result, key)
         result, of = (
-            as_written(result.drop_columns([HIDDEN_ROUND]), ground.data.schema).filter(pa.array(mine)),
+            as_written(result.drop_columns([HIDDEN_ROUND]), context.data.schema).filter(pa.array(mine)),
             of[mine],
         )
-        number = int(np.sum(self._of_key(ground.data.slice(0, place), key)))
+        number = int(np.sum(self._of_key(context.data.slice(0, place), key)))
         for change in self._changes(result, of, rounds):
             if number == 0:
-                same = same_rows(change.row.select(ground.data.column_names), ground.data.slice(place, 1))
-                if change.op != ground.ops[place] or not same[0]:
+                same = same_rows(change.row.select(context.data.column_names), context.data.slice(place, 1))
+                if change.op != context.ops[place] or not same[0]:
                     break
                 return change
             number -= 1
-        raise ground.unlike(place)
+        raise context.unlike(place)
 
     def _changes(self, result: pa.Table, of: np.ndarray, rounds: Rounds) -> list[_Change]:
         """Of one key, in order."""
@@ -237,18 +237,18 @@ class Changing:
         """The query over the rows that count at one tick: its rows of the key, with lineage; and of each row shown its
         input, its offset and the statement that ends it.
         """
-        ground, shown = self._ground, Shown(self._ground)
+        context, shown = self._context, Shown(self._context)
         places: list[tuple[int, int, int]] = []
         for alias, each in known.items():
             rows, of = lived(rounds, np.zeros(each.rows.num_rows, np.int64), each.enter, each.leave)
             now = rows[of == number]
             shown.show(alias, each.rows.take(pa.array(now)))
-            offsets = np.asarray(each.rows.column(ground.inputs.vocabs[alias].offset_column))[now]
-            source = ground.aliases.index(alias)
+            offsets = np.asarray(each.rows.column(context.inputs.vocabs[alias].offset_column))[now]
+            source = context.aliases.index(alias)
             places += [(source, int(o), int(e)) for o, e in zip(offsets, each.ended_by[now], strict=True)]
-        plan = ground.plan()
-        traced = trace(ground.session, plan, ground.step_numbers, ground.request.column)
-        result = frame_of(ground.session, traced.plan).toArrow()
+        plan = context.plan()
+        traced = trace(context.session, plan, context.step_numbers, context.request.column)
+        result = frame_of(context.session, traced.plan).toArrow()
         return traced, result.filter(pa.array(self._of_key(result, key))), shown, places
 
     def _all(self, rows: pa.Table, places: list[tuple[int, int, int]]) -> frozenset[tuple[int, int, int]]:
@@ -258,8 +258,8 @@ class Changing:
 
     def _left(self, known: dict[str, Lives], source: int, offset: int, times: np.ndarray) -> int:
         """Number of the tick at which a row was taken back; a row may also only have been pushed out by others."""
-        alias = self._ground.aliases[source]
-        offsets = np.asarray(known[alias].rows.column(self._ground.inputs.vocabs[alias].offset_column))
+        alias = self._context.aliases[source]
+        offsets = np.asarray(known[alias].rows.column(self._context.inputs.vocabs[alias].offset_column))
         return int(np.searchsorted(times, known[alias].leave[offsets == offset][0], side="right"))
 
     def _of_key(self, rows: pa.Table, key: dict[str, pa.Scalar]) -> np.ndarray:
@@ -267,20 +267,20 @@ class Changing:
         if not key or not rows.num_rows:
             return np.ones(rows.num_rows, bool)
         names = list(key)
-        mine = as_written(rows.select(names), self._ground.data.schema)
+        mine = as_written(rows.select(names), self._context.data.schema)
         one = pa.table({name: pa.array([value.as_py()], value.type) for name, value in key.items()})
         return same_rows(mine, one.take(pa.array(np.zeros(rows.num_rows, np.int64))))
 
 
-def key_columns(ground: Ground, shape: TableShape, plan: str) -> dict[str, dict[str, str]]:
+def key_columns(context: ProvenanceContext, shape: TableShape, plan: str) -> dict[str, dict[str, str]]:
     """By alias and name of a key column: the column of the input that it repeats, where the query is split by it.
 
     What rows are read is narrowed by these; a key that is computed narrows nothing.
     """
-    walk = Locality(ground.aliases)
+    walk = Locality(context.aliases)
     local = walk.of(parse_plan(plan))
-    names = dict(zip(local.columns, ground.shape.columns, strict=True))
-    found: dict[str, dict[str, str]] = {alias: {} for alias in ground.aliases}
+    names = dict(zip(local.columns, context.shape.columns, strict=True))
+    found: dict[str, dict[str, str]] = {alias: {} for alias in context.aliases}
     for identity, part in local.sources.items():
         if names.get(identity) not in shape.keys or part not in (local.parts or ()):
             continue

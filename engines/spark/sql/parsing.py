@@ -1,8 +1,8 @@
 """Texts to analysed plans, through one gate: what is not judged is not analysed.
 
 Spark's analyser runs some statements while it looks at them, and evaluates constants. So a text is cut into words by
-Spark's lexer, bounded, parsed, and its plan judged by ``analysis.parsed``; only a ``Parsed`` can be analysed. Nothing
-is executed to be looked at. Whoever gives Spark a text that a person or a peer wrote does it here.
+Spark's lexer, bounded, parsed, and its plan judged by ``analysis.parsed``; only a ``ParsedQuery`` can be analysed.
+Nothing is executed to be looked at. Whoever gives Spark a text that a person or a peer wrote does it here.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
+class ParsedQuery:
     """A query that was judged and is not analysed yet."""
 
     plan: Any
@@ -61,7 +61,7 @@ _kinds: dict[int, str] = {}
 _lock = threading.Lock()
 
 
-def parsed(session: SparkSession, sql: str, known: Mapping[str, Size] = _NOTHING) -> Parsed:
+def parsed(session: SparkSession, sql: str, known: Mapping[str, Size] = _NOTHING) -> ParsedQuery:
     """Parse and judge a text. ``known``: sizes of the queries before it, by alias.
 
     Raises Invalid for what does more than ask or is too large, Spark's ParseException for what it cannot read.
@@ -69,7 +69,7 @@ def parsed(session: SparkSession, sql: str, known: Mapping[str, Size] = _NOTHING
     key = sql, tuple((name, known[name]) for name in sorted(known))
     judgement = _judged.get(key)
     if judgement is not None:
-        return Parsed(_parse(session, sql), judgement)
+        return ParsedQuery(_parse(session, sql), judgement)
     words = words_of(session, sql)
     check_depth(words)
     plan = _parse(session, sql)
@@ -84,7 +84,7 @@ def parsed(session: SparkSession, sql: str, known: Mapping[str, Size] = _NOTHING
         _judged[key] = judgement
         while len(_judged) > _REMEMBERED:
             _judged.popitem(last=False)
-    return Parsed(plan, judgement)
+    return ParsedQuery(plan, judgement)
 
 
 def words_of(session: SparkSession, sql: str) -> list[Word]:
@@ -94,7 +94,7 @@ def words_of(session: SparkSession, sql: str) -> list[Word]:
     return read_words(_tokens_of(session, sql), sql, lambda kind: _name_of(session, kind))
 
 
-def analysed(session: SparkSession, query: Parsed) -> Any:
+def analysed(session: SparkSession, query: ParsedQuery) -> Any:
     """The analysed plan (a JVM object); nothing of it is run. Raises Spark's AnalysisException, and Invalid."""
     skip = session._jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
     return within_the_jvm(lambda: session._jsparkSession.sessionState().executePlan(query.plan, skip).analyzed())

@@ -78,7 +78,7 @@ def _texts(array: pa.Array) -> np.ndarray:
     return found
 
 
-class Shelf:
+class BucketedTable:
     """The buckets of one table of the state, in one transaction: ``take`` some out, ``keep`` what became of them."""
 
     def __init__(self, name: str, schema: pa.Schema, state: Mapping[str, Stored]) -> None:

@@ -37,7 +37,7 @@ from odfd.trust.judgement.verdicts import (
     ChainExtent,
     DatasetStatus,
     Decision,
-    Reach,
+    ReachAssessment,
     Said,
     Voice,
     asked_of,
@@ -193,11 +193,13 @@ class TrustEvaluator:
     def now(self) -> Instant:
         return self._clock()
 
-    def reach(self, dataset: DatasetId, expression: Expression, within: dict[DatasetId, int] | None = None) -> Reach:
+    def reach(
+        self, dataset: DatasetId, expression: Expression, within: dict[DatasetId, int] | None = None
+    ) -> ReachAssessment:
         """How many blocks of a dataset meet an expression."""
         return self.reach_of(self._chains.chain(dataset), self.known(dataset, within), expression)
 
-    def reach_of(self, chain: ChainReader, known: DatasetFacts, expression: Expression) -> Reach:
+    def reach_of(self, chain: ChainReader, known: DatasetFacts, expression: Expression) -> ReachAssessment:
         steps = list(_steps_of(chain, known))
         return reach(expression, known.extent, steps, lambda step: self.decision(known, step))
 

@@ -218,7 +218,7 @@ class ReachBound(msgspec.Struct, frozen=True):
     block: int | None = None
 
 
-class Reach(msgspec.Struct, frozen=True):
+class ReachAssessment(msgspec.Struct, frozen=True):
     blocks: int
     why: ReachBound
 
@@ -228,7 +228,7 @@ def reach(
     extent: ChainExtent,
     steps: Sequence[int],
     decide: Callable[[int], Decision],
-) -> Reach:
+) -> ReachAssessment:
     """The largest r such that each block below r meets the purpose's expression.
 
     ``steps`` are the sequence numbers of the transform steps, ascending; only they can be judged, all other blocks pass
@@ -247,14 +247,14 @@ def reach(
         if bound < stop and not holds(expression, _facts(extent, bound, None)):
             stop, why = bound, ReachBound(bounds[bound], bound)
     if stop and not holds(expression, _facts(extent, 0, None)):
-        return Reach(0, ReachBound("witnessed" if extent.fresh else "fresh", 0))
+        return ReachAssessment(0, ReachBound("witnessed" if extent.fresh else "fresh", 0))
     for sequence_number in steps:
         if sequence_number >= stop:
             break
         decision = decide(sequence_number)
         if decision.status in STOPS or not holds(expression, _facts(extent, sequence_number, decision)):
-            return Reach(sequence_number, ReachBound(decision.status.value, sequence_number))
-    return Reach(stop, why)
+            return ReachAssessment(sequence_number, ReachBound(decision.status.value, sequence_number))
+    return ReachAssessment(stop, why)
 
 
 _ALWAYS: Final = 1 << 30

@@ -24,7 +24,7 @@ from chain.store.base import ChainReader
 from chain.store.rewriting import RewritePlan
 from odfd.datasets import pushes, row_counts
 from odfd.datasets.references import drop_later, keep_named, move_links
-from odfd.trust.ledger.log import Checked, Ledger
+from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.verify.damage import Damage
 
 _BATCH: Final = 4096
@@ -40,7 +40,7 @@ def tree_head(tree: Frontier) -> TreeHead:
     return TreeHead(size=tree.size, root_hash=tree.root)
 
 
-def give_up(connection: sqlite3.Connection, dataset: DatasetId, keep: int, checked: Checked) -> None:
+def give_up(connection: sqlite3.Connection, dataset: DatasetId, keep: int, checked: CheckedChain) -> None:
     """Forget what was concluded of blocks from ``keep`` on, and what only they named; ``checked`` holds from now on."""
     _conclude(connection, dataset, keep, checked)
     drop_later(connection, dataset, keep)
@@ -48,7 +48,7 @@ def give_up(connection: sqlite3.Connection, dataset: DatasetId, keep: int, check
     pushes.cut(connection, dataset, keep)
 
 
-def _conclude(connection: sqlite3.Connection, dataset: DatasetId, keep: int, checked: Checked) -> None:
+def _conclude(connection: sqlite3.Connection, dataset: DatasetId, keep: int, checked: CheckedChain) -> None:
     ledger = Ledger(connection)
     ledger.forget(dataset)
     ledger.keep_chain(dataset, checked)
@@ -90,7 +90,7 @@ class Retold:
         self._grow()
         return self._tree
 
-    def settle(self, connection: sqlite3.Connection, checked: Checked) -> None:
+    def settle(self, connection: sqlite3.Connection, checked: CheckedChain) -> None:
         """In the transaction that moves the head; ``checked`` holds from now on."""
         plan = self._plan
         if plan.after == "merged":

@@ -150,7 +150,7 @@ STEPS: Final = (
 """Tables, as the steps that made them; steps are added at the end and never changed."""
 
 
-class Checked(msgspec.Struct, frozen=True):
+class CheckedChain(msgspec.Struct, frozen=True):
     """How far a chain on this node was checked."""
 
     frontier: Frontier = Frontier()
@@ -321,22 +321,22 @@ class Ledger:
         for table in SAID:
             self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))  # noqa: S608
 
-    def chain(self, dataset: DatasetId) -> Checked:
+    def chain(self, dataset: DatasetId) -> CheckedChain:
         """What was checked of the blocks that are here."""
         row = CHAINS.one(self._db, "dataset = ?", (dataset,))
-        return Checked(Frontier.from_bytes(row[1]), row[2], row[3]) if row else Checked()
+        return CheckedChain(Frontier.from_bytes(row[1]), row[2], row[3]) if row else CheckedChain()
 
     def sizes(self) -> dict[DatasetId, int]:
         """Blocks of each chain that were taken into its tree; those whose row is damaged are left out."""
         rows = CHAINS.whole(self._db)
         return {DatasetId(dataset): Frontier.from_bytes(frontier).size for dataset, frontier, *_ in rows}
 
-    def grow(self, dataset: DatasetId, before: Frontier, checked: Checked, groups: Sequence[bytes]) -> None:
+    def grow(self, dataset: DatasetId, before: Frontier, checked: CheckedChain, groups: Sequence[bytes]) -> None:
         """Blocks were added: ``groups`` are those that became full when the tree grew from ``before``."""
         self.keep_chain(dataset, checked)
         Subtrees(self._db).keep(dataset, before, groups)
 
-    def keep_chain(self, dataset: DatasetId, checked: Checked) -> None:
+    def keep_chain(self, dataset: DatasetId, checked: CheckedChain) -> None:
         CHAINS.put(self._db, dataset, checked.frontier.to_bytes(), checked.data, checked.epoch)
 
     def forget(self, dataset: DatasetId) -> None:

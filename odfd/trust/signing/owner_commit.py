@@ -46,7 +46,7 @@ from odfd.trust.keys import journal_topics
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.history_rewrite import Retold, check_opening
-from odfd.trust.ledger.log import Checked, Ledger
+from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.trust.signing import authority_drafts
 from odfd.trust.signing.authority_versions import keep_version, note_newest, note_version, sign_version
 
@@ -219,7 +219,7 @@ class OwnerCommitter:
             # Where objects were found damaged, by now, those of new blocks change nothing.
             data = Ledger(connection).chain(dataset).data
             whole = frontier.size if data >= checked.frontier.size else data
-            Ledger(connection).grow(dataset, checked.frontier, Checked(frontier, data=whole, epoch=epoch), groups)
+            Ledger(connection).grow(dataset, checked.frontier, CheckedChain(frontier, data=whole, epoch=epoch), groups)
             keep_references(connection, dataset, blocks)
             keep_links(connection, dataset, blocks[-1].sequence_number, linked)
             own(connection, blocks[-1].sequence_number)
@@ -257,7 +257,7 @@ class OwnerCommitter:
             sound = Ledger(connection).chain(dataset).data
             data = told.tree.size if sound >= checked.frontier.size else min(sound, plan.base.size)
             self._may_sign(self._writer(dataset, rights), dataset, rights.epoch, told.tree)
-            told.settle(connection, Checked(told.tree, data, rights.epoch))
+            told.settle(connection, CheckedChain(told.tree, data, rights.epoch))
             after.append(rights)
 
         watched = msgspec.structs.replace(rewrite, blocks=told.watch(rewrite.blocks))
@@ -298,7 +298,7 @@ class OwnerCommitter:
             return False
         if epoch != checked.epoch:
             with self._database.write() as connection:
-                Ledger(connection).keep_chain(dataset, Checked(checked.frontier, checked.data, epoch))
+                Ledger(connection).keep_chain(dataset, CheckedChain(checked.frontier, checked.data, epoch))
         self._sign(dataset, head.hash, checked.frontier, epoch, rights)
         return True
 
@@ -384,7 +384,7 @@ class OwnerCommitter:
         self._announce(dataset, signed)
 
 
-def _epoch(dataset: DatasetId, checked: Checked, rights: Rights) -> int:
+def _epoch(dataset: DatasetId, checked: CheckedChain, rights: Rights) -> int:
     """The epoch to write in. Raises Refused when blocks that are here were given up by a later one."""
     opened = rights.opened(checked.epoch + 1)
     while opened is not None:
@@ -395,7 +395,7 @@ def _epoch(dataset: DatasetId, checked: Checked, rights: Rights) -> int:
                 rule="trust.epoch",
                 hint="bring the chain to where the epoch begins before writing in it",
             )
-        checked = Checked(tree, checked.data, opened.number)
+        checked = CheckedChain(tree, checked.data, opened.number)
         opened = rights.opened(checked.epoch + 1)
     return checked.epoch
 

@@ -32,7 +32,7 @@ from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.cosignatures import Cosignatures
 from odfd.trust.ledger.disputes import is_disputed
-from odfd.trust.ledger.log import Checked, Ledger
+from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.trust.ledger.proofs import Proofs
 from odfd.trust.ledger.subtree_roots import Subtrees
 from odfd.trust.ledger.tables import COSIGNATURES, WITNESSED
@@ -272,6 +272,6 @@ def _check_unforked(connection: sqlite3.Connection, tree: TreeCheckpoint) -> Non
         )
 
 
-def _is_here(head: HeadStatement, checked: Checked) -> bool:
+def _is_here(head: HeadStatement, checked: CheckedChain) -> bool:
     tree = checked.frontier
     return (head.epoch, head.size, head.root_hash) == (checked.epoch, tree.size, tree.root)

@@ -31,7 +31,8 @@ from engines.contract import (
     Vocabulary,
 )
 from engines.io_plan import View
-from engines.service import Control, Server, ServiceLimits, serve
+from engines.request_control import RequestControl
+from engines.service import Server, ServiceLimits, serve
 from engines.staging import Staging
 
 IDENTITY = EngineIdentity(name="scripted", version="1", digest="sha256:00", sandbox="none", platform="linux/amd64")
@@ -43,7 +44,7 @@ class Scripted:
 
     def __init__(self) -> None:
         self.seen: list[Any] = []
-        self.act: Callable[[Any, Control], Any] = self.concatenate
+        self.act: Callable[[Any, RequestControl], Any] = self.concatenate
 
     def identity(self) -> EngineIdentity:
         return IDENTITY
@@ -52,24 +53,24 @@ class Scripted:
         self.seen.append(request)
         return ValidateResponse(ok=True, mode="log", changelog=False, determinism="strict")
 
-    def transform(self, request: Any, control: Control) -> Any:
+    def transform(self, request: Any, control: RequestControl) -> Any:
         self.seen.append(request)
         return self.act(request, control)
 
-    def ingest(self, request: Any, control: Control) -> Any:
+    def ingest(self, request: Any, control: RequestControl) -> Any:
         self.seen.append(request)
         return self.act(request, control)
 
-    def migrate(self, request: Any, control: Control) -> Any:
+    def migrate(self, request: Any, control: RequestControl) -> Any:
         self.seen.append(request)
         return self.act(request, control)
 
-    def raw_query(self, request: Any, control: Control) -> Any:
+    def raw_query(self, request: Any, control: RequestControl) -> Any:
         self.seen.append(request)
         Path(request.output_data_path).write_bytes(b"rows")
         return RawQuerySuccess(num_records=4)
 
-    def derive_provenance(self, request: Any, control: Control) -> Any:
+    def derive_provenance(self, request: Any, control: RequestControl) -> Any:
         self.seen.append(request)
         row = ProvenanceRow(input=0, offset=7, role="value", path=0, cause=True)
         record = RecordProvenance(
@@ -80,7 +81,7 @@ class Scripted:
         return ProvenanceSuccess(mode="table", paths=paths, records=(record,))
 
     @staticmethod
-    def concatenate(request: TransformRequest, _: Control) -> Success:
+    def concatenate(request: TransformRequest, _: RequestControl) -> Success:
         paths = [path for each in request.query_inputs for path in each.data_paths]
         Path(request.new_data_path).write_bytes(b"".join(Path(path).read_bytes() for path in paths))
         Path(request.new_checkpoint_path).write_bytes(b"checkpoint")

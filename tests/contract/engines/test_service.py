@@ -210,9 +210,9 @@ async def test_a_deadline_is_a_limit_and_stops_the_work(bench: Any) -> None:
 
 
 async def test_a_cancel_that_comes_before_the_callback_still_calls_it(bench: Any) -> None:
-    from engines.service import Control
+    from engines.request_control import RequestControl
 
-    control, called = Control(), threading.Event()
+    control, called = RequestControl(), threading.Event()
     control.cancel()
     control.register_cancel(called.set)
     assert called.is_set()

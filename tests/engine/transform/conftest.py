@@ -32,7 +32,7 @@ from engines.contract import (
     TransformRequest,
     Vocabulary,
 )
-from engines.spark.execution.transform import Workbench, run_transform
+from engines.spark.execution.transform import SharedCaches, run_transform
 from engines.spark.planning.slice_facts import SliceReader
 from engines.spark.sql.queries import Analyst
 
@@ -212,7 +212,7 @@ class Lab:
         return block_of(name, path if table is not None else None, before, after)
 
     def transact(
-        self, sql: str, blocks: Sequence[InputBlock], previous: Path | None, next_offset: int, bench: Workbench
+        self, sql: str, blocks: Sequence[InputBlock], previous: Path | None, next_offset: int, caches: SharedCaches
     ) -> tuple[TransformOutcome, Path, Path]:
         """One transaction; returns the answer and the paths of checkpoint and slice."""
         self.number += 1
@@ -243,7 +243,7 @@ class Lab:
         session = self.spark.newSession()
         for name, value in self.settings.items():
             session.conf.set(name, value)
-        return run_transform(session, request, Nobody(), bench), checkpoint, data
+        return run_transform(session, request, Nobody(), caches), checkpoint, data
 
     def _empty_slice(self) -> Path:
         path = self.folder / "empty"
@@ -253,17 +253,17 @@ class Lab:
 
     def replay(self, sql: str, stream: Stream, groups: Sequence[int], restart: bool = False) -> Replayed:
         """Run the stream's blocks in transactions of the given sizes. ``restart``: forget everything in between."""
-        bench = Workbench(ANALYST, SliceReader())
+        caches = SharedCaches(ANALYST, SliceReader())
         previous: Path | None = None
         slices: list[pa.Table] = []
         late, at, watermark, runs = 0, 0, None, 0
         for size in groups:
             if restart:
-                bench = Workbench(ANALYST, SliceReader())
+                caches = SharedCaches(ANALYST, SliceReader())
             fresh = stream.blocks[at : at + size]
             again = reopened(stream.blocks[:at], IN, previous)
             offset = sum(one.num_rows for one in slices)
-            answer, checkpoint, data = self.transact(sql, (*again, *fresh), previous, offset, bench)
+            answer, checkpoint, data = self.transact(sql, (*again, *fresh), previous, offset, caches)
             assert isinstance(answer, Success), answer
             if answer.new_offset_interval is not None:
                 slices.append(pq.read_table(data))
@@ -290,7 +290,7 @@ class Lab:
         ``changelogs``: ``None`` when nobody says. ``restart``: forget all that was read in between. ``limits``: by
         number of a transaction, emission limits (milliseconds) under which it is done piece by piece.
         """
-        bench = Workbench(ANALYST, SliceReader())
+        caches = SharedCaches(ANALYST, SliceReader())
         done = dict.fromkeys(streams, 0)
         kept = Kept(self)
         transform = sql if isinstance(sql, TransformSql) else TransformSql(engine="spark", query=sql)
@@ -307,7 +307,7 @@ class Lab:
                     blocks=(*again, *fresh), schema_file=schema or "",
                     changelog=None if changelogs is None else alias in changelogs,
                 ))  # fmt: skip
-            kept.transact(transform, tuple(inputs), Workbench(ANALYST, SliceReader()) if restart else bench, limit)
+            kept.transact(transform, tuple(inputs), SharedCaches(ANALYST, SliceReader()) if restart else caches, limit)
         assert done == {alias: len(stream.blocks) for alias, stream in streams.items()}
         return kept.replayed()
 
@@ -342,7 +342,11 @@ class Kept:
     watermark: int | None = None
 
     def transact(
-        self, transform: TransformSql, inputs: tuple[TransformInput, ...], bench: Workbench, limit: int | None = None
+        self,
+        transform: TransformSql,
+        inputs: tuple[TransformInput, ...],
+        caches: SharedCaches,
+        limit: int | None = None,
     ) -> None:
         self.lab.number += 1
         checkpoint, data = (self.lab.folder / f"{kind}-{self.lab.number}" for kind in ("checkpoint", "out"))
@@ -356,7 +360,7 @@ class Kept:
         session = self.lab.spark.newSession()
         for name, value in self.lab.settings.items():
             session.conf.set(name, value)
-        answer = run_transform(session, request, Nobody(), bench)
+        answer = run_transform(session, request, Nobody(), caches)
         assert isinstance(answer, Success), answer
         if answer.new_offset_interval is not None:
             self.slices.append(pq.read_table(data))

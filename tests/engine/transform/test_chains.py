@@ -19,7 +19,7 @@ from chain.model.source import SqlQueryStep, TransformSql
 from chain.state import load_state
 from conformance.coordinator import Nobody
 from engines.fake import FakeEngine
-from engines.spark.execution.transform import Workbench, run_transform
+from engines.spark.execution.transform import SharedCaches, run_transform
 from engines.spark.planning.slice_facts import SliceReader
 from engines.spark.sql.queries import Analyst
 from odfd.transform import driver
@@ -80,11 +80,11 @@ class InProcess(FakeEngine):
 
     def __init__(self, spark):
         super().__init__()
-        self.spark, self.bench = spark, Workbench(Analyst(), SliceReader())
+        self.spark, self.caches = spark, SharedCaches(Analyst(), SliceReader())
 
     async def transform(self, request, on_progress=lambda: None):
         session = self.spark.newSession()
-        return await trio.to_thread.run_sync(run_transform, session, request, Nobody(), self.bench)
+        return await trio.to_thread.run_sync(run_transform, session, request, Nobody(), self.caches)
 
 
 CHAIN = (

@@ -303,7 +303,7 @@ def test_a_transaction_that_closes_nothing_starts_no_job(lab):
 def test_late_rows_may_fail_and_the_offset_is_named(lab):
     stream = lab.given("fails", [([(at(0), "x", 1)], at(2)), ([(at(3), "x", 2), (at(0.5), "x", 3)], at(2))])
     answer, checkpoint, _ = lab.transact(
-        "set odf.late = 'fail';\n" + SUMS, stream.blocks, None, 0, transform.Workbench(Analyst(), SliceReader())
+        "set odf.late = 'fail';\n" + SUMS, stream.blocks, None, 0, transform.SharedCaches(Analyst(), SliceReader())
     )
     assert isinstance(answer, InvalidQuery)
     assert "1 rows of a block came later" in answer.message
@@ -376,7 +376,7 @@ def test_a_broken_engine_is_caught(lab, monkeypatch, mutate, name):
 )  # fmt: skip
 def test_what_cannot_be_applied_is_refused(lab, sql, rule):
     stream = lab.given("refused", [([(at(0), "x", 1)], at(1))])
-    answer, checkpoint, _ = lab.transact(sql, stream.blocks, None, 0, transform.Workbench(Analyst(), SliceReader()))
+    answer, checkpoint, _ = lab.transact(sql, stream.blocks, None, 0, transform.SharedCaches(Analyst(), SliceReader()))
     assert isinstance(answer, InvalidQuery), answer
     assert f"[{rule}" in answer.message
     assert not checkpoint.exists()

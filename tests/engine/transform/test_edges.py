@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from engines.contract import InvalidQuery
-from engines.spark.execution.transform import Workbench
+from engines.spark.execution.transform import SharedCaches
 from engines.spark.planning.slice_facts import SliceReader
 from engines.spark.sql.queries import Analyst
 
@@ -39,8 +39,8 @@ def test_late_rows_may_fail_the_transform_and_lateness_be_allowed(lab):
     blocks = [([(at(0), "x", 1)], at(2)), ([(at(0.5), "x", 2)], at(2)), ([], at(4))]
     stream = lab.given("late", blocks)
     failing = "set odf.late = 'fail';\n" + DAILY
-    bench = Workbench(Analyst(), SliceReader())
-    answer, _, _ = lab.transact(failing, stream.blocks, None, 0, bench)
+    caches = SharedCaches(Analyst(), SliceReader())
+    answer, _, _ = lab.transact(failing, stream.blocks, None, 0, caches)
     assert isinstance(answer, InvalidQuery)
     assert "1 rows of a block came later" in answer.message
     patient = "set odf.lateness.a = '2 days';\n" + DAILY
@@ -63,7 +63,7 @@ def test_changes_pass_a_map_and_their_split_pairs_are_mended(lab):
         assert [(row["op"], row["k"], row["v"]) for row in got.rows] == [
             (0, "x", 1), (0, "y", 5), (1, "x", 1), (1, "y", 5), (0, "x", 2),
         ]  # fmt: skip
-    answer, _, _ = lab.transact(DAILY, stream.blocks, None, 0, Workbench(Analyst(), SliceReader()))
+    answer, _, _ = lab.transact(DAILY, stream.blocks, None, 0, SharedCaches(Analyst(), SliceReader()))
     assert isinstance(answer, InvalidQuery)
     assert "corrections" in answer.message
 
@@ -86,9 +86,9 @@ def test_nothing_settled_starts_no_job(lab):
 
 def test_a_checkpoint_of_another_query_is_refused(lab):
     stream = lab.given("other", [([(at(0), "x", 1)], at(1)), ([(at(1), "x", 2)], at(2))])
-    bench = Workbench(Analyst(), SliceReader())
-    _, checkpoint, _ = lab.transact(DAILY, stream.blocks[:1], None, 0, bench)
-    answer, _, _ = lab.transact("select event_time, v from a", stream.blocks[1:], checkpoint, 0, bench)
+    caches = SharedCaches(Analyst(), SliceReader())
+    _, checkpoint, _ = lab.transact(DAILY, stream.blocks[:1], None, 0, caches)
+    answer, _, _ = lab.transact("select event_time, v from a", stream.blocks[1:], checkpoint, 0, caches)
     assert isinstance(answer, InvalidQuery)
     assert "another query" in answer.message
 
@@ -115,7 +115,7 @@ def test_a_checkpoint_of_another_query_is_refused(lab):
 )
 def test_a_query_s_fault_is_an_answer(lab, sql, said):
     stream = lab.given("fault", [([(at(0), "x", 1)], at(1))])
-    answer, checkpoint, data = lab.transact(sql, stream.blocks, None, 0, Workbench(Analyst(), SliceReader()))
+    answer, checkpoint, data = lab.transact(sql, stream.blocks, None, 0, SharedCaches(Analyst(), SliceReader()))
     assert isinstance(answer, InvalidQuery), answer
     assert said in answer.message
     assert "\n\tat " not in answer.message

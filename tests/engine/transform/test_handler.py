@@ -21,7 +21,7 @@ from engines.contract import (
     ValidateRequest,
     Vocabulary,
 )
-from engines.service import Control, RequestCancelled
+from engines.request_control import RequestCancelled, RequestControl
 from engines.spark.handler import SparkHandler
 
 pytestmark = pytest.mark.engine
@@ -130,7 +130,9 @@ def raw(slices, tmp_path, sql):
 
 
 def test_raw_queries_are_free_but_may_not_act(handler, slices, tmp_path):
-    answer = handler.raw_query(raw(slices, tmp_path, "select v, now() as n from input order by v limit 2"), Control())
+    answer = handler.raw_query(
+        raw(slices, tmp_path, "select v, now() as n from input order by v limit 2"), RequestControl()
+    )
     assert answer == RawQuerySuccess(num_records=2)
     assert pq.read_table(tmp_path / "out")["v"].to_pylist() == [1, 2]
     for sql in (
@@ -140,13 +142,13 @@ def test_raw_queries_are_free_but_may_not_act(handler, slices, tmp_path):
         "select nope from input",
         "select 1 / 0",
     ):
-        assert isinstance(handler.raw_query(raw(slices, tmp_path, sql), Control()), InvalidQuery), sql
+        assert isinstance(handler.raw_query(raw(slices, tmp_path, sql), RequestControl()), InvalidQuery), sql
 
 
 def test_a_request_that_nobody_waits_for_ends(handler, slices, tmp_path):
     endless = "select count(*) from input lateral view explode(sequence(1, 2000000)) t as x"
     endless += " lateral view explode(sequence(1, 2000000)) u as y where x * y = -1"
-    control = Control()
+    control = RequestControl()
     ended = []
 
     def work():

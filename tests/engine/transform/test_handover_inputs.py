@@ -12,9 +12,9 @@ from chain.instant import MILLISECOND, from_millis
 from chain.model.source import SqlQueryStep, TemporalTable, TransformSql
 from conformance.coordinator import dataset_of, reopened
 from engines.contract import MigrateRequest, Success, TransformInput, TransformRequest, Vocabulary
-from engines.service import Control
+from engines.request_control import RequestControl
 from engines.spark.execution.handover import run_migration
-from engines.spark.execution.transform import Workbench, run_transform
+from engines.spark.execution.transform import SharedCaches, run_transform
 from engines.spark.planning.slice_facts import SliceReader
 from engines.spark.sql.queries import Analyst
 
@@ -44,7 +44,7 @@ def of(sql, tables=()):
 def test_inputs_may_come_and_go(lab, name):
     old, before, new, after, tables = SEVERAL[name]
     streams = {"a": lab.stream(81, days=30, blocks=10), "b": lab.stream(82, days=30, blocks=10)}
-    bench = Workbench(Analyst(), SliceReader())
+    caches = SharedCaches(Analyst(), SliceReader())
     first = lab.run(of(old), {alias: of_first(streams[alias], 6) for alias in before}, [dict.fromkeys(before, 6)])
     assert first.rows
     checkpoint, taken = lab.folder / "stopped", lab.folder / "taken"
@@ -59,7 +59,7 @@ def test_inputs_may_come_and_go(lab, name):
         output_schema=from_arrow(first.slices[0].schema), next_offset=len(first.rows),
         prev_checkpoint_path=str(checkpoint), new_checkpoint_path=str(taken), new_data_path=str(lab.folder / "none"),
     )  # fmt: skip
-    answer = run_migration(lab.spark.newSession(), request, Control(), bench)
+    answer = run_migration(lab.spark.newSession(), request, RequestControl(), caches)
     assert isinstance(answer, Success), answer
     assert answer.new_offset_interval is None
     rows, previous = first.data(), taken
@@ -75,7 +75,7 @@ def test_inputs_may_come_and_go(lab, name):
             transform=of(new, tables), query_inputs=tuple(inputs), next_offset=len(rows),
             prev_checkpoint_path=str(previous), new_checkpoint_path=str(checkpoint), new_data_path=str(data),
         )  # fmt: skip
-        answer = run_transform(lab.spark.newSession(), step, Control(), bench)
+        answer = run_transform(lab.spark.newSession(), step, RequestControl(), caches)
         assert isinstance(answer, Success), answer
         if answer.new_offset_interval is not None:
             table = pq.read_table(data)

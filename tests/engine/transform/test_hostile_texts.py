@@ -29,7 +29,7 @@ from engines.contract import (
     ValidateRequest,
     Vocabulary,
 )
-from engines.service import Control
+from engines.request_control import RequestControl
 from engines.spark.analysis.functions import FUNCTIONS
 from engines.spark.handler import SparkHandler
 from engines.spark.ingest.preprocess import preprocess
@@ -185,7 +185,7 @@ def as_raw_query(handler, sql, folder):
         write_slice(COLUMNS.empty_table(), path)
     transform = TransformSql(engine="spark", queries=(SqlQueryStep(query=sql),))
     request = RawQueryRequest(input_data_paths=(str(path),), transform=transform, output_data_path=str(folder / "out"))
-    return handler.raw_query(request, Control())
+    return handler.raw_query(request, RequestControl())
 
 
 def as_preprocess(spark, sql):

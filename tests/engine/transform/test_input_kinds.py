@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from engines.contract import InvalidQuery
-from engines.spark.execution.transform import Workbench
+from engines.spark.execution.transform import SharedCaches
 from engines.spark.planning.slice_facts import SliceReader
 from engines.spark.sql.queries import Analyst
 from worlds.table_history import history, schedule, seen
@@ -104,6 +104,6 @@ def test_windows_of_events_have_ops_as_numbers(lab, streams):
     ],
 )  # fmt: skip
 def test_an_op_where_there_is_none_is_refused(lab, streams, sql, code):
-    answer, *_ = lab.transact(sql, streams["a"].blocks, None, 0, Workbench(Analyst(), SliceReader()))
+    answer, *_ = lab.transact(sql, streams["a"].blocks, None, 0, SharedCaches(Analyst(), SliceReader()))
     assert isinstance(answer, InvalidQuery)
     assert f"[{code}]" in answer.message

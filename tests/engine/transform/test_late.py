@@ -167,7 +167,7 @@ def test_a_watermark_without_memory_is_caught(lab, monkeypatch):
 )  # fmt: skip
 def test_a_declaration_that_means_nothing_is_refused(lab, sql, rule):
     stream = lab.given("refused", [([(DAY, "x", 1)], DAY)])
-    answer, checkpoint, _ = lab.transact(sql, stream.blocks, None, 0, transform.Workbench(Analyst(), SliceReader()))
+    answer, checkpoint, _ = lab.transact(sql, stream.blocks, None, 0, transform.SharedCaches(Analyst(), SliceReader()))
     assert isinstance(answer, InvalidQuery), answer
     assert f"[{rule}]" in answer.message
     assert not checkpoint.exists()

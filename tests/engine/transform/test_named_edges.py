@@ -348,7 +348,7 @@ def test_decimal_overflow(spark_root, analyst, tmp_path):
         for takes in before:
             asked.transact(takes)
         request = asked.request({"a": 3 - len(before)})
-        answer = run_transform(spark_root.newSession(), request, Nobody(), asked._bench)
+        answer = run_transform(spark_root.newSession(), request, Nobody(), asked._caches)
         assert isinstance(answer, InvalidQuery), answer
         assert "NUMERIC_VALUE_OUT_OF_RANGE" in answer.message
         assert not (tmp_path / str(number) / f"out-{asked.attempts}").exists()

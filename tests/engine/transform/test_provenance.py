@@ -26,7 +26,7 @@ from engines.contract import (
     TransformInput,
     Vocabulary,
 )
-from engines.spark.execution.transform import Workbench
+from engines.spark.execution.transform import SharedCaches
 from engines.spark.planning.slice_facts import SliceReader
 from engines.spark.provenance import tracing
 from engines.spark.provenance.derive import derive
@@ -40,7 +40,7 @@ DAY = 86_400_000
 START = 1_704_067_200_000
 ASKED = 2
 """Records of each run that are asked about."""
-BENCH = Workbench(Analyst(), SliceReader())
+BENCH = SharedCaches(Analyst(), SliceReader())
 
 
 @dataclass(frozen=True)

@@ -271,7 +271,9 @@ def test_a_broken_engine_is_caught(lab, monkeypatch, mutate, name):
 
 def test_what_would_need_all_history_is_refused(lab):
     stream = lab.stream(1, days=3, blocks=1)
-    answer, _, _ = lab.transact(DISTINCT_COUNT, stream.blocks, None, 0, transform.Workbench(Analyst(), SliceReader()))
+    answer, _, _ = lab.transact(
+        DISTINCT_COUNT, stream.blocks, None, 0, transform.SharedCaches(Analyst(), SliceReader())
+    )
     assert isinstance(answer, InvalidQuery)
     assert "history-per-key" in answer.message
 

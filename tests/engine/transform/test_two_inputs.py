@@ -14,8 +14,8 @@ from chain.ids import DatasetId
 from chain.instant import from_millis
 from chain.model.source import TransformSql
 from engines.contract import Success, TransformInput, TransformRequest, Vocabulary
-from engines.service import Control
-from engines.spark.execution.transform import Workbench, run_transform
+from engines.request_control import RequestControl
+from engines.spark.execution.transform import SharedCaches, run_transform
 from engines.spark.planning.slice_facts import SliceReader
 from engines.spark.sql.queries import Analyst
 from engines.spark.state.checkpoint import open_blocks
@@ -46,7 +46,7 @@ def expected(streams):
 
 
 def replay(lab, streams, schedule):
-    bench = Workbench(Analyst(), SliceReader())
+    caches = SharedCaches(Analyst(), SliceReader())
     previous, rows, late = None, [], 0
     done = dict.fromkeys(streams, 0)
     for number, takes in enumerate(schedule):
@@ -75,7 +75,7 @@ def replay(lab, streams, schedule):
             new_checkpoint_path=str(checkpoint),
             new_data_path=str(data),
         )
-        answer = run_transform(lab.spark.newSession(), request, Control(), bench)
+        answer = run_transform(lab.spark.newSession(), request, RequestControl(), caches)
         assert isinstance(answer, Success), answer
         rows += pq.read_table(data).to_pylist() if answer.new_offset_interval is not None else []
         late += answer.late

@@ -368,7 +368,7 @@ class Node:
         decide = self.decider(book)
         return {step: decide(step) for step in book.branch.steps(book.size)} if book.branch else {}
 
-    def reach(self, dataset: DatasetId, decisions: dict[int, Decision]) -> verdicts.Reach:
+    def reach(self, dataset: DatasetId, decisions: dict[int, Decision]) -> verdicts.ReachAssessment:
         book = self.book(dataset)
         extent = verdicts.ChainExtent(
             linked=book.size,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from chain.ids import DatasetId
 from chain.statements.proof import Proof
-from odfd.trust.judgement.verdicts import DatasetStatus, Decision, Reach
+from odfd.trust.judgement.verdicts import DatasetStatus, Decision, ReachAssessment
 from odfd.trust.policy.witness_quorum import witnessed
 from p2p.ports import PeerId
 
@@ -26,7 +26,7 @@ REFUSALS = frozenset(
 )
 USABLE = frozenset({DatasetStatus.REPRODUCED, DatasetStatus.ATTESTED})
 UNSURE = "not-reproducible-here"
-Answer = tuple[Reach, dict[int, Decision]]
+Answer = tuple[ReachAssessment, dict[int, Decision]]
 
 
 class Broken(AssertionError):
@@ -206,7 +206,7 @@ class Promises:
 
     def _alike(self) -> None:
         """S7: those who run nothing and ask for the same give the same answer."""
-        said: dict[tuple[str, DatasetId], set[Reach]] = {}
+        said: dict[tuple[str, DatasetId], set[ReachAssessment]] = {}
         for (name, dataset), (reach, _) in self.answers.items():
             node, source = self.world.nodes[name], self.world.source_of[dataset]
             if not node.runs_steps and source.kind != "fork" and source.branches[0].recipe == STRICT:

@@ -35,7 +35,7 @@ from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.authority_replacement import hold_instead
 from odfd.trust.ledger.disputes import is_disputed
 from odfd.trust.ledger.live_set import live_of
-from odfd.trust.ledger.log import Checked, Ledger
+from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.trust.ledger.proofs import Proofs
 from odfd.trust.ledger.resolutions import Resolutions
 from odfd.trust.ledger.retention import SUPERSEDED, prune
@@ -67,7 +67,7 @@ class Peer:
         self.chains.commit([Append(dataset=dataset, expected=None, blocks=list(blocks))])
         tree = Frontier().extend(block.hash.digest for block in blocks)
         with self.database.write() as connection:
-            Ledger(connection).keep_chain(dataset, Checked(tree, tree.size))
+            Ledger(connection).keep_chain(dataset, CheckedChain(tree, tree.size))
 
     def prune(self) -> None:
         """As if a month had passed since anybody spoke."""

@@ -23,7 +23,7 @@ from chain.model.source import ReadCsv, ReadGeoJson, ReadJson, ReadNdGeoJson, Re
 from engines.spark.ingest import csv_text, json_text, parse, ranges
 from engines.spark.ingest.bad_values import CsvCells, JsonCells
 from engines.spark.ingest.dialect import CsvDialect
-from engines.spark.ingest.parse import Source, plan_file, read_schema
+from engines.spark.ingest.parse import SourceFile, plan_file, read_schema
 from engines.spark.ingest.range_tasks import Task, parse_to_part, place_of
 from tests.worlds.reading import read
 
@@ -43,7 +43,7 @@ class Apart:
     def __init__(self, folder: Path, data: bytes | str, step: ReadStep) -> None:
         path = folder / NAME
         path.write_bytes(data if isinstance(data, bytes) else data.encode())
-        schema, format_, spans, _ = plan_file(Source(path, NAME), step, read_schema(step))
+        schema, format_, spans, _ = plan_file(SourceFile(path, NAME), step, read_schema(step))
         self.tasks = [
             Task(
                 path=str(path),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from chain.errors import Invalid
 from engines.spark.state import buckets
-from engines.spark.state.buckets import Shelf, hashes_of
+from engines.spark.state.buckets import BucketedTable, hashes_of
 from engines.spark.state.tables import Stored, pack, unpack
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
@@ -39,10 +39,12 @@ def bytes_of(state):
 
 def step(state, change):
     """All rows of some keys anew."""
-    shelf = Shelf("t", SCHEMA, state)
-    taken = pa.concat_tables([SCHEMA.empty_table(), *shelf.take(hash_of(table([(key, 0) for key in change])))])
+    bucketed = BucketedTable("t", SCHEMA, state)
+    taken = pa.concat_tables([SCHEMA.empty_table(), *bucketed.take(hash_of(table([(key, 0) for key in change])))])
     others = [tuple(row.values()) for row in taken.to_pylist() if row["k"] not in change]
-    return stored(shelf.keep(table(others + [(key, n) for key, many in change.items() for n in range(many)]), hash_of))
+    return stored(
+        bucketed.keep(table(others + [(key, n) for key, many in change.items() for n in range(many)]), hash_of)
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -79,17 +81,17 @@ def test_only_touched_buckets_are_opened_and_others_are_copied(monkeypatch):
 def test_a_schema_that_grew_opens_all():
     state = step({}, {"a": 3, "b": 3})
     wider = pa.schema([*SCHEMA, ("new", pa.int64())])
-    shelf = Shelf("t", wider, state)
-    old = shelf.take(hash_of(table([("a", 0)])))
+    bucketed = BucketedTable("t", wider, state)
+    old = bucketed.take(hash_of(table([("a", 0)])))
     assert sum(each.num_rows for each in old) == 6
     grown = pa.concat_tables([each.append_column("new", pa.nulls(each.num_rows, pa.int64())) for each in old])
-    after = stored(shelf.keep(grown, hash_of))
-    assert bytes_of(after) == bytes_of(stored(Shelf("t", wider, {}).keep(grown, hash_of)))
+    after = stored(bucketed.keep(grown, hash_of))
+    assert bytes_of(after) == bytes_of(stored(BucketedTable("t", wider, {}).keep(grown, hash_of)))
     assert not set(after) & set(state)
 
 
 def test_a_damaged_bucket_is_found_when_it_is_opened():
-    described, parts = pack(Shelf("t", SCHEMA, {}).keep(table([("a", 1)]), hash_of))
+    described, parts = pack(BucketedTable("t", SCHEMA, {}).keep(table([("a", 1)]), hash_of))
     raw = bytearray(b"".join(parts))
     raw[40] ^= 1
     with pytest.raises(Invalid, match="damaged"):

@@ -12,7 +12,7 @@ import yaml
 from chain.errors import Invalid
 from engines.contract import Vocabulary
 from engines.spark.analysis.classify import classify
-from engines.spark.analysis.influence import Session, Versions
+from engines.spark.analysis.influence import Session, VersionedInput
 from engines.spark.analysis.input_kinds import Readings
 from engines.spark.analysis.monotone import DAY, SECOND, AddMonths, Floor, FloorMonths, Shift
 from engines.spark.analysis.tree import MAX_DEPTH, build, parse_plan
@@ -52,7 +52,7 @@ def influence(path):
         case Session(gap, members):
             of = "; ".join(f"{each.input}{span(each.shift)} {','.join(each.keys)}" for each in members)
             return f"{words} of sessions({span(gap)}: {of})"
-        case Versions(keys, clamped):
+        case VersionedInput(keys, clamped):
             return f"{words} of versions({','.join(keys)}{'' if clamped else ', by time'})"
     return words
 

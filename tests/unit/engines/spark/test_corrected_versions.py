@@ -15,7 +15,7 @@ from pyspark.sql import types as spark
 from chain.data.parquet import write_slice
 from chain.errors import Invalid
 from engines.contract import Vocabulary
-from engines.spark.analysis.influence import Versions
+from engines.spark.analysis.influence import VersionedInput
 from engines.spark.execution.versions import advance
 from engines.spark.planning.transaction import BlockFacts, VersionStep
 from engines.spark.rows.changelog import NEVER
@@ -98,7 +98,7 @@ def in_force(statements, key, at):
 
 
 def step(blocks, since, until):
-    life = Versions(keys=("k",), clamped=True)
+    life = VersionedInput(keys=("k",), clamped=True)
     low, high = ((-NEVER if since is None else since * SECOND), until * SECOND)
     return VersionStep(
         blocks=tuple((block, -NEVER) for block in blocks), lateness=0, life=life, seen_until=high, seen_from=low,

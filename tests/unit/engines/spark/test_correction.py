@@ -15,7 +15,7 @@ from engines.spark.analysis.classify import Classification, Mode, classify
 from engines.spark.analysis.classify import Path as Influenced
 from engines.spark.analysis.correction import Passing, Windows
 from engines.spark.analysis.declarations import read_query
-from engines.spark.analysis.influence import Versions
+from engines.spark.analysis.influence import VersionedInput
 from engines.spark.analysis.monotone import DAY, Floor, FloorMonths
 from engines.spark.planning.lateness import rule
 
@@ -67,9 +67,9 @@ def test_rows_that_pass_by_themselves_have_no_correction():
 
 FINAL = Classification(Mode.FINAL, (Influenced("a", (), ()),), ("event_time",), correction=correction("hop"))
 LEDGER = replace(
-    FINAL, paths=(*FINAL.paths, Influenced("b", (), (), Versions(("k",), clamped=True))), correction=Passing()
+    FINAL, paths=(*FINAL.paths, Influenced("b", (), (), VersionedInput(("k",), clamped=True))), correction=Passing()
 )
-LATEST = replace(LEDGER, paths=(*FINAL.paths, Influenced("b", (), (), Versions(("k",), clamped=False))))
+LATEST = replace(LEDGER, paths=(*FINAL.paths, Influenced("b", (), (), VersionedInput(("k",), clamped=False))))
 TABLE = replace(FINAL, mode=Mode.TABLE)
 TABLES = (TemporalTable(name="b", primary_key=("k",)),)
 

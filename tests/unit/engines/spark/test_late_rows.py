@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engines.spark.analysis.classify import Classification, Mode, Path
-from engines.spark.analysis.influence import Versions
+from engines.spark.analysis.influence import VersionedInput
 from engines.spark.analysis.monotone import DAY, EARLIEST, LATEST, MILLISECOND, Floor, Shift, apply
 from engines.spark.planning.transaction import BlockFacts, InputFacts, next_checkpoint, plan_step
 from engines.spark.state.checkpoint import decode_checkpoint, encode_checkpoint
@@ -57,7 +57,7 @@ def facts(alias, blocks):
 
 def query(name):
     function = FUNCTIONS[name]
-    life = Versions(("k",), clamped=True)
+    life = VersionedInput(("k",), clamped=True)
     paths = (Path("a", function, function), Path("b", function, function), Path("v", function, function, life))
     return Classification(Mode.FINAL, paths, ("event_time",))
 

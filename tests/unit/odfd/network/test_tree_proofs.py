@@ -16,7 +16,7 @@ from chain.statements.tree import GROUP, Frontier, Tree, is_consistent, root_fro
 from chain.store import schema
 from chain.store.database import Database
 from odfd.network.tree_proofs import TreeProofs
-from odfd.trust.ledger.log import ROOM, STEPS, Checked, Ledger
+from odfd.trust.ledger.log import ROOM, STEPS, CheckedChain, Ledger
 
 DATASET = DatasetId.from_public_key(b"p" * 32)
 
@@ -98,7 +98,7 @@ class Table:
                 (bytes(DATASET), count - 1, rows[-1][1]),
             )
             connection.executemany("INSERT INTO blocks VALUES (1, ?, 1, ?, x'')", rows)
-            Ledger(connection).keep_chain(DATASET, Checked(Frontier().extend(self.names)))
+            Ledger(connection).keep_chain(DATASET, CheckedChain(Frontier().extend(self.names)))
 
     def prove(self, old: int) -> int:
         """How many hashes a proof by a new process reads."""

@@ -23,7 +23,7 @@ from config import model
 from odfd.control import wire
 from odfd.mirrors.epoch_switch import RewriteWaiting
 from odfd.trust.ledger.authorities import Authorities
-from odfd.trust.ledger.log import Checked, Ledger
+from odfd.trust.ledger.log import CheckedChain, Ledger
 from p2p.ports import Judgement, PeerId, Topic
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
@@ -297,7 +297,7 @@ def reset_to(node: Any, dataset: Any, size: int) -> bytes:
     assert node.parts.board.judge(Topic.HEADS, raw, PEER) is Judgement.ACCEPT
 
     def together(connection: Any) -> None:
-        Ledger(connection).keep_chain(dataset, Checked(tree, tree.size, 1))
+        Ledger(connection).keep_chain(dataset, CheckedChain(tree, tree.size, 1))
 
     plan = rewriting.plan_reset(chain, dataset, chain.block_at(size - 1).hash)
     home.chains.rewrite(rewriting.prepare(chain, home.objects, plan, now), together)

@@ -22,7 +22,7 @@ from odfd.cli.offline import block as offline
 from odfd.control import wire
 from odfd.errors import Bug
 from odfd.trust.ledger.history_rewrite import give_up, kept_tree
-from odfd.trust.ledger.log import Checked, Ledger
+from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.trust.ledger.runs import Runs
 from odfd.trust.signing import authority_drafts, owner_commit
 from odfd.verify.damage import Damage
@@ -467,7 +467,7 @@ async def test_a_rewrite_without_an_epoch_is_a_fork(world: Any, worlds: Any) -> 
 def rewrite_in_secret(node: Any, dataset: Any, keep: int) -> None:
     """Blocks go, and no epoch says so; her ledger forgets what she signed of them."""
     home, chain = node.home, node.home.chains.chain(dataset)
-    checked = Checked(kept_tree(chain, keep), keep, 0)
+    checked = CheckedChain(kept_tree(chain, keep), keep, 0)
 
     def together(connection: Any) -> None:
         give_up(connection, dataset, keep, checked)

@@ -23,7 +23,7 @@ from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.cosignatures import MAX_WITNESSES, Cosignatures
 from odfd.trust.ledger.disputes import is_disputed
-from odfd.trust.ledger.log import Checked, Ledger
+from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.trust.ledger.resolutions import Resolutions
 from odfd.trust.witness.witness import RENEW, Witness
 from p2p.ports import Judgement, PeerId, Tip, Topic
@@ -396,7 +396,7 @@ async def test_witnesses_decide_between_two_versions_for_a_newcomer(
             node.parts.board.judge(*head, PEER)
             if name == "dave":
                 with node.home.database.write() as connection:
-                    Ledger(connection).keep_chain(cities, Checked(Frontier().extend([b"x" * 32]), 1))
+                    Ledger(connection).keep_chain(cities, CheckedChain(Frontier().extend([b"x" * 32]), 1))
             for each in order:
                 node.parts.board.judge(Topic.HEADS, (one, other, made.encode())[each], PEER)
             with node.home.database.read() as connection:

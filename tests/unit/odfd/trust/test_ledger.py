@@ -18,7 +18,7 @@ from chain.statements.tree import Frontier
 from odfd.trust.admission.rules import AdmissionOutcome, admit_attestation, admit_head
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger import kinds
-from odfd.trust.ledger.log import STEPS, Checked, Ledger
+from odfd.trust.ledger.log import STEPS, CheckedChain, Ledger
 from odfd.trust.ledger.runs import Run, Runs
 
 ALICE = SigningKey(b"a" * 32)
@@ -163,12 +163,12 @@ def test_runs_and_frontiers_come_back(db: sqlite3.Connection) -> None:
     )
     Runs(db).keep(ALICE.dataset_id, run)
     assert Runs(db).of(ALICE.dataset_id) == {7: run}
-    assert ledger.chain(ALICE.dataset_id) == Checked()
-    checked = Checked(Frontier().extend([b"x" * 32] * 5), data=3)
+    assert ledger.chain(ALICE.dataset_id) == CheckedChain()
+    checked = CheckedChain(Frontier().extend([b"x" * 32] * 5), data=3)
     ledger.keep_chain(ALICE.dataset_id, checked)
     assert ledger.chain(ALICE.dataset_id) == checked
     ledger.forget(ALICE.dataset_id)
-    assert ledger.chain(ALICE.dataset_id) == Checked()
+    assert ledger.chain(ALICE.dataset_id) == CheckedChain()
     assert Runs(db).of(ALICE.dataset_id) == {}
 
 

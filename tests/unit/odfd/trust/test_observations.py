@@ -25,7 +25,7 @@ from chain.store.database import Database, open_database
 from odfd.network.statement_quota import StatementQuota
 from odfd.trust.admission.rules import AdmissionOutcome, admit_word
 from odfd.trust.judgement.observation_reach import WINDOW, behind, electorate
-from odfd.trust.judgement.verdicts import ChainExtent, DatasetStatus, Decision, Reach, ReachBound, reach
+from odfd.trust.judgement.verdicts import ChainExtent, DatasetStatus, Decision, ReachAssessment, ReachBound, reach
 from odfd.trust.ledger import kinds, observations
 from odfd.trust.ledger.log import STEPS
 from odfd.trust.ledger.observations import Observations, Sighting
@@ -208,14 +208,14 @@ def test_who_is_near_or_suspended_does_not_count() -> None:
 @pytest.mark.parametrize(
     ("text", "observed", "found"),
     [
-        ("data & observed:2", {2: 5}, Reach(5, ReachBound("observed", 5))),
-        ("data & observed:2", {2: 9}, Reach(9, ReachBound("head"))),
-        ("data & (observed:2 | fresh)", {2: 5}, Reach(9, ReachBound("head"))),
-        ("observed:1 & observed:2", {1: 7, 2: 3}, Reach(3, ReachBound("observed", 3))),
-        ("data & observed:2", None, Reach(9, ReachBound("head"))),
+        ("data & observed:2", {2: 5}, ReachAssessment(5, ReachBound("observed", 5))),
+        ("data & observed:2", {2: 9}, ReachAssessment(9, ReachBound("head"))),
+        ("data & (observed:2 | fresh)", {2: 5}, ReachAssessment(9, ReachBound("head"))),
+        ("observed:1 & observed:2", {1: 7, 2: 3}, ReachAssessment(3, ReachBound("observed", 3))),
+        ("data & observed:2", None, ReachAssessment(9, ReachBound("head"))),
     ],
 )
-def test_reach_ends_where_too_few_observed(text: str, observed: dict[int, int] | None, found: Reach) -> None:
+def test_reach_ends_where_too_few_observed(text: str, observed: dict[int, int] | None, found: ReachAssessment) -> None:
     extent = ChainExtent(linked=9, chain=9, data=9, observed=observed)
     assert reach(parse_expression(text), extent, (), lambda _: Decision(DatasetStatus.PENDING)) == found
 

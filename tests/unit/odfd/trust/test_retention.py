@@ -26,7 +26,7 @@ from chain.store.database import Database, open_database
 from odfd.trust.ledger import retention
 from odfd.trust.ledger.hash_links import GAP
 from odfd.trust.ledger.live_set import live_of, restore_live
-from odfd.trust.ledger.log import ROOM, STEPS, Checked, Ledger
+from odfd.trust.ledger.log import ROOM, STEPS, CheckedChain, Ledger
 from odfd.trust.ledger.retention import AFTERLIFE, SUPERSEDED, prune
 
 ALICE, BOB = (SigningKey(bytes([number]) * 32) for number in (1, 2))
@@ -148,7 +148,7 @@ def test_a_head_of_the_blocks_that_are_here_stays(database: Database) -> None:
     for size in (3, 4, 5, 6, 7):
         say(database, head(size), after(size))
     with database.write() as connection:
-        Ledger(connection).keep_chain(DATASET, Checked(Frontier().extend([b"x" * 32] * 4)))
+        Ledger(connection).keep_chain(DATASET, CheckedChain(Frontier().extend([b"x" * 32] * 4)))
     assert prune(database, after(1000)) == 3
     assert kept(database) == [ours.sid, head(7).sid]
 
@@ -233,7 +233,7 @@ def test_a_live_row_that_was_lost_comes_back(database: Database) -> None:
     say(database, attested(1))
     with database.write() as connection:
         ledger = Ledger(connection)
-        ledger.keep_chain(DATASET, Checked(Frontier().extend([b"x" * 32])))
+        ledger.keep_chain(DATASET, CheckedChain(Frontier().extend([b"x" * 32])))
         before = sorted(ledger.live(DATASET))
         connection.execute("DELETE FROM trust_live")
         assert restore_live(connection) == 2

@@ -18,7 +18,7 @@ from chain.statements.statement import HeadStatement
 from chain.statements.tree import GROUP, Frontier
 from odfd.trust.admission.rules import AdmissionOutcome
 from odfd.trust.admission.statement_processor import StatementProcessor
-from odfd.trust.ledger.log import STEPS, Checked, Ledger
+from odfd.trust.ledger.log import STEPS, CheckedChain, Ledger
 
 NOW = instant.parse("2026-11-20T08:00:00Z")
 OWNER = SigningKey(b"o" * 32)
@@ -55,7 +55,7 @@ def test_an_old_head_is_compared_without_a_walk(size: int) -> None:
             connection.executescript(step)
         groups: list[bytes] = []
         tree = Frontier().extend(LEAVES, groups)
-        Ledger(connection).grow(OWNER.dataset_id, Frontier(), Checked(tree, tree.size), groups)
+        Ledger(connection).grow(OWNER.dataset_id, Frontier(), CheckedChain(tree, tree.size), groups)
         hearing = StatementProcessor(connection, leaves_of, "", NOW)
         assert hearing.hear(*head_of(LEAVES)).outcome is AdmissionOutcome.ADVANCE
         assert hearing.hear(*head_of(LEAVES[:size])).outcome is AdmissionOutcome.OLDER

@@ -36,7 +36,7 @@ from odfd.trust.judgement.suspensions import Suspensions
 from odfd.trust.judgement.trust_evaluator import TrustEvaluator
 from odfd.trust.judgement.verdicts import DatasetStatus
 from odfd.trust.ledger import log as ledger_room
-from odfd.trust.ledger.log import Checked, Ledger
+from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.trust.ledger.runs import Run, Runs
 from odfd.trust.policy.policy import KeyGroup, Policy, parse_expression
 from p2p.ports import Judgement, PeerId, Topic
@@ -81,7 +81,7 @@ class Node:
             self.chains.commit([Append(dataset=owner.dataset_id, expected=None, blocks=blocks)])
             tree = Frontier().extend(block.hash.digest for block in blocks)
             with database.write() as connection:
-                Ledger(connection).keep_chain(owner.dataset_id, Checked(tree, tree.size))
+                Ledger(connection).keep_chain(owner.dataset_id, CheckedChain(tree, tree.size))
 
     def clock(self) -> Instant:
         return self.now
@@ -224,7 +224,7 @@ def test_alternatives_end_where_their_facts_end_also_between_verdicts(node: Node
     node.chains.commit([Append(dataset=owner.dataset_id, expected=None, blocks=blocks)])
     tree = Frontier().extend(block.hash.digest for block in blocks)
     with node.database.write() as connection:
-        Ledger(connection).keep_chain(owner.dataset_id, Checked(tree, 2))
+        Ledger(connection).keep_chain(owner.dataset_id, CheckedChain(tree, 2))
     found = node.standing.reach(owner.dataset_id, parse_expression("data | reproduced"))
     assert (found.blocks, found.why.rule) == (2, "pending")
 

@@ -43,7 +43,7 @@ from odfd.trust.judgement.verdicts import DatasetStatus, Said, Voice, group_voic
 from odfd.trust.keys.journal import SigningJournal
 from odfd.trust.ledger import log as ledger_room
 from odfd.trust.ledger.authorities import Authorities
-from odfd.trust.ledger.log import Checked, Ledger
+from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.trust.ledger.proofs import Proofs
 from odfd.trust.policy.policy import KeyGroup, Policy, parse_expression
 from odfd.trust.signing import authority_drafts
@@ -147,7 +147,7 @@ class Node:
         self.chains.commit([Append(dataset=dataset, expected=None, blocks=blocks)])
         tree = Frontier().extend(block.hash.digest for block in blocks)
         with self.database.write() as connection:
-            Ledger(connection).keep_chain(dataset, Checked(tree, tree.size))
+            Ledger(connection).keep_chain(dataset, CheckedChain(tree, tree.size))
 
     def hear(self, topic: Topic, raw: bytes) -> Judgement:
         return self.board.judge(topic, raw, PEER)

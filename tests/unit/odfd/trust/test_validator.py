@@ -23,7 +23,7 @@ from odfd.trust.evidence.bundle_reader import unpacked
 from odfd.trust.evidence.bundle_store import BundleStore
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger import log as ledger_room
-from odfd.trust.ledger.log import Checked, Ledger
+from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.trust.ledger.runs import Runs
 from odfd.trust.signing.signer_context import SignerContext
 from odfd.trust.validation.recheck import recheck
@@ -96,7 +96,7 @@ class Node:
             ledger = Ledger(connection)
             ledger.record(signed, signed.signers[0], "advance", "", head.issued, live=True)
             tree = Frontier().extend(self.accused.leaves)
-            ledger.keep_chain(self.accused.dataset, Checked(tree, tree.size))
+            ledger.keep_chain(self.accused.dataset, CheckedChain(tree, tree.size))
 
     @property
     def last_word(self) -> Attestation:

@@ -1,0 +1,47 @@
+"""A request in flight, as whoever works on it sees it: is anybody still waiting, and who is told of progress."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from chain.errors import Fault
+
+
+class RequestCancelled(Fault):
+    """Raised inside a handler by ``RequestControl.check`` once nobody waits for the answer any more."""
+
+
+class RequestControl:
+    """A request in flight as its handler sees it. Safe to use from any thread."""
+
+    def __init__(self, on_progress: Callable[[], None] = lambda: None) -> None:
+        self.cancelled = threading.Event()
+        self._on_progress = on_progress
+        self._callbacks: list[Callable[[], None]] = []
+        self._lock = threading.Lock()
+
+    def progress(self) -> None:
+        """Tell the caller that work goes on. Heartbeats are sent anyway, so this is for real steps."""
+        self._on_progress()
+
+    def check(self) -> None:
+        """Raises RequestCancelled if nobody waits any more."""
+        if self.cancelled.is_set():
+            raise RequestCancelled("the request was cancelled")
+
+    def register_cancel(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once, from another thread, when the request is cancelled; at once if it already is."""
+        with self._lock:
+            if not self.cancelled.is_set():
+                self._callbacks.append(callback)
+                return
+        callback()
+
+    def cancel(self) -> None:
+        """Idempotent."""
+        with self._lock:
+            self.cancelled.set()
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
