@@ -11,13 +11,13 @@ docs/spec/trust.md#forks.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
 import msgspec
 import trio
+from cachetools import FIFOCache
 
 from chain.errors import Fault, Invalid
 from chain.ids import DatasetId
@@ -82,7 +82,7 @@ class ForkFinder:
         self._keep = keep
         self._logger = logger
         self._put, self._take = trio.open_memory_channel[Contradiction | Doubt](WAITING)
-        self._doubted: OrderedDict[DatasetId, float] = OrderedDict()
+        self._doubted: FIFOCache[DatasetId, float] = FIFOCache(MAX_DOUBTED)
         """When each was looked into last (trio's clock)."""
 
     def doubt(self, dataset: DatasetId, sender: PeerId | None = None) -> bool:
@@ -91,9 +91,6 @@ class ForkFinder:
         if now - self._doubted.get(dataset, -math.inf) < DOUBT_SECONDS:
             return False
         self._doubted[dataset] = now
-        self._doubted.move_to_end(dataset)
-        if len(self._doubted) > MAX_DOUBTED:
-            self._doubted.popitem(last=False)
         return self.put(Doubt(dataset, sender))
 
     def put(self, found: Contradiction | Doubt) -> bool:

@@ -9,11 +9,11 @@ is remembered as seen whose answer may be another tomorrow.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
+from cachetools import LRUCache
 
 from chain.errors import Invalid
 from chain.ids import DatasetId, KeyDid
@@ -97,7 +97,7 @@ class LedgerStatementStore:
         self._clock = clock
         self._room = room or StatementQuota()
         self._waiting = EarlyStatements()
-        self._seen: OrderedDict[Multihash, Judgement] = OrderedDict()
+        self._seen: LRUCache[Multihash, Judgement] = LRUCache(SEEN)
         self._lock = threading.Lock()
 
     def judge(self, topic: Topic, envelope: bytes, sender: PeerId) -> Judgement:
@@ -105,16 +105,12 @@ class LedgerStatementStore:
             return Judgement.REJECT
         name = Multihash.sha3_256(envelope)
         with self._lock:
-            if name in self._seen:
-                self._seen.move_to_end(name)
-                known = self._seen[name]
+            if (known := self._seen.get(name)) is not None:
                 return Judgement.REJECT if known is Judgement.REJECT else Judgement.IGNORE
         judgement, final = self._way_in(topic, envelope)(topic, envelope, sender)
         if final:
             with self._lock:
                 self._seen[name] = judgement
-                if len(self._seen) > SEEN:
-                    self._seen.popitem(last=False)
         return judgement
 
     def _way_in(self, topic: Topic, envelope: bytes) -> Callable[[Topic, bytes, PeerId], tuple[Judgement, bool]]:

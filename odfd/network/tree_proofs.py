@@ -7,11 +7,11 @@ of a chain whose groups are not kept (``odfd.trust.ledger.subtree_roots``) those
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from functools import partial
 from typing import Final
 
 import msgspec
+from cachetools import FIFOCache
 
 from chain.errors import Environment, NotFound
 from chain.ids import DatasetId
@@ -44,7 +44,7 @@ class TreeProofs:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._trees: OrderedDict[DatasetId, _Grown] = OrderedDict()
+        self._trees: FIFOCache[DatasetId, _Grown] = FIFOCache(MAX_TREES)
         self._lock = threading.Lock()
 
     def prove(self, dataset: DatasetId, size: int, *, old: int | None = None, index: int | None = None) -> list[bytes]:
@@ -67,8 +67,6 @@ class TreeProofs:
             if grown is None or self._digests(dataset, grown.size - 1, grown.size) != [grown.last]:
                 grown = _Grown(self._tree(dataset))
             self._trees[dataset] = grown
-            while len(self._trees) > MAX_TREES:
-                self._trees.popitem(last=False)
             nodes = grown.tree.inclusion(index or 0, size) if old is None else grown.tree.consistency(old, size)
             self._check(dataset, grown.tree)
             if size > grown.size:

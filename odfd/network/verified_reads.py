@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections import OrderedDict
 from io import FileIO
 from pathlib import Path
 from typing import Final
 
 import msgspec
+from cachetools import LRUCache
 from zlib_ng import zlib_ng
 
 from chain.multihash import SHA3_256, Multihash
@@ -47,8 +47,7 @@ class VerifiedReads:
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
-        self._whole: OrderedDict[Multihash, _Whole] = OrderedDict()
-        self._parts = 0
+        self._whole: LRUCache[Multihash, _Whole] = LRUCache(MAX_PARTS, lambda whole: min(whole.parts, MAX_PARTS))
         self._lock = threading.Lock()
 
     def size(self, name: Multihash) -> int:
@@ -98,15 +97,10 @@ class VerifiedReads:
     def _known(self, name: Multihash) -> _Whole:
         with self._lock:
             if (known := self._whole.get(name)) is not None:
-                self._whole.move_to_end(name)
                 return known
         found = self._look(name)
-        self._forget(name)
         with self._lock:
             self._whole[name] = found
-            self._parts += found.parts
-            while self._parts > MAX_PARTS and len(self._whole) > 1:
-                self._parts -= self._whole.popitem(last=False)[1].parts
         return found
 
     def _look(self, name: Multihash) -> _Whole:
@@ -123,8 +117,7 @@ class VerifiedReads:
 
     def _forget(self, name: Multihash) -> None:
         with self._lock:
-            if (known := self._whole.pop(name, None)) is not None:
-                self._parts -= known.parts
+            self._whole.pop(name, None)
 
 
 def _digest(part: bytes | memoryview) -> bytes:

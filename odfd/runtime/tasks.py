@@ -8,7 +8,6 @@ is being computed may end by itself; what waits for its turn, or for somebody el
 from __future__ import annotations
 
 import enum
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 import trio
+from cachetools import FIFOCache
 
 from chain.errors import Environment, Fault, NotFound, Refused
 from chain.instant import Instant
@@ -173,7 +173,7 @@ class TaskBoard:
         self._bounds = bounds or Bounds()
         self._slots = Slots(self._bounds.running)
         self._live: dict[str, Task] = {}
-        self._kept: OrderedDict[str, Task] = OrderedDict()
+        self._kept: FIFOCache[str, Task] = FIFOCache(self._bounds.kept)
         self._nursery: trio.Nursery | None = None
         self._outside = _Outside()
 
@@ -273,8 +273,6 @@ class TaskBoard:
         task.finished_at = self._clock.now()
         del self._live[task.id]
         self._kept[task.id] = task
-        while len(self._kept) > self._bounds.kept:
-            self._kept.popitem(last=False)
         task.finished.set()
         self._on_finish(task)
 

@@ -9,11 +9,11 @@ shown that, it is not asked for this chain again until it does. Made with the dr
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
 import trio
+from cachetools import FIFOCache
 
 from chain.ids import DatasetId
 from p2p.driver.peer_penalties import PeerPenalties
@@ -33,7 +33,7 @@ class Histories:
     def __init__(self, fetch: Fetch, standing: PeerPenalties) -> None:
         self._fetch = fetch
         self._standing = standing
-        self._elsewhere: OrderedDict[tuple[DatasetId, PeerId], None] = OrderedDict()
+        self._elsewhere: FIFOCache[tuple[DatasetId, PeerId], None] = FIFOCache(MAX_ELSEWHERE)
 
     async def holds(self, peer: PeerId, dataset: DatasetId, tip: Tip) -> bool:
         """Whether a peer shows to hold the very chain; ``False`` too when it does not answer."""
@@ -59,8 +59,6 @@ class Histories:
     async def accuse(self, peer: PeerId, dataset: DatasetId, tip: Tip, reason: str) -> None:
         """What this peer alone gave is not of the chain that is wanted."""
         self._elsewhere[dataset, peer] = None
-        if len(self._elsewhere) > MAX_ELSEWHERE:
-            self._elsewhere.popitem(last=False)
         if await self.holds(peer, dataset, tip):
             self._elsewhere.pop((dataset, peer), None)
             self._standing.penalise(peer, reason, BAD_BYTES)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Final
+
+from cachetools import FIFOCache
 
 SEEN: Final = 65_536
 """Ids remembered (docs/spec/trust.md#gossip): at 50 a second from a peer, twenty minutes; about 10 MiB."""
@@ -13,8 +14,7 @@ class Seen:
     """A set of ids with room for ``capacity``."""
 
     def __init__(self, capacity: int = SEEN) -> None:
-        self._capacity = capacity
-        self._ids: OrderedDict[bytes, None] = OrderedDict()
+        self._ids: FIFOCache[bytes, None] = FIFOCache(capacity)
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -23,9 +23,6 @@ class Seen:
         """Remember ``name``; whether it is new. Meeting it again makes it young."""
         new = name not in self._ids
         self._ids[name] = None
-        self._ids.move_to_end(name)
-        if len(self._ids) > self._capacity:
-            self._ids.popitem(last=False)
         return new
 
     def __contains__(self, name: bytes) -> bool:

@@ -5,10 +5,10 @@ A bucket is made with a peer's first message and forgotten with the peer; it hol
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Final, Generic, TypeVar
 
 import msgspec
+from cachetools import FIFOCache
 
 K = TypeVar("K")
 KEPT: Final = 0.75
@@ -37,7 +37,7 @@ class Budget(Generic[K]):
 
     def __init__(self, rate: Rate) -> None:
         self._rate = rate
-        self._levels: OrderedDict[K, tuple[float, float]] = OrderedDict()
+        self._levels: FIFOCache[K, tuple[float, float]] = FIFOCache(MAX_KEYS)
 
     def spend(self, key: K, now: float, amount: float = 1.0) -> bool:
         """Take ``amount`` if it is there. A refusal takes nothing."""
@@ -64,6 +64,3 @@ class Budget(Generic[K]):
 
     def _keep(self, key: K, level: float, now: float) -> None:
         self._levels[key] = (level, now)
-        self._levels.move_to_end(key)
-        while len(self._levels) > MAX_KEYS:
-            self._levels.popitem(last=False)

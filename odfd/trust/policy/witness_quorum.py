@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
+from cachetools import FIFOCache
 
 from chain import instant
 from chain.errors import Invalid
@@ -155,7 +155,7 @@ class Roots:
     """Roots of trees at sizes that were asked for, remembered by the block that ends each. Safe from any thread."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[Multihash, bytes] = OrderedDict()
+        self._known: FIFOCache[Multihash, bytes] = FIFOCache(_REMEMBERED)
         self._lock = threading.Lock()
 
     def at(self, sizes: Sequence[int], ends: Mapping[int, Multihash], tree: Callable[[], Tree]) -> dict[int, bytes]:
@@ -168,7 +168,4 @@ class Roots:
         with self._lock:
             for size in sizes:
                 self._known[ends[size]] = found[size]
-                self._known.move_to_end(ends[size])
-            while len(self._known) > _REMEMBERED:
-                self._known.popitem(last=False)
         return found

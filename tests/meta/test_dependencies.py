@@ -1,0 +1,64 @@
+"""What is imported is declared: each third-party module belongs to a distribution that pyproject.toml names."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import re
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+TREE = Path(__file__).parents[2]
+SHIPPED = ("chain", "config", "engines", "odfd", "p2p")
+"""These may import what is installed with odfd alone; the others have the extras too."""
+BESIDE = ("bench", "demo", "tests", "examples")
+ABSENT = {"fastecdsa", "_typeshed"}
+"""One that a test replaces, since it is never installed; and one that type checkers alone have."""
+NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def modules(folders: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Top-level names that files import, each with its file."""
+    for path in (path for folder in folders for path in sorted((TREE / folder).rglob("*.py"))):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names = [str(node.module)]
+            yield from ((name.partition(".")[0], str(path.relative_to(TREE))) for name in names)
+
+
+def plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def declared() -> tuple[set[str], set[str]]:
+    """Distributions that odfd needs, and those of its extras."""
+    project = tomllib.loads((TREE / "pyproject.toml").read_text())["project"]
+    extras = [each for group in project["optional-dependencies"].values() for each in group]
+    first, more = ({plain(NAME.match(each)[0]) for each in group} for group in (project["dependencies"], extras))
+    return first, more
+
+
+def undeclared(folders: Iterable[str], known: set[str]) -> set[tuple[str, str]]:
+    local = {path.name.removesuffix(".py") for folder in (TREE, TREE / "tests") for path in folder.iterdir()}
+    known = known | {plain(name) for name in {*sys.stdlib_module_names, *local, *ABSENT}}
+    owners = importlib.metadata.packages_distributions()
+    owned = {name: {plain(each) for each in (name, *owners.get(name, ()))} for name, _ in modules(folders)}
+    return {each for each in modules(folders) if not owned[each[0]] & known}
+
+
+def test_what_we_ship_imports_what_it_declares() -> None:
+    assert not undeclared(SHIPPED, declared()[0])
+
+
+def test_what_lies_beside_it_imports_what_the_extras_declare() -> None:
+    assert not undeclared(BESIDE, set().union(*declared()))
+
+
+def test_every_dependency_has_its_reason_and_its_version() -> None:
+    text = (TREE / "pyproject.toml").read_text()
+    (block,) = re.findall(r"^dependencies = \[\n(.*?)^\]", text, re.DOTALL | re.MULTILINE)
+    bare = [line for line in block.splitlines() if not re.match(r' +"[\w.-]+==[\w.]+", +# \S', line)]
+    assert not bare
