@@ -1,6 +1,6 @@
-"""Multibase and varints: the two smallest parts of multiformats, no more than the format needs.
+"""Reads and writes multibase texts and varints, as far as hashes and keys in chains need them: fast and strict.
 
-The libraries for these are either unmaintained or bring a dozen packages; this is forty lines.
+The library ``multiformats`` writes the same, and is used where speed does not matter (ADR 23).
 """
 
 from __future__ import annotations
@@ -56,7 +56,11 @@ def decode(text: str) -> bytes:
         if base == "z":
             return _decode_base58(body)
         if base == "u":
-            return base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
+            raw = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
+            # Python reads + and / too, padding, and bits beyond the last byte.
+            if encode_base64url(raw) != text:
+                raise ValueError("not as base64url is written")
+            return raw
     except (ValueError, KeyError) as error:
         raise Invalid(f"not multibase: {text[:40]!r}", rule="multibase") from error
     raise Invalid(f"unknown multibase prefix in {text[:40]!r}", rule="multibase", hint="use f, z or u")

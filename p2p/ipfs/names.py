@@ -8,40 +8,32 @@ from __future__ import annotations
 
 from typing import Final
 
+from multiformats import CID
+
 from chain.errors import Invalid
 from chain.ids import DatasetId
 
-_DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
-_KEY: Final = bytes([0x00, 36, 0x08, 0x01, 0x12, 32])
-"""identity multihash of 36 bytes · field 1 (type) = 1 (Ed25519) · field 2 (data) of 32 bytes"""
-_CID: Final = bytes([0x01, 0x72]) + _KEY
-"""CID version 1 · codec libp2p-key"""
+_KEY: Final = bytes([0x08, 0x01, 0x12, 32])
+"""field 1 (type) = 1 (Ed25519) · field 2 (data) of 32 bytes"""
+_CODEC, _HASH, _BASE = "libp2p-key", "identity", "base36"
 MAX_NAME: Final = 80
 """Characters; the name of an Ed25519 key has 62."""
 
 
 def name_of(dataset: DatasetId) -> str:
     """Base36 with its multibase letter."""
-    number = int.from_bytes(_CID + dataset.public_key, "big")
-    digits = []
-    while number:
-        number, digit = divmod(number, 36)
-        digits.append(_DIGITS[digit])
-    return "k" + "".join(reversed(digits))
+    return str(_cid(dataset))
 
 
 def dataset_of(name: str) -> DatasetId:
     """Raises Invalid for a name that is not of an Ed25519 key in base36."""
     text = name.removeprefix("ipns://").removeprefix("/ipns/")
-    if not text.startswith("k") or len(text) > MAX_NAME or set(text) - set(_DIGITS):
-        raise _bad(name)
-    number = int(text[1:] or "0", 36)
-    if number >> 8 * (len(_CID) + 32):
-        raise _bad(name)
-    raw = number.to_bytes(len(_CID) + 32, "big")
-    if not raw.startswith(_CID):
-        raise _bad(name)
-    dataset = DatasetId.from_public_key(raw[len(_CID) :])
+    try:
+        key = CID.decode(text[: MAX_NAME + 1]).raw_digest
+        dataset = DatasetId.from_public_key(key[len(_KEY) :])
+    except (ValueError, LookupError, Invalid) as error:
+        raise _bad(name) from error
+    # Of all spellings of a CID one is a name: other bases, capitals, codecs and hashes are not.
     if name_of(dataset) != text:
         raise _bad(name)
     return dataset
@@ -49,7 +41,11 @@ def dataset_of(name: str) -> DatasetId:
 
 def routing_key(dataset: DatasetId) -> bytes:
     """What records of the name are stored under."""
-    return b"/ipns/" + _KEY + dataset.public_key
+    return b"/ipns/" + bytes(_cid(dataset).digest)
+
+
+def _cid(dataset: DatasetId) -> CID:
+    return CID(_BASE, 1, _CODEC, (_HASH, _KEY + dataset.public_key))
 
 
 def _bad(name: str) -> Invalid:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from multiformats import CID
 
 from chain import instant
 from chain.errors import Invalid
@@ -17,8 +19,8 @@ from p2p.ipfs import names, record
 from p2p.ipfs.record import Pointer
 
 KEY = SigningKey(b"\x33" * 32)
-CID = "/ipfs/bafkreiem4twkqzsq2aj4shbycd4yvoj2cx72vezicletlhi7dijjciqpui"
-POINTER = Pointer(value=CID, sequence=3, expires=instant.parse("2030-01-02T03:04:05Z"), ttl=3_600_000_000_000)
+PLACE = "/ipfs/bafkreiem4twkqzsq2aj4shbycd4yvoj2cx72vezicletlhi7dijjciqpui"
+POINTER = Pointer(value=PLACE, sequence=3, expires=instant.parse("2030-01-02T03:04:05Z"), ttl=3_600_000_000_000)
 keys = st.binary(min_size=32, max_size=32)
 
 
@@ -30,6 +32,26 @@ def test_a_name_is_its_dataset(key: bytes) -> None:
     assert len(name) == 62
     for spelling in (name, f"ipns://{name}", f"/ipns/{name}"):
         assert names.dataset_of(spelling) == dataset
+
+
+@given(keys, st.data())
+def test_of_all_spellings_one_is_the_name(key: bytes, data: st.DataObject) -> None:
+    """Another base, capitals, another codec or another hash name the same key at best, and are not its name."""
+    name = names.name_of(DatasetId.from_public_key(key))
+    cid = CID.decode(name)
+    others = [str(cid.set(base=base)) for base in ("base32", "base58btc", "base16")]
+    others += [str(cid.set(codec="raw")), name.upper(), "K" + name[1:], name + "0"]
+    at = data.draw(st.integers(1, len(name) - 1))
+    others.append(name[:at] + data.draw(st.sampled_from("!._ éA")) + name[at + 1 :])
+    for other in others:
+        with pytest.raises(Invalid, match="not the IPNS name"):
+            names.dataset_of(other)
+
+
+@given(st.text(max_size=100))
+def test_any_text_is_a_name_or_refused(text: str) -> None:
+    with contextlib.suppress(Invalid):
+        assert names.name_of(names.dataset_of(text)) in text
 
 
 @pytest.mark.parametrize("name", ["", "k", "k51", "k0" + "1" * 60, "K51QZI", "z6Mk", "k" + "z" * 62, "k51qzi5uqu5dé"])
