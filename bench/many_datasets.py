@@ -9,28 +9,17 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-import pyarrow as pa
-
-from bench import chains
 from bench.measure import Row, Side, Size, in_turns
 from bench.node import daemon, odfctl
 from bench.store import opened
 from chain.codec.blocks import encode_block
-from chain.data.arrow_schema import from_arrow
-from chain.data.parquet import write_slice
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.block import MetadataBlock
-from chain.model.events import AddData, DatasetKind, DataSlice, MetadataEvent, OffsetInterval, Seed, SetDataSchema
-from chain.model.source import MergeLedger
-from chain.multihash import ARROW0_SHA3_256, Multihash
-from chain.state import load_state
+from chain.model.events import DatasetKind, Seed
 from chain.store.base import Append
 from chain.store.collect import collect
-from chain.store.objects import DiskObjects
-from chain.store.sqlite import SqliteChains
 from demo.nodes import Node
-from odfd.ingest.slices import SliceIndex
 
 _MANIFEST: Final = """kind: DatasetSnapshot
 version: 1
@@ -52,7 +41,7 @@ _LOOK: Final = 0.005
 def measure_datasets(size: Size, folder: Path) -> list[Row]:
     """Starts and lists of nodes that do nothing else."""
     few, many, most = size.pick(2, 10), size.pick(6, 1_000), size.pick(12, 2_000)
-    rounds = size.pick(1, 7)
+    rounds = size.pick(1, 5)
     _fill(folder / "few", few)
     _fill(folder / "many", many)
     with ExitStack() as stack:
@@ -62,7 +51,7 @@ def measure_datasets(size: Size, folder: Path) -> list[Row]:
             for words in (("get", "datasets", "-o", "json"), ("status",))
         ]
     _fill(folder / "many", most, many)
-    starts = in_turns(lambda: _start(folder / "many"), lambda: _start(folder / "few"), rounds)
+    starts = in_turns(lambda: _start(folder / "many"), lambda: _start(folder / "few"), size.pick(1, 3))
     started = Row(
         name="start",
         measures="from the command to ready",
@@ -149,56 +138,3 @@ def _seed(number: int) -> Append:
     event = Seed(dataset_id=dataset, dataset_kind=DatasetKind.ROOT)
     block = encode_block(MetadataBlock(system_time=Instant(0), prev_block_hash=None, sequence_number=0, event=event))
     return Append(dataset=dataset, expected=None, blocks=[block])
-
-
-def measure_again(size: Size, folder: Path) -> list[Row]:
-    """What an ingest is given of earlier rows, after many small ones and after few: found, and opened."""
-    merge = MergeLedger(primary_key=("event_time",))
-    with ExitStack() as stack:
-        sides = []
-        for count in (size.pick(40, 10_000), 10):
-            kept, stored = stack.enter_context(opened(folder / str(count)))
-            _ingested(kept, stored, count, folder / "slice")
-            index, chain = SliceIndex(folder / f"segments-{count}"), kept.chain(chains.DATASET)
-            parts = index.parts(chain, load_state(chain), stored, merge)
-
-            def look(index=index, chain=chain, stored=stored) -> None:  # type: ignore[no-untyped-def]
-                for _, path in index.parts(chain, load_state(chain), stored, merge):
-                    path.read_bytes()
-
-            sides.append((count, len(parts), look))
-        ours, peer = in_turns(sides[0][2], sides[1][2], size.pick(2, 50))
-    return [
-        Row(
-            name="ingest again",
-            measures="earlier rows found and read",
-            ours=Side(name=f"after {sides[0][0]:,} ingests", costs=ours),
-            peer=Side(name=f"after {sides[1][0]} ingests", costs=peer),
-            facts={"files": sides[0][1], "files of the other": sides[1][1]},
-        )
-    ]
-
-
-def _ingested(kept: SqliteChains, stored: DiskObjects, count: int, fresh: Path) -> None:
-    """A chain as ``count`` ingests of one row each leave it."""
-    events: list[MetadataEvent] = [
-        Seed(dataset_id=chains.DATASET, dataset_kind=DatasetKind.ROOT),
-        SetDataSchema(schema=from_arrow(chains.SCHEMA)),
-    ]
-    names = []
-    for number in range(count):
-        rows = [[number], [0], [number], [number], [number]]
-        columns = [pa.array(values, field.type) for values, field in zip(rows, chains.SCHEMA, strict=True)]
-        write_slice(pa.Table.from_arrays(columns, schema=chains.SCHEMA), fresh)
-        raw = fresh.read_bytes()
-        fresh.unlink()
-        names.append(stored.add_bytes(raw))
-        data = DataSlice(
-            logical_hash=Multihash.from_digest(ARROW0_SHA3_256, bytes(32)),
-            physical_hash=names[-1],
-            offset_interval=OffsetInterval(start=number, end=number),
-            size=len(raw),
-        )
-        events.append(AddData(prev_offset=number - 1 if number else None, new_data=data))
-    blocks = chains.blocks_of(*events)
-    kept.commit([Append(dataset=chains.DATASET, expected=None, blocks=blocks, objects=names)])

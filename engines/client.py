@@ -23,6 +23,7 @@ from engines.contract import (
     DerivationNeeded,
     EngineIdentity,
     IdentityRequest,
+    IngestAnswer,
     IngestRequest,
     InternalError,
     InvalidQuery,
@@ -122,8 +123,8 @@ class GrpcEngine:
         outcome: TransformOutcome = await self._work(codec.TRANSFORM, plan_transform(request, self._view), on_progress)
         return outcome
 
-    async def ingest(self, request: IngestRequest, on_progress: OnProgress = lambda: None) -> TransformOutcome:
-        outcome: TransformOutcome = await self._work(codec.INGEST, plan_ingest(request, self._view), on_progress)
+    async def ingest(self, request: IngestRequest, on_progress: OnProgress = lambda: None) -> IngestAnswer:
+        outcome: IngestAnswer = await self._work(codec.INGEST, plan_ingest(request, self._view), on_progress)
         return outcome
 
     async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = lambda: None) -> RawQueryOutcome:

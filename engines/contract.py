@@ -8,15 +8,15 @@ does not have are tables of our own in the service ``odfd.Engine``. Paths are as
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable
-from typing import Annotated, Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from chain.ids import DatasetId
 from chain.model.events import OffsetInterval
 from chain.model.schema import DataSchema
 from chain.model.source import MergeStrategy, ReadStep, Transform
-from chain.model.wire import U64, Scalar, Time
+from chain.model.wire import U64, Time
+from engines.diagnostics import Diagnostic
 from engines.tables import Table, Variant
 
 
@@ -147,6 +147,8 @@ class Success(Variant, frozen=True, kw_only=True, tag="Success"):
     """Extension: rows dropped as late in this transaction."""
     rows: RowCounts | None = None
     """Extension: what became of all rows that were read. What was written can be counted in the slice."""
+    prev_data_bounds_hash: str | None = None
+    """Extension: as in the IngestRequest, by an engine that looked there for slices that were not given."""
 
 
 class InvalidQuery(Variant, frozen=True, kw_only=True, tag="InvalidQuery"):
@@ -235,9 +237,21 @@ class IngestRequest(Table, frozen=True, kw_only=True):
     """Earlier rows have event times: a file whose columns are guessed, and that has none, is an error."""
     quarantine: QuarantineTarget | None = None
     """For the ``RowCounts.quarantined`` that ``read`` says are set aside; ``None``: they are only counted."""
+    prev_data_bounds: str | None = None
+    """Of a ledger: a file that says of slices older than those at ``prev_data_paths`` which keys they may hold
+    (``engines.key_bounds``). ``None``: all earlier slices are given."""
+    prev_data_bounds_hash: str | None = None
+    """Hash of that file. A Success repeats it; else the engine did not know what it was for."""
 
 
-IngestResponse: TypeAlias = Progress | Success | InvalidQuery | InternalError
+class HistoryNeeded(Variant, frozen=True, kw_only=True, tag="HistoryNeeded"):
+    """Keys of the batch may be in earlier slices that were not given: ask again with these too."""
+
+    hashes: tuple[str, ...]
+    """As ``prev_data_bounds`` names them."""
+
+
+IngestResponse: TypeAlias = Progress | Success | InvalidQuery | InternalError | HistoryNeeded
 
 
 class IngestResponseRoot(Table, frozen=True, kw_only=True):
@@ -277,24 +291,6 @@ MigrateResponse: TypeAlias = Progress | Success | DerivationNeeded | InvalidQuer
 
 class MigrateResponseRoot(Table, frozen=True, kw_only=True):
     value: MigrateResponse
-
-
-class Severity(enum.Enum):
-    ERROR = "error"
-    WARNING = "warning"
-
-
-class Diagnostic(Table, frozen=True, kw_only=True):
-    """One thing wrong with a query, at a place a person can find, with what to write instead."""
-
-    code: str
-    """Stable and documented: ``float-aggregate``, ``join-unbounded``, …"""
-    severity: Annotated[Severity, Scalar("int32")]
-    message: str
-    query: U64 = 0
-    line: U64 | None = None
-    column: U64 | None = None
-    replace: str | None = None
 
 
 class ValidateInput(Table, frozen=True, kw_only=True):
@@ -466,6 +462,7 @@ class ProvenanceResponseRoot(Table, frozen=True, kw_only=True):
 
 
 TransformOutcome: TypeAlias = Success | InvalidQuery | InternalError
+IngestAnswer: TypeAlias = Success | InvalidQuery | InternalError | HistoryNeeded
 MigrateOutcome: TypeAlias = Success | DerivationNeeded | InvalidQuery | InternalError
 RawQueryOutcome: TypeAlias = RawQuerySuccess | InvalidQuery | InternalError
 ProvenanceOutcome: TypeAlias = ProvenanceSuccess | InvalidQuery | InternalError
@@ -487,7 +484,7 @@ class Engine(Protocol):
         self, request: TransformRequest, on_progress: OnProgress = lambda: None
     ) -> TransformOutcome: ...
 
-    async def ingest(self, request: IngestRequest, on_progress: OnProgress = lambda: None) -> TransformOutcome: ...
+    async def ingest(self, request: IngestRequest, on_progress: OnProgress = lambda: None) -> IngestAnswer: ...
 
     async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = lambda: None) -> RawQueryOutcome: ...
 

@@ -34,8 +34,9 @@ from chain.model.schema import DataSchema
 from chain.model.source import MergeAppend, MergeLedger, ReadCsv, Transform
 from engines.contract import (
     DerivationNeeded,
-    Diagnostic,
     EngineIdentity,
+    HistoryNeeded,
+    IngestAnswer,
     IngestRequest,
     InvalidQuery,
     MigrateOutcome,
@@ -51,7 +52,6 @@ from engines.contract import (
     RawQuerySuccess,
     RecordProvenance,
     RowCounts,
-    Severity,
     Success,
     TransformOutcome,
     TransformRequest,
@@ -59,6 +59,8 @@ from engines.contract import (
     ValidateResponse,
     Vocabulary,
 )
+from engines.diagnostics import Diagnostic, Severity
+from engines.key_bounds import NAME, read_bounds
 
 R = TypeVar("R")
 _BAD: Final = pa.schema([ARROW.field(name) for name in ("file", "line", "column", "raw", "reason", "rule")])
@@ -94,9 +96,14 @@ class FakeEngine:
         on_progress()
         return await trio.to_thread.run_sync(_answered, _transform, request)
 
-    async def ingest(self, request: IngestRequest, on_progress: OnProgress = lambda: None) -> TransformOutcome:
+    async def ingest(self, request: IngestRequest, on_progress: OnProgress = lambda: None) -> IngestAnswer:
         on_progress()
-        return await trio.to_thread.run_sync(_answered, _ingest, request)
+        if request.prev_data_bounds is not None and (missing := _not_given(request)):
+            return HistoryNeeded(hashes=missing)
+        outcome = await trio.to_thread.run_sync(_answered, _ingest, request)
+        if isinstance(outcome, Success):
+            outcome = msgspec.structs.replace(outcome, prev_data_bounds_hash=request.prev_data_bounds_hash)
+        return outcome
 
     async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = lambda: None) -> RawQueryOutcome:
         on_progress()
@@ -118,6 +125,12 @@ class FakeEngine:
             return await trio.to_thread.run_sync(_provenance, request)
         except Invalid as fault:
             return InvalidQuery(message=str(fault))
+
+
+def _not_given(request: IngestRequest) -> tuple[str, ...]:
+    """It looks at all slices that there are."""
+    known = read_bounds(Path(request.prev_data_bounds or "")).column(NAME).to_pylist()
+    return tuple(name for name in known if name not in request.prev_data_hashes)
 
 
 def _answered(work: Callable[[R], TransformOutcome], request: R) -> TransformOutcome:

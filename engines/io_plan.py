@@ -151,6 +151,7 @@ def plan_ingest(request: IngestRequest, view: View) -> IoPlan[IngestRequest]:
             request,
             source_paths=tuple(draft.input(path) for path in request.source_paths),
             prev_data_paths=tuple(draft.input(path) for path in request.prev_data_paths),
+            prev_data_bounds=draft.maybe(request.prev_data_bounds),
             new_data_path=draft.output(DATA, request.new_data_path),
             quarantine=aside,
         )

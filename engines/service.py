@@ -28,6 +28,7 @@ from chain.errors import Fault, Invalid
 from engines import codec
 from engines.contract import (
     EngineIdentity,
+    IngestAnswer,
     IngestRequest,
     IngestResponseRoot,
     InternalError,
@@ -71,7 +72,7 @@ class Handler(Protocol):
 
     def transform(self, request: TransformRequest, control: RequestControl) -> TransformOutcome: ...
 
-    def ingest(self, request: IngestRequest, control: RequestControl) -> TransformOutcome: ...
+    def ingest(self, request: IngestRequest, control: RequestControl) -> IngestAnswer: ...
 
     def raw_query(self, request: RawQueryRequest, control: RequestControl) -> RawQueryOutcome: ...
 

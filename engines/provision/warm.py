@@ -20,6 +20,7 @@ from engines.client import GrpcEngine
 from engines.contract import (
     Engine,
     EngineIdentity,
+    IngestAnswer,
     IngestRequest,
     MigrateOutcome,
     MigrateRequest,
@@ -104,7 +105,7 @@ class WarmEngine:
         async with self._lease(request.dataset_id) as engine:
             return await engine.transform(request, on_progress)
 
-    async def ingest(self, request: IngestRequest, on_progress: OnProgress = lambda: None) -> TransformOutcome:
+    async def ingest(self, request: IngestRequest, on_progress: OnProgress = lambda: None) -> IngestAnswer:
         async with self._lease(request.dataset_id) as engine:
             return await engine.ingest(request, on_progress)
 
@@ -146,7 +147,7 @@ class _Held:
     async def transform(self, request: TransformRequest, on_progress: OnProgress = lambda: None) -> TransformOutcome:
         return await self._with(lambda engine: engine.transform(request, on_progress))
 
-    async def ingest(self, request: IngestRequest, on_progress: OnProgress = lambda: None) -> TransformOutcome:
+    async def ingest(self, request: IngestRequest, on_progress: OnProgress = lambda: None) -> IngestAnswer:
         return await self._with(lambda engine: engine.ingest(request, on_progress))
 
     async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = lambda: None) -> RawQueryOutcome:

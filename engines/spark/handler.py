@@ -20,8 +20,8 @@ from chain.data.arrow_schema import from_arrow, to_arrow
 from chain.data.parquet import open_slice, write_slice
 from chain.errors import Environment, Invalid
 from engines.contract import (
-    Diagnostic,
     EngineIdentity,
+    IngestAnswer,
     IngestRequest,
     InvalidQuery,
     MigrateOutcome,
@@ -31,13 +31,13 @@ from engines.contract import (
     RawQueryOutcome,
     RawQueryRequest,
     RawQuerySuccess,
-    Severity,
     TransformOutcome,
     TransformRequest,
     ValidateInput,
     ValidateRequest,
     ValidateResponse,
 )
+from engines.diagnostics import Diagnostic, Severity
 from engines.request_control import RequestCancelled, RequestControl
 from engines.spark.analysis.declarations import Query, Reading, read_query
 from engines.spark.analysis.determinism import misplaced
@@ -120,7 +120,7 @@ class SparkHandler:
         with self._session(control) as session:
             return run_migration(session, request, control, self._caches)
 
-    def ingest(self, request: IngestRequest, control: RequestControl) -> TransformOutcome:
+    def ingest(self, request: IngestRequest, control: RequestControl) -> IngestAnswer:
         with self._session(control) as session:
             return run_ingest(session, request, control)
 

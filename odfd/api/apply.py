@@ -33,7 +33,8 @@ from chain.model.source import TransformSql
 from chain.refs import parse_own_name
 from chain.state import ChainState, Vocab, load_state
 from chain.store.base import Head
-from engines.contract import Diagnostic, Engine, Severity
+from engines.contract import Engine
+from engines.diagnostics import Diagnostic, Severity
 from odfd.api.transform_check import TransformCheck
 from odfd.api.transform_evolution import EvolutionCheck
 from odfd.control import wire

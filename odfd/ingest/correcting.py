@@ -34,7 +34,7 @@ from chain.state import ChainState, Vocab
 from chain.store.base import Head
 from chain.store.files import ObjectDamaged, check_file
 from engines.contract import RowCounts
-from engines.spark.ingest.footers import bounds_of, footer, may_meet
+from engines.footers import bounds_of, footer, may_meet
 from engines.spark.rows.changelog import cancelled_by, positive, row_codes
 from odfd.datasets.counting import NOTHING_READ, with_written
 from odfd.datasets.reading import plain_rows

@@ -25,7 +25,6 @@ from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
 from chain.model.events import AddData, MetadataEvent, SetPollingSource, SourceState
 from chain.model.source import FetchFilesGlob, MergeSnapshot
-from chain.multihash import Multihash
 from chain.state import ChainState, load_state
 from chain.store.base import ChainStore, Head, ObjectStore
 from engines.contract import Engine, InternalError, InvalidQuery, RowCounts, SkippedFile, Success
@@ -34,19 +33,20 @@ from engines.measuring import operations
 from odfd.datasets.counting import NOTHING_READ, added, says_something, together
 from odfd.datasets.pushes import Push, PushOutcome
 from odfd.datasets.times import block_time
+from odfd.ingest.asking import asked
 from odfd.ingest.commit import Along, Beside, IngestCommitter
 from odfd.ingest.fetch.base import Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.fetch.dispatch import fetch
 from odfd.ingest.new_slice import keep_slice
 from odfd.ingest.plan import (
     Batch,
+    Earlier,
     IngestOutcome,
     IngestPlan,
     Nothing,
     Settled,
     SourceInForce,
     guesses_columns,
-    needs_history,
     plan_ingest,
     polling,
     settle,
@@ -302,10 +302,10 @@ async def transact(
     ``push`` is remembered with the blocks, if there are any.
     """
     for attempt in range(ATTEMPTS):
-        plan = await trio.to_thread.run_sync(_plan, deps, dataset, choose, batch)
+        plan, earlier = await trio.to_thread.run_sync(_plan, deps, dataset, choose, batch)
         report(IngestStep(file=", ".join(batch.names[:3]), phase="computing", rows=tally.rows))
         try:
-            settled, aside = await _computed(deps, plan)
+            settled, aside = await _computed(deps, plan, earlier)
         except Fault:
             await _check_unchanged(batch)
             if attempt + 1 < ATTEMPTS and await trio.to_thread.run_sync(deps.index.mend, dataset):
@@ -358,16 +358,15 @@ def _answered(push: Push, done: Settled) -> Push:
     return msgspec.structs.replace(push, answer=answer)
 
 
-def _plan(deps: IngestDependencies, dataset: DatasetId, choose: Choose, batch: Batch) -> IngestPlan:
+def _plan(deps: IngestDependencies, dataset: DatasetId, choose: Choose, batch: Batch) -> tuple[IngestPlan, Earlier]:
     size = sum(path.stat().st_size for path in batch.paths if path.exists())
     check_room(deps.settings.staging, deps.settings.disk_reserve, size, f"{size:,} bytes are to be ingested")
     state = load(deps, dataset)
     source, founding = choose(state)
-    slices: list[tuple[Multihash, Path]] = []
-    if needs_history(source.merge):
-        slices = deps.index.parts(deps.store.chain(dataset), state, deps.objects, source.merge)
+    earlier = deps.index.earlier(deps.store.chain(dataset), state, deps.objects, source.merge)
     aside = standing(deps.quarantines, source, dataset, partial(load, deps))
-    plan = plan_ingest(state, source, batch, block_time(state, deps.now()), slices, founding, aside)
+    time = block_time(state, deps.now())
+    plan = plan_ingest(state, source, batch, time, earlier, founding, aside)
     needs_time = batch.event_time is None and guesses_columns(source)
     request = msgspec.structs.replace(
         plan.request,
@@ -377,15 +376,15 @@ def _plan(deps: IngestDependencies, dataset: DatasetId, choose: Choose, batch: B
     if request.quarantine is not None:
         target = msgspec.structs.replace(request.quarantine, path=str(deps.objects.stage()))
         request = msgspec.structs.replace(request, quarantine=target)
-    return msgspec.structs.replace(plan, request=request)
+    return msgspec.structs.replace(plan, request=request), earlier
 
 
-async def _computed(deps: IngestDependencies, plan: IngestPlan) -> tuple[Settled, Beside | None]:
+async def _computed(deps: IngestDependencies, plan: IngestPlan, earlier: Earlier) -> tuple[Settled, Beside | None]:
     """The engine's answer, looked at, with its slices in the object store."""
     path = Path(plan.request.new_data_path)
     aside = None if plan.request.quarantine is None else Path(plan.request.quarantine.path)
     try:
-        answer = await deps.engine.ingest(plan.request)
+        answer = await asked(deps.engine, plan.request, earlier)
         match answer:
             case InvalidQuery(message=message, rule=rule, hint=hint, place=place):
                 raise Invalid(message, rule=rule or "ingest", hint=hint or "", place=place or "")

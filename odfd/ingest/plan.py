@@ -6,9 +6,9 @@ a crash on the same head and files it is the same plan, with the same transactio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -77,6 +77,20 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """What was taken for granted in getting at them, for people."""
     local: Local | None = None
     """The file at its source, where others may still write to it."""
+
+
+class Earlier(NamedTuple):
+    """Files with earlier rows, for one ingest."""
+
+    files: list[tuple[Multihash, Path]]
+    """To be given, oldest first."""
+    bounds: tuple[Multihash, Path] | None = None
+    """A file with the bounds of older ones, which are given when they are asked for; ``None``: there are no others."""
+    older: Callable[[Collection[str] | None], list[tuple[Multihash, Path]]] = lambda _: []
+    """Of the older ones those of these names, or all of them, oldest first."""
+
+
+NO_HISTORY: Final = Earlier([])
 
 
 class Quarantine(msgspec.Struct, frozen=True, kw_only=True):
@@ -227,12 +241,11 @@ def plan_ingest(
     source: SourceInForce,
     batch: Batch,
     system_time: Instant,
-    slices: Sequence[tuple[Multihash, Path]] = (),
+    earlier: Earlier = NO_HISTORY,
     founding: tuple[MetadataEvent, ...] = (),
     quarantine: Quarantine | None = None,
 ) -> IngestPlan:
-    """``slices`` are the earlier ones, oldest first, if the strategy needs them; the output paths are not decided
-    yet."""
+    """``earlier``: slices, if the strategy needs them. The output paths are not decided yet."""
     assert state.dataset is not None
     assert state.head is not None
     refuse_links(source.read)
@@ -255,14 +268,16 @@ def plan_ingest(
         source_names=batch.names,
         source_event_time=batch.event_time,
         schema=schema_in_force(state),
-        prev_data_paths=tuple(str(path) for _, path in slices),
-        prev_data_hashes=tuple(str(name) for name, _ in slices),
+        prev_data_paths=tuple(str(path) for _, path in earlier.files),
+        prev_data_hashes=tuple(str(name) for name, _ in earlier.files),
         prev_watermark=state.watermark,
         next_offset=state.next_offset,
         new_data_path="",
         transaction_id=transaction_id(state, source, batch, system_time),
         fills_event_time=batch.fills_event_time,
         quarantine=_target(state, quarantine),
+        prev_data_bounds=None if earlier.bounds is None else str(earlier.bounds[1]),
+        prev_data_bounds_hash=None if earlier.bounds is None else str(earlier.bounds[0]),
     )
     expected = Head(state.head, state.sequence_number)
     return IngestPlan(

@@ -29,7 +29,7 @@ from odfd.ingest.driver import IngestDependencies, folder_of, prepared
 from odfd.ingest.fetch.base import Fetched, FetchJob
 from odfd.ingest.fetch.dialling import CREDENTIALS
 from odfd.ingest.fetch.dispatch import fetch
-from odfd.ingest.plan import Batch, SourceInForce, needs_history, plan_ingest, polling
+from odfd.ingest.plan import Batch, Earlier, SourceInForce, needs_history, plan_ingest, polling
 from odfd.ingest.settings import CHUNK, IngestSettings, MayDial
 from odfd.ingest.slices import SliceIndex
 from odfd.runtime.slots import waiting
@@ -113,8 +113,8 @@ async def _rows(
     time: Instant,
     out: Path,
 ) -> Rows | None:
-    slices = deps.index.parts(reader, state, deps.objects, source.merge) if needs_history(source.merge) else ()
-    plan = plan_ingest(state, source, batch, time, slices)
+    earlier = deps.index.parts(reader, state, deps.objects, source.merge) if needs_history(source.merge) else []
+    plan = plan_ingest(state, source, batch, time, Earlier(earlier))
     asked = {"new_data_path": str(out), "transaction_id": f"observe:{plan.request.transaction_id}"}
     answer = await deps.engine.ingest(msgspec.structs.replace(plan.request, **asked))
     match answer:

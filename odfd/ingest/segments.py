@@ -1,24 +1,27 @@
-"""Merges small slices of earlier rows into segments, so that an engine is given few files, as an LSM tree merges runs.
+"""Merges slices of earlier rows into segments, so that an engine is given few files, as an LSM tree merges runs.
 
 What a merge strategy asks of earlier rows decides what a segment keeps. Snapshot and UpsertStream ask for the newest
-row of each key, so only that stays, retracted or not; a Ledger asks for all rows of a key, so all stay. A strategy
-therefore finds in segments what it would find in their slices, whatever the batch is. Segments lie beside the chain and
-can be made anew at any time: a set that is damaged, or of another history, is thrown away. Synchronous.
+row of each key, so only that stays, retracted or not, and slices of any size are merged: what an ingest reads follows
+the number of keys. A Ledger asks for all rows of a key, so all stay; only small slices are merged, since of larger ones
+the engine is given those that may hold a key of the batch (``odfd.ingest.key_bounds``). A strategy therefore finds in
+segments what it would find in their slices, whatever the batch is. Segments lie beside the chain and can be made anew
+at any time: a set that is damaged, or of another history, is thrown away. Synchronous.
 """
 
 from __future__ import annotations
 
+import itertools
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
 from chain.data.evolution import as_in_force
-from chain.data.parquet import open_slice, write_slice
+from chain.data.parquet import SliceWriter, open_slice
 from chain.errors import Environment, Fault
 from chain.ids import DatasetId
 from chain.model.source import MergeSnapshot, MergeStrategy, MergeUpsertStream
@@ -27,14 +30,27 @@ from chain.store.base import ObjectStore
 from chain.store.files import check_file
 
 FAN_OUT: Final = 8
-"""Neighbours of one level that are merged into one of the next: n small slices are some 7 * log8(n) files."""
+"""Neighbours of one level that are merged into one: n small slices are some 7 * log8(n) files."""
 MAX_MERGED: Final = 512
 """Neighbours that are merged at once, where an index is made anew."""
 SMALL_SLICE: Final = 1 << 20
-"""Bytes up to which a slice is merged with others: what a larger one costs is its rows, and not that it is one more."""
-MAX_BYTES: Final = 16 << 20
-"""Of the files that are merged into one; with MAX_ROWS this bounds the memory that it takes."""
-MAX_ROWS: Final = 1 << 20
+"""Bytes up to which a slice of a ledger is merged with others."""
+BASE: Final = 32 << 10
+"""Bytes up to which a file of newest rows is of level 0; each level holds FAN_OUT times more."""
+
+
+class MergeLimits(NamedTuple):
+    """Of the files that are merged into one."""
+
+    size: int
+    """Bytes."""
+    rows: int
+
+
+OF_ALL: Final = MergeLimits(16 << 20, 1 << 20)
+"""Where all rows stay: a file that is read is hashed whole, so it is not to be large."""
+OF_NEWEST: Final = MergeLimits(256 << 20, 1 << 22)
+"""Where the newest row of each key stays. The keys of so many rows are held in memory, the rows are not."""
 FULL: Final = -1
 """Level of a segment that is merged no further."""
 SETS: Final = "set.json"
@@ -108,6 +124,7 @@ class SegmentFolder:
         listed = msgspec.json.encode(list(segments))
         line = msgspec.json.encode(_Set(str(Multihash.sha3_256(listed)), msgspec.Raw(listed)))
         try:
+            self._folder.mkdir(parents=True, exist_ok=True)
             fresh = self._folder / f".{SETS}"
             fresh.write_bytes(line)
             fresh.replace(self._folder / SETS)
@@ -119,73 +136,104 @@ class SegmentFolder:
             return
 
     def settle(
-        self, segments: Sequence[Segment], objects: ObjectStore, schema: pa.Schema, offset: str
+        self, segments: Sequence[Segment], known: int, objects: ObjectStore, schema: pa.Schema, offset: str
     ) -> list[Segment]:
-        """The same rows in fewer files, where FAN_OUT neighbours are of one level; ``offset`` names the column."""
-        settled: list[Segment] = []
-        for number, each in enumerate(segments):
-            settled.append(each)
-            more = segments[number + 1 :]
+        """The same rows in fewer files, where FAN_OUT neighbours are of a level.
+
+        ``known``: of so many at the beginning this was made before. ``offset`` names the column.
+        """
+        settled = list(segments[:known])
+        fresh = [msgspec.structs.replace(each, level=self._level(each)) for each in segments[known:]]
+        for _, alike in itertools.groupby(fresh, lambda each: each.level):
             # A long row of new ones is merged at once, and not eight by eight.
-            if not (more and more[0].level == each.level == 0 and _trailing(settled) < MAX_MERGED):
+            while run := list(itertools.islice(alike, MAX_MERGED)):
+                settled += run
                 self._settle_end(settled, objects, schema, offset)
         return settled
 
+    def _level(self, slice_: Segment) -> int:
+        if self._keys is not None:
+            return _level_of(slice_.size)
+        return FULL if slice_.size > SMALL_SLICE else 0
+
     def _settle_end(self, segments: list[Segment], objects: ObjectStore, schema: pa.Schema, offset: str) -> None:
+        limits = OF_ALL if self._keys is None else OF_NEWEST
         while (count := _trailing(segments)) >= FAN_OUT:
             run = segments[-count:]
-            merged = self._merged(run, objects, schema, offset) if _may_merge(run) else None
+            merged = self._merged(run, objects, schema, offset) if _may_merge(run, limits) else None
             segments[-count:] = [merged] if merged else [msgspec.structs.replace(each, level=FULL) for each in run]
 
     def _merged(self, run: Sequence[Segment], objects: ObjectStore, schema: pa.Schema, offset: str) -> Segment | None:
         """``None`` where it cannot be: the files stay as they are, which is as true."""
-        level = run[0].level + 1 + (len(run) >= FAN_OUT**2) + (len(run) >= FAN_OUT**3)
         fresh = self._folder / ".merging"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            rows = pa.concat_tables([as_in_force(self._read(each, objects), schema) for each in run])
-            if self._keys is not None:
-                rows = newest(rows, self._keys, offset)
             fresh.unlink(missing_ok=True)
-            write_slice(rows, fresh)
-            raw = fresh.read_bytes()
-            name = str(Multihash.sha3_256(raw))
+            rows = self._write(run, objects, schema, offset, fresh)
+            size = fresh.stat().st_size
+            with fresh.open("rb") as file:
+                name = str(Multihash.sha3_256_of(file))
             fresh.chmod(0o444)
             fresh.replace(self._folder / name)
         except (Fault, OSError, pa.ArrowException, KeyError):
             fresh.unlink(missing_ok=True)
             return None
+        level = run[-1].level + 1 + (len(run) >= FAN_OUT**2) + (len(run) >= FAN_OUT**3)
         return Segment(
             first=run[0].first,
             last=run[-1].last,
             block=run[-1].block,
             name=name,
-            size=len(raw),
-            rows=rows.num_rows,
-            level=level,
+            size=size,
+            rows=rows,
+            level=level if self._keys is None else _level_of(size),
             made=True,
         )
 
-    def _read(self, segment: Segment, objects: ObjectStore) -> pa.Table:
-        """Hashed first: something new is made of it. Raises Environment, Invalid, NotFound."""
+    def _write(self, run: Sequence[Segment], objects: ObjectStore, schema: pa.Schema, offset: str, target: Path) -> int:
+        """Rows of the new file: batch by batch, only keys and offsets are held for all of them."""
+        sources = [self._proven(each, objects) for each in run]
+        kept = None if self._keys is None else self._newest(sources, schema, offset)
+        with SliceWriter(target, schema) as writer:
+            for source in sources:
+                with open_slice(source) as file:
+                    for batch in file.batches():
+                        rows = as_in_force(pa.Table.from_batches([batch]), schema)
+                        if kept is not None:
+                            rows = rows.filter(pa.array(np.isin(rows.column(offset).to_numpy(), kept)))
+                        writer.write(rows)
+        return writer.rows
+
+    def _newest(self, sources: Sequence[Path | bytes], schema: pa.Schema, offset: str) -> np.ndarray:
+        """Offsets of the rows that stay."""
+        assert self._keys is not None
+        asked = pa.schema([schema.field(name) for name in dict.fromkeys((*self._keys, offset))])
+        tables = []
+        for source in sources:
+            with open_slice(source) as file:
+                there = [name for name in asked.names if name in file.schema.names]
+                tables += [as_in_force(pa.Table.from_batches([batch]), asked) for batch in file.batches(columns=there)]
+        return newest(pa.concat_tables(tables), self._keys, offset)
+
+    def _proven(self, segment: Segment, objects: ObjectStore) -> Path | bytes:
+        """Hashed first: something new is made of it. Raises Environment, NotFound."""
         source = self.path(segment) if segment.made else objects.content(segment.hash)
-        raw = source.read_bytes() if isinstance(source, Path) else source
-        if Multihash.sha3_256(raw) != segment.hash:
+        if isinstance(source, Path):
+            check_file(source, segment.hash)
+        elif Multihash.sha3_256(source) != segment.hash:
             raise Environment(f"{segment.name} is damaged on disk", rule="segment-damaged")
-        with open_slice(raw) as file:
-            return file.read()
+        return source
 
 
-def newest(rows: pa.Table, keys: Sequence[str], offset: str) -> pa.Table:
-    """The row of the greatest offset of each key, in the order of offsets; nulls are a key like any other.
+def newest(rows: pa.Table, keys: Sequence[str], offset: str) -> np.ndarray:
+    """The greatest offset of each key; nulls are a key like any other.
 
     Keys are told apart by their bits: whoever takes more of them for equal finds the newest of those just the same.
     """
     names = [f"k{number}" for number in range(len(keys))]
     table = rows.select(list(keys)).rename_columns(names).append_column("offset", rows.column(offset))
     last = table.group_by(names, use_threads=False).aggregate([("offset", "max")]).column("offset_max")
-    offsets = rows.column(offset).to_numpy()
-    return rows.filter(pa.array(np.isin(offsets, last.to_numpy())))
+    return np.asarray(last.to_numpy())
 
 
 def folder_of(folder: Path, dataset: DatasetId) -> Path:
@@ -197,22 +245,20 @@ def forget(folder: Path, dataset: DatasetId) -> None:
     shutil.rmtree(folder_of(folder, dataset), ignore_errors=True)
 
 
+def _level_of(size: int) -> int:
+    level = 0
+    while size > BASE * FAN_OUT**level:
+        level += 1
+    return level
+
+
 def _trailing(segments: Sequence[Segment]) -> int:
-    """How many at the end are of one level, and may be merged further."""
+    """How many at the end are merged next, if they are enough: of the last one's level, with smaller ones between."""
     level = segments[-1].level
-    if level == FULL or (segments[-1].size > SMALL_SLICE and not level):
+    if level == FULL:
         return 0
-    return _count(each.level == level and (level > 0 or each.size <= SMALL_SLICE) for each in reversed(segments))
+    return sum(1 for _ in itertools.takewhile(lambda each: FULL < each.level <= level, reversed(segments)))
 
 
-def _count(those: Iterable[bool]) -> int:
-    count = 0
-    for each in those:
-        if not each:
-            break
-        count += 1
-    return count
-
-
-def _may_merge(run: Sequence[Segment]) -> bool:
-    return sum(each.size for each in run) <= MAX_BYTES and sum(each.rows for each in run) <= MAX_ROWS
+def _may_merge(run: Sequence[Segment], limits: MergeLimits) -> bool:
+    return sum(each.size for each in run) <= limits.size and sum(each.rows for each in run) <= limits.rows

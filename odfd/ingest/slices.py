@@ -7,28 +7,35 @@ stays, the rest is read anew.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import Final
 
 from chain.codec.arrow_schema import schema_of
 from chain.data.arrow_schema import to_arrow
 from chain.ids import DatasetId
 from chain.model.events import AddData, ExecuteTransform
-from chain.model.source import MergeStrategy
+from chain.model.source import MergeLedger, MergeStrategy
 from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import ChainReader, ObjectStore
+from odfd.ingest.key_bounds import KeyBounds
+from odfd.ingest.plan import NO_HISTORY, Earlier, needs_history
 from odfd.ingest.segments import Keys, Segment, SegmentFolder, keys_of
 
+UNSAVED: Final = 64
+"""Files that may be new since they were last saved; after a restart the blocks of these are read."""
 _DATA = ("AddData", "ExecuteTransform")
 
 
 class SliceIndex:
-    """Which files hold a dataset's rows. ``folder`` for merged ones; without it there are none."""
+    """Which files hold a dataset's rows. ``folder`` for merged ones and bounds; without it there are none."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
         self._known: dict[tuple[DatasetId, Keys], list[Segment]] = {}
+        self._saved: dict[tuple[DatasetId, Keys], int] = {}
+        self._bounds: dict[DatasetId, tuple[tuple[str, ...], KeyBounds]] = {}
 
     def parts(
         self, reader: ChainReader, state: ChainState, objects: ObjectStore, merge: MergeStrategy
@@ -37,34 +44,72 @@ class SliceIndex:
 
         Reads the data blocks that were not there the last time.
         """
-        assert state.dataset is not None
+        path_of = self._path_of(state, objects, keys_of(merge))
+        return [(each.hash, path_of(each)) for each in self._segments(reader, state, objects, keys_of(merge))]
+
+    def earlier(self, reader: ChainReader, state: ChainState, objects: ObjectStore, merge: MergeStrategy) -> Earlier:
+        """The same for an engine that may ask for more: of a ledger with many files, only the newest are given."""
+        if not needs_history(merge):
+            return NO_HISTORY
         keys = keys_of(merge)
-        kept = None if self._folder is None else SegmentFolder(self._folder, state.dataset, keys)
-        known = self._known.get((state.dataset, keys))
-        if known is None:
-            known = [] if kept is None else kept.load()
-        segments = _still_there(known, reader, state)
-        segments += _newer(reader, state, segments[-1].last if segments else -1)
-        if kept is not None and state.schema is not None:
-            settled = kept.settle(segments, objects, to_arrow(schema_of(state.schema)), state.vocab.offset)
-            if settled != segments:
-                kept.save(settled)
-            segments = settled
-        self._known[state.dataset, keys] = segments
-        return [
-            (each.hash, kept.path(each) if kept is not None and each.made else objects.path(each.hash))
-            for each in segments
-        ]
+        segments = self._segments(reader, state, objects, keys)
+        path_of = self._path_of(state, objects, keys)
+        found = self._covering(state, segments, merge, path_of) if isinstance(merge, MergeLedger) else None
+        if found is None:
+            return Earlier([(each.hash, path_of(each)) for each in segments])
+        count, name, path = found
+
+        def older(names: Collection[str] | None) -> list[tuple[Multihash, Path]]:
+            return [(each.hash, path_of(each)) for each in segments[:count] if names is None or each.name in names]
+
+        return Earlier([(each.hash, path_of(each)) for each in segments[count:]], (name, path), older)
 
     def mend(self, dataset: DatasetId) -> bool:
         """Look at all merged files of a dataset; whether one was damaged, and is done without from now on."""
-        damaged = False
+        damaged = dataset in self._bounds and self._bounds[dataset][1].mend()
         for (each, keys), segments in list(self._known.items()):
             if each == dataset and self._folder is not None:
                 whole = SegmentFolder(self._folder, dataset, keys).whole(segments)
                 damaged = damaged or whole != segments
                 self._known[each, keys] = whole
         return damaged
+
+    def _segments(self, reader: ChainReader, state: ChainState, objects: ObjectStore, keys: Keys) -> list[Segment]:
+        assert state.dataset is not None
+        kept = None if self._folder is None else SegmentFolder(self._folder, state.dataset, keys)
+        known = self._known.get((state.dataset, keys))
+        if known is None:
+            known = [] if kept is None else kept.load()
+            self._saved[state.dataset, keys] = len(known)
+        segments = _still_there(known, reader, state)
+        before = len(segments)
+        segments += _newer(reader, state, segments[-1].last if segments else -1)
+        if kept is not None and state.schema is not None:
+            settled = kept.settle(segments, before, objects, to_arrow(schema_of(state.schema)), state.vocab.offset)
+            merged = len(settled) < len(segments)
+            segments = settled
+            if merged or len(segments) - self._saved.get((state.dataset, keys), 0) >= UNSAVED:
+                kept.save(segments)
+                self._saved[state.dataset, keys] = len(segments)
+        self._known[state.dataset, keys] = segments
+        return segments
+
+    def _path_of(self, state: ChainState, objects: ObjectStore, keys: Keys) -> Callable[[Segment], Path]:
+        assert state.dataset is not None
+        kept = None if self._folder is None else SegmentFolder(self._folder, state.dataset, keys)
+        return lambda each: kept.path(each) if kept is not None and each.made else objects.path(each.hash)
+
+    def _covering(
+        self, state: ChainState, segments: Sequence[Segment], merge: MergeLedger, path_of: Callable[[Segment], Path]
+    ) -> tuple[int, Multihash, Path] | None:
+        if self._folder is None or state.schema is None or state.dataset is None:
+            return None
+        columns = (*merge.primary_key, state.vocab.operation_type)
+        known = self._bounds.get(state.dataset)
+        if known is None or known[0] != columns:
+            known = columns, KeyBounds(self._folder, state.dataset, merge.primary_key, state.vocab.operation_type)
+            self._bounds[state.dataset] = known
+        return known[1].covering(segments, to_arrow(schema_of(state.schema)), path_of)
 
 
 def _still_there(known: Sequence[Segment], reader: ChainReader, state: ChainState) -> list[Segment]:

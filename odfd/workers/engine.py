@@ -18,6 +18,7 @@ from chain.errors import Fault
 from engines.contract import (
     Engine,
     EngineIdentity,
+    IngestAnswer,
     IngestRequest,
     MigrateOutcome,
     MigrateRequest,
@@ -151,7 +152,7 @@ class NodeEngine:
     async def transform(self, request: TransformRequest, on_progress: OnProgress = lambda: None) -> TransformOutcome:
         return await (await self._engine()).transform(request, on_progress)
 
-    async def ingest(self, request: IngestRequest, on_progress: OnProgress = lambda: None) -> TransformOutcome:
+    async def ingest(self, request: IngestRequest, on_progress: OnProgress = lambda: None) -> IngestAnswer:
         return await (await self._engine()).ingest(request, on_progress)
 
     async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = lambda: None) -> RawQueryOutcome:

@@ -22,33 +22,59 @@ from chain.data.evolution import as_in_force
 from chain.errors import Invalid
 from chain.multihash import Multihash
 from chain.store.files import check_file
+from engines.footers import Footer, bounds_of, footer, may_change, may_meet
+from engines.key_bounds import any_changed, meeting
 from engines.spark.catalyst.types import struct_type
-from engines.spark.ingest.footers import Footer, bounds_of, footer, may_meet
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+class SlicesMissing(Exception):
+    """Slices that were not given, by their hashes, may hold keys of the batch."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = tuple(names)
+
+
 class History:
     """Earlier slices of the dataset, oldest first, and the schema in force that they are read with."""
 
-    def __init__(self, schema: pa.Schema | None, paths: Sequence[Path], hashes: Sequence[Multihash] = ()) -> None:
-        """``hashes``: of the files at ``paths``, or none, and they are believed."""
+    def __init__(
+        self,
+        schema: pa.Schema | None,
+        paths: Sequence[Path],
+        hashes: Sequence[Multihash] = (),
+        bounds: pa.Table | None = None,
+    ) -> None:
+        """``hashes``: of the files at ``paths``, or none, and they are believed.
+
+        ``bounds``: of older slices, which are given or not; ``None``: all that there are are given.
+        """
         self.schema = schema
         self.paths = tuple(paths)
         self._unproven = dict(zip(paths, hashes, strict=True)) if hashes else {}
+        self._bounds = bounds
+        self._given = frozenset(map(str, hashes))
 
     def overlapping(self, keys: pa.Table) -> tuple[Path, ...]:
         """Slices that may hold a row with the key of a row in ``keys`` (columns: the key, in any order).
 
         Sound: a slice is left out only if for some column all its values lie outside of the values of ``keys``.
+        Raises SlicesMissing where such a one was not given.
         """
         ranges = {name: found for name in keys.column_names if (found := bounds_of(keys.column(name)))}
+        if self._bounds is not None:
+            missing = [name for name in meeting(self._bounds, ranges) if name not in self._given]
+            if missing:
+                raise SlicesMissing(missing)
         return tuple(path for path in self.paths if may_meet(self._footer(path), ranges))
 
     def changed(self, operation_column: str) -> bool:
         """Whether an earlier row was corrected or retracted."""
-        return any(_may_change(self._footer(path), operation_column) for path in self.paths)
+        if self._bounds is not None and any_changed(self._bounds):
+            return True
+        return any(may_change(self._footer(path), operation_column) for path in self.paths)
 
     def frame(self, spark: SparkSession, columns: Sequence[str], paths: Sequence[Path]) -> DataFrame:
         """These columns of these slices; a column that an older slice lacks is null. Raises Invalid, ObjectDamaged."""
@@ -93,13 +119,6 @@ class History:
         unproven = [path for path in paths if path in self._unproven]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             deque(pool.map(lambda path: check_file(path, self._unproven.pop(path)), unproven), maxlen=0)
-
-
-def _may_change(slice_: Footer, operation_column: str) -> bool:
-    if operation_column not in slice_.columns:
-        return False
-    bounds = slice_.bounds.get(operation_column)
-    return bounds is None or bounds.high > 0
 
 
 def _rows_of(path: Path, offsets: np.ndarray, offset_column: str, schema: pa.Schema) -> pa.Table:

@@ -75,12 +75,19 @@ def object_lines(data: bytes, lines_before: int = 0) -> Records:
 
 
 def line_of_row(data: bytes, row: int) -> int:
-    """Line, from 1, of record ``row`` (from 0; empty lines are no records). Only for messages."""
-    seen = -1
-    for number, line in enumerate(data.split(b"\n"), 1):
-        seen += bool(line.strip())
+    """Line, from 1, of record ``row`` (from 0; empty lines are no records). Only for messages.
+
+    Looks no farther than that line: inference asks for each of the rows that it looks at.
+    """
+    seen, number, start = -1, 0, 0
+    while start <= len(data):
+        number += 1
+        found = data.find(b"\n", start)
+        end = len(data) if found < 0 else found
+        seen += bool(data[start:end].strip())
         if seen == row:
             return number
+        start = end + 1
     return 1
 
 

@@ -25,22 +25,25 @@ from chain.instant import MILLISECOND, Instant
 from chain.model.events import OffsetInterval
 from chain.model.source import Transform
 from chain.multihash import Multihash
+from chain.store.files import check_file
 from engines.contract import (
     MAX_REMARKS,
     MAX_SKIPPED,
+    HistoryNeeded,
+    IngestAnswer,
     IngestRequest,
     InvalidQuery,
     QuarantineTarget,
     RowCounts,
     SkippedFile,
     Success,
-    TransformOutcome,
 )
+from engines.key_bounds import read_bounds
 from engines.request_control import RequestControl
 from engines.spark.analysis.source_declarations import SourceDeclarations, read_source
 from engines.spark.ingest import range_tasks
 from engines.spark.ingest.event_times import Origin, behind, check_not_ahead, check_present, missing_fault
-from engines.spark.ingest.history import History
+from engines.spark.ingest.history import History, SlicesMissing
 from engines.spark.ingest.merge import Desk, PassedOver, merge
 from engines.spark.ingest.parse import Parts, SourceFile, empty_sources, parse_sources, read_schema
 from engines.spark.ingest.preprocess import preprocess
@@ -56,7 +59,7 @@ _SQL_STATES_OF_QUERIES: Final = ("0", "2", "3", "4")
 NO_BYTES: Final = "it is empty"
 
 
-def run_ingest(spark: SparkSession, request: IngestRequest, control: RequestControl) -> TransformOutcome:
+def run_ingest(spark: SparkSession, request: IngestRequest, control: RequestControl) -> IngestAnswer:
     """``spark`` is a session of this request alone: views are made in it.
 
     Raises Environment, and Spark's faults that are not the query's.
@@ -65,6 +68,8 @@ def run_ingest(spark: SparkSession, request: IngestRequest, control: RequestCont
     try:
         with tempfile.TemporaryDirectory(prefix="ingest-", dir=output.parent) as scratch:
             return _ingest(spark, request, control, Path(scratch))
+    except SlicesMissing as missing:
+        return HistoryNeeded(hashes=missing.names)
     except Invalid as fault:
         return InvalidQuery(message=fault.message, rule=fault.rule, hint=fault.hint, place=fault.place)
     except PySparkException as fault:
@@ -80,7 +85,13 @@ def _ingest(spark: SparkSession, request: IngestRequest, control: RequestControl
     control.check()
     empty = tuple(SkippedFile(name=name, reason=NO_BYTES) for name in empty_sources(_sources(request)))
     if parts is None:
-        return Success(new_watermark=request.prev_watermark, late=0, rows=_counts(0, 0, PassedOver(), 0, 0, empty))
+        counts = _counts(0, 0, PassedOver(), 0, 0, empty)
+        return Success(
+            new_watermark=request.prev_watermark,
+            late=0,
+            rows=counts,
+            prev_data_bounds_hash=request.prev_data_bounds_hash,
+        )
     origin = Origin(spark, parts, query, scratch, vocab.event_time_column)
     batch = _rows(spark, query, parts)
     control.check()
@@ -181,7 +192,12 @@ def _history(request: IngestRequest, force: pa.Schema | None) -> History:
     hashes = [Multihash.parse(text) for text in request.prev_data_hashes]
     if hashes and len(hashes) != len(request.prev_data_paths):
         raise Invalid("not every earlier slice has a hash", rule="history-complete")
-    return History(force, [Path(path) for path in request.prev_data_paths], hashes)
+    bounds = None
+    if request.prev_data_bounds is not None:
+        path = Path(request.prev_data_bounds)
+        check_file(path, Multihash.parse(request.prev_data_bounds_hash or ""))
+        bounds = read_bounds(path)
+    return History(force, [Path(path) for path in request.prev_data_paths], hashes, bounds)
 
 
 def _success(request: IngestRequest, table: pa.Table, mark: Instant | None, counts: RowCounts) -> Success:
@@ -194,6 +210,7 @@ def _success(request: IngestRequest, table: pa.Table, mark: Instant | None, coun
         schema=request.schema or from_arrow(table.schema),
         late=counts.late,
         rows=counts,
+        prev_data_bounds_hash=request.prev_data_bounds_hash,
     )
 
 

@@ -19,7 +19,8 @@ from pyspark.sql import types as st
 
 from chain.errors import Invalid
 from chain.model.source import SqlQueryStep
-from engines.contract import Diagnostic, InvalidQuery, Severity, Vocabulary
+from engines.contract import InvalidQuery, Vocabulary
+from engines.diagnostics import Diagnostic, Severity
 from engines.spark.analysis.classify import Classification, classify
 from engines.spark.analysis.determinism import Finding, literals
 from engines.spark.analysis.dialects import foreign, may_be_foreign

@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 from pyspark.sql import SparkSession
@@ -20,6 +21,7 @@ from chain.model.events import AddData, DatasetKind, MetadataEvent, Seed, SetPol
 from chain.model.source import FetchFilesGlob, MergeLedger, MergeSnapshot, MergeStrategy, MergeUpsertStream, ReadCsv
 from chain.store.base import Append, Head
 from chain.store.memory import MemoryChains, MemoryObjects
+from engines.contract import HistoryNeeded
 from engines.spark.ingest.run import run_ingest
 from odfd.ingest.driver import IngestDependencies, Ingested, NothingNew, pull_root
 from odfd.ingest.settings import IngestSettings
@@ -200,3 +202,43 @@ async def test_merged_slices_make_the_same_blocks_as_slices(
     assert merged.events() == chain.events()
     assert damaged
     assert most < len([event for event in merged.events() if isinstance(event, AddData) and event.new_data])
+
+
+@pytest.mark.parametrize("aware", [True, False])
+async def test_a_ledger_that_is_given_only_what_can_matter_makes_the_same_blocks(
+    aware: bool,
+    begun: Callable[..., tuple[Chain, IngestDependencies]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """New keys, and once some of long ago; ``aware``: whether the engine knows what bounds are for."""
+    monkeypatch.setattr("odfd.ingest.segments.SMALL_SLICE", 100)
+    monkeypatch.setattr("odfd.ingest.key_bounds.RECENT", 2)
+    merge = MergeLedger(primary_key=("carrier",))
+    chain, deps = begun("whole", merge)
+    bounded, quick = begun("bounded", merge, SliceIndex(tmp_path / "segments"))
+    asked: list[tuple[bool, int]] = []
+    again = 0
+    ingest = quick.engine.ingest
+
+    async def watched(request: Any, *more: Any) -> Any:
+        nonlocal again
+        asked.append((request.prev_data_bounds is not None, len(request.prev_data_paths)))
+        if not aware:
+            known = msgspec.structs.replace(request, prev_data_bounds=None, prev_data_bounds_hash=None)
+            return await ingest(known, *more)
+        answer = await ingest(request, *more)
+        again += isinstance(answer, HistoryNeeded)
+        return answer
+
+    monkeypatch.setattr(quick.engine, "ingest", watched)
+    for number in range(3, 15):
+        rows = "Z04,x\nZ05,other\n" if number == 12 else f"Z{number:02},x\n"
+        (tmp_path / "source" / f"9{number:02}.csv").write_text(f"carrier,name\n{rows}")
+        for each in (deps, quick):
+            await pull_root(replace(each, now=lambda: Instant(2 * 10**18)), DATASET)
+    assert bounded.events() == chain.events()
+    if aware:
+        assert again == 1, "the keys of long ago are looked for where they can be"
+        assert max(count for _, count in asked) <= 5
+    assert any(by_bounds for by_bounds, _ in asked)

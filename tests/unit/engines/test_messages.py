@@ -16,6 +16,7 @@ from chain.model.events import OffsetInterval
 from chain.model.schema import DataField, DataSchema, Int64, Option, String, Timestamp
 from chain.model.source import MergeLedger, ReadCsv, SqlQueryStep, TransformSql
 from engines import codec, contract
+from engines.diagnostics import Diagnostic, Severity
 from engines.errors import BadFrame
 from engines.identity import FileDigests, digest_of, identity_of
 from engines.io_plan import CHECKPOINT, DATA, View, plan_ingest, plan_raw_query, plan_transform
@@ -118,14 +119,18 @@ def test_our_own_messages_survive_the_wire() -> None:
         new_data_path="/d",
     )
     assert codec.INGEST.decode_request(codec.INGEST.encode_request(ingest)) == ingest
+    bounded = msgspec.structs.replace(ingest, prev_data_bounds="/b", prev_data_bounds_hash="f1620")
+    assert codec.INGEST.decode_request(codec.INGEST.encode_request(bounded)) == bounded
+    more = contract.IngestResponseRoot(value=contract.HistoryNeeded(hashes=("f1620", "f1621")))
+    assert codec.INGEST.decode_response(codec.INGEST.encode_response(more)) == more
     answer = contract.ValidateResponse(
         ok=False,
         mode="final",
         schema=DataSchema(fields=(DataField(name="a", type=Int64()),)),
         changelog=True,
         diagnostics=(
-            contract.Diagnostic(code="c", severity=contract.Severity.WARNING, message="m", line=3, replace="r"),
-            contract.Diagnostic(code="d", severity=contract.Severity.ERROR, message="", query=1, column=0),
+            Diagnostic(code="c", severity=Severity.WARNING, message="m", line=3, replace="r"),
+            Diagnostic(code="d", severity=Severity.ERROR, message="", query=1, column=0),
         ),
     )
     assert codec.VALIDATE.decode_response(codec.VALIDATE.encode_response(answer)) == answer

@@ -30,6 +30,10 @@ from chain.multihash import ARROW0_SHA3_256, Multihash
 from chain.state import load_state
 from chain.store.base import Append, Rewrite
 from chain.store.memory import MemoryChains, MemoryObjects
+from engines.footers import footer
+from engines.key_bounds import read_bounds
+from engines.spark.ingest.history import History as EngineHistory
+from engines.spark.ingest.history import SlicesMissing
 from odfd.ingest.segments import FAN_OUT, SETS
 from odfd.ingest.slices import SliceIndex
 
@@ -238,7 +242,7 @@ def test_the_300th_ingest_is_given_few_files_and_reads_few_blocks(merge: MergeSt
             assert sum(pq.read_metadata(path).num_rows for _, path in parts) <= 300 * 2 // 3, "old rows of a key go"
 
 
-def test_large_slices_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_slices_of_a_ledger_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("odfd.ingest.segments.SMALL_SLICE", 100)
     with history() as past:
         index = SliceIndex(past.folder / "segments")
@@ -246,3 +250,109 @@ def test_large_slices_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
             past.add([(0, "x", 1.0)])
         assert len(past.parts(index, LEDGER)) == 20
         assert not list((past.folder / "segments").rglob("*"))
+
+
+@pytest.mark.parametrize("merge", [SNAPSHOT, UPSERT])
+def test_slices_of_any_size_are_merged_where_the_newest_rows_count(
+    merge: MergeStrategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many files and bytes are given late as early: they follow the keys, and not how often they changed."""
+    monkeypatch.setattr("odfd.ingest.segments.BASE", 500)  # all slices are many times larger
+    with history() as past:
+        index, given = SliceIndex(past.folder / "segments"), []
+        for number in range(300):
+            past.add([(0, f"city {number % 20}", float(number % 4)) for _ in range(1 + number % 3)])
+            paths = [path for _, path in past.parts(index, merge)]
+            given.append((len(paths), sum(path.stat().st_size for path in paths)))
+        early, late = given[40:80], given[-40:]
+        for measure in range(2):
+            assert max(each[measure] for each in late) <= 1.2 * max(each[measure] for each in early)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("restart", [False, True])
+def test_of_a_ledger_of_large_slices_as_much_is_given_and_read_late_as_early(
+    restart: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files given, bytes given, footers and blocks read, by the number of ingests before."""
+    monkeypatch.setattr("odfd.ingest.segments.SMALL_SLICE", 100)
+    monkeypatch.setattr("odfd.ingest.slices.UNSAVED", 8)
+    footers = 0
+
+    def counted(path: Path) -> Any:
+        nonlocal footers
+        footers += 1
+        return footer(path)
+
+    monkeypatch.setattr("odfd.ingest.key_bounds.footer", counted)
+    with history() as past:
+        index, costs = SliceIndex(past.folder / "segments"), []
+        for number in range(300):
+            past.add([(0, f"city {number}", float(number))])
+            reader, footers = Counted(past.chains.chain(DATASET)), 0
+            if restart and number % 100 == 99:
+                index = SliceIndex(past.folder / "segments")
+            earlier = index.earlier(reader, past.state, past.objects, LEDGER)  # type: ignore[arg-type]
+            size = sum(path.stat().st_size for _, path in earlier.files)
+            costs.append((len(earlier.files), size, footers, reader.reads))
+            if number % 50 == 0:
+                everything = [*earlier.older(None), *earlier.files]
+                assert [name for name, _ in everything] == [name for name, _ in past.parts(SliceIndex(), LEDGER)]
+        early, late = costs[20:120], costs[-100:]
+        for measure in range(4):
+            assert max(each[measure] for each in late) <= 1.2 * max(each[measure] for each in early)
+        assert max(each[0] for each in costs) == 15
+
+
+KEYS = st.integers(0, 30)
+LEDGER_STEP = st.one_of(st.lists(KEYS, min_size=1, max_size=3), st.sampled_from(["again", "cut", "damage"]))
+
+
+@pytest.mark.slow
+@given(
+    st.lists(
+        st.one_of(st.lists(KEYS, min_size=1, max_size=3), st.sampled_from(["again", "cut", "damage"])), max_size=60
+    ),
+    st.lists(KEYS, min_size=1, max_size=2),
+)
+def test_no_slice_that_may_hold_a_key_is_left_out(steps: list[Any], batch: list[int]) -> None:
+    """Whatever the slices, and whatever becomes of the file of bounds: also after a cut, a restart, a damage."""
+    wanted = {f"city {number:02}" for number in batch}
+    keys = pa.table({"city": sorted(wanted)})
+    with pytest.MonkeyPatch.context() as patch, history() as past:
+        patch.setattr("odfd.ingest.segments.SMALL_SLICE", 100)
+        patch.setattr("odfd.ingest.key_bounds.RECENT", 2)
+        index = SliceIndex(past.folder / "segments")
+        for step in [*steps, [0]]:
+            if step == "again":
+                index = SliceIndex(past.folder / "segments")
+            elif step == "cut":
+                if past.sizes:
+                    past.cut(1 + len(past.sizes) // 3)
+            elif step == "damage":
+                for file in (past.folder / "segments").rglob("*"):
+                    if file.is_file():
+                        file.chmod(0o644)
+                        file.write_bytes(file.read_bytes()[:-9] + bytes(9))
+                index.mend(DATASET)
+            else:
+                past.add([(0, f"city {number:02}", 1.0) for number in step])
+            chain = past.chains.chain(DATASET)
+            earlier = index.earlier(chain, past.state, past.objects, LEDGER)
+            schema = to_arrow(schema_of(past.state.schema))
+            there = {str(name) for name, path in past.parts(SliceIndex(), LEDGER) if wanted & cities(path)}
+            given_ = {str(name) for name, _ in earlier.files}
+            asked_for: tuple[str, ...] = ()
+            if earlier.bounds is not None:
+                names, paths = [name for name, _ in earlier.files], [path for _, path in earlier.files]
+                engine = EngineHistory(schema, paths, names, read_bounds(earlier.bounds[1]))
+                try:
+                    engine.overlapping(keys)
+                except SlicesMissing as missing:
+                    asked_for = missing.names
+            assert there <= given_ | set(asked_for)
+            assert set(asked_for) == {str(name) for name, _ in earlier.older(asked_for)}
+
+
+def cities(path: Path) -> set[str]:
+    return set(pq.read_table(path, columns=["city"]).column("city").to_pylist())

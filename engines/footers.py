@@ -114,6 +114,14 @@ def may_meet(slice_: Footer, ranges: Mapping[str, Bounds]) -> bool:
     return True
 
 
+def may_change(slice_: Footer, operation_column: str) -> bool:
+    """Whether a slice may hold a row that corrects or retracts another."""
+    if operation_column not in slice_.columns:
+        return False
+    bounds = slice_.bounds.get(operation_column)
+    return bounds is None or bool(bounds.high > 0)
+
+
 def _of_statistics(end: str, stats: pq.Statistics, kind: pa.DataType) -> Any:
     """Times as instants: Python's own have no nanoseconds. All times of slices are UTC."""
     if pa.types.is_timestamp(kind):

@@ -1,0 +1,105 @@
+"""Says of many slices at once which of them may hold a key: a file with the bounds of each slice, a row a slice.
+
+A coordinator gives an engine this file in place of slices that it may not need. Columns: ``name``, the hash of the
+slice; ``changed``, whether it may hold corrections; and of each key column that can be compared its least and greatest
+value, ``low NAME`` and ``high NAME``, both null where nothing is known, and ``empty NAME`` where all values are null.
+Pure but for the file; nothing of Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from chain.errors import Environment, Invalid
+from engines.footers import Bounds, Footer, may_change
+
+NAME: Final = "name"
+CHANGED: Final = "changed"
+
+
+def bounds_table(
+    slices: Mapping[str, Footer], schema: pa.Schema, keys: Sequence[str], operation_column: str
+) -> pa.Table:
+    """Of slices by the hashes that name them. ``schema``: the one in force."""
+    columns: dict[str, pa.Array] = {
+        NAME: pa.array(list(slices), pa.string()),
+        CHANGED: pa.array([may_change(each, operation_column) for each in slices.values()], pa.bool_()),
+    }
+    for key in dict.fromkeys(keys):
+        kind = _kind(schema.field(key).type)
+        if kind is None:
+            continue
+        known = [_known(each.bounds.get(key), kind) for each in slices.values()]
+        columns[f"low {key}"] = pa.array([each and each.low for each in known], kind)
+        columns[f"high {key}"] = pa.array([each and each.high for each in known], kind)
+        empty = [key in each.columns and key not in each.bounds for each in slices.values()]
+        columns[f"empty {key}"] = pa.array(empty, pa.bool_())
+    return pa.table(columns)
+
+
+def write_bounds(table: pa.Table, path: Path) -> None:
+    pq.write_table(table, path)
+
+
+def read_bounds(path: Path) -> pa.Table:
+    """Raises Invalid, Environment."""
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowException, ValueError) as error:
+        raise Invalid(f"{path.name} is not a readable file of bounds: {error}", rule="key-bounds") from error
+    except OSError as error:
+        raise Environment(f"cannot read {path}: {error}", rule="disk") from error
+    if not {NAME, CHANGED} <= set(table.column_names):
+        raise Invalid(f"{path.name} does not say which slices it is of", rule="key-bounds")
+    return table
+
+
+def meeting(table: pa.Table, ranges: Mapping[str, Bounds]) -> list[str]:
+    """Names of slices that may hold a row between these bounds in all columns. Sound: others cannot."""
+    may = np.ones(table.num_rows, bool)
+    for key, wanted in ranges.items():
+        if f"low {key}" not in table.column_names:
+            continue
+        may &= ~table.column(f"empty {key}").to_numpy()
+        low, high = table.column(f"low {key}"), table.column(f"high {key}")
+        if _known(wanted, low.type) is None:
+            continue
+        above = pc.greater(low, pa.scalar(wanted.high, low.type))
+        below = pc.less(high, pa.scalar(wanted.low, low.type))
+        may &= ~pc.fill_null(pc.or_kleene(above, below), False).to_numpy()
+    return [str(name) for name in table.column(NAME).filter(pa.array(may)).to_pylist()]
+
+
+def any_changed(table: pa.Table) -> bool:
+    """Whether one of the slices may hold corrections or retractions."""
+    return bool(pc.any(table.column(CHANGED)).as_py())
+
+
+def _kind(kind: pa.DataType) -> pa.DataType | None:
+    """How bounds of a column are written; times are in nanoseconds."""
+    if pa.types.is_integer(kind) or pa.types.is_timestamp(kind):
+        return pa.int64()
+    if pa.types.is_date(kind):
+        return pa.date32()
+    return pa.string() if pa.types.is_string(kind) else None
+
+
+def _known(bounds: Bounds | None, kind: pa.DataType) -> Bounds | None:
+    """``None`` also for those that cannot be written so: of an older type, or beyond 64 bits."""
+    if bounds is None or not all(_fits(end, kind) for end in bounds):
+        return None
+    return bounds
+
+
+def _fits(value: Any, kind: pa.DataType) -> bool:
+    if pa.types.is_integer(kind):
+        return type(value) is int and -(2**63) <= value < 2**63
+    return type(value) is (str if pa.types.is_string(kind) else date)
