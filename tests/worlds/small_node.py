@@ -1,0 +1,32 @@
+"""``odfd`` with the small engine: everything else is real, so that it starts at once and computes without a JVM."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from config.model import Settings
+from odfd.control.assembly import Assembly, Context
+from odfd.daemon import main
+from odfd.node.assembly import assembly_of
+from odfd.node.handlers import services_of
+from odfd.node.parts import NodeParts
+from odfd.state.directory import open_state_directory
+from worlds.node_world import SmallEngine
+
+
+@contextmanager
+def build_node(settings: Settings, context: Context) -> Iterator[Assembly]:
+    engine: Any = SmallEngine()
+    with open_state_directory(Path(settings.node.state_dir)) as home:
+        parts = NodeParts(home, settings, context, engine)
+        yield assembly_of(parts, services_of(parts))
+
+
+def odfd(words: Sequence[str] | None = None) -> None:
+    """The program, with ``build_node`` in place of the node's own."""
+    main.SERVICES = __name__
+    sys.exit(main.main(words))
