@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from chain.instant import Instant
 from odfd.cli import words
-from odfd.cli.table import TableColumn
+from odfd.cli.table import TableColumn, render
 from odfd.control import wire
 from odfd.errors import Usage
 
@@ -28,6 +28,9 @@ class Kind(Generic[V]):
     """What the API says of one."""
     single: bool = True
     """The API answers for one of them; else it is picked from the list."""
+
+    def table(self, rows: Sequence[V], now: Instant) -> str:
+        return render(self.columns(now), rows)
 
 
 def _share(share: wire.Share | None) -> str:

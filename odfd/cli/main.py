@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn
 from chain.errors import Fault
 from odfd import __version__
 from odfd.cli import registry
+from odfd.cli.parsers import Subparsers
 from odfd.cli.session import FORMATS, MANIFEST
 from odfd.errors import Bug, ExitCode, Usage, exit_code, render, sole_fault
 
@@ -54,7 +55,7 @@ def _run(words: Sequence[str]) -> int:
     known = registry.entries()
     parser = _parser()
     if name in known:
-        subparsers = parser.add_subparsers(dest="command", parser_class=Parser, prog="odfctl")
+        subparsers: Subparsers = parser.add_subparsers(dest="command", parser_class=Parser, prog="odfctl")
         registry.load(known[name], subparsers)
         _everywhere(subparsers)
         args = parser.parse_args(words)
@@ -121,7 +122,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
     loudness.add_argument("-v", "--verbose", action="store_true", default=off, help=told("causes of errors too"))
 
 
-def _everywhere(subparsers: Any) -> None:
+def _everywhere(subparsers: Subparsers) -> None:
     """Give the common options to every parser below that does not know them itself."""
     for parser in subparsers.choices.values():
         below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
+
+from odfd.cli.parsers import Subparsers
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,6 @@ def entries() -> dict[str, CommandEntry]:
     return {entry.name: entry for group in GROUPS for entry in group.entries}
 
 
-def load(entry: CommandEntry, subparsers: Any) -> None:
+def load(entry: CommandEntry, subparsers: Subparsers) -> None:
     """Let the entry's module add its parsers."""
     importlib.import_module(entry.module).register(subparsers)

@@ -8,10 +8,11 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 from chain.errors import Invalid, NotFound, Remote
 from odfd.cli import words
+from odfd.cli.parsers import Subparsers
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
@@ -27,7 +28,7 @@ _LOOK: Final = "look at it in a browser; then try again"
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 
-def register(subparsers: Any) -> None:
+def register(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "apply",
         help="make it so",

@@ -6,10 +6,11 @@ The offline key is read here, signs here, and is never sent anywhere.
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from chain.errors import Refused
 from odfd.cli import words
+from odfd.cli.parsers import Subparsers
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
 from odfd.control import wire
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _OFFLINE = "file that holds the dataset's key"
 
 
-def register(actions: Any, parser_class: type[argparse.ArgumentParser]) -> None:
+def register(actions: Subparsers, parser_class: type[argparse.ArgumentParser]) -> None:
     """Add ``authority`` to the actions of ``trust``."""
     parser = actions.add_parser(
         "authority",

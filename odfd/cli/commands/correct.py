@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from odfd.cli import words
+from odfd.cli.parsers import Subparsers
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
@@ -22,7 +23,7 @@ _SAYS: Final = {
 """By outcome, done and as a dry run tells it."""
 
 
-def register(subparsers: Any) -> None:
+def register(subparsers: Subparsers) -> None:
     correct = subparsers.add_parser(
         "correct",
         help="give a row of a ledger other values, or take it back",

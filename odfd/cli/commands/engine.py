@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from odfd.cli import words
+from odfd.cli.parsers import Subparsers
 from odfd.cli.progress import submit
 from odfd.cli.report import values_lines
 from odfd.cli.session import Session
@@ -15,7 +15,7 @@ from odfd.control.client import part
 from odfd.errors import ExitCode
 
 
-def register(subparsers: Any) -> None:
+def register(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "engine",
         help="take another engine for a dataset",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 from chain.errors import Environment, NotFound
 from odfd.cli import words
+from odfd.cli.parsers import Subparsers
 from odfd.cli.progress import submit
 from odfd.cli.row_text import rows_text
 from odfd.cli.session import Session
@@ -19,7 +19,7 @@ from odfd.errors import ExitCode, Usage
 from odfd.errors import render as render_fault
 
 
-def register(subparsers: Any) -> None:
+def register(subparsers: Subparsers) -> None:
     ingest = subparsers.add_parser(
         "ingest",
         help="push files into a dataset",

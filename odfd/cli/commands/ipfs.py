@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from chain.errors import Refused
 from odfd.cli import words
 from odfd.cli.commands.authority import offline_key
+from odfd.cli.parsers import Subparsers
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
@@ -16,7 +16,7 @@ from odfd.control.client import part
 from odfd.errors import ExitCode
 
 
-def register(subparsers: Any) -> None:
+def register(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "ipfs",
         help="publish datasets on IPFS",

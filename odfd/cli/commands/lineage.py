@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from odfd.cli.lineage_text import graph_tree, record_tree
+from odfd.cli.parsers import Subparsers
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.control import wire
@@ -13,7 +13,7 @@ from odfd.control.client import part
 from odfd.errors import ExitCode, Usage
 
 
-def register(subparsers: Any) -> None:
+def register(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "lineage",
         help="where a dataset or a record came from",

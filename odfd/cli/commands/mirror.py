@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import Any
 
 from odfd.cli import kinds
+from odfd.cli.parsers import Subparsers
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
-from odfd.cli.table import render
 from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import ExitCode
 
 
-def register(subparsers: Any) -> None:
+def register(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "mirror",
         help="hold datasets of others",
@@ -49,7 +48,7 @@ def register(subparsers: Any) -> None:
     )
 
 
-def _register_add(actions: Any) -> None:
+def _register_add(actions: Subparsers) -> None:
     add = actions.add_parser(
         "add",
         help="wish to hold a dataset",
@@ -87,14 +86,12 @@ def _register_add(actions: Any) -> None:
     add.set_defaults(run=_add)
 
 
-def _register_named(actions: Any, word: str, run: Callable[[argparse.Namespace], int], short: str, long: str) -> None:
+def _register_named(
+    actions: Subparsers, word: str, run: Callable[[argparse.Namespace], int], short: str, long: str
+) -> None:
     parser = actions.add_parser(word, help=short, description=long, epilog=f"example:  odfctl mirror {word} flights")
     parser.add_argument("ref", metavar="NAME")
     parser.set_defaults(run=run)
-
-
-def _mirrors(session: Session, rows: list[wire.MirrorView]) -> str:
-    return render(kinds.MIRROR.columns(session.clock.now()), rows)
 
 
 def _add(args: argparse.Namespace) -> int:
@@ -114,14 +111,14 @@ def _add(args: argparse.Namespace) -> int:
         private=args.private,
     )
     mirror = submit(session, "/mirrors", request, wire.MirrorView)
-    session.answer(mirror, lambda row: _mirrors(session, [row]))
+    session.answer(mirror, lambda row: kinds.MIRROR.table([row], session.clock.now()))
     return ExitCode.OK
 
 
 def _list(args: argparse.Namespace) -> int:
     session = Session(args)
     rows = session.client.get("/mirrors", list[wire.MirrorView])
-    session.answer(rows, lambda rows: _mirrors(session, rows))
+    session.answer(rows, lambda rows: kinds.MIRROR.table(rows, session.clock.now()))
     if not rows.value:
         session.remark("no mirrors yet: odfctl mirror add REF")
     return ExitCode.OK

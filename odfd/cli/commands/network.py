@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from odfd.cli import kinds, words
+from odfd.cli.parsers import Subparsers
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
 from odfd.control import wire
@@ -13,7 +13,7 @@ from odfd.control.client import part
 from odfd.errors import ExitCode
 
 
-def register(subparsers: Any) -> None:
+def register(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "network",
         help="join and leave networks",
@@ -42,15 +42,11 @@ def register(subparsers: Any) -> None:
     show.set_defaults(run=_show)
 
 
-def _networks(session: Session, rows: list[wire.NetworkView]) -> str:
-    return render(kinds.NETWORK.columns(session.clock.now()), rows)
-
-
 def _join(args: argparse.Namespace) -> int:
     session = Session(args)
     request = wire.NetworkRequest(name=args.name, bootstrap=tuple(args.bootstrap))
     joined = session.client.post("/networks", wire.NetworkView, request)
-    session.answer(joined, lambda row: _networks(session, [row]))
+    session.answer(joined, lambda row: kinds.NETWORK.table([row], session.clock.now()))
     return ExitCode.OK
 
 
@@ -64,7 +60,7 @@ def _leave(args: argparse.Namespace) -> int:
 def _list(args: argparse.Namespace) -> int:
     session = Session(args)
     rows = session.client.get("/networks", list[wire.NetworkView])
-    session.answer(rows, lambda rows: _networks(session, rows))
+    session.answer(rows, lambda rows: kinds.NETWORK.table(rows, session.clock.now()))
     if not rows.value:
         session.remark("part of no network yet: odfctl network join NAME --bootstrap MULTIADDR")
     return ExitCode.OK

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any, Final
+from typing import Final
 
 from chain.instant import SECOND
 from odfd.cli import conditions, words
+from odfd.cli.parsers import Subparsers
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, clean, fields, render
 from odfd.control import wire
@@ -18,7 +19,7 @@ LOOK_SECONDS: Final = 0.1
 _MARKS = {"ok": "ok", "warning": "warning", "failed": "FAILED"}
 
 
-def register(subparsers: Any) -> None:
+def register(subparsers: Subparsers) -> None:
     status = subparsers.add_parser(
         "status",
         help="who this node is",

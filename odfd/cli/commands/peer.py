@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from odfd.cli import details, kinds
+from odfd.cli.parsers import Subparsers
 from odfd.cli.session import Session
-from odfd.cli.table import render
 from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import ExitCode
 
 
-def register(subparsers: Any) -> None:
+def register(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "peer",
         help="see, connect and block peers",
@@ -40,14 +39,10 @@ def register(subparsers: Any) -> None:
     connect.set_defaults(run=_connect)
 
 
-def _peers(session: Session, rows: list[wire.PeerInfo]) -> str:
-    return render(kinds.PEER.columns(session.clock.now()), rows)
-
-
 def _list(args: argparse.Namespace) -> int:
     session = Session(args)
     rows = session.client.get("/peers", list[wire.PeerInfo])
-    session.answer(rows, lambda rows: _peers(session, rows))
+    session.answer(rows, lambda rows: kinds.PEER.table(rows, session.clock.now()))
     if not rows.value:
         session.remark("no peers yet: odfctl peer connect MULTIADDR, odfctl network join NAME --bootstrap MULTIADDR")
     return ExitCode.OK
@@ -62,19 +57,19 @@ def _show(args: argparse.Namespace) -> int:
 def _block(args: argparse.Namespace) -> int:
     session = Session(args)
     blocked = session.client.put(f"/peers/{part(args.peer)}/block", wire.PeerInfo)
-    session.answer(blocked, lambda row: _peers(session, [row]))
+    session.answer(blocked, lambda row: kinds.PEER.table([row], session.clock.now()))
     return ExitCode.OK
 
 
 def _unblock(args: argparse.Namespace) -> int:
     session = Session(args)
     met = session.client.delete(f"/peers/{part(args.peer)}/block", wire.PeerInfo)
-    session.answer(met, lambda row: _peers(session, [row]))
+    session.answer(met, lambda row: kinds.PEER.table([row], session.clock.now()))
     return ExitCode.OK
 
 
 def _connect(args: argparse.Namespace) -> int:
     session = Session(args)
     met = session.client.post("/peers", wire.PeerInfo, wire.ConnectRequest(multiaddr=args.multiaddr))
-    session.answer(met, lambda row: _peers(session, [row]))
+    session.answer(met, lambda row: kinds.PEER.table([row], session.clock.now()))
     return ExitCode.OK

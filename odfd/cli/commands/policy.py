@@ -9,6 +9,7 @@ from typing import Any
 
 from chain.errors import Environment, Invalid
 from odfd.cli import details, words
+from odfd.cli.parsers import Subparsers
 from odfd.cli.session import Session
 from odfd.cli.table import clean
 from odfd.control import wire
@@ -23,7 +24,7 @@ _SAYS = (
 _GROUP = '{name = "…", keys = ["did:key:…"]}'
 
 
-def register(actions: Any, parser_class: type[argparse.ArgumentParser]) -> None:
+def register(actions: Subparsers, parser_class: type[argparse.ArgumentParser]) -> None:
     """Add ``policy`` to the actions of ``trust``."""
     parser = actions.add_parser("policy", help="what this node asks for", epilog="example:  odfctl trust policy show")
     inner = parser.add_subparsers(metavar="ACTION", required=True, parser_class=parser_class)

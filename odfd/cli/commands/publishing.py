@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
+from odfd.cli.parsers import Subparsers
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
 from odfd.control import wire
 from odfd.errors import ExitCode, Usage
 
 
-def register(subparsers: Any) -> None:
+def register(subparsers: Subparsers) -> None:
     publish = subparsers.add_parser(
         "publish",
         help="let others see and take datasets",

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from odfd.cli import words
+from odfd.cli.parsers import Subparsers
 from odfd.cli.row_text import rows_text
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
@@ -14,7 +15,7 @@ from odfd.control.client import part
 from odfd.errors import ExitCode
 
 
-def register(subparsers: Any) -> None:
+def register(subparsers: Subparsers) -> None:
     log = subparsers.add_parser(
         "log",
         help="blocks, newest first",

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from chain.errors import NotFound
 from odfd.cli import details, kinds
 from odfd.cli.confirm import add_yes, confirm
+from odfd.cli.parsers import Subparsers
 from odfd.cli.session import MANIFEST, Session
-from odfd.cli.table import render
 from odfd.control import wire
 from odfd.control.client import Answer, part
 from odfd.errors import ExitCode, Usage
@@ -19,7 +19,7 @@ V = TypeVar("V", bound=wire.Value)
 _KINDS = "dataset, engine, mirror, network, peer, validator or task"
 
 
-def register(subparsers: Any) -> None:
+def register(subparsers: Subparsers) -> None:
     get = subparsers.add_parser(
         "get",
         help="list things of a kind",
@@ -79,12 +79,12 @@ def _get(args: argparse.Namespace) -> int:
     session, kind = Session(args), kinds.find(args.kind)
     if session.output == MANIFEST:
         return _manifest(session, kind, args.name)
-    columns = kind.columns(session.clock.now())
+    now = session.clock.now()
     if args.name:
-        session.answer(one(session, kind, args.name), lambda row: render(columns, [row]))
+        session.answer(one(session, kind, args.name), lambda row: kind.table([row], now))
         return ExitCode.OK
     rows = every(session, kind)
-    session.answer(rows, lambda rows: render(columns, rows))
+    session.answer(rows, lambda rows: kind.table(rows, now))
     if not rows.value:
         session.remark(f"no {kind.name}s yet")
     return ExitCode.OK

@@ -6,13 +6,14 @@ With ``--offline-key`` the dry run says what the roots have to sign; the key sig
 from __future__ import annotations
 
 import argparse
-from typing import Any, Final
+from typing import Final
 
 from msgspec.structs import replace
 
 from odfd.cli import words
 from odfd.cli.commands.authority import offline_key
 from odfd.cli.confirm import add_yes, confirm
+from odfd.cli.parsers import Subparsers
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
@@ -26,7 +27,7 @@ _EPOCH = (
 )
 
 
-def register(subparsers: Any) -> None:
+def register(subparsers: Subparsers) -> None:
     reset = subparsers.add_parser(
         "reset",
         help="make an earlier block the head",

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from odfd.cli import words
+from odfd.cli.parsers import Subparsers
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
 from odfd.control import wire
 from odfd.errors import ExitCode
 
 
-def register(actions: Any) -> None:
+def register(actions: Subparsers) -> None:
     """Add ``sign`` to the actions of ``trust``."""
     sign = actions.add_parser(
         "sign",

@@ -7,12 +7,13 @@ import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from chain.errors import Environment
 from chain.instant import Instant
 from odfd.cli import kinds, words
 from odfd.cli.commands import authority, policy, signing
+from odfd.cli.parsers import Subparsers
 from odfd.cli.progress import follow
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, clean, render
@@ -21,7 +22,7 @@ from odfd.control.client import part
 from odfd.errors import ExitCode
 
 
-def register(subparsers: Any) -> None:
+def register(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "trust",
         help="how far a dataset may be relied on",
@@ -78,7 +79,7 @@ def register(subparsers: Any) -> None:
     policy.register(actions, type(parser))
 
 
-def _register_validators(actions: Any, parser_class: type[argparse.ArgumentParser]) -> None:
+def _register_validators(actions: Subparsers, parser_class: type[argparse.ArgumentParser]) -> None:
     validator = actions.add_parser(
         "validator",
         help="whose verdicts count",
@@ -256,16 +257,12 @@ def _recheck(args: argparse.Namespace) -> int:
     return int(run(args))
 
 
-def _validators(session: Session, rows: list[wire.ValidatorView]) -> str:
-    return render(kinds.VALIDATOR.columns(session.clock.now()), rows)
-
-
 def _add(args: argparse.Namespace) -> int:
     session = Session(args)
     added = session.client.post(
         "/validators", wire.ValidatorView, wire.ValidatorRequest(key=args.key, group=args.group)
     )
-    session.answer(added, lambda row: _validators(session, [row]))
+    session.answer(added, lambda row: kinds.VALIDATOR.table([row], session.clock.now()))
     return ExitCode.OK
 
 
@@ -279,14 +276,14 @@ def _remove(args: argparse.Namespace) -> int:
 def _lift(args: argparse.Namespace) -> int:
     session = Session(args)
     rows = session.client.post("/validators/lift", list[wire.ValidatorView], wire.LiftRequest(group=args.group))
-    session.answer(rows, lambda rows: _validators(session, rows))
+    session.answer(rows, lambda rows: kinds.VALIDATOR.table(rows, session.clock.now()))
     return ExitCode.OK
 
 
 def _list(args: argparse.Namespace) -> int:
     session = Session(args)
     rows = session.client.get("/validators", list[wire.ValidatorView])
-    session.answer(rows, lambda rows: _validators(session, rows))
+    session.answer(rows, lambda rows: kinds.VALIDATOR.table(rows, session.clock.now()))
     if not rows.value:
         session.remark("nobody's verdict counts yet: odfctl trust validator add DID --group NAME")
     return ExitCode.OK

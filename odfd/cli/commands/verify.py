@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from odfd.cli.offline import files
 from odfd.cli.offline.verify import check_directory
+from odfd.cli.parsers import Subparsers
 from odfd.cli.progress import submit
 from odfd.cli.report import can_be_repaired, report_text
 from odfd.cli.session import Session
@@ -15,7 +15,7 @@ from odfd.control.client import part
 from odfd.errors import ExitCode, Usage
 
 
-def register(subparsers: Any) -> None:
+def register(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "verify",
         help="check a dataset or a directory",

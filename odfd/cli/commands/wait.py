@@ -9,6 +9,7 @@ from chain.errors import NotFound
 from chain.instant import SECOND
 from odfd.cli import conditions, kinds
 from odfd.cli.commands.resources import one
+from odfd.cli.parsers import Subparsers
 from odfd.cli.progress import follow
 from odfd.cli.session import Session
 from odfd.control import wire
@@ -18,7 +19,7 @@ LOOK_SECONDS: Final = 0.25
 """Between two looks; one costs the daemon about a millisecond."""
 
 
-def register(subparsers: Any) -> None:
+def register(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "wait",
         help="until something is so",

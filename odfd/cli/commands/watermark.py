@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from odfd.cli.commands.flow import outcome
+from odfd.cli.parsers import Subparsers
 from odfd.cli.progress import follow
 from odfd.cli.session import Session
 from odfd.control import wire
 from odfd.control.client import part
 
 
-def register(subparsers: Any) -> None:
+def register(subparsers: Subparsers) -> None:
     watermark = subparsers.add_parser(
         "watermark",
         help="say that nothing older will come",

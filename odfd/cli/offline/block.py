@@ -14,6 +14,7 @@ from chain.model.block import Block, MetadataBlock
 from chain.multihash import Multihash
 from chain.store.layout import DirectoryChain
 from odfd.cli.offline import files
+from odfd.cli.parsers import Subparsers
 from odfd.cli.session import Session
 from odfd.control import wire
 from odfd.errors import ExitCode
@@ -23,7 +24,7 @@ _WHICH: Final = "a file, - for standard input, or a block of a folder or of a da
 _OF_DATASET: Final = re.compile(r"(?P<ref>.+)@(?:#(?P<number>\d+)|(?P<hash>[fFzu][0-9A-Za-z_-]+))\Z", re.ASCII)
 
 
-def register(subparsers: Any) -> None:
+def register(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "block",
         help="show, hash and encode blocks of metadata",

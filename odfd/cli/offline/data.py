@@ -15,6 +15,7 @@ from chain.model.schema import Option
 from chain.multihash import Multihash
 from chain.store.files import disk
 from odfd.cli.offline import files
+from odfd.cli.parsers import Subparsers
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, fields, render
 from odfd.errors import ExitCode
@@ -23,7 +24,7 @@ _SAFE: Final = 1 << 53
 """Beyond this JSON's readers round integers, so they are written as text."""
 
 
-def register(subparsers: Any) -> None:
+def register(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "data",
         help="show and hash slices of data",
