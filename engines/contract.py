@@ -312,6 +312,8 @@ class ValidateRequest(Table, frozen=True, kw_only=True):
     transform: Transform
     inputs: tuple[ValidateInput, ...]
     vocab: Vocabulary
+    preprocess: bool = False
+    """Judged as a source's ``preprocess`` over its one input, the columns that are read; no mode is told then."""
 
 
 class ValidateResponse(Table, frozen=True, kw_only=True):

@@ -90,7 +90,8 @@ class FakeEngine:
         if given is None:
             unknown = Diagnostic(code="unknown-input", severity=Severity.ERROR, message=f"no input called {alias!r}")
             return ValidateResponse(ok=False, diagnostics=(unknown,))
-        return ValidateResponse(ok=True, mode="log", schema=given.schema, determinism="strict")
+        mode = None if request.preprocess else "log"
+        return ValidateResponse(ok=True, mode=mode, schema=given.schema, determinism="strict")
 
     async def transform(self, request: TransformRequest, on_progress: OnProgress = lambda: None) -> TransformOutcome:
         on_progress()

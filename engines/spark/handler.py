@@ -48,6 +48,7 @@ from engines.spark.catalyst.plans import frame_of
 from engines.spark.catalyst.types import as_written, slice_types, struct_type
 from engines.spark.execution.handover import run_migration
 from engines.spark.execution.transform import SharedCaches, check_tick, run_transform
+from engines.spark.ingest.preprocess import result_schema
 from engines.spark.ingest.run import run_ingest
 from engines.spark.output.slice import schema_in_force
 from engines.spark.planning.lateness import rule
@@ -56,7 +57,7 @@ from engines.spark.provenance.derive import derive
 from engines.spark.runtime.jvm import REAPED_SECONDS, Jvm
 from engines.spark.runtime.limits import DiskWatch, limit_met
 from engines.spark.sql.parsing import analysed, as_json, parsed
-from engines.spark.sql.queries import Analyst, InputView, blames_query, first_lines
+from engines.spark.sql.queries import Analyst, InputView, blames_query, diagnostic_of, first_lines
 from engines.spark.sql.views import name_view, view_schema
 
 STOP_SECONDS: Final = 1.0
@@ -89,7 +90,9 @@ class SparkHandler:
         return self._identity()
 
     def validate(self, request: ValidateRequest) -> ValidateResponse:
-        """What a transform would do, and all that is wrong with it, without data."""
+        """What a query would do, and all that is wrong with it, without data."""
+        if request.preprocess:
+            return self._validate_preprocess(request)
         try:
             query = read_query(request.transform)
             query.check_inputs([given.query_alias for given in request.inputs])
@@ -111,6 +114,18 @@ class SparkHandler:
             determinism="strict",
             diagnostics=found.diagnostics,
         )
+
+    def _validate_preprocess(self, request: ValidateRequest) -> ValidateResponse:
+        columns = to_arrow(request.inputs[0].schema)
+        try:
+            made = result_schema(self._spark.newSession(), columns, request.transform)
+        except Invalid as fault:
+            return ValidateResponse(ok=False, diagnostics=(_of_fault(fault),))
+        except PySparkException as fault:
+            if not blames_query(fault):
+                raise
+            return ValidateResponse(ok=False, diagnostics=(diagnostic_of(fault, request.transform.query or "", 0),))
+        return ValidateResponse(ok=True, schema=from_arrow(made))
 
     def transform(self, request: TransformRequest, control: RequestControl) -> TransformOutcome:
         with self._request(control) as opened:

@@ -17,7 +17,7 @@ import msgspec
 import trio
 
 from chain.codec.manifest import Manifest, parse_manifests
-from chain.errors import Conflict, Fault, Invalid, NotFound
+from chain.errors import Conflict, Environment, Fault, Invalid, NotFound
 from chain.ids import DatasetId
 from chain.instant import MILLISECOND, Instant
 from chain.model.events import (
@@ -35,6 +35,8 @@ from chain.state import ChainState, Vocab, load_state
 from chain.store.base import Head
 from engines.contract import Engine
 from engines.diagnostics import Diagnostic, Severity
+from engines.spark.analysis.source_declarations import read_source
+from odfd.api.schemas import judge_preprocess, read_schema
 from odfd.api.transform_check import TransformCheck
 from odfd.api.transform_evolution import EvolutionCheck
 from odfd.control import wire
@@ -246,6 +248,26 @@ class ApplyOperation:
             fault.place = wish.source_place(event, part)
             raise fault
 
+    async def _check_preprocess(
+        self, event: SetPollingSource | AddPushSource, names: Vocab, wish: WantedSnapshot
+    ) -> tuple[str, ...]:
+        """Raises Invalid with all that the engine refuses of the query; why it cannot be judged yet is returned."""
+        query, _ = read_source(event.preprocess)
+        if query is None:
+            return ()
+        later = "the preprocess query is not judged yet, but with the first data: "
+        columns = read_schema(event.read)
+        if columns is None:
+            return (f"{later}the read step states no columns (read.schema)",)
+        try:
+            answer = await judge_preprocess(query, columns, names, self._engine)
+        except Environment as fault:
+            return (f"{later}{fault.message}",)
+        errors = [each for each in answer.diagnostics if each.severity is Severity.ERROR]
+        if errors or not answer.ok:
+            raise refusal(errors, wish.source_place(event, "preprocess"))
+        return tuple(_told(each) for each in answer.diagnostics)
+
     async def _validate(
         self, events: Sequence[MetadataEvent], wish: WantedSnapshot, state: ChainState | None
     ) -> tuple[str, ...]:
@@ -256,6 +278,7 @@ class ApplyOperation:
         for event in events:
             if isinstance(event, SetPollingSource | AddPushSource):
                 self._check_source(event, wish)
+                warnings += await self._check_preprocess(event, names, wish)
             if not isinstance(event, SetTransform):
                 continue
             if event.transform.engine != "spark":

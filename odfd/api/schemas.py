@@ -13,9 +13,9 @@ from chain.data.ddl import parse_ddl
 from chain.ids import DatasetId
 from chain.model.events import DatasetKind
 from chain.model.schema import DataField, DataSchema, Int32, Int64, Option, Timestamp, TimeUnit
-from chain.model.source import ReadStep
+from chain.model.source import ReadStep, Transform
 from chain.state import ChainState, Vocab
-from engines.contract import Engine, ValidateInput, ValidateRequest
+from engines.contract import Engine, ValidateInput, ValidateRequest, ValidateResponse
 from engines.spark.analysis.source_declarations import read_source
 from odfd.transform.inputs import is_changelog
 from odfd.transform.plan import vocabulary
@@ -36,33 +36,27 @@ async def expected_schema(state: ChainState, engine: Engine) -> Expected | None:
     source = state.polling_source or next(iter(state.active_push_sources.values()), None)
     if state.kind is not DatasetKind.ROOT or source is None:
         return None
-    columns = _read_schema(source.read)
+    columns = read_schema(source.read)
     if columns is None:
         return None
     query, _ = read_source(source.preprocess)
     if query is not None:
-        answer = await engine.validate(
-            ValidateRequest(
-                transform=query,
-                inputs=(
-                    ValidateInput(
-                        query_alias="input",
-                        dataset_id=state.dataset or DatasetId(),
-                        schema=columns,
-                        vocab=vocabulary(state.vocab),
-                        changelog=False,
-                    ),
-                ),
-                vocab=vocabulary(state.vocab),
-            )
-        )
+        answer = await judge_preprocess(query, columns, state.vocab, engine)
         if not answer.ok or answer.schema is None:
             return None
         columns = answer.schema
     return Expected(with_system_columns(columns, state.vocab), changelog)
 
 
-def _read_schema(read: ReadStep) -> DataSchema | None:
+async def judge_preprocess(query: Transform, columns: DataSchema, names: Vocab, engine: Engine) -> ValidateResponse:
+    """What the engine says of a source's ``preprocess``, its declarations taken off, over the columns that it reads."""
+    vocab = vocabulary(names)
+    given = ValidateInput(query_alias="input", dataset_id=DatasetId(), schema=columns, vocab=vocab, changelog=False)
+    return await engine.validate(ValidateRequest(transform=query, inputs=(given,), vocab=vocab, preprocess=True))
+
+
+def read_schema(read: ReadStep) -> DataSchema | None:
+    """The columns that a read step declares."""
     if read.schema is not None:
         return read.schema
     if read.ddl_schema:

@@ -8,8 +8,9 @@ their types; computed times are in milliseconds, and refused where that would cu
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,7 +30,7 @@ from engines.spark.sql.parsing import analysed, as_json, parsed
 from engines.spark.sql.time_patterns import unreadable
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 INPUT: Final = "input"
 ENGINE: Final = "spark"
@@ -41,10 +42,24 @@ def preprocess(spark: SparkSession, parts: Sequence[Path], schema: pa.Schema, tr
 
     Raises Invalid; Spark's own errors for queries that it refuses pass through.
     """
-    steps = _steps(transform)
     frames = [spark.read.schema(struct_type(schema)).parquet(str(path)) for path in parts]
     nothing = spark.createDataFrame([], struct_type(schema))
     source = functools.reduce(lambda one, other: one.unionAll(other), frames) if frames else nothing
+    with _queried(spark, source, transform) as (result, plan):
+        table = as_written(result.toArrow(), slice_types(result.schema))
+        return table if _keeps_order(plan) else _totally_ordered(table)
+
+
+def result_schema(spark: SparkSession, schema: pa.Schema, transform: Transform) -> pa.Schema:
+    """Columns of what ``preprocess`` would give of rows of ``schema``; no row is needed. Raises as it does."""
+    with _queried(spark, spark.createDataFrame([], struct_type(schema)), transform) as (result, _):
+        return slice_types(result.schema)
+
+
+@contextlib.contextmanager
+def _queried(spark: SparkSession, source: DataFrame, transform: Transform) -> Iterator[tuple[DataFrame, str]]:
+    """The last query, judged and analysed over ``source`` and not run yet, and its plan's JSON."""
+    steps = _steps(transform)
     source.createOrReplaceTempView(INPUT)
     views = [INPUT]
     try:
@@ -61,8 +76,7 @@ def preprocess(spark: SparkSession, parts: Sequence[Path], schema: pa.Schema, tr
                 sizes[alias] = query.judgement.size
                 result.createOrReplaceTempView(alias)
                 views.append(alias)
-        table = as_written(result.toArrow(), slice_types(result.schema))
-        return table if _keeps_order(plan) else _totally_ordered(table)
+        yield result, plan
     finally:
         for view in views:
             spark.catalog.dropTempView(view)

@@ -151,7 +151,7 @@ def _analyse(
             plan = analysed(session, query)
             root = parse_plan(as_json(plan), zones)
         except PySparkException as fault:
-            said = _spark_diagnostic(fault, step.query, number)
+            said = diagnostic_of(fault, step.query, number)
             return Analysis(None, None, (*_in_other_words(said, phrases, fully=True), *warnings))
         except Invalid as fault:
             said = _of_fault(fault, number)
@@ -268,7 +268,8 @@ def _of_fault(fault: Invalid, query: int) -> Diagnostic:
     )  # fmt: skip
 
 
-def _spark_diagnostic(fault: PySparkException, text: str, query: int) -> Diagnostic:
+def diagnostic_of(fault: PySparkException, text: str, query: int) -> Diagnostic:
+    """What Spark says of query number ``query``, the words ``text``, with its place, and a remedy if one is known."""
     window = _CALENDAR_WINDOW.search(str(fault))
     if window is not None:
         return _calendar_window(window[1], text, query)

@@ -112,6 +112,43 @@ def test_the_right_one_of_two_is_pointed_at(handler):
     assert (only.code, only.line) == ("float-aggregate", 2)
 
 
+COLUMNS = pa.schema([("event_time", TIME), ("n", pa.int64()), ("ratio", pa.float64()), ("day", pa.string())])
+
+
+def preprocess_validation(*queries):
+    steps = tuple(SqlQueryStep(alias=f"q{n}" if n < len(queries) - 1 else None, query=q) for n, q in enumerate(queries))
+    given = ValidateInput(
+        query_alias="input", dataset_id=DatasetId(), schema=from_arrow(COLUMNS), vocab=Vocabulary(), changelog=False
+    )
+    transform = TransformSql(engine="spark", queries=steps)
+    return ValidateRequest(transform=transform, inputs=(given,), vocab=Vocabulary(), preprocess=True)
+
+
+def test_preprocess_is_judged_by_its_own_rules(handler):
+    """Floats may be added up and rows put in order: nobody computes an ingest again."""
+    queries = ("select *, ratio * 2 as twice from input", "select n, sum(twice) as s from q0 group by n order by n")
+    answer = handler.validate(preprocess_validation(*queries))
+    assert (answer.ok, answer.mode, answer.diagnostics) == (True, None, ())
+    assert [field.name for field in answer.schema.fields] == ["n", "s"]
+
+
+@pytest.mark.parametrize(
+    ("sql", "code"),
+    [
+        ("select n, rand() as r from input", "preprocess-deterministic"),
+        ("select nobody from input", "unresolved-column.with-suggestion"),
+        ("select n form input wher", "parse-syntax-error"),
+        ("select to_date(day, 'yyyy-bb') as d from input", "time-pattern"),
+        ("select to_timestamp(day) as t from input", "preprocess-deterministic"),
+    ],
+)
+def test_preprocess_that_every_pull_would_refuse_is_refused(handler, sql, code):
+    answer = handler.validate(preprocess_validation(sql))
+    assert not answer.ok
+    assert [one.code for one in answer.diagnostics] == [code]
+    assert answer.diagnostics[0].replace
+
+
 @pytest.fixture
 def slices(tmp_path):
     times = pa.array([0] * 3).cast(TIME)

@@ -96,6 +96,36 @@ async def test_a_query_that_cannot_be_judged_yet_says_which_input_lacks_what(wor
             assert why in item.warnings[0]
 
 
+DECLARED = BARE.replace(
+    "read: {kind: NdJson}",
+    "read: {kind: NdJson, ddlSchema: ['event_time TIMESTAMP', 'n INT']}, "
+    "preprocess: {kind: Sql, engine: spark, query: QUERY}",
+)
+
+
+async def test_a_preprocess_query_is_judged_when_it_is_applied(world: Any) -> None:
+    async with world.running("alice") as alice:
+        (item,) = (await alice.apply(DECLARED.replace("QUERY", "select * from others"))).items
+        assert (item.action, item.fault.rule) == ("failed", "unknown-input")
+        assert item.fault.place.endswith(":7")
+        assert alice.home.chains.datasets() == []
+        (item,) = (await alice.apply(DECLARED.replace("QUERY", "select * from input"))).items
+        assert (item.action, item.warnings) == ("created", ())
+
+
+async def test_a_preprocess_query_over_columns_that_nobody_declared_is_judged_later(world: Any) -> None:
+    text = DECLARED.replace(", ddlSchema: ['event_time TIMESTAMP', 'n INT']", "").replace(
+        "QUERY", "select * from input"
+    )
+    async with world.running("alice") as alice:
+        (item,) = (await alice.apply(text)).items
+        assert item.action == "created"
+        assert item.warnings == (
+            "the preprocess query is not judged yet, but with the first data: "
+            "the read step states no columns (read.schema)",
+        )
+
+
 async def test_a_dry_run_does_nothing_and_knows_its_own_promises(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
         planned = await alice.apply(worlds.ROOT, worlds.DERIVED, dry_run=True)
