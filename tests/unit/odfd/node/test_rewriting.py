@@ -20,6 +20,7 @@ from chain.store.base import Rewrite
 from config import model
 from odfd.cli.offline import block as offline
 from odfd.control import wire
+from odfd.control.client import Answer
 from odfd.errors import Bug
 from odfd.trust.ledger.history_rewrite import give_up, kept_tree
 from odfd.trust.ledger.log import CheckedChain, Ledger
@@ -340,7 +341,8 @@ async def test_mirrors_follow_by_policy(world: Any, worlds: Any, action: str, fo
 
 def shown(detail: wire.BlockDetail) -> str:
     """As ``odfctl block show`` prints it."""
-    client = SimpleNamespace(get=lambda _: msgspec.to_builtins(detail, enc_hook=str))
+    sent = msgspec.to_builtins(detail, enc_hook=str)
+    client = SimpleNamespace(get=lambda _, kind: Answer.of(sent, kind))
     session: Any = SimpleNamespace(client=client)
     return offline._text(offline._detail(session, f"cities@{detail.hash}"))
 
