@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from engines.spark.analysis.clock_dependence import reads_todays_time
-from engines.spark.analysis.exact import MOMENTS, is_exact
+from engines.spark.analysis.exact import MEANS, MOMENTS, ROOM, digits_of, is_exact
 from engines.spark.analysis.functions import (
     ALLOWED,
     BY_ORDER,
@@ -46,8 +46,6 @@ _WRITTEN: Final = {
 _DOCUMENTS: Final = frozenset({"JsonToStructs", "CsvToStructs"})
 """Functions whose result is of the type that they are given."""
 _TYPED: Final = _DOCUMENTS | {"AttributeReference"}
-_ROOM: Final = 28
-"""Digits of a decimal whose sum has ten more: room for ten thousand million rows."""
 _COMPARISON: Final = [
     *("If", "And", "IsNull", "left", "IsNull", "right", "0"),
     *("If", "IsNull", "left", "1"),
@@ -224,7 +222,7 @@ def _aggregate(node: Node) -> Finding | None:
     name, distinct = _sql_name(function.kind), "distinct " if node.fields.get("isDistinct") else ""
     if computed_exactly(node):
         return None
-    if function.kind in MOMENTS or function.kind == "RegrReplacement":
+    if function.kind in MOMENTS | MEANS or function.kind == "RegrReplacement":
         return Finding(
             "float-aggregate",
             f"{name}({distinct}…) adds in floating point, whatever it is given: the result depends on the order of the "
@@ -250,7 +248,7 @@ def _aggregate(node: Node) -> Finding | None:
         return Finding(
             "overflow-by-order",
             f"{name}(distinct …) may leave its type on the way, or not, as the order of the rows has it",
-            f"{name}(distinct cast(x as decimal({_ROOM},0)))",
+            f"{name}(distinct cast(x as decimal({ROOM},0)))",
             function,
         )
     return None
@@ -265,9 +263,8 @@ def computed_exactly(node: Node) -> bool:
 
 def _may_overflow(node: Node) -> bool:
     """Whether a sum of distinct values may have no room: no decimal with digits to spare, as far as is known."""
-    stated = node.fields.get("dataType")
-    digits = re.match(r"decimal\((\d+),", stated) if isinstance(stated, str) else None
-    return digits is None or int(digits[1]) > _ROOM
+    digits = digits_of(node.fields.get("dataType"))
+    return digits is None or digits > ROOM
 
 
 def _integer(node: Node) -> bool:

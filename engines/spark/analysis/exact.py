@@ -1,22 +1,25 @@
-"""Which aggregates over floating point are computed exactly, in which grids of numbers. Pure; ADR 20 says why.
+"""Which aggregates are computed exactly, and in which grids of numbers. Pure; ADR 20 says why.
 
 ``engines.spark.catalyst.exact`` makes the plans. Spec: docs/spec/engine-semantics.md#determinism.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
 from engines.spark.analysis.tree import Node
 
 SUMS: Final = frozenset({"Sum", "Average"})
-"""Of floating point; averages of whole numbers too."""
+"""Of floating point and of wide decimals; averages of all numbers."""
 MOMENTS: Final = frozenset({
     "VariancePop", "VarianceSamp", "StddevPop", "StddevSamp", "Corr", "CovPopulation", "CovSample", "RegrSlope",
-    "RegrIntercept", "RegrR2", "RegrSXX", "RegrSYY", "RegrSXY", "RegrAvgX", "RegrAvgY",
+    "RegrIntercept", "RegrR2", "RegrSXX", "RegrSYY", "RegrSXY",
 })  # fmt: skip
 """Made of sums of numbers and of products of two: they turn whatever they are given into floating point first."""
+MEANS: Final = frozenset({"RegrAvgX", "RegrAvgY"})
+"""Averages of one column, of the rows in which another one is not null either."""
 EXTREMES: Final = frozenset({"Min", "Max"})
 """Exact as they are, but for which of 0.0 and -0.0, and which NaN, stands for the others: both are made one."""
 
@@ -26,7 +29,7 @@ def is_exact(aggregate: Node, floating: bool) -> bool:
     function = aggregate.children[0]
     if aggregate.fields.get("isDistinct") or not function.children:
         return False
-    if function.kind in MOMENTS:
+    if function.kind in MOMENTS | MEANS:
         return True
     if function.kind == "Average":
         return (floating and _single(function.only)) or not floating
@@ -97,5 +100,23 @@ QUICK: Final = Grids(Grid(-96, 40, 4), Grid(-192, 40, 8))
 """For groups of up to 8 million rows."""
 COMPLETE: Final = Grids(Grid(-96, 32, 5), Grid(-192, 32, 10))
 """For groups of up to two thousand million rows; numbers that are not on it are collected."""
+ROOM: Final = 28
+"""Digits of a decimal whose sum has ten more: room for ten thousand million rows."""
+
+
+def digits_of(data_type: object) -> int | None:
+    """Of a decimal type."""
+    found = re.match(r"decimal\((\d+),", data_type) if isinstance(data_type, str) else None
+    return None if found is None else int(found[1])
+
+
+def may_be_wide(node: Node) -> bool:
+    """Whether a sum of this may leave DECIMAL(38) on its way, as far as is known: there are decimals in it."""
+    digits = digits_of(node.fields.get("dataType"))
+    if digits is not None:
+        return digits > ROOM
+    return any(digits_of(part.fields.get("dataType")) is not None for part in node.preorder())
+
+
 FINEST: Final = -1074
 """All doubles are multiples of two to this power."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from engines.spark.analysis.determinism import Finding, computed_exactly
+from engines.spark.analysis.exact import may_be_wide
 from engines.spark.analysis.joins import conjuncts
 from engines.spark.analysis.locality import Locality
 from engines.spark.analysis.refusals import MIXED_MODE, NOT_KEY_LOCAL
@@ -24,7 +25,7 @@ MERGED_BY: Final[Mapping[str, str]] = {
 }  # fmt: skip
 """Aggregates of parts that can be put together, and by which function."""
 EXACTLY: Final = "exactly"
-"""Of aggregates over floating point: by the parts that they are made of, each by a function of its own."""
+"""Of aggregates that are computed exactly: by the parts that they are made of, each by a function of its own."""
 LISTS: Final = "lists"
 """How lists of numbers are merged: into one, in order."""
 BARE_KEY: Final = "__odf_key"
@@ -239,8 +240,8 @@ def _merge(
         function = MERGED_BY.get(inner.children[0].kind) if inner.kind == "AggregateExpression" else None
         if function is None or inner.fields.get("isDistinct"):
             return None
-        if computed_exactly(inner) and function not in ("min", "max"):
-            return None  # the rounded value of a part is not what the whole is made of
+        if _merged_by(inner) == EXACTLY and function not in ("min", "max"):
+            return None  # the value of a part is not what the whole is made of: it is rounded, or may not fit
         found[names[0]] = function
     return found if set(found) | set(keys) == {name for name, _ in relation.columns} else None
 
@@ -257,7 +258,9 @@ def _bare(core: Node) -> Mapping[str, str] | None:
 
 
 def _merged_by(part: Node) -> str | None:
-    return EXACTLY if computed_exactly(part) else MERGED_BY.get(part.children[0].kind)
+    function = part.children[0]
+    wide = function.kind == "Sum" and may_be_wide(function.only)
+    return EXACTLY if wide or computed_exactly(part) else MERGED_BY.get(function.kind)
 
 
 def _only_names(operator: Node) -> bool:

@@ -54,6 +54,28 @@ class BigIntegers:
             total = self.add(self.shifted(total, width), self.of_long(each))
         return total
 
+    def unscaled(self, value: Any, scale: int) -> Any:
+        """Of a DECIMAL the whole number that it is, without its point."""
+        exact = self._call(value, "toJavaBigDecimal", self._exact)
+        return self._call(self._call(exact, "setScale", self._exact, self._number(scale)), "unscaledValue", self._big)
+
+    def limb(self, whole: Any, number: int, width: int, last: bool) -> Any:
+        """So many bits of a whole number as a BIGINT, the lowest first; the last one has its sign."""
+        part = self._call(self.shifted(whole, -width * number), "longValue", self._long)
+        return part if last else self._expressions.BitwiseAnd(part, self._literal(2**width - 1, self._long))
+
+    def decimal(self, whole: Any, scale: int, by: Any, kind: Any, tries: bool) -> Any:
+        """``whole / by`` as a DECIMAL of a type, as Spark divides; ``whole`` has ``scale`` digits behind its point.
+
+        What does not fit is an error; with ``tries`` null.
+        """
+        value = self._new(self._decimal, self._exact, whole, self._number(scale))
+        if by is not None:
+            places, half_up = self._number(39), self._number(4)
+            value = self._call(value, "divide", self._exact, self._new(self._decimal, self._exact, by), places, half_up)
+        sql = self._jvm.java.lang.Class.forName("org.apache.spark.sql.types.Decimal")
+        return self._expressions.CheckOverflow(self._static(sql, kind, "apply", value), kind, tries)
+
     def add(self, one: Any, other: Any) -> Any:
         return self._call(one, "add", self._big, other)
 

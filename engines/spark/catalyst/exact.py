@@ -1,10 +1,10 @@
-"""Aggregates over floating point, computed exactly and rounded once: plans of the JVM.
+"""Aggregates that need no order of the rows, computed exactly and rounded once: plans of the JVM.
 
 Spark adds floating point in whatever order rows come, so the last digits of ``avg`` would depend on how an input was
 cut. Here every number is split into whole numbers on a fixed grid of powers of two (``analysis.exact``). Those are
 added as BIGINT, which is exact, needs no order, and can be merged; what the aggregate is of these sums is worked out
 once a group, with whole numbers of any size, and rounded once to the nearest double (``exact_recipes``).
-``sum`` over BIGINT is exact in the same way.
+``sum`` over BIGINT and over decimals of 29 digits and more is exact in the same way.
 
 Numbers that are not on the grid are rare: below about 1e-13 with all their digits, or beyond 1.8e19. The quick plan
 only notices them (or a sum that leaves its BIGINT), and then the complete plan runs instead, which collects them. Both
@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from engines.spark.analysis.exact import COMPLETE, EXTREMES, MOMENTS, QUICK, Grids
+from engines.spark.analysis.exact import COMPLETE, EXTREMES, MEANS, MOMENTS, QUICK, ROOM, Grids, digits_of
 from engines.spark.catalyst.exact_recipes import FLOATS, TOO_COARSE, WHOLE, Call, Recipe, make_recipe
 from engines.spark.catalyst.expressions import Catalyst
 from engines.spark.catalyst.plans import is_aggregate, items, kind_of, replaced
@@ -39,9 +39,12 @@ def run_exactly(session: SparkSession, plan: Any, run: Callable[[Any], Answer], 
     try:
         return run(made)
     except PySparkException as fault:
-        if fault.getCondition() != "ARITHMETIC_OVERFLOW" and TOO_COARSE not in str(fault):
+        if str(fault.getCondition()).split(".")[0] not in _OVERFLOWS and TOO_COARSE not in str(fault):
             raise
     return run(complete_plan(session, plan))
+
+
+_OVERFLOWS: Final = frozenset({"ARITHMETIC_OVERFLOW", "NUMERIC_VALUE_OUT_OF_RANGE"})
 
 
 def complete_plan(session: SparkSession, plan: Any) -> Any:
@@ -87,18 +90,30 @@ class _Exact:
         aggregate = whole if is_aggregate(whole) else whole.windowFunction()
         if not is_aggregate(aggregate) or aggregate.isDistinct():
             return None
-        function = aggregate.aggregateFunction()
+        function = _summing(aggregate)
         kind = kind_of(function)
         if kind not in {"Sum", "Average"} | MOMENTS | EXTREMES:
             return None
         types = tuple(str(each.dataType().simpleString()) for each in items(function.children()))
-        tries = kind == "Sum" and "TRY" in str(function.evalContext().evalMode())
-        # Spark's own sum of whole numbers is exact for as long as it does not overflow on its way.
-        wide = "bigint" if tries or self.grids is COMPLETE else ""
-        if types[0] not in {"Sum": (*FLOATS, wide), "Average": (*FLOATS, *WHOLE)}.get(kind, FLOATS):
+        tries = kind in ("Sum", "Average") and str(function).startswith("try_")
+        if not self._taken_apart(kind, types[0], tries):
             return None
         self._calls += 1
-        return Call(self._calls, kind, types, bool(aggregate.filter().isDefined()), tries)
+        filtered, result = bool(aggregate.filter().isDefined()), str(function.dataType().simpleString())
+        return Call(self._calls, kind, types, filtered, tries, result if digits_of(types[0]) else "")
+
+    def _taken_apart(self, kind: str, number: str, tries: bool) -> bool:
+        """Whether Spark's own aggregate over a type would not do. Its sums of whole numbers and decimals are exact for
+        as long as they do not overflow on their way; averages cannot be merged.
+        """
+        complete = self.grids is COMPLETE
+        if kind not in ("Sum", "Average"):
+            return number in FLOATS
+        if (digits := digits_of(number)) is not None:
+            return (digits > ROOM and (tries or complete)) or (kind == "Average" and complete)
+        return number in FLOATS or (
+            number in WHOLE if kind == "Average" else number == "bigint" and (tries or complete)
+        )
 
     def _around(self, node: Any, wholes: list[Any], calls: list[tuple[Any, Call]]) -> Any:
         """An operator with its aggregates taken apart, and a projection that puts them together."""
@@ -118,7 +133,7 @@ class _Exact:
     def _raw(self, whole: Any, recipe: Recipe) -> list[Any]:
         """The arguments under the names and ids that the recipe has for them."""
         aggregate = whole if is_aggregate(whole) else whole.windowFunction()
-        values = items(aggregate.aggregateFunction().children())
+        values = items(_summing(aggregate).children())
         if aggregate.filter().isDefined():
             values.append(aggregate.filter().get())
         return [self._alias(value, column) for value, column in zip(values, recipe.given, strict=True)]
@@ -183,6 +198,12 @@ class _Exact:
         if (call, self.grids) not in known:
             known[call, self.grids] = make_recipe(self.session, call, self.grids)
         return known[call, self.grids]
+
+
+def _summing(aggregate: Any) -> Any:
+    """The function of an aggregate: of those that Spark writes out as an average, that average."""
+    function = aggregate.aggregateFunction()
+    return function.replacement() if kind_of(function) in MEANS else function
 
 
 def _outermost(expression: Any, wanted: Callable[[Any], bool]) -> list[Any]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from engines.spark.analysis.exact import EXTREMES, FINEST, MOMENTS, QUICK, Grids
+from engines.spark.analysis.exact import EXTREMES, FINEST, MOMENTS, QUICK, ROOM, Grids, digits_of
 from engines.spark.catalyst.bignum import BigIntegers
 from engines.spark.catalyst.expressions import Catalyst
 from engines.spark.catalyst.plans import items
@@ -20,6 +20,8 @@ from engines.spark.catalyst.plans import items
 TOO_COARSE: Final = "__odf_not_on_the_grid"
 FLOATS: Final = ("double", "float")
 WHOLE: Final = ("bigint", "int", "smallint", "tinyint")
+_LIMB, _LIMBS = 32, 4
+"""A decimal without its point has up to 127 bits; of up to two thousand million rows each limb's sum is a BIGINT."""
 _POSITIVE, _NEGATIVE, _NAN, _OFF = 1, 2, 4, 8
 """Bits of what there was among the numbers of a group: infinities, NaN, numbers off the grid."""
 
@@ -35,11 +37,27 @@ class Call:
     filtered: bool
     """Whether it stands under FILTER."""
     tries: bool
-    """``try_sum``: null, and no error, where the value does not fit."""
+    """``try_sum``, ``try_avg``: null, and no error, where the value does not fit."""
+    result: str = ""
+    """The type of what comes out, over decimals."""
 
     @property
     def floating(self) -> bool:
         return self.types[0] in FLOATS
+
+    @property
+    def digits(self) -> int | None:
+        """Of the decimals that are summed."""
+        return None if self.kind in EXTREMES else digits_of(self.types[0])
+
+    @property
+    def wide(self) -> bool:
+        """Whether a sum of them may not fit into a decimal."""
+        return self.digits is not None and self.digits > ROOM
+
+    @property
+    def scale(self) -> int:
+        return int(self.types[0].split(",")[1][:-1])
 
     def name(self, what: str) -> str:
         return f"__odf_{what}{self.number}"
@@ -89,6 +107,9 @@ class _Cook:
         for texts in _prepare(call, self.grids):
             layers.append(tuple(self._one_zero(made) for made in self._read(texts, columns)))
             columns += [made.toAttribute() for made in layers[-1]]
+        if call.wide:
+            layers.append(tuple(self._split(columns[-1])))
+            columns += [made.toAttribute() for made in layers[-1]]
         parts = self._summed(_sums(call, self.grids), columns)
         seen = [part.toAttribute() for part in parts]
         above = []
@@ -105,6 +126,11 @@ class _Cook:
             return made
         normal = self.session._jvm.org.apache.spark.sql.catalyst.optimizer.NormalizeNaNAndZero
         return made.withNewChildren(self.catalyst.sequence([normal(made.child())]))
+
+    def _split(self, column: Any) -> list[Any]:
+        """A decimal as limbs, whose sums are BIGINTs."""
+        whole = self._big.unscaled(column, self.call.scale)
+        return self._named({f"l{at}": self._big.limb(whole, at, _LIMB, at == _LIMBS - 1) for at in range(_LIMBS)})
 
     def _read(self, texts: Sequence[str], columns: Sequence[Any]) -> list[Any]:
         """Texts over columns, as named expressions."""
@@ -148,6 +174,8 @@ class _Cook:
     def _values(self, column: Mapping[str, Any]) -> list[Any]:
         """What is worked out of sums; ``v`` is the value."""
         big, call = self._big, self.call
+        if call.digits is not None:
+            return self._named({"v": self._decimal(column)})
         if call.kind in EXTREMES or (call.kind == "Sum" and not call.floating):
             return []
         count = big.at_least_one(big.of_long(column[call.name("n")]))
@@ -164,16 +192,25 @@ class _Cook:
             total, low = self._completed(total, low, "a", column), FINEST
         return self._named({"v": big.rounded(total, big.one if call.kind == "Sum" else count, low)})
 
+    def _decimal(self, column: Mapping[str, Any]) -> Any:
+        big, call = self._big, self.call
+        if call.wide:
+            total = big.limbs([column[call.name(f"l{at}")] for at in range(_LIMBS)], _LIMB)
+        else:
+            total = big.unscaled(column[call.name("s")], call.scale)
+        by = big.at_least_one(big.of_long(column[call.name("n")])) if call.kind == "Average" else None
+        kind = self.catalyst.read(f"cast(null as {call.result})").dataType()
+        return big.decimal(total, call.scale, by, kind, call.tries)
+
     def _results(self, column: Mapping[str, Any]) -> list[Any]:
         text = _result(self.call, self.grids)
         return self._read([text], list(column.values())) if text else []
 
 
 _ONE: Final = frozenset({
-    "VariancePop", "VarianceSamp", "StddevPop", "StddevSamp", "RegrSXX", "RegrSYY", "RegrAvgX", "RegrAvgY",
+    "VariancePop", "VarianceSamp", "StddevPop", "StddevSamp", "RegrSXX", "RegrSYY",
 })  # fmt: skip
 """Moments of one column, be it of rows where another is not null either."""
-_MEANS: Final = frozenset({"RegrAvgX", "RegrAvgY"})
 _NOT_ALONE: Final = frozenset({
     "VarianceSamp", "StddevSamp", "CovSample", "Corr", "RegrSlope", "RegrIntercept", "RegrR2",
 })  # fmt: skip
@@ -183,15 +220,13 @@ _NOT_ALONE: Final = frozenset({
 def _letters(kind: str) -> str:
     """Columns of which there are sums: ``a`` is the first argument, ``b`` the second."""
     if kind in _ONE or kind not in MOMENTS:
-        return "b" if kind in ("RegrSXX", "RegrAvgX") else "a"
+        return "b" if kind == "RegrSXX" else "a"
     return "ab"
 
 
 def _terms(kind: str) -> tuple[str, ...]:
     """What is summed: columns, and products of two."""
     letters = _letters(kind)
-    if kind in _MEANS:
-        return (letters,)
     if len(letters) == 1:
         return letters, letters * 2
     squares = {"Corr": ("aa", "bb"), "RegrR2": ("aa", "bb"), "RegrSlope": ("bb",), "RegrIntercept": ("bb",)}
@@ -205,6 +240,8 @@ def _prepare(call: Call, grids: Grids) -> tuple[list[str], ...]:
         return ([_filtered(call, value, [value], "xa")],)
     letters = _letters(call.kind)
     given = [call.name(letter) for letter in "ab"[: len(call.types)]]
+    if call.digits is not None:
+        return ([_filtered(call, given[0], given, "xa")],)
     if call.kind not in MOMENTS and not call.floating:
         return ([_filtered(call, f"cast({given[0]} as bigint)", given, "xa")],)
     first = [_filtered(call, f"cast({call.name(letter)} as double)", given, f"x{letter}") for letter in letters]
@@ -253,6 +290,9 @@ def _sums(call: Call, grids: Grids) -> list[str]:
     letters = _letters(call.kind)
     x = call.name("x" + letters[0])
     count = f"count({x}) as {call.name('n')}"
+    if call.digits is not None:
+        limbs = [f"sum({call.name(f'l{at}')}) as {call.name(f'l{at}')}" for at in range(_LIMBS)]
+        return [*(limbs if call.wide else [f"sum({x}) as {call.name('s')}"]), count]
     if call.kind not in MOMENTS and not call.floating:
         halves = [
             f"sum({x} & 4294967295L) as {call.name('lo')}", f"sum(shiftright({x}, 32)) as {call.name('hi')}",
@@ -280,7 +320,7 @@ def _result(call: Call, grids: Grids) -> str:
     count, flags, value, result = (call.name(each) for each in ("n", "flags", "v", "r"))
     if call.kind in EXTREMES:
         return ""
-    if call.kind == "Sum" and not call.floating:
+    if call.kind == "Sum" and not call.floating and call.digits is None:
         whole = f"cast({call.name('hi')} as decimal(20, 0)) * cast(4294967296 as decimal(10, 0))"
         return f"{'try_cast' if call.tries else 'cast'}({whole} + {call.name('lo')} as bigint) as {result}"
     if not call.floating:
@@ -288,7 +328,7 @@ def _result(call: Call, grids: Grids) -> str:
     cases = [f"when {flags} & {_NAN} <> 0 or {flags} & 3 = 3 then double('NaN')"]
     cases += [f"when {flags} & {bit} <> 0 then double('{what}')"
               for bit, what in ((_POSITIVE, "Infinity"), (_NEGATIVE, "-Infinity"))]  # fmt: skip
-    if call.kind in MOMENTS - _MEANS:
+    if call.kind in MOMENTS:
         cases = [f"when {flags} & 7 <> 0 then double('NaN')"]
     if grids is QUICK:
         cases.append(f"when {flags} & {_OFF} <> 0 then cast(raise_error('{TOO_COARSE}') as double)")
@@ -309,8 +349,6 @@ _STILL: Final[Mapping[str, Mapping[str, str]]] = {
 def _moment(big: BigIntegers, kind: str, count: Any, sums: Mapping[str, Any], unit: int) -> dict[str, Any]:
     """From sums in units of two to ``unit`` for each factor. Of single rows and such is seen to elsewhere."""
     letters = _letters(kind)
-    if kind in _MEANS:
-        return {"v": big.rounded(sums[letters], count, unit)}
 
     def spread(one: str, other: str) -> Any:
         """``n**2`` times the covariance."""

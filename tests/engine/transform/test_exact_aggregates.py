@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 import random
+from decimal import Context, Decimal
 from fractions import Fraction
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import ArithmeticException
 
 from conformance.case import Case
 from conformance.coordinator import Bed
@@ -22,6 +24,7 @@ from engines.spark.catalyst.plans import frame_of
 from engines.spark.sql import parsing
 
 pytestmark = pytest.mark.engine
+EXACT = Context(prec=60)
 WILD = (1e300, -1e300, 5e-324, -2.5e-310, 1e-200, 1.7e308, 3.0)
 PLAIN = (0.1, 0.2, -0.3, 1e-9, 1e12, 20.05, -0.0, 0.0, 1 / 3)
 KINDS = {
@@ -184,6 +187,55 @@ def test_a_sum_of_whole_numbers_fails_by_its_value_and_not_by_its_way(spark):
     assert row["s"] == 2**63 - 7
 
 
+WIDE = ("9" * 36 + ".99", "-" + "9" * 36 + ".99", "0.01", "-0.01", "1234567.89", "5" * 36 + ".55")
+FITS = 10**38
+
+
+def averaged(total, count, scale):
+    """As Spark divides: to 39 digits behind the point, then to those of the result; half away from zero."""
+
+    def half_up(number):
+        return (abs(number) + Fraction(1, 2)).__floor__() * (1 if number >= 0 else -1)
+
+    return half_up(Fraction(half_up(Fraction(total, count) * 10**39), 10 ** (39 - scale)))
+
+
+@pytest.mark.parametrize("quick", [True, False], ids=["first quickly", "complete"])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_sums_of_wide_decimals_are_null_or_fail_by_their_value_and_not_by_their_way(seed, quick, spark):
+    rng = random.Random(seed)
+    rows = [(g, rng.choice((*WIDE, None)), g % 2 == 1 or rng.random() < 0.5) for g in range(60) for _ in range(g % 7)]
+    rng.shuffle(rows)
+    table = pa.table([pa.array([row[0] for row in rows]), pa.array([row[1] for row in rows], pa.string()),
+                      pa.array([row[2] for row in rows])], names=["g", "x", "y"])  # fmt: skip
+    spark.createDataFrame(table).selectExpr("g", "cast(x as decimal(38, 2)) as x", "y").repartition(3) \
+        .createOrReplaceTempView("r")  # fmt: skip
+    run = lambda made: frame_of(spark, made).toArrow().to_pylist()  # noqa: E731
+    ask = lambda sql: (run_exactly(spark, analysed(spark, sql), run) if quick  # noqa: E731
+                       else run(complete_plan(spark, analysed(spark, sql))))  # fmt: skip
+    numbers = {}
+    for g, x, y in rows:
+        if x is not None and y:
+            numbers.setdefault(g, []).append(int(x.replace(".", "")))
+    tried = ask("select g, try_sum(x) filter (where y) as s, try_avg(x) filter (where y) as a, "
+                "count(*) over () as n from r group by g")  # fmt: skip
+    fitting = []
+    for row in tried:
+        mine = numbers.get(row["g"], [])
+        total = sum(mine) if mine else None
+        mean = averaged(Fraction(total, 100), len(mine), 6) if mine else None
+        assert row["s"] == (None if total is None or abs(total) >= FITS else Decimal(total).scaleb(-2, EXACT)), row
+        assert row["a"] == (None if mean is None or abs(mean) >= FITS else Decimal(mean).scaleb(-6, EXACT)), row
+        fitting += [row] if mine and row["s"] is not None and row["a"] is not None else []
+    assert 5 < len(fitting) < len(numbers)
+    among = ", ".join(str(row["g"]) for row in fitting)
+    sure = ask(f"select g, sum(x) as s, avg(x) as a from r where y and g in ({among}) group by g")
+    wanted = {row["g"]: (row["s"], row["a"]) for row in fitting}
+    assert {row["g"]: (row["s"], row["a"]) for row in sure} == wanted
+    with pytest.raises(ArithmeticException):
+        ask(f"select g, sum(x) as s from r where y and g not in ({among}) group by g")
+
+
 def test_over_a_range_of_time(spark):
     spark.createDataFrame(
         pa.table({"t": [1, 2, 3, 4], "x": [0.1, 1e17, -1e17, 0.2], "k": ["a"] * 4})
@@ -199,6 +251,13 @@ def test_over_a_range_of_time(spark):
     assert made.column_names == ["t", "m", "c"]
 
 
+def wide(size):
+    """Of either sign."""
+    return f"cast((v % 3 - 1) * cast('{size}.5' as decimal(38, 2)) + v as decimal(38, 2))"
+
+
+SOME, FEW = wide(3 * 10**34), wide(9 * 10**35)
+"""Numbers of which dozens have a sum, and of which two may have none."""
 X = "cast(v as double) * 0.1 + 1e15 * (v % 2)"
 
 
@@ -213,6 +272,14 @@ CASES = {
     "a table over what grows": Case(
         "exact-table",
         f"select k, max(event_time) as event_time, avg({X}) as m, avg(v) as w, sum(v) as t from a group by k",
+        {"a": grows}, lambda *_: None),
+    "a table of decimals": Case(
+        "exact-decimals", "select k, max(event_time) as event_time, avg(cast(v as decimal(20, 2))) as m, "
+        f"try_sum({FEW}) as t, try_avg({FEW}) as a from a group by k",
+        {"a": grows}, lambda *_: None),
+    "days of decimals": Case(
+        "exact-decimal-days", "select time_bucket(interval '1' day, event_time) as event_time, k, "
+        f"sum({SOME}) as w, try_sum({FEW}) as t, try_avg({FEW}) as a from a group by 1, 2",
         {"a": grows}, lambda *_: None),
     "a table over a changelog": Case(
         "exact-changes", f"select k, max(event_time) as event_time, avg({X}) as m, corr({X}, v) as c from a group by k",
@@ -233,6 +300,8 @@ def test_however_the_input_is_cut(name, spark_root, analyst, tmp_path):
     pieces = here.coordinator("pieces").run([(takes, None) for takes in schedule(here.rng, here.sizes)], here.rng, None)
     for got in (pieces, here.block_by_block("a")):
         assert (got.rows, got.state, got.watermark) == (whole.rows, whole.state, whole.watermark)
+    if "decimals" in name:
+        assert {None} < {row[-2] for row in whole.rows}
     if name == "days":
         assert _days_checked(here, whole) > 3
 
