@@ -1,8 +1,9 @@
 """How much larger than its data a value may become: bounded before a query runs, since no heap can be. Pure.
 
 ``repeat(k, v)`` asks for as much memory as a row says. So a length must be a constant, or have one: ``least(v, 1000)``;
-what grows within what grows is multiplied, through all steps of a query. A query that fails in a row fails for ever, so
-it is refused when it is judged, and not when it meets the row.
+what grows within what grows is multiplied, through all steps of a query. ``replace(k, 'a', j)`` asks for the product of
+two cells, so what is put in many times must have a bound too: ``left(j, 100)``. A query that fails in a row fails for
+ever, so it is refused when it is judged, and not when it meets the row.
 """
 
 from __future__ import annotations
@@ -27,16 +28,25 @@ MAX_WIDTH: Final = 65_536
 RULE: Final = "length-not-bounded"
 _REPEATS: Final = {"repeat": 1, "array_repeat": 1}
 """Functions that hold an argument as often as another one says; which."""
-_PADS: Final = {"lpad": 1, "rpad": 1, "space": 0}
+_PADS: Final = {"lpad": 1, "rpad": 1, "space": 0, "format_number": 1}
 """Functions that make a text as long as one argument says; which."""
+_CUTS: Final = {"left": 1, "right": 1, "substr": 2, "substring": 2}
+"""Functions whose value is no longer than one argument says; which."""
 _JOINS: Final = frozenset({
-    "concat", "concat_ws", "format_string", "printf", "overlay", "array", "struct", "named_struct", "map", "map_concat",
-    "array_union", "array_append", "array_prepend", "array_insert", "arrays_zip", "Concat", "CreateNamedStruct",
-    "Overlay",
+    "concat", "overlay", "array", "struct", "named_struct", "map", "map_concat", "array_union", "array_append",
+    "array_prepend", "arrays_zip", "Concat", "CreateNamedStruct", "Overlay",
 })  # fmt: skip
 """Functions whose value holds all of their arguments."""
-_REPLACES: Final = {"replace": 2, "regexp_replace": 2, "array_join": 1}
-"""Functions that put one argument, which, into another many times."""
+_INSERTS: Final[Mapping[str, tuple[int, ...]]] = {"replace": (2,), "regexp_replace": (2,), "array_join": (1, 2)}
+"""Functions that put arguments, which, into the first one many times."""
+_FORMATS: Final = frozenset({"format_string", "printf"})
+_ESCAPES: Final = {
+    "hex": 2, "base64": 2, "to_base32": 2, "quote": 2, "to_csv": 2, "url_encode": 3, "encode": 4, "to_json": 6,
+    "to_xml": 6,
+}  # fmt: skip
+"""Functions that write characters as several: how many at most."""
+_AROUND: Final = re.compile(r"\(\?<?[=!]")
+"""In a pattern, what looks around a match: a group in it may hold the same characters for every match."""
 _FOLDS: Final = frozenset({"aggregate", "reduce"})
 _DAY: Final = 86_400_000_000.0
 _FIELD: Final = re.compile(r"%[^a-zA-Z%]*?(\d{5,})")
@@ -61,9 +71,18 @@ class Growth:
 
 COLUMN: Final = Growth(1, 0)
 NOTHING: Final = Growth(0, 0)
+_SMALL_KINDS: Final = frozenset({
+    "Add", "Subtract", "Multiply", "Divide", "Remainder", "IntegralDivide", "UnaryMinus", "EqualTo", "EqualNullSafe",
+    "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "And", "Or", "Not", "IsNull", "IsNotNull", "In",
+    "Like", "ILike", "RLike", "LikeAll", "LikeAny", "NotLikeAll", "NotLikeAny", "Between",
+})  # fmt: skip
+"""Operators whose value is a number, a time or a truth value."""
+_LARGE_TYPES: Final = ("string", "binary", "char", "varchar", "variant")
 _SMALL_RESULTS: Final = frozenset({"boolean", "whole", "decimal", "double", "same", "time", "interval"})
-_ARITHMETIC: Final = frozenset({"Add", "Subtract", "Multiply", "Divide", "Remainder", "IntegralDivide", "UnaryMinus"})
-_GOES_THROUGH: Final = frozenset({"aggregate", "reduce", "transform", "zip_with", "filter"})
+PER_ELEMENT: Final = frozenset({
+    "aggregate", "reduce", "transform", "zip_with", "transform_values", "transform_keys", "map_zip_with",
+})  # fmt: skip
+"""Functions whose value holds what a lambda function makes of each element."""
 
 
 def growth_of(node: Node, name: str, below: Sequence[Growth], columns: Growth, known: Mapping[str, Growth]) -> Growth:
@@ -89,23 +108,32 @@ def _made(node: Node, name: str, below: Sequence[Growth], columns: Growth, known
     arguments = [part.children[0] if part.kind == "NamedArgumentExpression" else part for part in node.children]
     if name in _REPEATS and len(below) > 1:
         return below[0].by(_length(node, name, arguments[_REPEATS[name]]))
-    if name in _PADS and len(below) > _PADS[name]:
+    if name in _PADS and len(below) > _PADS[name] and not _is_text(arguments[_PADS[name]]):
         return Growth(below[0].times, _length(node, name, arguments[_PADS[name]]))
+    at = 2 if node.kind == "Substring" else _CUTS.get(name)
+    if at is not None and len(below) > at:
+        longest = _greatest(arguments[at])
+        return below[0] if longest is None or not below[0].times else Growth(0, max(0, longest))
     if name == "sequence" and len(below) > 1:
         return Growth(0, _sequence(node, arguments))
-    if name in _REPLACES and len(below) > _REPLACES[name]:
-        inserted = arguments[_REPLACES[name]]
-        return below[0].by(max(1, len(str(inserted.fields.get("value"))))) if inserted.kind == "Literal" else below[0]
-    if name in ("format_string", "printf") and arguments and arguments[0].kind == "Literal":
-        wide = [int(digits) for digits in _FIELD.findall(str(arguments[0].fields.get("value")))]
-        if any(each > MAX_WIDTH for each in wide):
-            raise _unbounded(node, f"{name}: a field that is {max(wide)} wide", f"at most {MAX_WIDTH}")
-    if node.kind in _ARITHMETIC or (name in FUNCTIONS and _is_small(FUNCTIONS[name].results)):
+    if name in ("regexp_replace", "regexp_extract_all") and len(below) > 1:
+        _check_pattern(node, name, arguments)
+    if name in _INSERTS:
+        return below[0].by(_inserted(node, name, [below[at] for at in _INSERTS[name] if at < len(below)]))
+    if name == "concat_ws" and below:
+        return sum(below[1:], NOTHING).by(_inserted(node, name, below[:1]))
+    if name == "array_insert" and len(below) > 1:
+        return sum(below, Growth(0, _position(node, name, arguments[1])))
+    if name in _FORMATS and arguments:
+        return _formatted(node, name, arguments[0], below)
+    if node.kind in _SMALL_KINDS or (name in FUNCTIONS and _is_small(FUNCTIONS[name].results)) or _is_small_cast(node):
         return NOTHING
     if name in _JOINS or node.kind in _JOINS:
         return sum(below, NOTHING)
-    if name in _GOES_THROUGH and len(below) > 1:
-        return below[0] | sum(below[1:], NOTHING).by(max(1, below[0].characters))
+    if name in _ESCAPES:
+        return sum(below, NOTHING).by(_ESCAPES[name])
+    if name in PER_ELEMENT and len(below) > 1:
+        return below[0] | sum(below[1:], NOTHING).by(max(1, below[0].characters, _listed(node)))
     total = NOTHING
     for each in below:
         total |= each
@@ -114,6 +142,79 @@ def _made(node: Node, name: str, below: Sequence[Growth], columns: Growth, known
 
 def _is_small(results: frozenset[str]) -> bool:
     return bool(results) and results <= _SMALL_RESULTS
+
+
+def _is_small_cast(node: Node) -> bool:
+    kind = node.fields.get("dataType")
+    return node.kind == "Cast" and isinstance(kind, str) and not kind.startswith(_LARGE_TYPES)
+
+
+def _is_text(node: Node) -> bool:
+    return node.kind == "Literal" and node.fields.get("dataType") == "string"
+
+
+def _listed(node: Node) -> int:
+    """How many elements a list has that is written out; 0 if it is not."""
+    first = node.children[0]
+    return len(first.children) if _called(first) == "array" else 0
+
+
+def check_elements(node: Node, name: str, held: Growth, outside: Growth) -> None:
+    """Of a function in ``PER_ELEMENT``. ``held``: its list; ``outside``: what its lambda function makes of columns
+    beside the element. Raises Refused for the product of two columns.
+    """
+    if name in PER_ELEMENT and held.times and outside.times and not _listed(node):
+        raise _unbounded(
+            node, f"{name}: each element becomes as large as a column is, and a row decides how many there are",
+            "give what stands beside the element a bound: left(k, 100) of a text, cast(v as bigint) of a number",
+        )  # fmt: skip
+
+
+def _check_pattern(node: Node, name: str, arguments: Sequence[Node]) -> None:
+    """A group within what looks around a match may be as long as the text, for each of its characters."""
+    if name == "regexp_replace":
+        *_, inserted = arguments[:3]
+        if inserted.kind == "Literal" and "$" not in str(inserted.fields.get("value")):
+            return
+    if arguments[1].kind != "Literal" or _AROUND.search(str(arguments[1].fields.get("value"))):
+        raise _unbounded(
+            node, f"{name}: a group that looks around a match may hold all of a text, for each of its characters",
+            "write the pattern as a constant without (?= and (?<=, or a replacement without $",
+        )  # fmt: skip
+
+
+def _inserted(node: Node, name: str, given: Sequence[Growth]) -> float:
+    """How many characters are put in at each place."""
+    if any(each.times for each in given):
+        raise _unbounded(
+            node, f"{name}: what it puts in many times is as long as a row says",
+            f"give what is put in a bound: {name}(…, left(j, 100))",
+        )  # fmt: skip
+    return max(1, *(each.characters for each in given)) if given else 1
+
+
+def _position(node: Node, name: str, at: Node) -> int:
+    """Up to which place a list is filled, from either end."""
+    low, high = _bounds(at)
+    if low is None or high is None:
+        raise _unbounded(
+            node, f"{name}: up to where its list is filled, a row decides",
+            f"give the place bounds: {name}(…, greatest(-1000, least(n, 1000)), …)",
+        )  # fmt: skip
+    return max(abs(low), abs(high))
+
+
+def _formatted(node: Node, name: str, template: Node, below: Sequence[Growth]) -> Growth:
+    if template.kind != "Literal":
+        raise _unbounded(node, f"{name}: how often it shows its arguments, a row decides", "write the format itself")
+    text = str(template.fields.get("value"))
+    wide = [int(digits) for digits in _FIELD.findall(text)]
+    if any(each > MAX_WIDTH for each in wide):
+        raise _unbounded(node, f"{name}: a field that is {max(wide)} wide", f"at most {MAX_WIDTH}")
+    largest = NOTHING
+    for each in below[1:]:
+        largest |= each
+    return Growth(0, len(text) + sum(wide)) + largest.by(text.count("%"))
 
 
 def check_fold(node: Node, name: str, grown: float) -> None:
@@ -138,19 +239,29 @@ def _length(node: Node, name: str, amount: Node) -> int:
 
 def _greatest(amount: Node) -> int | None:
     """The greatest value of a number that has a bound."""
+    return _bounds(amount)[1]
+
+
+def _bounds(amount: Node) -> tuple[int | None, int | None]:
+    """The least and the greatest value of a number, where it has them."""
     if amount.kind == "UnaryMinus":
-        return 0 if _number(amount.only) is not None else None
+        number = _number(amount.only)
+        return (None, None) if number is None else (-number, -number)
     if amount.kind == "Cast":
-        return _greatest(amount.only)
-    if _called(amount) == "least":
-        bounds = [bound for each in amount.children if (bound := _greatest(each)) is not None]
-        return min(bounds) if bounds else None
-    return _number(amount)
+        return _bounds(amount.only)
+    called = _called(amount)
+    if called not in ("least", "greatest") or not amount.children:
+        return (_number(amount),) * 2
+    lows, highs = zip(*map(_bounds, amount.children), strict=True)
+    low, high = ([each for each in side if each is not None] for side in (lows, highs))
+    if called == "least":
+        return min(low) if len(low) == len(lows) else None, min(high, default=None)
+    return max(low, default=None), max(high) if len(high) == len(highs) else None
 
 
 def _number(node: Node) -> int | None:
     value = str(node.fields.get("value"))
-    return int(value) if node.kind == "Literal" and value.isdecimal() and len(value) < 19 else None
+    return int(value) if node.kind == "Literal" and re.fullmatch(r"-?\d{1,18}", value) else None
 
 
 def _sequence(node: Node, arguments: Sequence[Node]) -> int:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from engines.spark.analysis.functions import DEPENDENCES, FUNCTIONS, TABLE_FUNCTIONS, Function, Use
-from engines.spark.analysis.growth import COLUMN, NOTHING, Growth, check_fold, growth_of
+from engines.spark.analysis.growth import COLUMN, NOTHING, PER_ELEMENT, Growth, check_elements, check_fold, growth_of
 from engines.spark.analysis.lexical import MAX_TYPES, TOO_LARGE, type_depth
 from engines.spark.analysis.refusals import Refused
 from engines.spark.analysis.tree import Node, build
@@ -217,10 +217,19 @@ class _Judge:
             check_fold(node, name, self._growth(body, NOTHING, once).times)
         plain = [self._growth(child, columns, known) for child in node.children if child.kind != "LambdaFunction"]
         held = columns if any(each.times for each in plain) else NOTHING
+        if plain and name in PER_ELEMENT:
+            check_elements(node, name, plain[0], self._beside(node, columns, known))
         below = [*plain, *(self._growth(child.only, columns, {**known, **_variables(child, held)})
                            for child in node.children if child.kind == "LambdaFunction")]  # fmt: skip
         rest = [self._growth(tree, columns, known) for tree in _trees_of(node)]
         return _greatest((growth_of(node, name, below, columns, known), *rest))
+
+    def _beside(self, node: Node, columns: Growth, known: Mapping[str, Growth]) -> Growth:
+        """What the lambda function of a function makes of anything but its own variables."""
+        made = next((child for child in node.children if child.kind == "LambdaFunction"), None)
+        if made is None:
+            return NOTHING
+        return self._growth(made.only, columns, {**known, **_variables(made, NOTHING)})
 
     def _all(self, node: Node, scope: dict[str, Size], width: int) -> int:
         return sum(self.expression(child, scope, width) for child in node.children)

@@ -1,15 +1,17 @@
 """The table of functions is the registry of the pinned Spark, and each accepted row gives the same everywhere.
 
-Each accepted function of a row, or of a frame of a window, is called with each type that its row names, over values at
-the edges of those types: as rows come, in other orders and partitions, in two slices, compiled and interpreted, under
-another locale and zone of the JVM, and as recorded on another day by another process. Values are compared by what they
-show, bit for bit. ``ODF_SOAK`` calls all combinations of types; ``ODF_RECORD`` writes the recorded digests anew.
+Each accepted function is called with each type that its row names, over values at the edges of those types: as rows
+come, in other orders and partitions, in two slices, compiled and interpreted, under another locale and zone of the
+JVM, and as recorded on another day by another process. Values are compared by what they show, bit for bit. ``ODF_SOAK``
+calls all combinations of types, and composes more functions; ``ODF_RECORD`` writes the recorded digests anew.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -21,6 +23,8 @@ import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import lit
 from pyspark.sql.types import YearMonthIntervalType
 
 from chain.errors import Invalid
@@ -43,6 +47,7 @@ TYPES = {
     "decimal": ("decimal(20,2)", "1.10 999999999999999999.99 -999999999999999999.99 0.00 -0.01"),
     "text": ("string", "2024|a|İstanbul ı ß|{\"a\": 1}|2024-02-29|12:34|h\u00e9llo 😀 w|http://x.y/p?q=1|-1.5|e\u0301|"),
     "binary": ("string", "a|\u00ff😀||\u0000"),
+    "wide": ("decimal(38,2)", f"{7 * 10**35}.99 {7 * 10**35}.99 -{7 * 10**35}.99 0.01"),
     "date": ("date", "2024-02-29 0001-01-01 9999-12-31 1970-01-01 1582-10-04"),
     "timestamp": ("timestamp", "1970-01-01 00:01:00|2024-03-31 01:30:00|0001-01-01|1969-12-31 23:59:59.999999"),
     "local": ("timestamp_ntz", "2024-03-31T01:30:00|0001-01-01T00:00:00|9999-12-31T23:59:59.999999"),
@@ -56,9 +61,10 @@ TYPES = {
 }  # fmt: skip
 """Of each type its name in SQL and values at its edges."""
 SETS = {
-    "any": tuple(TYPES), "number": ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal"),
-    "whole": ("tinyint", "smallint", "int", "bigint"),
+    "any": tuple(kind for kind in TYPES if kind != "wide"), "whole": ("tinyint", "smallint", "int", "bigint"),
+    "number": ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal"),
 }  # fmt: skip
+"""``wide`` is of few: its values do not fit into one another's sums."""
 NAMED = re.compile(rf"\b({'|'.join((*TYPES, *SETS))})\b(?!\()")
 ROWS = 12
 PINNED = {
@@ -66,13 +72,17 @@ PINNED = {
     "time_bucket(INTERVAL '1' MONTH, `timestamp`, TIMESTAMP '2024-06-15 09:00:00')",
 }  # fmt: skip
 """Calls that ask the JVM for its locale or its zone, which the engine pins where it starts one."""
-FAILING = "calls that fail at the edges"
+FAILING, COMPOSED = "calls that fail at the edges", "compositions"
 ALL, FEWER = "true", ("id = 0", "id = 4")
 """Rows: all, the one of ordinary values, the one of nulls."""
 INFIX = {*"+ - * / % & | ^ << >> >>> = == <=> < <= > >= and or div like ilike rlike regexp".split()}  # noqa: SIM905
 PREFIX = {"~", "!", "not"}
 WINDOWED = ("window", "session_window", "window_time", "grouping", "grouping_id")
-GENERATORS = ("explode", "explode_outer", "posexplode", "posexplode_outer", "inline", "inline_outer", "stack")
+GENERATORS = (
+    "explode", "explode_outer", "posexplode", "posexplode_outer", "inline", "inline_outer", "stack", "json_tuple"
+)  # fmt: skip
+OF_PAIRS = ("corr", "covar", "regr_sx", "regr_sy", "regr_slope", "regr_intercept", "regr_r2")
+"""Aggregates whose plans take seconds to compile: test_exact_aggregates compiles them, and asks fractions."""
 
 
 def value(name, row):
@@ -203,12 +213,18 @@ class Layout:
         columns = ", ".join(f"`{kind}`" for kind in TYPES)
         spark.sql(f"select * from values {rows} as t(id, g, {columns})").coalesce(1).write.parquet(self.path)
 
+    def rows(self, where="true"):
+        frame = self.spark.read.parquet(self.path).where(where)
+        return frame.repartition(self.tasks) if self.tasks > 1 else frame
+
     def run(self, sql, where="true"):
         """Of each column its values as they show themselves."""
+        self.rows(where).createOrReplaceTempView("samples")
+        return self.values(sql)
+
+    def values(self, sql):
         self.spark.conf.set("spark.sql.codegen.wholeStage", str(self.compiled).lower())
         self.spark.conf.set("spark.sql.codegen.factoryMode", "CODEGEN_ONLY" if self.compiled else "NO_CODEGEN")
-        frame = self.spark.read.parquet(self.path).where(where)
-        (frame.repartition(self.tasks) if self.tasks > 1 else frame).createOrReplaceTempView("samples")
         plan = complete_plan(self.spark, analysed(self.spark, parsed(self.spark, sql)))
         frame = frame_of(self.spark, plan)
         months = [field.name for field in frame.schema if isinstance(field.dataType, YearMonthIntervalType)]
@@ -296,13 +312,18 @@ def rows_of(made, layouts):
     """Of calls that fail for some of the values, by overflow or as no number, the rows that they are tried with."""
     if "ODF_RECORD" not in os.environ and not SOAK:
         return json.loads(RECORDED.read_text())[FAILING]
+    found = failing_rows(made, layouts)
+    as_recorded({}, {FAILING: found})
+    return found
+
+
+def failing_rows(made, layouts, size=150):
     found = {}
     for where, fewer in zip((ALL, *FEWER), FEWER, strict=False):
         now = [each for each in made if found.get(each[1], ALL) == where]
         found |= {
-            sql: fewer for batch in batches(now) for layout in layouts for sql in failing_of(layout, batch, where)
+            sql: fewer for batch in batches(now, size) for layout in layouts for sql in failing_of(layout, batch, where)
         }
-    as_recorded({}, {FAILING: found})
     return found
 
 
@@ -317,6 +338,46 @@ def failing_of(layout, batch, where):
     return []
 
 
+def test_each_aggregate_gives_the_same_everywhere(layouts):
+    """Of all rows and of groups, in all layouts by one query, which merges what each task has made; one call of each
+    class is compiled too, since that takes most of the time.
+    """
+    plain, others = layouts
+    made = one_of_a_class(calls({"group", "exact"}))
+    side_by_side((plain, *others))
+    found = {sql: each for batch in batches(made, 20) for sql, each in by_layout(plain, batch).items()}
+    one = list({FUNCTIONS[name].becomes: (name, sql) for name, sql in made if not name.startswith(OF_PAIRS)}.values())
+    with other_machine(plain.spark):
+        compiled = {sql: each for batch in batches(one, 20) for sql, each in by_layout(others[-1], batch).items()}
+    shown_by = {sql: each[0] for sql, each in found.items()}
+    assert {sql for sql, each in found.items() if any(one != shown_by[sql] for one in each)} == set()
+    assert {sql for sql, each in compiled.items() if any(one != shown_by[sql] for one in each)} == set()
+    as_recorded({name: [shown_by[sql] for other, sql in made if other == name] for name, _ in made})
+
+
+def one_of_a_class(made):
+    """Without other names of the same: ``avg`` and ``mean``."""
+    return list({(FUNCTIONS[name].becomes, sql.removeprefix(name)): (name, sql) for name, sql in made[::-1]}.values())
+
+
+def side_by_side(layouts):
+    """Their rows in one view, by their groups, and all once more as another group."""
+    frame = functools.reduce(
+        DataFrame.union, (each.rows().withColumn("layout", lit(number)) for number, each in enumerate(layouts))
+    )
+    frame.union(frame.withColumn("g", lit(-1))).createOrReplaceTempView("samples")
+
+
+def by_layout(layout, batch):
+    """Of each call the values by group, layout by layout."""
+    found = layout.values(f"select layout, g, {listed(batch)} from samples group by layout, g")
+    places = sorted(zip(found["layout"], found["g"], range(len(found["g"])), strict=True))
+    layouts = [[at for *_, at in each] for _, each in itertools.groupby(places, key=lambda place: place[0])]
+    return {
+        sql: [[found[f"c{number}"][at] for at in each] for each in layouts] for number, (_, sql) in enumerate(batch)
+    }
+
+
 def test_each_function_of_a_frame_gives_the_same_everywhere(layouts):
     plain, others = layouts
     made = [(name, f"{sql} over (partition by g order by id)") for name, sql in calls({"frame"})]
@@ -325,6 +386,74 @@ def test_each_function_of_a_frame_gives_the_same_everywhere(layouts):
     )
     assert not {made[int(name[1:])][1] for name in differing}
     as_recorded({name: [found[f"c{n}"] for n, (other, _) in enumerate(made) if other == name] for name, _ in made})
+
+
+def test_each_function_that_makes_rows_gives_the_same_everywhere(layouts):
+    plain, others = layouts
+    made = [(name, call(name, given)) for name in GENERATORS for signature in FUNCTIONS[name].arguments
+            for given in concrete(signature)]  # fmt: skip
+    side_by_side((plain, *others))
+    shown_by = {}
+    for name, sql in made:
+        found, *again = rows_made(plain, sql)
+        with other_machine(plain.spark):
+            again += rows_made(others[-1], sql)
+        assert all(each == found for each in again), sql
+        shown_by.setdefault(name, []).append(found)
+    assert set(shown_by) == set(GENERATORS)
+    as_recorded(shown_by)
+
+
+def rows_made(layout, sql):
+    """Layout by layout."""
+    rows = sorted(zip(*layout.values(f"select layout, id, {sql} from samples where g >= 0").values(), strict=True))
+    return [[row[1:] for row in each] for _, each in itertools.groupby(rows, key=lambda row: row[0])]
+
+
+def test_compositions_of_functions_give_the_same_everywhere(layouts):
+    """Functions of what others give, of the types that they have in common."""
+    plain, others = layouts
+    found = compositions([plain])
+    shown_by = {}
+    for where in (ALL, FEWER[0]):
+        for batch in batches([("", sql) for sql, rows in found.items() if rows == where]):
+            query = f"select id, {listed(batch)} from samples order by id"
+            values, differing, sliced = elsewhere(plain, others, query, where)
+            assert not {batch[int(name[1:])][1] for name in differing | sliced if name != "id"}
+            shown_by |= {sql: values[f"c{number}"] for number, (_, sql) in enumerate(batch)}
+    as_recorded({"all compositions": [shown_by[sql] for sql in sorted(shown_by)]})
+
+
+def compositions(layouts):
+    """Those that Spark makes sense of, and the rows that they do not fail for; recorded."""
+    if "ODF_RECORD" not in os.environ and not SOAK:
+        return json.loads(RECORDED.read_text())[COMPOSED]
+    chance = random.Random(os.environ.get("ODF_SOAK", "1"))
+    inner = [(name, sql) for name, sql in calls({"arguments"}) if sql not in PINNED]
+    outer = [(name, sql) for name, sql in inner if "`" in sql]
+    made = {}
+    for _ in range(20_000 if SOAK else 400):
+        depth, sql = chance.choice((1, 1, 2)), chance.choice(outer)[1]
+        for _ in range(depth):
+            sql = re.sub(r"`\w+`", lambda _: chance.choice(inner)[1], sql, count=1)
+        made[sql] = ""
+    # Spark's lexer takes ">>" behind "map(" for the end of a type.
+    kept = [("", sql) for sql in made if ">>" not in sql and sensible(layouts[0], sql)]
+    assert len(kept) > len(made) // 20
+    print(f"{len(kept)} of {len(made)} compositions")
+    rows = failing_rows(kept, layouts, 1)
+    found = {sql: rows.get(sql, ALL) for _, sql in kept if rows.get(sql) != FEWER[-1]}
+    as_recorded({}, {COMPOSED: found})
+    return found
+
+
+def sensible(layout, sql):
+    """Whether Spark can make sense of it, and the engine lets it through."""
+    layout.rows().createOrReplaceTempView("samples")
+    with contextlib.suppress(PySparkException, Invalid):
+        analysed(layout.spark, parsed(layout.spark, f"select {sql} from samples"))
+        return True
+    return False
 
 
 def as_recorded(values, more=MappingProxyType({})):

@@ -277,6 +277,14 @@ LONG = (
     "replace(k, 'a', '" + "b" * 9999 + "')", "format_string('%999999d', v)", "repeat(lpad(k, 60000), 4000)",
     "sequence(date'2024-01-01', cast(k as date))", "sequence(event_time, event_time + interval '9' day, interval '1' "
     "second / 1000000)", "repeat(k, greatest(v, 9))", "repeat(k, -v)",
+    "replace(k, 'a', k)", "replace(k, 'a', left(k, 5000))", "array_join(split(k, ''), k)", "concat_ws(k, split(k, ''))",
+    "array_join(split(k, ''), ',', k)", "regexp_replace(k, 'a', k)", "regexp_replace(k, '(?=(.*))', '$1')",
+    "regexp_extract_all(k, '(?s)(?<=(.*))', 1)", "regexp_extract_all(k, k, 1)", "format_number(v, cast(v as int))",
+    "array_insert(array(v), cast(v as int), v)", "array_insert(array(v), least(cast(v as int), 9), v)",
+    "transform(split(k, ''), x -> k)", "transform(split(k, ''), x -> transform(split(k, ''), y -> x))",
+    "zip_with(split(k, ''), split(k, ''), (x, y) -> concat(x, k))", "transform_values(str_to_map(k), (a, b) -> k)",
+    "aggregate(split(k, ''), '', (acc, x) -> concat(acc, k))", "format_string('" + "%1$s" * 5000 + "', k)",
+    "hex(" * 13 + "k" + ")" * 13, "to_json(struct(" * 5 + "k" + "))" * 5,
 )  # fmt: skip
 
 
@@ -313,7 +321,15 @@ def test_growth_is_counted_through_the_steps_of_a_query(handler):
     bounded = ("repeat(k, least(cast(v as int), 100))", "lpad(k, 12, '0')", "array_repeat(v, 3)", "sequence(v, v + 9)",
                "sequence(cast(event_time as date), least(date'2024-05-01', date_add(cast(event_time as date), 99)))",
                "aggregate(array(k, k), '', (acc, x) -> concat(acc, x))", "replace(k, 'a', 'bb')", "space(3)",
-               "sequence(event_time, event_time + interval '1' day, interval '1' hour)")  # fmt: skip
+               "sequence(event_time, event_time + interval '1' day, interval '1' hour)",
+               "replace(k, 'a', left(k, 100))", "array_join(split(k, ','), left(k, 9), '-')", "hex(k)", "concat(k, k)",
+               "concat_ws(left(k, 3), k, k)", "concat_ws('-', k, k)", "regexp_replace(k, '(a)(b)', '$2$1')",
+               "regexp_replace(k, '(?=a)', '-')", "regexp_extract_all(k, '(a)', 1)", "format_string('%s-%s', k, k)",
+               "array_insert(array(v), greatest(-9, least(cast(v as int), 9)), v)", "format_number(v, 2)",
+               "format_number(v, '#,##0')", "transform(split(k, ','), x -> concat(x, left(k, 100)))",
+               "transform(split(k, ','), x -> if(x = k, 1, v + 1))", "transform(array(v, v + 1), x -> k)",
+               "transform(split(k, ','), x -> named_struct('x', x, 'v', cast(v as bigint)))", "substr(k, 2, 3)",
+               "aggregate(split(k, ','), 0L, (acc, x) -> acc + v)", "overlay(k placing k from 2)")  # fmt: skip
     for call in bounded:
         answer = as_transform(handler, f"select event_time, {call} as x from input")
         assert answer.ok, (call, answer.diagnostics)
