@@ -49,6 +49,7 @@ ROWS: Final[Mapping[str, str]] = MappingProxyType(
         "transform": "bench.engine",
         "ingest": "bench.engine",
         "again": "bench.again",
+        "exact": "bench.aggregates",
         "idle": "bench.transactions",
         "streaming": "bench.transactions",
         "history": "bench.transactions",
