@@ -96,8 +96,9 @@ MIXED_MODE: Final = Refusal(
 HISTORY: Final = Refusal(
     "history-per-key",
     "a table over inputs that only grow needs all rows of a key for ever, unless it is one GROUP BY, or DISTINCT, of "
-    "aggregates that can be merged",
-    "use count, sum, min, max, bool_and, bool_or or bit_*, or a window of event time",
+    "aggregates that can be merged, or the first rows of each key by a rank",
+    "use count, sum, avg, min, max, bool_and, bool_or or bit_*, or a window of event time; of a ranking qualify "
+    "row_number() over (partition by k order by v) <= 10, with no other condition on ranked rows",
 )
 OUTER_TIME: Final = Refusal(
     "outer-null-time",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 import pyarrow as pa
@@ -70,6 +71,17 @@ def test_validate_says_mode_and_schema(handler):
     assert (late.ok, late.mode) == (True, "log")
     table = handler.validate(validation("select v, max(event_time) as event_time from `nyc.flights` group by v"))
     assert (table.ok, table.mode, table.changelog) == (True, "table", True)
+
+
+def test_a_table_that_needs_all_of_a_key_is_told_of_rankings(handler):
+    """The hint, word for word but for the columns, is accepted."""
+    everything = "select event_time, v, rank() over (partition by v order by event_time) as n from `nyc.flights`"
+    [refused] = handler.validate(validation(everything)).diagnostics
+    assert refused.code == "history-per-key"
+    hinted = re.search(r"qualify row_number.*?<= 10", refused.replace)[0]
+    hinted = hinted.replace("by v)", "by event_time)").replace("by k ", "by v ")
+    accepted = handler.validate(validation(f"select event_time, v from `nyc.flights` {hinted}"))
+    assert (accepted.ok, accepted.mode, accepted.diagnostics) == (True, "table", ())
 
 
 def test_diagnostics_name_query_and_place(handler):
