@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from bench.engine import bare_spark
 from bench.measure import Row, Side, Size, in_turns
 from engines.spark.catalyst.exact import run_exactly
-from engines.spark.sql.parsing import analysed, parsed
 from engines.spark.catalyst.plans import frame_of
+from engines.spark.sql.parsing import analysed, parsed
 
 KEYS: Final = 1_000
 CALLS: Final = ("avg", "sum", "stddev")
