@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from typing import Annotated, TypeAlias
+from collections.abc import Mapping
+from typing import Annotated, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -222,3 +223,36 @@ class MergeUpsertStream(_Variant, frozen=True, kw_only=True, tag="UpsertStream")
 
 
 MergeStrategy: TypeAlias = MergeAppend | MergeLedger | MergeSnapshot | MergeChangelogStream | MergeUpsertStream
+
+
+class MergeTraits(NamedTuple):
+    """What a merge strategy means to all who need not know how it merges."""
+
+    asks_history: bool = False
+    """Rows that are in the dataset decide what of a batch is news."""
+    newest_of_key: bool = False
+    """... and of these only the newest of each key."""
+    whole_state: bool = False
+    """A batch is all there is: what it lacks is gone."""
+    carries_op: bool = False
+    """The input may say what happened to each row."""
+    only_adds: bool = False
+    """Rows of sources are never taken back, so that the order of batches changes no meaning."""
+
+
+TRAITS: Final[Mapping[type[MergeStrategy], MergeTraits]] = {
+    MergeAppend: MergeTraits(only_adds=True),
+    MergeLedger: MergeTraits(asks_history=True, only_adds=True),
+    MergeSnapshot: MergeTraits(asks_history=True, newest_of_key=True, whole_state=True),
+    MergeChangelogStream: MergeTraits(carries_op=True),
+    MergeUpsertStream: MergeTraits(asks_history=True, newest_of_key=True, carries_op=True),
+}
+
+
+def traits(merge: MergeStrategy) -> MergeTraits:
+    return TRAITS[type(merge)]
+
+
+def primary_key(merge: MergeStrategy) -> tuple[str, ...]:
+    """Empty where rows have none."""
+    return () if isinstance(merge, MergeAppend) else merge.primary_key

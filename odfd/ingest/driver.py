@@ -24,7 +24,7 @@ from chain.errors import Conflict, Fault, Invalid, Remote
 from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
 from chain.model.events import AddData, MetadataEvent, SetPollingSource, SourceState
-from chain.model.source import FetchFilesGlob, MergeSnapshot
+from chain.model.source import FetchFilesGlob, traits
 from chain.state import ChainState, load_state
 from chain.store.base import ChainStore, Head, ObjectStore
 from engines.contract import Engine, InternalError, InvalidQuery, RowCounts, SkippedFile, Success
@@ -236,7 +236,7 @@ async def _confirm(
         event = confirmed(deps.store.chain(dataset), state, deps.objects, polled, now) if same else None
         return state, now, event
 
-    if not isinstance(polled.merge, MergeSnapshot):
+    if not traits(polled.merge).whole_state:
         return
     state, now, event = await trio.to_thread.run_sync(look)
     if event is None or state.head is None:

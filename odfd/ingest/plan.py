@@ -30,15 +30,7 @@ from chain.model.events import (
 )
 from chain.model.on_error import quarantine_of
 from chain.model.schema import DataSchema
-from chain.model.source import (
-    MergeAppend,
-    MergeChangelogStream,
-    MergeSnapshot,
-    MergeStrategy,
-    MergeUpsertStream,
-    ReadStep,
-    Transform,
-)
+from chain.model.source import MergeAppend, MergeStrategy, ReadStep, Transform, traits
 from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import Head
@@ -208,14 +200,9 @@ def require_root(state: ChainState) -> None:
         )
 
 
-def needs_history(merge: MergeStrategy) -> bool:
-    """Whether rows already in the dataset decide what is news."""
-    return not isinstance(merge, MergeAppend | MergeChangelogStream)
-
-
 def refuse_quarantine(read: ReadStep, merge: MergeStrategy) -> None:
     """Raises Refused where a record that is set aside would change what others mean, Invalid for what is not meant."""
-    if isinstance(merge, MergeSnapshot) and quarantine_of(read.schema) is not None:
+    if traits(merge).whole_state and quarantine_of(read.schema) is not None:
         raise Refused(
             "onError: quarantine, and the source is merged by Snapshot: what is set aside would count as gone",
             rule="on-error",
@@ -370,13 +357,9 @@ def _check_told(request: IngestRequest, told: RowCounts, written: Operations) ->
                 f"of {told.read} records that the engine read, {told.shaped} are rows and {told.quarantined} set aside",
                 rule="engine-answer",
             )
-    match request.merge:
-        case MergeSnapshot():
-            taken = written.append + written.correct_to
-        case MergeUpsertStream():
-            taken = written.append + written.correct_to + written.retract
-        case _:
-            taken = sum(written)
+    how = traits(request.merge)
+    written_of_no_row = how.newest_of_key * written.correct_from + how.whole_state * written.retract
+    taken = sum(written) - written_of_no_row
     parts = (told.unchanged, told.conflicting, told.superseded)
     if told.shaped is None or None in parts:
         return

@@ -22,12 +22,7 @@ from chain.errors import Environment, Refused
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.events import MetadataEvent
-from chain.model.source import (
-    MergeChangelogStream,
-    MergeSnapshot,
-    MergeUpsertStream,
-    ReadStep,
-)
+from chain.model.source import ReadStep, traits
 from chain.state import ChainState
 from chain.store.base import Head
 from odfd.datasets.counting import NOTHING_READ
@@ -39,8 +34,6 @@ from odfd.ingest.plan import Batch, SourceInForce, pushed
 MAX_ID: Final = 200
 """Characters of a client's id of a push."""
 _OF_CONTENT: Final = "content:"
-_STATEFUL: Final = (MergeSnapshot, MergeUpsertStream, MergeChangelogStream)
-"""Strategies under which the same files mean something else after others."""
 
 
 class PushLog(Protocol):
@@ -85,7 +78,7 @@ async def push_files(
         raise Refused(f"an id of {len(terms.id)} characters", rule="push-id", hint=f"1 to {MAX_ID} characters")
     state = await trio.to_thread.run_sync(load, deps, dataset)
     source, _ = terms.choose(state)
-    groups = [[file] for file in files] if isinstance(source.merge, MergeSnapshot) else [list(files)]
+    groups = [[file] for file in files] if traits(source.merge).whole_state else [list(files)]
     tally = IngestTotals()
     for number, group in enumerate(groups):
         push = await trio.to_thread.run_sync(partial(_identified, group, source, terms, number if number else None))
@@ -128,7 +121,7 @@ async def _known(log: PushLog, dataset: DatasetId, push: Push, source: SourceInF
             rule="push-id",
             hint="give each push an id of its own; --again replaces what the id stands for",
         )
-    if terms.id is None and isinstance(source.merge, _STATEFUL):
+    if terms.id is None and not traits(source.merge).only_adds:
         newest = await trio.to_thread.run_sync(log.newest, dataset)
         return found if newest is not None and _is_last(found, newest) else None
     return found

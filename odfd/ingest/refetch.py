@@ -19,7 +19,7 @@ from chain.data.parquet import open_slice
 from chain.errors import NotFound, Refused, Remote
 from chain.instant import Instant
 from chain.model.events import OffsetInterval, SourceState
-from chain.model.source import FetchStep, FetchUrl
+from chain.model.source import FetchStep, FetchUrl, traits
 from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import ChainReader
@@ -29,7 +29,7 @@ from odfd.ingest.driver import IngestDependencies, folder_of, prepared
 from odfd.ingest.fetch.base import Fetched, FetchJob
 from odfd.ingest.fetch.dialling import CREDENTIALS
 from odfd.ingest.fetch.dispatch import fetch
-from odfd.ingest.plan import Batch, Earlier, SourceInForce, needs_history, plan_ingest, polling
+from odfd.ingest.plan import Batch, Earlier, SourceInForce, plan_ingest, polling
 from odfd.ingest.settings import CHUNK, IngestSettings, MayDial
 from odfd.ingest.slices import SliceIndex
 from odfd.runtime.slots import waiting
@@ -113,7 +113,7 @@ async def _rows(
     time: Instant,
     out: Path,
 ) -> Rows | None:
-    earlier = deps.index.parts(reader, state, deps.objects, source.merge) if needs_history(source.merge) else []
+    earlier = deps.index.parts(reader, state, deps.objects, source.merge) if traits(source.merge).asks_history else []
     plan = plan_ingest(state, source, batch, time, Earlier(earlier))
     asked = {"new_data_path": str(out), "transaction_id": f"observe:{plan.request.transaction_id}"}
     answer = await deps.engine.ingest(msgspec.structs.replace(plan.request, **asked))

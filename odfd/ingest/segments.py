@@ -24,7 +24,7 @@ from chain.data.evolution import as_in_force
 from chain.data.parquet import SliceWriter, open_slice
 from chain.errors import Environment, Fault
 from chain.ids import DatasetId
-from chain.model.source import MergeSnapshot, MergeStrategy, MergeUpsertStream
+from chain.model.source import MergeStrategy, primary_key, traits
 from chain.multihash import Multihash
 from chain.store.base import ObjectStore
 from chain.store.files import check_file
@@ -84,7 +84,7 @@ class _Set(msgspec.Struct, frozen=True):
 
 
 def keys_of(merge: MergeStrategy) -> Keys:
-    return tuple(dict.fromkeys(merge.primary_key)) if isinstance(merge, MergeSnapshot | MergeUpsertStream) else None
+    return tuple(dict.fromkeys(primary_key(merge))) if traits(merge).newest_of_key else None
 
 
 class SegmentFolder:

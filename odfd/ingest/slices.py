@@ -15,12 +15,12 @@ from chain.codec.arrow_schema import schema_of
 from chain.data.arrow_schema import to_arrow
 from chain.ids import DatasetId
 from chain.model.events import AddData, ExecuteTransform
-from chain.model.source import MergeLedger, MergeStrategy
+from chain.model.source import MergeLedger, MergeStrategy, traits
 from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import ChainReader, ObjectStore
 from odfd.ingest.key_bounds import KeyBounds
-from odfd.ingest.plan import NO_HISTORY, Earlier, needs_history
+from odfd.ingest.plan import NO_HISTORY, Earlier
 from odfd.ingest.segments import Keys, Segment, SegmentFolder, keys_of
 
 UNSAVED: Final = 64
@@ -49,7 +49,7 @@ class SliceIndex:
 
     def earlier(self, reader: ChainReader, state: ChainState, objects: ObjectStore, merge: MergeStrategy) -> Earlier:
         """The same for an engine that may ask for more: of a ledger with many files, only the newest are given."""
-        if not needs_history(merge):
+        if not traits(merge).asks_history:
             return NO_HISTORY
         keys = keys_of(merge)
         segments = self._segments(reader, state, objects, keys)

@@ -15,7 +15,7 @@ from chain.data.operations import APPEND, CORRECT_TO
 from chain.data.parquet import open_slice
 from chain.instant import Instant, to_millis
 from chain.model.events import AddData, SetPollingSource
-from chain.model.source import FetchFilesGlob, FetchUrl, FromPath, MergeSnapshot
+from chain.model.source import FetchFilesGlob, FetchUrl, FromPath, traits
 from chain.state import ChainState
 from chain.store.base import ChainReader, ObjectStore
 from odfd.ingest.plan import watermark_only
@@ -29,7 +29,7 @@ def confirmed(
     said of the times that the rows have.
     """
     mark = state.watermark
-    if not isinstance(source.merge, MergeSnapshot) or mark is None or now <= mark:
+    if not traits(source.merge).whole_state or mark is None or now <= mark:
         return None
     if isinstance(source.fetch, FetchUrl | FetchFilesGlob) and isinstance(source.fetch.event_time, FromPath):
         return None  # what the next file is called may say any time

@@ -22,7 +22,7 @@ from chain.model.events import (
     TransformInput,
 )
 from chain.model.schema import DataSchema
-from chain.model.source import MergeAppend, MergeLedger
+from chain.model.source import traits
 from chain.multihash import Multihash
 from chain.state import ChainState, InputPosition, Vocab, load_state
 from chain.store.base import ChainReader, Head
@@ -94,7 +94,7 @@ def only_appends(state: ChainState) -> bool:
     sources: list[SetPollingSource | AddPushSource] = list(state.push_sources.values())
     if state.set_polling_source is not None:
         sources.append(state.set_polling_source)
-    return all(isinstance(source.merge, MergeAppend | MergeLedger) for source in sources)
+    return all(traits(source.merge).only_adds for source in sources)
 
 
 def is_by_time(state: ChainState) -> bool:

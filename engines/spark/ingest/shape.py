@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from chain.errors import Invalid
 from chain.instant import Instant, to_millis
-from chain.model.source import MergeChangelogStream, MergeStrategy, MergeUpsertStream
+from chain.model.source import MergeStrategy, traits
 from engines.contract import Vocabulary
 from engines.spark.ingest.merge import Merged
 from engines.spark.ingest.text_columns import INSTANT, Misfit, instant_type, misfit_fault, to_instants, type_name
@@ -24,18 +24,13 @@ OP_TYPE: Final = pa.int32()
 _DAY_MS: Final = 86_400_000
 
 
-def carries_op(strategy: MergeStrategy) -> bool:
-    """Strategies whose input may say what happened to each row."""
-    return isinstance(strategy, MergeChangelogStream | MergeUpsertStream)
-
-
 def coerce_guessed(batch: pa.Table, vocab: Vocabulary, strategy: MergeStrategy) -> pa.Table:
     """For data without a declared schema: step out of the way of system columns, read event time from what is there.
 
     ``op`` becomes ``_op`` (as the last column); an event time of seconds or of text becomes an instant.
     """
     reserved = [vocab.offset_column, vocab.system_time_column]
-    reserved += [] if carries_op(strategy) else [vocab.operation_type_column]
+    reserved += [] if traits(strategy).carries_op else [vocab.operation_type_column]
     kept = [name for name in batch.column_names if name not in reserved]
     moved = [name for name in batch.column_names if name in reserved]
     batch = batch.select([*kept, *moved]).rename_columns([*kept, *(f"_{name}" for name in moved)])
@@ -58,7 +53,7 @@ def coerce_guessed(batch: pa.Table, vocab: Vocabulary, strategy: MergeStrategy) 
 def prepared(batch: pa.Table, vocab: Vocabulary, strategy: MergeStrategy, force: pa.Schema | None) -> pa.Table:
     """The batch with logical types only and an event time column (null where the source gives none). Raises Invalid."""
     reserved = [vocab.offset_column, vocab.system_time_column]
-    reserved += [] if carries_op(strategy) else [vocab.operation_type_column]
+    reserved += [] if traits(strategy).carries_op else [vocab.operation_type_column]
     for name in reserved:
         if name in batch.column_names:
             raise Invalid(
