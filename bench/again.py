@@ -38,8 +38,8 @@ from chain.store.base import Append, Head
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from engines.contract import Engine, IngestAnswer, IngestRequest, OnProgress, RowCounts
+from odfd.datasets.commit import Along
 from odfd.ingest import segments
-from odfd.ingest.commit import Along
 from odfd.ingest.driver import IngestDependencies, IngestTotals, quiet, transact
 from odfd.ingest.plan import Batch, pushed
 from odfd.ingest.settings import IngestSettings
@@ -152,13 +152,14 @@ class _Committer:
     async def commit(
         self,
         dataset: DatasetId,
-        expected_head: Head,
+        expected_head: Head | None,
         events: Sequence[MetadataEvent],
         objects: Sequence[Multihash],
         system_time: Instant,
         rows: RowCounts | None = None,  # noqa: ARG002
         along: Along = Along(),  # noqa: ARG002, B008
     ) -> Head:
+        assert expected_head is not None
         blocks, at = [], expected_head
         for event in events:
             content = MetadataBlock(

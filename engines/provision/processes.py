@@ -190,8 +190,7 @@ class Processes:
         if process.client is None:
             await process.gone.wait()
             self._failures += 1
-            pause = min(limits.backoff_first * 2 ** (self._failures - 1), limits.backoff_most)
-            self._not_before = trio.current_time() + pause
+            self._not_before = trio.current_time() + limits.backoff.whole(self._failures)
             raise EngineLost(
                 f"the {self._settings.name} engine did not start ({process.epitaph})",
                 rule="engine-start",

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import Final, Protocol
 
+from chain.backoff import Backoff
 from engines.client import CallLimits
 from engines.contract import EngineIdentity
 from engines.sandbox.base import Mount, Sandbox
@@ -37,6 +38,9 @@ class Started(Protocol):
     def started(self) -> None: ...
 
 
+AGAIN: Final = Backoff(first=1.0, most=60.0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmthLimits:
     """When engines come and go; all in seconds."""
@@ -51,9 +55,8 @@ class WarmthLimits:
     """Without a request before the next one asks first whether the engine still answers."""
     pulse: float = 10.0
     """For that answer."""
-    backoff_first: float = 1.0
-    """After the first failure to start; doubled with each further one."""
-    backoff_most: float = 60.0
+    backoff: Backoff = AGAIN
+    """After failures to start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,11 +30,11 @@ from chain.store.base import ChainStore, Head, ObjectStore
 from engines.contract import Engine, InternalError, InvalidQuery, RowCounts, SkippedFile, Success
 from engines.errors import EngineFault
 from engines.measuring import operations
+from odfd.datasets.commit import Along, Beside, Committer
 from odfd.datasets.counting import NOTHING_READ, added, says_something, together
 from odfd.datasets.pushes import Push, PushOutcome
 from odfd.datasets.times import block_time
 from odfd.ingest.asking import asked
-from odfd.ingest.commit import Along, Beside, IngestCommitter
 from odfd.ingest.fetch.base import Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.fetch.dispatch import fetch
 from odfd.ingest.new_slice import keep_slice
@@ -114,7 +114,7 @@ class IngestDependencies:
     store: ChainStore
     objects: ObjectStore
     engine: Engine
-    committer: IngestCommitter
+    committer: Committer
     now: Callable[[], Instant]
     settings: IngestSettings
     index: SliceIndex = field(default_factory=SliceIndex)

@@ -35,8 +35,8 @@ from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import Head
 from engines.contract import IngestRequest, QuarantineTarget, RowCounts, SkippedFile, Success, Vocabulary
+from odfd.datasets.commit import Beside
 from odfd.datasets.counting import NOTHING_READ, all_remarks, together, with_written
-from odfd.ingest.commit import Beside
 from odfd.ingest.fetch.base import Local
 
 LINK_TYPE: Final = "opendatafabric.org/type"

@@ -16,7 +16,7 @@ from chain.model.on_error import quarantine_of
 from chain.state import ChainState
 from chain.store.base import ObjectStore
 from engines.contract import RowCounts, Success
-from odfd.ingest.commit import Beside
+from odfd.datasets.commit import Beside
 from odfd.ingest.new_slice import keep_slice
 from odfd.ingest.plan import IngestPlan, Quarantine, SourceInForce, beside
 

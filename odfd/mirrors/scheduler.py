@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 import trio
 
+from chain.backoff import Backoff
 from chain.errors import Environment, Fault, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.store.database import Database
@@ -36,8 +37,8 @@ from p2p.ports import PeerId
 
 ROUND_SECONDS: Final = 60.0
 """A mirror is looked at this often even when nobody announces anything."""
-FIRST_PAUSE: Final = 0.5
-"""Seconds before a failed pass is tried again; doubled up to a round."""
+AGAIN: Final = Backoff(first=1.0, most=ROUND_SECONDS)
+"""Before a failed pass is tried again."""
 
 
 class SchedulerState(enum.Enum):
@@ -308,7 +309,7 @@ class MirrorScheduler:
             mirror.turned.set()
 
     async def _passes(self, mirror: Mirror) -> None:
-        pause = FIRST_PAUSE
+        failures = 0
         while True:
             mirror.poked = trio.Event()
             mirror.passing = True
@@ -321,8 +322,8 @@ class MirrorScheduler:
             mirror.passes += 1
             turned, mirror.turned = mirror.turned, trio.Event()
             turned.set()
-            pause = min(pause * 2, ROUND_SECONDS) if again else FIRST_PAUSE
-            with trio.move_on_after(pause if again else ROUND_SECONDS):
+            failures = failures + 1 if again else 0
+            with trio.move_on_after(AGAIN.whole(failures) if again else ROUND_SECONDS):
                 await mirror.poked.wait()
 
     async def _pass(self, mirror: Mirror) -> bool:

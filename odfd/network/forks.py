@@ -28,6 +28,7 @@ from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier, Tree
 from chain.store.base import ChainStore
 from chain.store.database import Database
+from chain.store.leaves import leaves
 from odfd.runtime.supervision import Life, Logger
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.proofs import Proofs
@@ -150,7 +151,7 @@ class ForkFinder:
     def _ours(self, dataset: DatasetId) -> list[bytes]:
         reader = self._chains.chain(dataset)
         head = reader.head()
-        return [] if head is None else [Multihash.sha3_256(raw).digest for raw in reader.raw_blocks(0, head.size)]
+        return [] if head is None else leaves(reader, 0, head.size)
 
     async def _branch(self, peer: PeerId, head: HeadStatement, ours: Sequence[bytes]) -> list[bytes] | None:
         """The leaves of the other tree; ``None`` when this peer's chain is not the one that was signed."""
@@ -159,15 +160,15 @@ class ForkFinder:
             return None  # one begins with the other: this peer shows no fork
         if head.size - index > MAX_BRANCH:
             raise Invalid(f"a branch of {head.size - index:,} blocks", rule="fork-branch")
-        leaves = list(ours[:index])
-        while len(leaves) < head.size:
-            blocks = await self._peers.fetch_blocks(peer, head.dataset, len(leaves), _RANGE)
+        branch = list(ours[:index])
+        while len(branch) < head.size:
+            blocks = await self._peers.fetch_blocks(peer, head.dataset, len(branch), _RANGE)
             if not blocks:
                 return None
-            leaves += [Multihash.sha3_256(raw).digest for raw in blocks]
-        del leaves[head.size :]
-        root = await trio.to_thread.run_sync(lambda: Frontier().extend(leaves).root)
-        return leaves if root == head.root_hash else None
+            branch += [Multihash.sha3_256(raw).digest for raw in blocks]
+        del branch[head.size :]
+        root = await trio.to_thread.run_sync(lambda: Frontier().extend(branch).root)
+        return branch if root == head.root_hash else None
 
     async def _first_difference(self, peer: PeerId, head: HeadStatement, ours: Sequence[bytes]) -> int:
         """Blocks are linked by hash: once two chains differ they stay different."""

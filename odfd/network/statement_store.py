@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
@@ -30,6 +31,7 @@ from chain.statements.statement import (
 )
 from chain.store.base import ChainStore
 from chain.store.database import Database
+from chain.store.leaves import leaves_of
 from odfd.datasets.visibility import PublicOf
 from odfd.network.early_statements import EarlyStatements
 from odfd.network.statement_kinds import KINDS
@@ -93,7 +95,7 @@ class LedgerStatementStore:
         self._public_of = public_of
         self._on_news, self._on_proof, self._on_cosignature = hearers or Subscribers()
         self._database = database
-        self._chains = chains
+        self._leaves = partial(leaves_of, chains)
         self._clock = clock
         self._room = room or StatementQuota()
         self._waiting = EarlyStatements()
@@ -235,6 +237,3 @@ class LedgerStatementStore:
             return Judgement.IGNORE, True
         self._on_proof(proof, False)
         return Judgement.ACCEPT, True
-
-    def _leaves(self, dataset: DatasetId, start: int, stop: int) -> list[bytes]:
-        return [Multihash.sha3_256(raw).digest for raw in self._chains.chain(dataset).raw_blocks(start, stop)]

@@ -322,9 +322,6 @@ class NodeParts:
         for part in (self.publications, self.submissions):
             self.in_loop(part.rounds.touch, dataset)
 
-    def leaves(self, dataset: DatasetId, start: int, stop: int) -> list[bytes]:
-        return [Multihash.sha3_256(raw).digest for raw in self.home.chains.chain(dataset).raw_blocks(start, stop)]
-
     def _attested(self, dataset: DatasetId, signed: Signed) -> None:
         self.outbox.put(Topic.ATTEST, dataset, signed.envelope)
 

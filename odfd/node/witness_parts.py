@@ -11,6 +11,7 @@ from chain.ids import DatasetId
 from chain.statements import statement
 from chain.statements.checkpoint import TreeCheckpoint
 from chain.statements.cosignature import Cosignature
+from chain.store.leaves import leaves_of
 from config.model import Settings
 from odfd.control import wire
 from odfd.control.assembly import Context
@@ -45,8 +46,6 @@ class WitnessContext(Protocol):
 
     def name_of(self, dataset: DatasetId) -> str: ...
 
-    def leaves(self, dataset: DatasetId, start: int, stop: int) -> list[bytes]: ...
-
     def witnessed(self, made: Cosignature) -> None: ...
 
 
@@ -59,7 +58,8 @@ def _tell(parts: WitnessContext, made: Cosignature) -> None:
 
 
 def _witness_of(parts: WitnessContext) -> Witness:
-    return Witness(parts.home.database, parts.home.keys, parts.leaves, parts.context.clock.now)
+    home = parts.home
+    return Witness(home.database, home.keys, partial(leaves_of, home.chains), parts.context.clock.now)
 
 
 def desk_of(parts: WitnessContext) -> TlogWitness:

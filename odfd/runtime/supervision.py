@@ -9,20 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 
+from chain.backoff import Backoff
 from chain.errors import Environment
 from odfd.errors import Bug
+
+AGAIN: Final = Backoff(first=0.5, most=30.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Pauses between attempts, doubled from ``first`` to ``most`` seconds; a run of ``steady`` seconds forgives."""
+    """Pauses between attempts; a run of ``steady`` seconds forgives."""
 
-    first: float = 0.5
-    most: float = 30.0
+    backoff: Backoff = AGAIN
     steady: float = 60.0
     from_start: bool = True
     """Whether also one that never was ready is started again; else what cannot start is told at once."""
@@ -150,7 +152,7 @@ async def _end(running: _Running, logger: Logger) -> None:
 async def _keep(running: _Running, stop: trio.Event, logger: Logger, jitter: Callable[[], float]) -> None:
     """Run the child, again and again if it may be. Sets ``finished`` at the end, and ``stop`` if it failed for good."""
     child, life = running.child, running.life
-    pause = child.restart.first if child.restart else 0.0
+    failures = 0
     try:
         with running.scope:
             while True:
@@ -159,10 +161,8 @@ async def _keep(running: _Running, stop: trio.Event, logger: Logger, jitter: Cal
                 if failure is None or child.restart is None or not (child.restart.from_start or life.was_ready):
                     running.failure = running.failure or failure
                     break
-                if trio.current_time() - began >= child.restart.steady:
-                    pause = child.restart.first
-                wait = pause * (0.5 + jitter())
-                pause = min(2 * pause, child.restart.most)
+                failures = 1 if trio.current_time() - began >= child.restart.steady else failures + 1
+                wait = child.restart.backoff.whole(failures) * (0.5 + jitter())
                 logger.error("restarting", part=child.name, after_seconds=round(wait, 2), exc_info=failure)
                 with trio.move_on_after(wait):
                     await life.stopping.wait()

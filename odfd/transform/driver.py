@@ -29,8 +29,8 @@ from chain.store.base import ChainStore, Head, ObjectReader, ObjectStore
 from chain.store.objects import sound_path
 from engines.contract import Engine, OnProgress, RowCounts
 from engines.spark.state.checkpoint import MAX_CHECKPOINT
+from odfd.datasets.commit import Committer
 from odfd.datasets.times import block_time
-from odfd.transform.commit import TransformCommitter
 from odfd.transform.evolution import declared_at
 from odfd.transform.execute import Executed, execute
 from odfd.transform.inputs import input_ids, usable_cut, view_input
@@ -70,7 +70,7 @@ class TransformDependencies:
     chains: ChainStore
     objects: ObjectStore
     engines: Engines
-    committer: TransformCommitter
+    committer: Committer
     now: Callable[[], Instant]
     staging: Path
     """A folder on the file system of the objects."""

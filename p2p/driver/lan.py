@@ -6,6 +6,7 @@ of what others said: a packet is read under limits, and at most leads to a dial 
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -14,6 +15,7 @@ from typing import Final
 import structlog
 import trio
 
+from chain.backoff import Backoff
 from p2p.address import Address, parse_address
 from p2p.driver.containment import contained
 from p2p.driver.multicast import Group, Group4, Group6
@@ -26,9 +28,8 @@ from p2p.ports import PeerId
 from p2p.wire import lan as wire
 
 PORT: Final = 5353
-FIRST_SECONDS: Final = 1.0
-"""Between the first two times that we say who we are; doubled up to ``LAST_SECONDS``."""
-LAST_SECONDS: Final = 60.0
+TOLD: Final = Backoff(first=1.0, most=60.0)
+"""Between the times that we say who we are."""
 ANSWER_SECONDS: Final = 1.0
 """Between answers, whoever asks (RFC 6762, section 6)."""
 RATE: Final = Rate(per_second=10.0, burst=40.0)
@@ -73,13 +74,11 @@ class Lan:
             _LOG.warning("no discovery on the LAN", network=network, reason=str(only(errors)))
 
     async def _tell_now_and_then(self, group: Group) -> None:
-        pause = FIRST_SECONDS
-        while True:
+        for times in itertools.count(1):
             group.join(one.host for one in self._own(group))
             await group.send(wire.encode_question())
             await self._tell(group)
-            await trio.sleep(pause)
-            pause = min(pause * 2, LAST_SECONDS)
+            await trio.sleep(TOLD.whole(times))
 
     def _own(self, group: Group) -> list[Address]:
         ours = map(parse_address, self._host.addresses())

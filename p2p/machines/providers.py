@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from p2p.peers.backoff import Backoff, Chance
+from chain.backoff import Backoff, Chance
 from p2p.ports import PeerId
 
 DEPTH: Final = 4

@@ -17,9 +17,9 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from chain.backoff import Chance
 from p2p.machines.intervals import Interval, Intervals
 from p2p.machines.providers import DEPTH, PATIENCE, Provider, Providers
-from p2p.peers.backoff import Chance
 from p2p.peers.score import BAD_BYTES, GARBAGE, UNRELIABLE
 from p2p.ports import PeerId
 

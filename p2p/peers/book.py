@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
+from chain.backoff import Backoff, Chance
 from chain.errors import Invalid
-from p2p.peers.backoff import Backoff, Chance
 from p2p.peers.score import Score
 from p2p.ports import PeerId, PeerView
 

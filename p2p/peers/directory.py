@@ -14,8 +14,8 @@ from typing import Final
 
 import msgspec
 
+from chain.backoff import Chance
 from chain.errors import Invalid
-from p2p.peers.backoff import Chance
 from p2p.ports import Judgement, PeerId
 from p2p.wire import presence as wire
 from p2p.wire.presence import Presence

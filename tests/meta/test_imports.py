@@ -33,7 +33,7 @@ LAYERS = {
         "refs",
         "ids",
         "multihash",
-        "multibase instant",
+        "multibase instant backoff",
         "errors",
         ".",
     ],

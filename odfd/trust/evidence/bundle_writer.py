@@ -10,6 +10,7 @@ can begin where nothing has to be believed. Spec: docs/spec/trust.md#bundles.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,7 @@ from chain.statements.envelope import Signed
 from chain.statements.statement import Actual, HeadStatement
 from chain.statements.tree import Tree
 from chain.store.base import ChainReader, ChainStore, ObjectReader
+from chain.store.leaves import leaves_of
 from odfd.transform.driver import recorded_cuts
 from odfd.transform.plan import TransformPlan
 from odfd.transform.replay import plan_recorded
@@ -131,12 +133,7 @@ class _Pile:
 
 def _path(chains: ChainStore, case: Accusation) -> tuple[bytes, ...]:
     """From the step to the root that the head signs."""
-    reader = chains.chain(case.head.dataset)
-
-    def leaves(start: int, stop: int) -> list[bytes]:
-        return [Multihash.sha3_256(raw).digest for raw in reader.raw_blocks(start, stop)]
-
-    tree = Tree(leaves)
+    tree = Tree(partial(leaves_of, chains, case.head.dataset))
     if tree.root(case.head.size) != case.head.root_hash:
         raise Invalid("the newest signed head is not of the chain that is here", rule="trust.tree")
     return tuple(tree.inclusion(case.step.sequence_number, case.head.size))

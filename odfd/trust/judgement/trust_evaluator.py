@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
@@ -27,6 +28,7 @@ from chain.statements.statement import Attestation, HeadStatement
 from chain.statements.tree import Frontier, Tree
 from chain.store.base import ChainReader, ChainStore
 from chain.store.database import Database
+from chain.store.leaves import leaves
 from odfd.datasets.holdings import Holdings
 from odfd.trust.judgement.observation_reach import ObservationReach, behind, electorate
 from odfd.trust.judgement.suspension_rules import ME, DatasetStatements, Machine, View
@@ -296,12 +298,10 @@ class TrustEvaluator:
     def _witnessed(
         self, dataset: DatasetId, chain: ChainReader, known: Frontier, size: int, cosigned: Sequence[Cosignature]
     ) -> tuple[int, ...]:
-        def leaves(start: int, stop: int) -> list[bytes]:
-            return [Multihash.sha3_256(raw).digest for raw in chain.raw_blocks(start, stop)]
-
         def tree() -> Tree:
+            of_chain = partial(leaves, chain)
             with self._database.read() as connection:
-                return Subtrees(connection).kept(dataset, known, leaves) or Tree(leaves)
+                return Subtrees(connection).kept(dataset, known, of_chain) or Tree(of_chain)
 
         def roots_at(sizes: Sequence[int]) -> Mapping[int, bytes]:
             return self._roots.at(sizes, {size: chain.block_at(size - 1).hash for size in sizes}, tree)

@@ -36,12 +36,13 @@ from chain.statements.statement import Authority, HeadStatement
 from chain.statements.tree import Frontier, Tree
 from chain.store.base import Append, ChainStore, Head, Rewrite
 from chain.store.database import Database
+from chain.store.leaves import leaves_of
 from chain.store.rewriting import RewritePlan
 from engines.contract import RowCounts
 from odfd.datasets import pushes, row_counts
+from odfd.datasets.commit import Along, Beside
 from odfd.datasets.references import keep_links, keep_references
 from odfd.datasets.times import check_clock, check_jump
-from odfd.ingest.commit import Along, Beside
 from odfd.trust.keys import journal_topics
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger.authorities import Authorities
@@ -357,10 +358,7 @@ class OwnerCommitter:
         """Of the first blocks; that of fewer than all is asked for after a crash only, and reads them."""
         if size == tree.size:
             return tree.root
-        return Tree(partial(self._leaves, dataset)).root(size)
-
-    def _leaves(self, dataset: DatasetId, start: int, stop: int) -> list[bytes]:
-        return [Multihash.sha3_256(raw).digest for raw in self._chains.chain(dataset).raw_blocks(start, stop)]
+        return Tree(partial(leaves_of, self._chains, dataset)).root(size)
 
     def _sign(self, dataset: DatasetId, head: Multihash, frontier: Frontier, epoch: int, rights: Rights) -> None:
         now = self._clock()

@@ -24,8 +24,8 @@ from chain.store.base import Append, Head
 from chain.store.memory import MemoryChains, MemoryObjects
 from engines.contract import RowCounts
 from engines.fake import FakeEngine
+from odfd.datasets.commit import Along
 from odfd.datasets.pushes import Push
-from odfd.ingest.commit import Along
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.slices import SliceIndex

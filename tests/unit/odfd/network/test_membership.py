@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import trio
 
+from chain.backoff import Backoff
 from chain.errors import Environment
 from chain.store.database import open_database
 from odfd.network import membership
@@ -71,7 +72,7 @@ async def test_a_network_that_fails_begins_anew(tmp_path: Path, monkeypatch: pyt
     stop = trio.Event()
     try:
         async with trio.open_nursery() as nursery:
-            child = Child("network", member.run, Restart(first=0.01, from_start=False))
+            child = Child("network", member.run, Restart(Backoff(first=0.01, most=30.0), from_start=False))
             nursery.start_soon(run_tree, [child], stop, lines, lambda: 0.5)
             await lines.until("network joined", 2)
             assert lines.said.count("restarting") == 1

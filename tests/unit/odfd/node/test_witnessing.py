@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from chain.statements.checkpoint import TreeCheckpoint
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Authority, Roots, Writer
 from chain.statements.tree import Frontier
+from chain.store.leaves import leaves_of
 from config import model
 from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.trust.ledger.authorities import Authorities
@@ -95,7 +97,7 @@ async def mirrored(world: Any, worlds: Any) -> tuple[Any, DatasetId]:
 
 
 def witness_of(node: Any, now: list[Instant]) -> Witness:
-    return Witness(node.home.database, node.home.keys, node.parts.leaves, lambda: now[0])
+    return Witness(node.home.database, node.home.keys, partial(leaves_of, node.home.chains), lambda: now[0])
 
 
 async def test_a_tree_is_cosigned_once_and_renewed(world: Any, worlds: Any) -> None:

@@ -8,6 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from chain.backoff import Backoff
 from chain.errors import Environment
 from odfd.errors import Bug
 from odfd.runtime.supervision import Child, Life, Restart, run_tree
@@ -117,7 +118,7 @@ async def test_restarts_come_with_growing_pauses_up_to_a_most(autojump_clock: Mo
         life.ready()
         raise RuntimeError("again")
 
-    await tree([Child("flaky", flaky, Restart(first=1, most=4))], seconds=20)
+    await tree([Child("flaky", flaky, Restart(Backoff(first=1, most=4)))], seconds=20)
     pauses = [round(after - before, 6) for before, after in itertools.pairwise(begins)]
     assert pauses == [1, 2, 4, 4, 4, 4]
 
@@ -136,7 +137,7 @@ async def test_what_cannot_start_is_told_at_once_and_what_dies_later_is_started_
             life.ready()
         raise Environment("the port is in use")
 
-    restart = Restart(first=1, most=4, from_start=False)
+    restart = Restart(Backoff(first=1, most=4), from_start=False)
     with pytest.raises(BaseExceptionGroup) as caught:
         await tree([Child("taken", taken, restart)], seconds=20)
     assert caught.group_contains(Environment, match="in use")
@@ -155,7 +156,7 @@ async def test_a_long_run_forgives(autojump_clock: MockClock) -> None:
             await trio.sleep(100)
         raise RuntimeError("again")
 
-    await tree([Child("flaky", flaky, Restart(first=1, most=64, steady=50))], seconds=105)
+    await tree([Child("flaky", flaky, Restart(Backoff(first=1, most=64), steady=50))], seconds=105)
     assert [round(after - before, 6) for before, after in itertools.pairwise(begins)] == [1, 2, 101]
 
 

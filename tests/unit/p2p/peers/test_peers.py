@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chain.backoff import Backoff
 from chain.errors import Invalid
-from p2p.peers.backoff import Backoff
 from p2p.peers.book import MAX_ADDRESSES, MAX_PEERS, PeerBook
 from p2p.peers.budget import MAX_KEYS, Budget, Rate
 from p2p.peers.score import BAD_BYTES, HALF_LIFE, SHUT_OUT, Score
@@ -42,8 +42,10 @@ def test_prop_no_weight_is_a_reward_or_for_ever(weight: float, now: float) -> No
 
 @given(st.integers(1, 10_000), st.integers())
 def test_prop_waits_stay_within_bounds(failures: int, seed: int) -> None:
-    wait = Backoff(first=1.0, most=300.0).wait(failures, Random(seed))
-    assert 0.5 * min(300.0, 2.0 ** min(failures - 1, 16)) <= wait <= 300.0
+    backoff = Backoff(first=1.0, most=300.0)
+    whole = min(300.0, 2.0 ** min(failures - 1, 16))
+    assert backoff.whole(failures) == whole
+    assert 0.5 * whole <= backoff.wait(failures, Random(seed)) <= whole
 
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.floats(0.1, 20)), max_size=60))

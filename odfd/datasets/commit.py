@@ -1,4 +1,4 @@
-"""Declares the port that commits an ingest transaction: one compare-and-append, signed with a writer's key."""
+"""Declares the port that commits a transaction: one compare-and-append, signed with a writer's key."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Along(msgspec.Struct, frozen=True, kw_only=True):
     beside: Beside | None = None
 
 
-class IngestCommitter(Protocol):
+class Committer(Protocol):
     """Makes blocks of events, checks them by the rules for authors, and moves head and signature together."""
 
     async def commit(
         self,
         dataset: DatasetId,
-        expected_head: Head,
+        expected_head: Head | None,
         events: Sequence[MetadataEvent],
         objects: Sequence[Multihash],
         system_time: Instant,
