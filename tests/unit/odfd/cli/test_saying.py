@@ -13,6 +13,7 @@ from chain import instant
 from odfd.cli import conditions, kinds, words
 from odfd.cli.commands.trust import witness_lines
 from odfd.cli.meter import bar, describe
+from odfd.cli.offline import recheck
 from odfd.cli.offline.files import is_directory
 from odfd.cli.report import report_text
 from odfd.cli.session import SYSTEM_SOCKET, Session, socket_path
@@ -195,6 +196,20 @@ def test_witnesses_are_said_with_what_their_operators_need() -> None:
         "  Witness w1 cosigned 8 blocks 4 min ago",
         "  Witness witness.example/w2 cosigned nothing (it does not count here): it does not know this log",
         "    Its operator lists the log key a+b+c",
+    ]
+
+
+def test_a_step_that_was_run_again_is_told_with_the_cells_that_differ() -> None:
+    cell = {"row": 1, "column": "c", "published": 1, "computed": 2, "context": {"k": "v"}}
+    view = {"result": "confirmed", "dataset": "did:odf:fed01", "sequenceNumber": 7, "signedAt": "t", "reason": "why"}
+    assert recheck._text({**view, "message": "1 of 3 rows", "cells": [cell]}).splitlines() == [
+        "confirmed   did:odf:fed01 #7, signed t",
+        "  The published step is wrong; its publisher signed it.",
+        "  why",
+        "",
+        "  #7  1 of 3 rows",
+        "      row 1  k=v",
+        "      c  published 1  computed 2",
     ]
 
 
