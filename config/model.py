@@ -10,6 +10,8 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
+
 
 @dataclass(frozen=True, slots=True)
 class About:
@@ -137,12 +139,13 @@ class Ingest:
     pipe_seconds: float = setting(3600.0, "of one such command; over it the command is stopped", unit="s", low=0.1)
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Keys that speak with one voice."""
 
-    name: str = setting("", "what people call them")
-    keys: tuple[str, ...] = setting((), "did:key:… of each")
+    name: str
+    """What people call them."""
+    keys: tuple[str, ...]
+    """``did:key:…`` of each."""
 
 
 @dataclass(frozen=True, slots=True)

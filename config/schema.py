@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import msgspec
+
 from config.errors import Problem
 from config.model import About, Group, Settings, about
 
@@ -91,8 +93,9 @@ def get(settings: Settings, path: tuple[str, ...]) -> Any:
 
 def accept(key: Key, value: Any, place: str) -> tuple[Any, Problem | None]:
     """``value`` as TOML gives it, as the setting's type and within its bounds; or what is wrong with it."""
-    converted = _converted(key, value)
-    if converted is None:
+    try:
+        converted = msgspec.convert(value, key.type)
+    except msgspec.ValidationError:
         shown = "what is there" if key.about.secret else _shown(value)
         return None, Problem(place, f"{key.name} is {_words(key)}, not {shown}", key.about.why)
     known = key.about
@@ -104,33 +107,6 @@ def accept(key: Key, value: Any, place: str) -> tuple[Any, Problem | None]:
             bounds = f"at least {low:g}" if high is None else f"from {low or 0:g} to {high:g}"
             return None, Problem(place, f"{key.name} is {bounds} {known.unit}".rstrip() + f", not {value}")
     return converted, None
-
-
-def _converted(key: Key, value: Any) -> Any:
-    kind = key.type
-    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    if kind is int:
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
-    if kind in (str, bool):
-        return value if isinstance(value, kind) else None
-    if not isinstance(value, list):
-        return None
-    if kind == tuple[str, ...]:
-        return tuple(value) if all(isinstance(item, str) for item in value) else None
-    if kind == tuple[Group, ...]:
-        groups = [_group(item) for item in value]
-        return None if None in groups else tuple(groups)
-    return None
-
-
-def _group(value: Any) -> Group | None:
-    if not isinstance(value, dict) or set(value) != {"name", "keys"}:
-        return None
-    name, members = value["name"], value["keys"]
-    if not isinstance(name, str) or not isinstance(members, list) or not all(isinstance(one, str) for one in members):
-        return None
-    return Group(name, tuple(members))
 
 
 def _words(key: Key) -> str:
