@@ -61,7 +61,7 @@ class Merged(NamedTuple):
     passed_over: PassedOver
 
 
-class Desk(NamedTuple):
+class MergeContext(NamedTuple):
     """Where merging works: a Spark session, a scratch directory for what Spark must see, names of system columns."""
 
     spark: SparkSession
@@ -69,16 +69,16 @@ class Desk(NamedTuple):
     vocab: Vocabulary
 
 
-def merge(desk: Desk, batch: pa.Table, history: History, strategy: MergeStrategy) -> Merged:
+def merge(context: MergeContext, batch: pa.Table, history: History, strategy: MergeStrategy) -> Merged:
     """Raises Invalid, naming the column or key at fault."""
-    vocab = desk.vocab
+    vocab = context.vocab
     by_time = (vocab.event_time_column,)
     match strategy:
         case MergeAppend():
             return _all_new(batch, by_time)
         case MergeLedger(primary_key=keys):
             _check_keys(batch, keys)
-            unseen, passed_over = _unseen(desk, batch, history, keys)
+            unseen, passed_over = _unseen(context, batch, history, keys)
             return _all_new(unseen, by_time, passed_over)
         case MergeChangelogStream(primary_key=keys):
             _check_keys(batch, [*keys, vocab.operation_type_column])
@@ -89,10 +89,10 @@ def merge(desk: Desk, batch: pa.Table, history: History, strategy: MergeStrategy
             _check_keys(batch, keys)
             _check_columns(batch, compare or ())
             _refuse_doubles(batch, keys)
-            return _snapshot(desk, batch, history, strategy)
+            return _snapshot(context, batch, history, strategy)
         case MergeUpsertStream(primary_key=keys):
             _check_keys(batch, keys)
-            return _upsert(desk, batch, history, keys)
+            return _upsert(context, batch, history, keys)
 
 
 def _all_new(rows: pa.Table, order: tuple[str, ...], passed_over: PassedOver = PassedOver()) -> Merged:  # noqa: B008
@@ -100,52 +100,56 @@ def _all_new(rows: pa.Table, order: tuple[str, ...], passed_over: PassedOver = P
     return Merged(rows, pa.array(np.zeros(count, np.int32)), _repeated(True, count), order, passed_over)
 
 
-def _unseen(desk: Desk, batch: pa.Table, history: History, keys: Sequence[str]) -> tuple[pa.Table, PassedOver]:
+def _unseen(
+    context: MergeContext, batch: pa.Table, history: History, keys: Sequence[str]
+) -> tuple[pa.Table, PassedOver]:
     """Rows whose key is in no earlier slice, in input order; the first version of a key is the one that stays."""
     slices = history.overlapping(batch.select(list(dict.fromkeys(keys)))) if batch.num_rows else ()
     if not slices:
         return batch, PassedOver()
     names = _aliases(keys)
-    new = _staged(desk, batch, names)
-    old = _renamed(history.frame(desk.spark, list(names.values()), slices), names)
+    new = _staged(context, batch, names)
+    old = _renamed(history.frame(context.spark, list(names.values()), slices), names)
     same = [new[alias] == old[alias] for alias in names]
     unseen = np.sort(new.join(old, same, "left_anti").select(_ORDINAL).toArrow().column(_ORDINAL).to_numpy())
     if len(unseen) == batch.num_rows:
         return batch, PassedOver()
     seen = batch.take(pa.array(np.setdiff1d(np.arange(batch.num_rows), unseen, assume_unique=True)))
-    unchanged = _repeating(desk, seen, history, keys, slices)
+    unchanged = _repeating(context, seen, history, keys, slices)
     return batch.take(pa.array(unseen)), PassedOver(unchanged, seen.num_rows - unchanged)
 
 
-def _repeating(desk: Desk, seen: pa.Table, history: History, keys: Sequence[str], slices: Sequence[Path]) -> int:
+def _repeating(
+    context: MergeContext, seen: pa.Table, history: History, keys: Sequence[str], slices: Sequence[Path]
+) -> int:
     """How many rows, whose keys are all known, say in every column what a row of their key says that stands.
 
     A row without event time says nothing of it: its own would be that of the source.
     """
     names = _aliases(keys)
     values = _values(name for name in seen.column_names if name not in keys)
-    new = _staged(desk, seen, {**names, **values})
-    if history.changed(desk.vocab.operation_type_column):
-        old = _standing(desk, history, names, values, slices)
+    new = _staged(context, seen, {**names, **values})
+    if history.changed(context.vocab.operation_type_column):
+        old = _standing(context, history, names, values, slices)
     else:
-        old = _renamed(history.frame(desk.spark, [*names.values(), *values.values()], slices), {**names, **values})
+        old = _renamed(history.frame(context.spark, [*names.values(), *values.values()], slices), {**names, **values})
     same = [new[alias] == old[alias] for alias in names]
     for alias, name in values.items():
         equal = new[alias].eqNullSafe(old[alias])
-        same.append(new[alias].isNull() | equal if name == desk.vocab.event_time_column else equal)
+        same.append(new[alias].isNull() | equal if name == context.vocab.event_time_column else equal)
     return int(new.join(old, same, "left_semi").count())
 
 
 def _standing(
-    desk: Desk, history: History, names: dict[str, str], values: dict[str, str], slices: Sequence[Path]
+    context: MergeContext, history: History, names: dict[str, str], values: dict[str, str], slices: Sequence[Path]
 ) -> DataFrame:
     """Rows of a ledger that was corrected: of a key of which a row was taken back, only what was said last counts."""
     from pyspark.sql import functions as f
 
-    vocab = desk.vocab
+    vocab = context.vocab
     beside = {"o": vocab.offset_column, "p": vocab.operation_type_column}
     columns = {**names, **values, **beside}
-    rows = _renamed(history.frame(desk.spark, list(dict.fromkeys(columns.values())), slices), columns)
+    rows = _renamed(history.frame(context.spark, list(dict.fromkeys(columns.values())), slices), columns)
     last = rows.filter(f.col("p") != APPEND).groupBy(*names).agg(f.max("o").alias("l"))
     last = last.select(*(last[alias].alias(f"l{alias}") for alias in names), "l")
     same = [rows[alias] == last[f"l{alias}"] for alias in names]
@@ -154,19 +158,19 @@ def _standing(
     return told.filter(stands).select(*names, *values)
 
 
-def _snapshot(desk: Desk, batch: pa.Table, history: History, strategy: MergeSnapshot) -> Merged:
-    keys, vocab = strategy.primary_key, desk.vocab
+def _snapshot(context: MergeContext, batch: pa.Table, history: History, strategy: MergeSnapshot) -> Merged:
+    keys, vocab = strategy.primary_key, context.vocab
     order = (*keys, vocab.operation_type_column)
     if not history.paths:
         return _all_new(batch, order)
     compared = strategy.compare_columns or tuple(name for name in batch.column_names if name not in keys)
-    found = _joined(desk, batch, history, keys, compared, "full_outer")
+    found = _joined(context, batch, history, keys, compared, "full_outer")
     passed_over = PassedOver(unchanged=batch.num_rows - found.taken)
-    return _assembled(desk, batch, history, found, order, passed_over)
+    return _assembled(context, batch, history, found, order, passed_over)
 
 
-def _upsert(desk: Desk, batch: pa.Table, history: History, keys: Sequence[str]) -> Merged:
-    op_column = desk.vocab.operation_type_column
+def _upsert(context: MergeContext, batch: pa.Table, history: History, keys: Sequence[str]) -> Merged:
+    op_column = context.vocab.operation_type_column
     order = (*keys, op_column)
     last = _last_of_each(batch, keys)
     op = _operations(last, op_column) if op_column in last.column_names else None
@@ -177,9 +181,9 @@ def _upsert(desk: Desk, batch: pa.Table, history: History, keys: Sequence[str]) 
         unknown = int(np.count_nonzero(gone))
         return _all_new(rows.filter(pa.array(~gone)), order, PassedOver(unknown, 0, superseded))
     compared = [name for name in rows.column_names if name not in keys]
-    found = _joined(desk, rows, history, keys, compared, "left_outer", gone)
+    found = _joined(context, rows, history, keys, compared, "left_outer", gone)
     passed_over = PassedOver(rows.num_rows - len(found.old), 0, superseded)
-    return _assembled(desk, rows, history, found, order, passed_over)
+    return _assembled(context, rows, history, found, order, passed_over)
 
 
 class Places(NamedTuple):
@@ -195,7 +199,7 @@ class Places(NamedTuple):
 
 
 def _joined(
-    desk: Desk,
+    context: MergeContext,
     batch: pa.Table,
     history: History,
     keys: Sequence[str],
@@ -206,13 +210,13 @@ def _joined(
     """Latest state against batch, only pairs that differ. ``gone`` marks new rows that say "retract this key"."""
     from pyspark.sql import functions as f
 
-    time = desk.vocab.event_time_column
+    time = context.vocab.event_time_column
     names = _aliases(keys)
     values = _values(compared)
     marked = batch if gone is None else batch.append_column("\0gone", pa.array(gone))
     extra = {} if gone is None else {"g": "\0gone"}
-    new = _staged(desk, marked, {**names, **values, **extra})
-    state = _state(desk, history, names, values)
+    new = _staged(context, marked, {**names, **values, **extra})
+    state = _state(context, history, names, values)
     differs = f.lit(False)
     for alias, name in values.items():
         distinct = ~new[alias].eqNullSafe(state[alias])
@@ -234,15 +238,15 @@ def _outer(how: str) -> str:
     return {"full_outer": "full_outer", "left_outer": "right_outer"}[how]
 
 
-def _state(desk: Desk, history: History, names: dict[str, str], values: dict[str, str]) -> DataFrame:
+def _state(context: MergeContext, history: History, names: dict[str, str], values: dict[str, str]) -> DataFrame:
     """Latest row of each key that was not retracted, with its offset as ``old``."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    vocab = desk.vocab
+    vocab = context.vocab
     system = {"old": vocab.offset_column, "op": vocab.operation_type_column}
     columns = list(dict.fromkeys([*names.values(), *values.values(), *system.values()]))
-    old = _renamed(history.frame(desk.spark, columns, history.paths), {**names, **values, **system})
+    old = _renamed(history.frame(context.spark, columns, history.paths), {**names, **values, **system})
     old = old.withColumn("old", old["old"].cast("long"))
     newest = Window.partitionBy(*names).orderBy(f.desc("old"))
     ranked = old.withColumn("rank", f.row_number().over(newest))
@@ -250,13 +254,18 @@ def _state(desk: Desk, history: History, names: dict[str, str], values: dict[str
 
 
 def _assembled(
-    desk: Desk, batch: pa.Table, history: History, places: Places, order: tuple[str, ...], passed_over: PassedOver
+    context: MergeContext,
+    batch: pa.Table,
+    history: History,
+    places: Places,
+    order: tuple[str, ...],
+    passed_over: PassedOver,
 ) -> Merged:
     """Old and new rows of the places found, each with its operation."""
     had, has = places.old >= 0, places.new >= 0
     offsets = np.sort(places.old[had])
     corrected = np.isin(offsets, places.old[had & has])
-    old = history.rows_at(offsets, desk.vocab.offset_column, batch.column_names)
+    old = history.rows_at(offsets, context.vocab.offset_column, batch.column_names)
     pairs = places.new[has]
     placed = np.argsort(pairs)
     added = ~(had[has][placed])
@@ -268,15 +277,15 @@ def _assembled(
     return Merged(rows, pa.array(op.astype(np.int32)), pa.array(fresh), order, passed_over)
 
 
-def _staged(desk: Desk, batch: pa.Table, names: dict[str, str]) -> DataFrame:
+def _staged(context: MergeContext, batch: pa.Table, names: dict[str, str]) -> DataFrame:
     """Columns of the batch under ``names`` (alias to column) and their ordinals, as Spark sees them."""
     columns = [batch.column(name) for name in names.values()]
     ordinals = pa.array(np.arange(batch.num_rows, dtype=np.int64))
     table = pa.Table.from_arrays([*columns, ordinals], names=[*names, _ORDINAL])
     schema = struct_type(table.schema)
-    path = desk.scratch / "batch.parquet"
+    path = context.scratch / "batch.parquet"
     pq.write_table(table, path, compression="none")
-    return desk.spark.read.schema(schema).parquet(str(path))
+    return context.spark.read.schema(schema).parquet(str(path))
 
 
 def _renamed(frame: DataFrame, names: dict[str, str]) -> DataFrame:

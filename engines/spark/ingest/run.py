@@ -44,7 +44,7 @@ from engines.spark.analysis.source_declarations import SourceDeclarations, read_
 from engines.spark.ingest import range_tasks
 from engines.spark.ingest.event_times import Origin, behind, check_not_ahead, check_present, missing_fault
 from engines.spark.ingest.history import History, SlicesMissing
-from engines.spark.ingest.merge import Desk, PassedOver, merge
+from engines.spark.ingest.merge import MergeContext, PassedOver, merge
 from engines.spark.ingest.parse import Parts, SourceFile, empty_sources, parse_sources, read_schema
 from engines.spark.ingest.preprocess import preprocess
 from engines.spark.ingest.shape import check_columns, coerce_guessed, finished, fitted, prepared
@@ -105,7 +105,7 @@ def _ingest(spark: SparkSession, request: IngestRequest, control: RequestControl
     batch = prepared(batch, vocab, request.merge, force)
     check_columns(batch.schema, vocab, force)
     history = _history(request, force)
-    merged = merge(Desk(spark, scratch, vocab), batch, history, request.merge)
+    merged = merge(MergeContext(spark, scratch, vocab), batch, history, request.merge)
     control.check()
     times = merged.rows.column(vocab.event_time_column).filter(merged.fresh)
     late = 0 if request.prev_watermark is None else behind(times, request.prev_watermark)

@@ -16,7 +16,7 @@ from chain.errors import Invalid
 from chain.model.source import MergeStrategy
 from engines.contract import Vocabulary
 from engines.spark.ingest.history import History
-from engines.spark.ingest.merge import Desk, Merged, merge
+from engines.spark.ingest.merge import MergeContext, Merged, merge
 from engines.spark.ingest.shape import ordered
 
 pytestmark = pytest.mark.engine
@@ -63,21 +63,21 @@ def said(merged: Merged) -> list[list[Any]]:
 def test_as_the_reference(spark: SparkSession, tmp_path: Path, vector: dict[str, Any]) -> None:
     content = {"kind": vector["strategy"], **({"primaryKey": vector["pk"]} if "pk" in vector else {})}
     strategy = msgspec.convert(content, MergeStrategy)
-    desk, history = Desk(spark, tmp_path, VOCAB), history_of(vector["ledger"], tmp_path)
+    context, history = MergeContext(spark, tmp_path, VOCAB), history_of(vector["ledger"], tmp_path)
     batch = batch_of(vector["input"])
     if vector["expected"] == "ERROR Internal":
         with pytest.raises(Invalid, match="no column 'foo'") as caught:
-            merge(desk, batch, history, strategy)
+            merge(context, batch, history, strategy)
         assert "city" in caught.value.hint
         return
-    assert said(merge(desk, batch, history, strategy)) == vector["expected"]
+    assert said(merge(context, batch, history, strategy)) == vector["expected"]
 
 
 @pytest.mark.parametrize("vector", GOLDEN["snapshot_project"]["vectors"], ids=lambda vector: vector["test"])
 def test_state_is_the_latest_row_of_each_key(spark: SparkSession, tmp_path: Path, vector: dict[str, Any]) -> None:
     """An empty snapshot takes back exactly the state."""
     strategy = msgspec.convert({"kind": "Snapshot", "primaryKey": ["city"]}, MergeStrategy)
-    merged = merge(Desk(spark, tmp_path, VOCAB), batch_of([]), history_of(vector["ledger"], tmp_path), strategy)
+    merged = merge(MergeContext(spark, tmp_path, VOCAB), batch_of([]), history_of(vector["ledger"], tmp_path), strategy)
     state = sorted([row[1:] for row in vector["expected_state"]])
     assert sorted(row[1:] for row in said(merged)) == state
     assert {row[0] for row in said(merged)} <= {"R"}
