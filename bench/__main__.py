@@ -54,6 +54,7 @@ ROWS: Final[Mapping[str, str]] = MappingProxyType(
         "streaming": "bench.transactions",
         "history": "bench.transactions",
         "large": "bench.transactions",
+        "table": "bench.transactions",
         "cluster": "bench.cluster",
     }
 )

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import duckdb
 import msgspec
 import numpy as np
 import pyarrow as pa
@@ -25,7 +26,7 @@ from pyspark.sql import SparkSession
 
 from bench.chains import SCHEMA
 from bench.engine import DAILY, DAY, DERIVED, ROOT, bare_spark
-from bench.measure import Row, Side, Size, in_turns_async
+from bench.measure import Row, Side, Size, in_turns_async, seconds
 from chain.data.parquet import write_slice
 from chain.instant import Instant, from_millis
 from chain.model.source import SqlQueryStep, TransformSql
@@ -41,6 +42,8 @@ SLOW: Final = 0.010
 """Seconds that a transaction may take which settles nothing."""
 PER_DAY: Final = 24
 """Blocks, one an hour: the last of a day settles it."""
+TABLE: Final = """select max(event_time) as event_time, k, count(*) as n, sum(value) as total
+from (select event_time, value, {} as k from x) group by k"""
 MAP: Final = "select event_time, value * 2 as value, value % 97 as part from x where value % 10 <> 3"
 
 
@@ -246,12 +249,52 @@ async def _measure_large(size: Size, folder: Path, rows: int, spark: SparkSessio
     )
 
 
+def measure_table(size: Size, folder: Path) -> list[Row]:
+    """Five million rows into a table that changes for ever: sums by key, of few keys and of many."""
+    rows = size.pick(50_000, 5_000_000)
+    with bare_spark(size, folder / "spark") as spark:
+        return trio.run(_measure_table, size, folder, rows, spark)
+
+
+async def _measure_table(size: Size, folder: Path, rows: int, spark: SparkSession) -> list[Row]:
+    found = []
+    async with warm_engine(size, folder, "2g") as (engine, sandbox):
+        for name, key in (("few keys", "value % 7"), ("many keys", "value * 2000 + offset % 1000")):
+            query = TABLE.format(key)
+            costs, peer = await map_in_turns(size, folder / name, rows, engine, spark, query, size.pick(1, 3))
+            found.append(
+                Row(
+                    name=f"table, {name}",
+                    measures=f"{rows:,} rows into the sums of each key",
+                    ours=Side(name=f"request to both hashes, sandbox {sandbox}", costs=costs, amount=rows, unit="rows"),
+                    peer=Side(name="bare Spark, Parquet to Parquet", costs=peer, amount=rows, unit="rows"),
+                    goal="≤ 1.3",
+                    facts={"seconds of DuckDB": _duck_seconds(folder / name / "derived" / "slice-0", query)},
+                )
+            )
+    return found
+
+
+def _duck_seconds(source: Path, query: str) -> float:
+    """Of the same query over the same file, into Parquet."""
+    with duckdb.connect() as duck:
+        duck.execute(f"create view x as select * from read_parquet('{source}')")
+        command = f"copy ({query}) to '{source}.duck' (format parquet)"
+        return min(seconds(lambda: duck.execute(command)) for _ in range(3))
+
+
 async def map_in_turns(
-    size: Size, folder: Path, rows: int, engine: Engine, spark: SparkSession
+    size: Size,
+    folder: Path,
+    rows: int,
+    engine: Engine,
+    spark: SparkSession,
+    query: str = MAP,
+    rounds: int = 5,
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Seconds of a transaction of so many rows, both hashes included, and of a bare session that writes the same."""
-    (folder / "derived").mkdir()
-    derived = Derived(folder / "derived", MAP)
+    (folder / "derived").mkdir(parents=True)
+    derived = Derived(folder / "derived", query)
     derived.grow(rows, START, 10 * DAY, START + 11 * DAY)
     source, targets = derived.blocks[0].data_path or "", itertools.count()
 
@@ -262,18 +305,18 @@ async def map_in_turns(
 
     async def bare() -> None:
         target = folder / f"bare-{next(targets)}"
-        await trio.to_thread.run_sync(_write_bare, spark, source, target)
+        await trio.to_thread.run_sync(_write_bare, spark, source, target, query)
         shutil.rmtree(target)
 
-    return await in_turns_async(ours, bare, size.pick(1, 5), 1)
+    return await in_turns_async(ours, bare, size.pick(1, rounds), 1)
 
 
-def _write_bare(spark: SparkSession, source: str, target: Path) -> None:
+def _write_bare(spark: SparkSession, source: str, target: Path, query: str) -> None:
     """The same columns in the same order: one task, since offsets follow the rows of one file."""
     session = spark.newSession()
     session.read.parquet(source).createOrReplaceTempView("x")
     system = "monotonically_increasing_id() as offset, 0 as op, timestamp_millis(0) as system_time"
-    session.sql(MAP).coalesce(1).selectExpr(*system.split(", "), "*").write.parquet(str(target))
+    session.sql(query).coalesce(1).selectExpr(*system.split(", "), "*").write.parquet(str(target))
 
 
 def measure_streaming(size: Size, folder: Path) -> list[Row]:

@@ -9,10 +9,11 @@ round as one more column to group by. Spec: docs/spec/engine-semantics.md#table-
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeAlias
+from types import MappingProxyType
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,7 @@ from engines.contract import Vocabulary
 from engines.spark.analysis.tables import BARE_KEY, LISTS, TableShape
 from engines.spark.catalyst.partial_aggregates import Partials
 from engines.spark.catalyst.plans import HIDDEN_ROUND, HIDDEN_ROW
+from engines.spark.execution.scans import Scan, in_rounds, is_crowded, scan_of
 from engines.spark.planning.input_windows import Closing, InputWindows
 from engines.spark.planning.table_transaction import TableStep
 from engines.spark.rows.changelog import LONG_AGO, NEVER, cancelled_by, data_of, positive, row_codes
@@ -48,10 +50,20 @@ WRITTEN: Final = "written"
 WAITING: Final = "waiting"
 MAX_ROUND_ROWS: Final = 1 << 20
 """About how many rows are evaluated at once, each counted at every tick at which it is looked at."""
-Evaluate: TypeAlias = Callable[[Mapping[str, pa.Table]], pa.Table]
-"""Runs the query over rows of each input, which have a column ``HIDDEN_ROUND``; so has the result."""
-Split: TypeAlias = Callable[[Mapping[str, pa.Table]], Partials]
-"""The same in two steps."""
+Scans: TypeAlias = Mapping[str, Sequence[Scan]]
+NO_SCANS: Final[Scans] = MappingProxyType({})
+
+
+class Evaluate(Protocol):
+    """Runs the query over rows of each input, which have a column ``HIDDEN_ROUND``; so has the result."""
+
+    def __call__(self, rows: Mapping[str, pa.Table], scans: Scans = NO_SCANS) -> pa.Table: ...
+
+
+class Split(Protocol):
+    """The same in two steps."""
+
+    def __call__(self, rows: Mapping[str, pa.Table], scans: Scans = NO_SCANS) -> Partials: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +87,41 @@ class Outcome:
     state: dict[str, Kept]
 
 
-def _fresh(step: TableStep, sources: Mapping[str, TableInput], former: Tables) -> dict[str, pa.Table]:
-    """By alias the rows to which something is still to happen, and new ones, each with when it counts."""
+def _fresh(
+    step: TableStep, sources: Mapping[str, TableInput], former: Tables, scans: Scans = NO_SCANS
+) -> dict[str, pa.Table]:
+    """By alias the rows to which something is still to happen, and new ones, each with when it counts.
+
+    ``scans``: slices of which they are not asked for.
+    """
     found = {}
     for alias, source in sources.items():
         schema = dated(source)
         old = former.get(f"{WAITING}:{alias}")
         parts = [] if old is None else [as_in_force(old, schema)]
+        apart = {scan.path for scan in scans.get(alias, ())}
         for block in step.blocks[alias]:
-            if block.path is not None:
+            if block.path is not None and block.path not in apart:
                 parts.append(_new(block.path, block.before, block.after, step.lateness[alias], source))
         found[alias] = pa.concat_tables([schema.empty_table(), *(part.cast(schema) for part in parts)])
     return found
+
+
+def _scans(step: TableStep, sources: Mapping[str, TableInput]) -> dict[str, list[Scan]]:
+    """By alias the slices that Spark can read by itself. Raises Invalid, Environment."""
+    found: dict[str, list[Scan]] = {alias: [] for alias in sources}
+    for alias, source in sources.items():
+        if source.windows is not None or step.until is None:
+            continue
+        for block in step.blocks[alias]:
+            floor = -NEVER if block.before is None else block.before - step.lateness[alias]
+            if block.path is not None and (
+                scan := scan_of(block.path, floor, step.until, source.schema, source.vocab, source.log)
+            ):
+                found[alias].append(scan)
+    moments = [scan.moments for scans in found.values() for scan in scans]
+    ticks = step.times(np.concatenate([np.empty(0, np.int64), *moments]))
+    return {alias: [scan for scan in scans if not is_crowded(scan, ticks)] for alias, scans in found.items()}
 
 
 def dated(source: TableInput) -> pa.Schema:
@@ -135,7 +170,8 @@ def accumulate(
     evaluate: Evaluate, split: Split,
 ) -> Outcome:  # fmt: skip
     """Over inputs that only grow. Raises Invalid, Environment."""
-    rows = _fresh(step, sources, former)
+    scans = _scans(step, sources)
+    rows = _fresh(step, sources, former, scans)
     for alias, table in rows.items():
         source = sources[alias]
         if not source.log and np.any(np.asarray(table.column(source.vocab.operation_type_column))):
@@ -143,7 +179,10 @@ def accumulate(
                 f"input {alias} holds corrections or retractions, though it is said only to grow", rule="append-only",
                 hint="the coordinator must state that the input is a changelog",
             )  # fmt: skip
-    times = step.times(np.concatenate([np.asarray(table.column(ENTER)) for table in rows.values()]))
+    moments = [np.asarray(table.column(ENTER)) for table in rows.values()]
+    moments += [scan.moments for each in scans.values() for scan in each]
+    times = step.times(np.concatenate(moments))
+    scans = {alias: [in_rounds(scan, times, sources[alias].vocab) for scan in each] for alias, each in scans.items()}
     ready: dict[str, pa.Table] = {}
     state: dict[str, Kept] = {}
     for alias, table in rows.items():
@@ -152,13 +191,13 @@ def accumulate(
         state[f"{WAITING}:{alias}"] = table.filter(pa.array(~due))
         now = plain(table.filter(pa.array(due)))
         ready[alias] = now.append_column(HIDDEN_ROUND, pa.array(np.searchsorted(times, enter[due], side="right")))
-    if not any(table.num_rows for table in ready.values()):
+    if not any(table.num_rows for table in ready.values()) and not any(scans.values()):
         untouched: dict[str, Kept] = {n: each for n, each in former.stored.items() if n.startswith(f"{WRITTEN}/")}
         if untouched and step.closing is not None:
             untouched = _without_closed(shape, former, step.closing)
         return Outcome(None, np.empty(0, np.int32), {**untouched, **state})
-    bare = split(ready) if shape.bare else None
-    parts = evaluate(ready) if bare is None else bare.parts()
+    bare = split(ready, scans) if shape.bare else None
+    parts = evaluate(ready, scans) if bare is None else bare.parts()
     by = shape.keys if bare is None else tuple(name for name in parts.column_names if name.startswith(BARE_KEY))
     written = parts.drop_columns([HIDDEN_ROUND]).schema
     bucketed = BucketedTable(WRITTEN, written, former.stored)

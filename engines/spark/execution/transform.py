@@ -43,7 +43,16 @@ from engines.spark.catalyst.plans import HIDDEN, HIDDEN_ROUND, HIDDEN_ROW, carri
 from engines.spark.catalyst.types import as_written
 from engines.spark.execution.foreign_coordinators import blocks_of, kept_rows
 from engines.spark.execution.inputs import Inputs, micros
-from engines.spark.execution.tables import FIRST, WRITTEN, TableInput, accumulate, evaluate_anew
+from engines.spark.execution.scans import scanned, united
+from engines.spark.execution.tables import (
+    FIRST,
+    NO_SCANS,
+    WRITTEN,
+    Scans,
+    TableInput,
+    accumulate,
+    evaluate_anew,
+)
 from engines.spark.execution.versions import VersionRows, advance
 from engines.spark.output.slice import behind, final_rows, log_rows, schema_in_force, slice_of, stated_ops
 from engines.spark.output.sorted_runs import is_large, write_in_runs
@@ -215,22 +224,26 @@ class Transaction:
             for alias, columns in self._inputs.schemas.items()
         }
 
-    def _evaluate(self, rows: Mapping[str, pa.Table]) -> pa.Table:
+    def _evaluate(self, rows: Mapping[str, pa.Table], scans: Scans = NO_SCANS) -> pa.Table:
         """The query over rows in memory, with the round that each is for carried through."""
         numbered = any(HIDDEN_ROW in table.column_names for table in rows.values())
         hidden = (HIDDEN_ROUND, HIDDEN_ROW) if numbered else (HIDDEN_ROUND,)
         return run_exactly(
-            self._session, self._plan_over(rows), lambda plan: carried(self._session, plan, hidden).toArrow()
+            self._session, self._plan_over(rows, scans), lambda plan: carried(self._session, plan, hidden).toArrow()
         )
 
-    def _split(self, rows: Mapping[str, pa.Table]) -> Partials:
-        return Partials.of(self._session, complete_plan(self._session, self._plan_over(rows)))
+    def _split(self, rows: Mapping[str, pa.Table], scans: Scans = NO_SCANS) -> Partials:
+        return Partials.of(self._session, complete_plan(self._session, self._plan_over(rows, scans)))
 
-    def _plan_over(self, rows: Mapping[str, pa.Table]) -> Any:
+    def _plan_over(self, rows: Mapping[str, pa.Table], scans: Scans) -> Any:
         for alias, table in rows.items():
             visible = ["`" + name.replace("`", "``") + "`" for name in table.column_names
                        if name not in (HIDDEN_ROUND, HIDDEN_ROW)]  # fmt: skip
-            name_view(frame_of_rows(self._session, table).selectExpr(*visible), alias)
+            schema, vocab = self._inputs.schemas[alias], self._inputs.vocabs[alias]
+            frames = scanned(self._session, scans.get(alias, ()), schema, vocab)
+            if table.num_rows or not frames:
+                frames.append(frame_of_rows(self._session, table))
+            name_view(united(frames).selectExpr(*visible), alias)
         self._control.progress()
         return run_queries(self._session, self._query.steps)
 

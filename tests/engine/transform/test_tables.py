@@ -18,6 +18,7 @@ import engines.spark.planning.table_transaction as ticking
 import engines.spark.state.buckets as buckets
 import engines.spark.state.tables as arranged
 from engines.contract import InvalidQuery
+from engines.spark.execution import scans
 from engines.spark.planning.slice_facts import SliceReader
 from engines.spark.sql.queries import Analyst
 from worlds.table_history import FAR, history, seen, standing
@@ -129,6 +130,26 @@ def test_a_table_s_history_is_that_of_the_whole_query(lab, name, seed):
     assert pieces.watermark == whole.watermark
 
 
+@pytest.mark.parametrize("said", ["", "set odf.tick = '1 day';"])
+@pytest.mark.parametrize("name", ["grows, of two", "computed", "of all"])
+def test_slices_that_spark_reads_by_itself_make_the_same_history(lab, monkeypatch, name, said):
+    """Large ones do; rows of such a slice that do not count yet still wait."""
+    sql, streams, _, _, _ = case(lab, name, 0)
+    parts, scanned = schedule(1, streams), []
+    kept = transform.scanned
+    monkeypatch.setattr(transform, "scanned", lambda *given: scanned.extend(given[1]) or kept(*given))
+    read = lab.run(said + sql, streams, parts, restart=True)
+    assert not scanned, "all are small"
+    monkeypatch.setattr(scans, "SCANNED", 0)
+    for ticks in (scans.MAX_TICKS, 1):
+        monkeypatch.setattr(scans, "MAX_TICKS", ticks)
+        by_spark = lab.run(said + sql, streams, parts, restart=True)
+        assert by_spark.rows == read.rows
+        assert by_spark.state == read.state
+        assert by_spark.watermark == read.watermark
+    assert scanned
+
+
 def month_after(time):
     date = dt.datetime(1970, 1, 1) + dt.timedelta(milliseconds=time)
     later = (date.replace(day=1, hour=0, minute=0, second=0, microsecond=0) + dt.timedelta(days=32)).replace(day=1)
@@ -201,9 +222,10 @@ def test_a_transaction_costs_its_keys_and_not_the_table(lab, monkeypatch, sql, c
     read, seen_rows = [], []
     table, evaluate = arranged.Stored.table, transform.Transaction._evaluate
 
-    def counted(transaction, given):
+    def counted(transaction, given, *scans):
         seen_rows.append(sum(each.num_rows for each in given.values()))
-        return evaluate(transaction, given)
+        assert not any(any(each.values()) for each in scans)
+        return evaluate(transaction, given, *scans)
 
     monkeypatch.setattr(arranged.Stored, "table", lambda self: read.append(self.rows) or table(self))
     monkeypatch.setattr(transform.Transaction, "_evaluate", counted)

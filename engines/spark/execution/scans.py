@@ -1,0 +1,95 @@
+"""Slices of a changing table's inputs that Spark reads by itself, with the round of each row computed in the query.
+
+Rows that all count in this transaction need not pass through Python: of such a slice only times and operations are read
+here, to know that they do. Small slices do, which is faster than one more scan. Spec:
+docs/spec/engine-semantics.md#table-mode.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as st
+
+from engines.contract import Vocabulary
+from engines.spark.catalyst.plans import HIDDEN_ROUND
+from engines.spark.planning.transaction import Read
+from engines.spark.rows.tables import read_rows
+from engines.spark.rows.times import event_times
+from engines.spark.sql.views import slices_view
+
+SCANNED: Final = 1 << 20
+"""Bytes from which on a slice is worth a scan of its own."""
+MAX_TICKS: Final = 64
+"""About as many ticks may be between the rows of a slice: each is a comparison of the query."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A slice that only adds rows, all of which count now."""
+
+    path: str
+    moments: np.ndarray
+    """From when each row counts, microseconds."""
+    round: str = ""
+    """The number of a row's round, as SQL; empty until the ticks are known."""
+
+
+def scan_of(
+    path: str, counts_from: int, until: int, schema: st.StructType, vocab: Vocabulary, log: bool
+) -> Scan | None:
+    """``None`` for a slice of which rows have to be looked at. No row counts before ``counts_from``; now is what counts
+    before ``until``. ``log``: operations do not matter. Raises Invalid, Environment.
+    """
+    if Path(path).stat().st_size < SCANNED:
+        return None
+    names = {vocab.event_time_column, vocab.operation_type_column}
+    rows = read_rows([path], st.StructType([field for field in schema if field.name in names]))
+    if not log and np.any(np.asarray(rows.column(vocab.operation_type_column))):
+        return None
+    times, timed = event_times(rows, vocab)
+    moments = np.maximum(times[timed], counts_from)
+    return Scan(path, moments) if len(moments) and moments.max() < until else None
+
+
+def is_crowded(scan: Scan, ticks: np.ndarray) -> bool:
+    """Whether too many ticks are between its rows."""
+    return bool(np.diff(_ends(scan, ticks))[0] > MAX_TICKS)
+
+
+def in_rounds(scan: Scan, ticks: np.ndarray, vocab: Vocabulary) -> Scan:
+    """The scan with the number of ticks up to when a row counts."""
+    low, high = _ends(scan, ticks).tolist()
+    time = f"unix_micros(cast({_quoted(vocab.event_time_column)} as timestamp))"
+    # Ticks behind the least moment are behind what no row counts before: then the row's own time decides.
+    steps = [f"cast({time} >= {tick}L as bigint)" for tick in ticks[low:high].tolist()]
+    return Scan(scan.path, scan.moments, " + ".join([f"{low}L", *steps]))
+
+
+def scanned(session: SparkSession, scans: Sequence[Scan], schema: st.StructType, vocab: Vocabulary) -> list[DataFrame]:
+    """Rows that have a time, with ``HIDDEN_ROUND``."""
+    rounds = dict.fromkeys(scan.round for scan in scans)
+    return [
+        slices_view(session, [Read(tuple(scan.path for scan in scans if scan.round == each))], schema, vocab, None)
+        .where(f"{_quoted(vocab.event_time_column)} is not null")
+        .selectExpr("*", f"{each} as {HIDDEN_ROUND}")
+        for each in rounds
+    ]
+
+
+def _ends(scan: Scan, ticks: np.ndarray) -> np.ndarray:
+    return np.searchsorted(ticks, [scan.moments.min(), scan.moments.max()], side="right")
+
+
+def united(frames: Sequence[DataFrame]) -> DataFrame:
+    return functools.reduce(DataFrame.unionAll, frames)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
