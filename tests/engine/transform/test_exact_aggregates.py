@@ -301,7 +301,7 @@ def test_however_the_input_is_cut(name, spark_root, analyst, tmp_path):
     for got in (pieces, here.block_by_block("a")):
         assert (got.rows, got.state, got.watermark) == (whole.rows, whole.state, whole.watermark)
     if "decimals" in name:
-        assert {None} < {row[-2] for row in whole.rows}
+        assert any(None in row[-2:] for row in whole.rows)
     if name == "days":
         assert _days_checked(here, whole) > 3
 
