@@ -21,7 +21,7 @@ from odfd.control.board import task_ref
 from odfd.datasets.catalog import default_name
 from odfd.datasets.holdings import Holdings
 from odfd.datasets.visibility import Visibility
-from odfd.ipfs.way import home_of
+from odfd.ipfs.transport import home_of
 from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.retention import ALL, UNCAPPED

@@ -27,7 +27,6 @@ from chain.store.base import ChainStore, ObjectReader
 from chain.store.database import Database
 from chain.store.layout import BLOCKS, HEAD
 from chain.store.objects import sound_path
-from odfd.ipfs.tree import folder_of
 from odfd.published.signed import Signed, signed_state
 from odfd.transfer.named import NamedObjects
 from odfd.trust.keys.keystore import KeyStore
@@ -37,6 +36,8 @@ from p2p.ipfs.record import Pointer
 from p2p.kubo.form import Addition
 from p2p.kubo.rpc import Ipfs
 
+HOME: Final = "/odfd"
+"""Folder of published datasets in the daemon's own file system (MFS)."""
 LIFETIME: Final = 7 * 86400 * instant.SECOND
 """Of a record: how long a name is found while nobody renews it."""
 TTL: Final = 60 * instant.SECOND
@@ -45,6 +46,10 @@ FILES: Final = 512
 """Added at once, at most, and so many bytes of them unless one is larger."""
 BYTES: Final = 32 << 20
 _HEAD_LIMIT: Final = 200
+
+
+def folder_of(dataset: DatasetId) -> str:
+    return f"{HOME}/{dataset.multibase}"
 
 
 class Publication(msgspec.Struct, frozen=True, kw_only=True):

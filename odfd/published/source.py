@@ -26,8 +26,8 @@ from chain.statements.statement import HeadStatement
 from chain.store.files import disk
 from chain.store.layout import BLOCKS, CHECKPOINTS, DATA, HEAD, DirectoryChain
 from odfd.published.signed import head_in
+from odfd.published.transport import Transport
 from odfd.published.tree import MAX_STATEMENT, SIGNED_HEAD, authority_file
-from odfd.published.way import Way
 from p2p.files import Missing
 
 FEW_BYTES: Final = 64 << 20
@@ -49,8 +49,8 @@ class Edition(msgspec.Struct, frozen=True, kw_only=True):
 class PublishedSource:
     """The reader of one dataset in one place. ``staging``: a folder for blocks on their way."""
 
-    def __init__(self, way: Way, staging: Path) -> None:
-        self._way = way
+    def __init__(self, transport: Transport, staging: Path) -> None:
+        self._transport = transport
         self._staging = staging
         self._staged: dict[str, tuple[Multihash, int, DirectoryChain]] = {}
         """Whose blocks are staged: from which head back to which number."""
@@ -58,10 +58,10 @@ class PublishedSource:
 
     @property
     def few(self) -> int:
-        return self._way.few
+        return self._transport.few
 
     async def resolve(self, place: str, now: Instant) -> str:
-        return await self._way.resolve(place, now)
+        return await self._transport.resolve(place, now)
 
     async def edition(self, root: str, known: Edition | None = None) -> Edition:
         """What is signed under a root; ``known`` again when nothing is new.
@@ -69,9 +69,9 @@ class PublishedSource:
         Raises Remote, also when nobody signed it: nobody could tell the next head of such a dataset from a lie.
         Raises Invalid for a head that is none.
         """
-        if self._way.is_fixed and known is not None and known.root == root:
+        if self._transport.is_fixed and known is not None and known.root == root:
             return known
-        raw = await self._way.files.cat(f"{root}/{SIGNED_HEAD}", MAX_STATEMENT)
+        raw = await self._transport.files.cat(f"{root}/{SIGNED_HEAD}", MAX_STATEMENT)
         if raw is None:
             raise Remote(
                 f"nobody signed what is under {root}", rule="published-unsigned",
@@ -84,7 +84,7 @@ class PublishedSource:
         return Edition(root=root, head=head, statements=(*walk, raw))
 
     async def _statement(self, root: str, file: str) -> bytes:
-        raw = await self._way.files.cat(f"{root}/{file}", MAX_STATEMENT)
+        raw = await self._transport.files.cat(f"{root}/{file}", MAX_STATEMENT)
         if raw is None:
             raise Invalid(f"{root} has no {file}, which its head names", rule="published-tree")
         return raw
@@ -95,7 +95,7 @@ class PublishedSource:
 
     async def head_of(self, root: str) -> Multihash:
         """Raises Remote, Invalid for a folder that is not a dataset."""
-        raw = await self._way.files.cat(f"{root}/{HEAD}", MAX_STATEMENT)
+        raw = await self._transport.files.cat(f"{root}/{HEAD}", MAX_STATEMENT)
         if raw is None:
             raise Invalid(
                 f"{as_written(root)} is not a dataset: it has no {HEAD}", rule="layout-dataset",
@@ -116,7 +116,7 @@ class PublishedSource:
         while len(found) < count:
             if wanted is None:
                 raise Invalid(f"the chain under {root} is shorter than its head says", rule="published-tree")
-            raw = await self._way.files.cat(f"{root}/{BLOCKS}/{wanted}", MAX_BLOCK)
+            raw = await self._transport.files.cat(f"{root}/{BLOCKS}/{wanted}", MAX_BLOCK)
             if raw is None or Multihash.sha3_256(raw) != wanted:
                 raise Invalid(f"{root} does not hold its block {wanted.short}", rule="published-tree")
             found.append(raw)
@@ -138,7 +138,7 @@ class PublishedSource:
         await trio.to_thread.run_sync(_make_room, self._staging, self._coming | {folder})
         self._coming.add(folder)
         try:
-            await self._way.bring_blocks(root, head, first, folder)
+            await self._transport.bring_blocks(root, head, first, folder)
             await trio.to_thread.run_sync(_write_head, folder, str(head))
         finally:
             self._coming.discard(folder)
@@ -155,7 +155,7 @@ class PublishedSource:
 
     async def object_size(self, root: str, name: Multihash) -> int | None:
         for folder in (DATA, CHECKPOINTS):
-            size = await self._way.files.size_of(f"{root}/{folder}/{name}")
+            size = await self._transport.files.size_of(f"{root}/{folder}/{name}")
             if size is not None:
                 return size
         return None
@@ -172,7 +172,7 @@ class PublishedSource:
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         opened = False
         try:
-            async with self._way.files.open(f"{root}/{folders[0]}/{name}", offset) as parts:
+            async with self._transport.files.open(f"{root}/{folders[0]}/{name}", offset) as parts:
                 opened = True
                 yield parts
             return

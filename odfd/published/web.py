@@ -30,7 +30,7 @@ WORTH_A_PACK: Final = 8
 """Blocks that are asked for of a pack; fewer come by name."""
 
 
-class WebWay:
+class WebTransport:
     """The way to datasets on the web. ``known``: a block that is here already, by its name."""
 
     is_fixed = False

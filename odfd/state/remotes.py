@@ -9,12 +9,12 @@ from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.refs import parse_own_name
 from config.model import Settings
-from odfd.ipfs import way as ipfs_way
+from odfd.ipfs import transport as ipfs_transport
 from odfd.ipfs.publishing import Publisher
-from odfd.ipfs.way import IpfsWay
+from odfd.ipfs.transport import IpfsTransport
 from odfd.published.replication import WithPublished
 from odfd.published.source import PublishedSource
-from odfd.published.web import WebWay
+from odfd.published.web import WebTransport
 from odfd.runtime.clock import Clock
 from odfd.runtime.supervision import Life
 from odfd.state.directory import STAGED, StateDirectory
@@ -47,11 +47,10 @@ class Remotes:
         self._web = Web(pace=line.down)
         self._clock = clock
         self.reserve = settings.limits.disk_reserve_bytes
-        web, staged = WebWay(self._web, home.chains.raw_of, lambda: self.reserve), home.folder(STAGED)
+        web, staged = WebTransport(self._web, home.chains.raw_of, lambda: self.reserve), home.folder(STAGED)
         self._from_web = PublishedSource(web, staged / "web")
-        self._from_ipfs = (
-            None if self._ipfs is None else PublishedSource(IpfsWay(self._ipfs, lambda: self.reserve), staged / "ipfs")
-        )
+        ours = None if self._ipfs is None else IpfsTransport(self._ipfs, lambda: self.reserve)
+        self._from_ipfs = None if ours is None else PublishedSource(ours, staged / "ipfs")
         self.replication = WithPublished(network[0], self._source_of, network[1], clock.now, is_elsewhere)
         self.publisher = (
             None if self._ipfs is None else Publisher(self._ipfs, home.database, home.chains, home.objects, home.keys)
@@ -77,13 +76,13 @@ class Remotes:
         if web_place.place_of(place) is not None:
             return self._from_web
         if self._from_ipfs is None:
-            raise ipfs_way.no_ipfs()
+            raise ipfs_transport.no_ipfs()
         return self._from_ipfs
 
 
 def place_of(source: str) -> str | None:
     """The place that a person wrote; ``None``: it is none, perhaps a folder or a did. Raises Invalid."""
-    return web_place.place_of(source) or ipfs_way.place_of(source)
+    return web_place.place_of(source) or ipfs_transport.place_of(source)
 
 
 def name_in(place: str) -> str:

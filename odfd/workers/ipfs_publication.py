@@ -26,7 +26,7 @@ from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.visibility import Visibility
 from odfd.ipfs.delegation import check_delegation
 from odfd.ipfs.publishing import LIFETIME, Publication, Publisher
-from odfd.ipfs.way import no_ipfs
+from odfd.ipfs.transport import no_ipfs
 from odfd.resources.store import Resource, Resources
 from odfd.runtime.reconcile_loop import KeyedReconcileLoop
 from odfd.runtime.tasks import Report, outside

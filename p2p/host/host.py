@@ -24,6 +24,7 @@ from libp2p.stream_muxer.exceptions import MuxedConnError, MuxedStreamError
 from libp2p.transport.exceptions import OpenConnectionError
 from multiaddr import Multiaddr
 
+from p2p.address import Address, network_of, parse_address
 from p2p.errors import (
     AddressInUse,
     BadAddress,
@@ -35,7 +36,6 @@ from p2p.errors import (
     Unreachable,
     WrongIdentity,
 )
-from p2p.host.address import Address, network_of, parse_address
 from p2p.host.hardening import GuardedHost, assemble
 from p2p.host.identity import peer_of_seed
 from p2p.host.interfaces import reachable_at

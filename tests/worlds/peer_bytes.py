@@ -26,8 +26,8 @@ from chain.multihash import Multihash
 from chain.statements import canonical, checkpoint, cosignature, envelope, keys, proof, statement, submission
 from chain.statements.keys import SigningKey
 from odfd.ipfs.delegation import check_delegation
-from odfd.ipfs.way import IpfsWay
-from odfd.ipfs.way import place_of as ipfs_place_of
+from odfd.ipfs.transport import IpfsTransport
+from odfd.ipfs.transport import place_of as ipfs_place_of
 from odfd.network.statement_store import LedgerStatementStore
 from odfd.published import packs as site_packs
 from odfd.published.signed import head_in
@@ -420,7 +420,7 @@ TARGETS: Sequence[Target] = (
     simple(multibase.decode, [str(SID).encode()], text_of(multibase.decode, spelled=False)),
     simple(instant.parse, [b"2026-11-20T08:00:00Z"], text_of(instant.parse, spelled=False)),
     Target(Kubo.record, KUBO_ANSWERS, kubo, dear=20),
-    Target(IpfsWay.bring_blocks, archives(), unpacking, dear=10),
+    Target(IpfsTransport.bring_blocks, archives(), unpacking, dear=10),
     Target(Web.open, ANSWERS, website, dear=10),
     simple(
         site_packs.read_pack,

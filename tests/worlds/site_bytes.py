@@ -18,7 +18,7 @@ import trio
 
 from chain.errors import Invalid, Refused, Remote
 from chain.multihash import Multihash
-from odfd.ipfs.way import IpfsWay
+from odfd.ipfs.transport import IpfsTransport
 from odfd.published.source import PublishedSource
 from p2p.files import Content
 from p2p.kubo.rpc import Kubo
@@ -73,7 +73,7 @@ def website(_: Path) -> Iterator[Decode]:
 
 
 class SameFile:
-    """Implements ``Files`` and ``Way``: whatever is asked for holds the same bytes."""
+    """Implements ``Files`` and ``Transport``: whatever is asked for holds the same bytes."""
 
     is_fixed = False
 
@@ -185,7 +185,7 @@ def unpacking(folder: Path) -> Iterator[Decode]:
         with tempfile.TemporaryDirectory(dir=folder) as place:
             inside, outside = Path(place) / "in", Path(place)
             try:
-                trio.run(IpfsWay(Archive(raw)).bring_blocks, "/ipfs/x", SID, 0, inside)
+                trio.run(IpfsTransport(Archive(raw)).bring_blocks, "/ipfs/x", SID, 0, inside)
             except Refused as fault:
                 raise Invalid(fault.message, rule=fault.rule) from fault
             finally:

@@ -12,8 +12,8 @@ import trio
 from chain.errors import Invalid, NotFound, Refused, Remote
 from odfd.control import wire
 from odfd.ipfs.delegation import delegate
-from odfd.ipfs.tree import folder_of
-from odfd.ipfs.way import IpfsWay, place_of
+from odfd.ipfs.publishing import folder_of
+from odfd.ipfs.transport import IpfsTransport, place_of
 from odfd.mirrors import steps
 from odfd.published import source
 from odfd.trust.keys.keystore import KeyStore
@@ -89,7 +89,7 @@ async def test_a_publisher_who_is_away_is_mirrored(world: Any, worlds: Any, daem
 
 async def test_long_chains_come_as_one_stream(world: Any, worlds: Any, daemons: Any, monkeypatch: Any) -> None:
     """In several steps, each shown to be the beginning of what was signed."""
-    monkeypatch.setattr(IpfsWay, "few", 2)
+    monkeypatch.setattr(IpfsTransport, "few", 2)
     monkeypatch.setattr(steps, "STEP", 3)
     await mirrored_from(world, worlds, daemons, files=6)
 
@@ -211,7 +211,7 @@ async def test_withdrawn_it_is_gone_and_not_published_again(world: Any, worlds: 
 async def test_a_kubo_that_lies_achieves_nothing(
     world: Any, worlds: Any, daemons: Any, monkeypatch: Any, part: str, few: int
 ) -> None:
-    monkeypatch.setattr(IpfsWay, "few", few)
+    monkeypatch.setattr(IpfsTransport, "few", few)
     async with world.running("alice", ipfs=daemons[0]) as alice:
         cities = await made(world, worlds, alice, files=2)
         await published(alice)

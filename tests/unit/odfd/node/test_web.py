@@ -155,7 +155,7 @@ async def test_an_exported_folder_is_mirrored_from_any_web_server(
     world: Any, worlds: Any, site: Site, monkeypatch: Any, few: int, step: int
 ) -> None:
     """The publisher is away; later it exports more, and the mirror follows."""
-    monkeypatch.setattr(web.WebWay, "few", few)
+    monkeypatch.setattr(web.WebTransport, "few", few)
     monkeypatch.setattr(steps, "STEP", step)
     async with world.running("alice") as alice:
         cities = await exported(world, worlds, alice, site, 6)
@@ -192,7 +192,7 @@ async def test_a_long_chain_comes_in_packs(world: Any, worlds: Any, site: Site, 
     for module in (packs, web):
         monkeypatch.setattr(module, "PACK", 12)
     monkeypatch.setattr(web, "WORTH_A_PACK", 3)
-    monkeypatch.setattr(web.WebWay, "few", 2)
+    monkeypatch.setattr(web.WebTransport, "few", 2)
     async with world.running("alice") as alice:
         cities = await exported(world, worlds, alice, site, 30)
         blocks = blocks_of(alice, cities)
@@ -209,7 +209,7 @@ async def test_a_long_chain_comes_in_packs(world: Any, worlds: Any, site: Site, 
 async def test_packs_that_lie_achieve_nothing(world: Any, worlds: Any, site: Site, monkeypatch: Any, lie: str) -> None:
     """Noise, blocks of another chain, a pack that is cut off, none at all, or none for us: each block comes by name."""
     monkeypatch.setattr(web, "WORTH_A_PACK", 3)
-    monkeypatch.setattr(web.WebWay, "few", 2)
+    monkeypatch.setattr(web.WebTransport, "few", 2)
     async with world.running("alice") as alice:
         cities = await exported(world, worlds, alice, site, 6)
         blocks = blocks_of(alice, cities)
@@ -232,7 +232,7 @@ async def test_packs_that_lie_achieve_nothing(world: Any, worlds: Any, site: Sit
 async def test_a_web_server_that_lies_achieves_nothing(
     world: Any, worlds: Any, site: Site, monkeypatch: Any, part: str, few: int
 ) -> None:
-    monkeypatch.setattr(web.WebWay, "few", few)
+    monkeypatch.setattr(web.WebTransport, "few", few)
     async with world.running("alice") as alice:
         cities = await exported(world, worlds, alice, site, 2)
         blocks = blocks_of(alice, cities)
@@ -257,7 +257,7 @@ async def test_a_web_server_that_lies_achieves_nothing(
 async def test_a_rate_of_its_own_counts_what_comes_from_the_web(
     world: Any, worlds: Any, site: Site, monkeypatch: Any, few: int
 ) -> None:
-    monkeypatch.setattr(web.WebWay, "few", few)
+    monkeypatch.setattr(web.WebTransport, "few", few)
     async with world.running("alice") as alice:
         cities = await exported(world, worlds, alice, site)
         size = sum(len(raw) for raw in blocks_of(alice, cities))

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.errors import Invalid
+from p2p.address import network_of, parse_address
 from p2p.errors import BadAddress
-from p2p.host.address import network_of, parse_address
 from p2p.host.identity import did_of_peer, did_of_seed, parse_peer, peer_of_did, peer_of_seed
 
 # RFC 8032 section 7.1, test 1; the peer id is what go-libp2p makes of the key.

@@ -1,4 +1,4 @@
-"""Declares how places of one kind are read; ``odfd.ipfs.way`` and ``odfd.published.web`` implement it."""
+"""Declares how places of one kind are read; ``odfd.ipfs.transport`` and ``odfd.published.web`` implement it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chain.multihash import Multihash
 from p2p.files import Files
 
 
-class Way(Protocol):
+class Transport(Protocol):
     """A way to read places.
 
     A place is what a person wrote, its root where the files lie now. All raise Remote, Invalid.

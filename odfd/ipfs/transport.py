@@ -57,7 +57,7 @@ def no_ipfs() -> Refused:
     )  # fmt: skip
 
 
-class IpfsWay:
+class IpfsTransport:
     """The way to datasets on IPFS. ``reserve``: bytes left free on the disk of the staging folder."""
 
     is_fixed = True
