@@ -32,6 +32,7 @@ from chain.model.events import OffsetInterval
 from chain.model.on_error import quarantine_of
 from chain.model.schema import DataSchema
 from chain.model.source import MergeAppend, MergeLedger, ReadCsv, Transform
+from engines.codec import VALIDATE
 from engines.contract import (
     DerivationNeeded,
     EngineIdentity,
@@ -81,6 +82,7 @@ class FakeEngine:
         return self._identity
 
     async def validate(self, request: ValidateRequest) -> ValidateResponse:
+        request = VALIDATE.decode_request(VALIDATE.encode_request(request))  # what cannot be sent is no request
         try:
             alias = _alias(request.transform)
         except Invalid as fault:

@@ -35,6 +35,7 @@ from chain.state import ChainState, Vocab, load_state
 from chain.store.base import Head
 from engines.contract import Engine
 from engines.diagnostics import Diagnostic, Severity
+from engines.errors import EngineFault
 from engines.spark.analysis.source_declarations import read_source
 from odfd.api.schemas import judge_preprocess, read_schema
 from odfd.api.transform_check import TransformCheck
@@ -261,6 +262,8 @@ class ApplyOperation:
             return (f"{later}the read step states no columns (read.schema)",)
         try:
             answer = await judge_preprocess(query, columns, names, self._engine)
+        except EngineFault:
+            raise
         except Environment as fault:
             return (f"{later}{fault.message}",)
         errors = [each for each in answer.diagnostics if each.severity is Severity.ERROR]

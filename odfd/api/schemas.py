@@ -6,6 +6,8 @@ its source reads and its preprocessing makes, and the engine tells those.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from chain.codec.arrow_schema import schema_of
@@ -19,6 +21,9 @@ from engines.contract import Engine, ValidateInput, ValidateRequest, ValidateRes
 from engines.spark.analysis.source_declarations import read_source
 from odfd.transform.inputs import is_changelog
 from odfd.transform.plan import vocabulary
+
+_NO_DATASET: Final = DatasetId.from_public_key(bytes(32))
+"""Stands for what a source reads, which is no dataset yet."""
 
 
 class Expected(msgspec.Struct, frozen=True):
@@ -51,7 +56,7 @@ async def expected_schema(state: ChainState, engine: Engine) -> Expected | None:
 async def judge_preprocess(query: Transform, columns: DataSchema, names: Vocab, engine: Engine) -> ValidateResponse:
     """What the engine says of a source's ``preprocess``, its declarations taken off, over the columns that it reads."""
     vocab = vocabulary(names)
-    given = ValidateInput(query_alias="input", dataset_id=DatasetId(), schema=columns, vocab=vocab, changelog=False)
+    given = ValidateInput(query_alias="input", dataset_id=_NO_DATASET, schema=columns, vocab=vocab, changelog=False)
     return await engine.validate(ValidateRequest(transform=query, inputs=(given,), vocab=vocab, preprocess=True))
 
 

@@ -65,7 +65,7 @@ DENIED = {
     ],
     "where values lie": [
         *each(ROW, ["format_string('%s', l)", "format_string('%s', st)", "printf('%d %s', v, array(v))",
-                    "format_string('%s', unhex(k))", "format_string('%h', k)", "format_string(k, v)",
+                    "format_string('%s', unhex(k))", "format_string('%h', k)",
                     "format_string('%-5H', k)"],
               "object-identity", ROW.format("format_string('%s: %d', array_join(array(k), ','), v)")),
         *each(ROW, ["trunc(event_time, 'day')", "trunc(event_time, 'HOUR')"],
