@@ -352,14 +352,14 @@ def refusal(errors: Sequence[Diagnostic], place: str) -> Invalid:
     """All that an engine refuses of a query, in one message; what to write instead is the hint."""
     if not errors:
         return Invalid("the engine refuses this query without a reason", rule="query", place=place)
-    hints = dict.fromkeys(f"write  {each.replace}  instead" for each in errors if each.replace)
-    hint = "; ".join(hints)
+    remedies = dict.fromkeys(each.replace for each in errors if each.replace)
+    hint = f"instead: {'; '.join(remedies)}" if remedies else ""
     return Invalid("; ".join(each.message for each in errors), rule=errors[0].code, hint=hint, place=place)
 
 
 def _told(each: Diagnostic) -> str:
     place = f"line {each.line}, column {each.column}: " if each.line is not None else ""
-    remedy = f"; write  {each.replace}  instead" if each.replace else ""
+    remedy = f"; instead: {each.replace}" if each.replace else ""
     return f"{place}{each.message}{remedy} (rule {each.code})"
 
 
