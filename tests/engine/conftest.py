@@ -1,4 +1,4 @@
-"""One Spark session for all engine tests of a run: starting one costs seconds."""
+"""One JVM for all engine tests of a process: starting one costs seconds. One that ends is told of, and replaced."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from conformance.duck import Duck, in_place_of_spark
 from engines.spark.execution import inputs
 from engines.spark.runtime.class_archive import find_archive, install_folder
 from engines.spark.runtime.java import find_java
-from engines.spark.runtime.session import SessionOptions, start_session, stop_session
+from engines.spark.runtime.jvm import REAPED_SECONDS, Jvm
+from engines.spark.runtime.session import SessionOptions
 from engines.spark.sql.queries import Analyst
 
 
@@ -22,17 +23,32 @@ from engines.spark.sql.queries import Analyst
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Who uses Spark says so, however it comes by it: ``make quick`` starts none."""
     for item in items:
-        if isinstance(item, pytest.Function) and "spark_root" in item.fixturenames:
+        if isinstance(item, pytest.Function) and "jvm" in item.fixturenames:
             item.add_marker(pytest.mark.engine)
 
 
 @pytest.fixture(scope="session")
-def spark_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jvm]:
     scratch = tmp_path_factory.mktemp("spark")
     archive = find_archive(install_folder(), find_java(os.environ, scratch))
-    spark = start_session(SessionOptions(scratch=scratch, cores=2, heap="1g", quick=True, archive=archive))
-    yield spark
-    stop_session(spark)
+    jvm = Jvm(SessionOptions(scratch=scratch, cores=2, heap="2g", quick=True, archive=archive))
+    yield jvm
+    jvm.stop()
+
+
+@pytest.fixture(autouse=True)
+def tells_of_a_lost_jvm(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test in which the JVM ends says how it ended; the next one gets another."""
+    jvm = request.getfixturevalue("jvm") if "jvm" in request.fixturenames else None
+    failures = request.session.testsfailed
+    yield
+    lost = jvm and jvm.why_lost(REAPED_SECONDS if request.session.testsfailed > failures else 0)
+    assert lost is None, lost
+
+
+@pytest.fixture
+def spark_root(jvm: Jvm) -> SparkSession:
+    return jvm.session()
 
 
 @pytest.fixture
@@ -44,17 +60,17 @@ def spark(spark_root: SparkSession) -> SparkSession:
 class Sparks(Analyst):
     """Analyses with the real Spark, whatever runs the queries."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, jvm: Jvm) -> None:
         super().__init__()
-        self._spark = spark
+        self._jvm = jvm
 
     def analyse(self, session: object, *given: Any) -> Any:
-        return super().analyse(self._spark.newSession(), *given)
+        return super().analyse(self._jvm.session().newSession(), *given)
 
 
 @pytest.fixture(scope="session")
-def analyst(spark_root: SparkSession) -> Analyst:
-    return Sparks(spark_root)
+def analyst(jvm: Jvm) -> Analyst:
+    return Sparks(jvm)
 
 
 @pytest.fixture(scope="session")

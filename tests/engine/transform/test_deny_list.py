@@ -185,7 +185,7 @@ DENIED = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def handler(spark_root):
     return SparkHandler(spark_root, lambda: EngineIdentity("spark", "0", "sha256:0", "none", "test"))
 

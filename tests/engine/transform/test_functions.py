@@ -186,8 +186,8 @@ def calls(depends):
 
 
 @pytest.fixture(scope="module")
-def spark(spark_root):
-    return spark_root.newSession()
+def spark(jvm):
+    return jvm.session().newSession()
 
 
 def shown(scalar):

@@ -167,7 +167,7 @@ HUGE = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def handler(spark_root):
     return SparkHandler(spark_root, lambda: EngineIdentity("spark", "0", "sha256:0", "none", "test"))
 

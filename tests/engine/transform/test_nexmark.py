@@ -23,7 +23,7 @@ EVENTS = nexmark.events()
 DOCUMENT = Path(__file__).parents[3] / "docs" / "nexmark.md"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def bed(spark_root: SparkSession, analyst: Analyst) -> Bed:
     return Bed(spark_root.newSession, analyst)
 
