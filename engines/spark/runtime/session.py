@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import pyspark
 from py4j.protocol import Py4JError
-from pyspark import java_gateway
+from pyspark import SparkContext, java_gateway
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -73,7 +73,12 @@ def _start_jvm(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes
 def start_session(options: SessionOptions) -> SparkSession:
     """A session with every pin set. Changes the environment of this process. Raises EngineLost with the reason,
     Invalid for a master that is none.
+
+    PySpark would hand out the session that is there already, with other settings and for the next ``stop_session`` to
+    end: a second one in a process is refused.
     """
+    if getattr(SparkContext._active_spark_context, "_jsc", None) is not None:
+        raise EngineLost("this process runs Spark already", rule="spark-start", hint="stop that session first")
     scratch = options.scratch.resolve()
     try:
         for part in ("spark", "tmp", "warehouse"):
