@@ -57,16 +57,16 @@ GROUPS: Final = (
             CommandEntry(
                 "lineage", "where a dataset or a record came from, down to the first ingest", _HERE + "lineage"
             ),
-            CommandEntry("ingest", "push files or standard input into a dataset", _HERE + "flow"),
+            CommandEntry("ingest", "push files or standard input into a dataset", _HERE + "ingest_pull"),
             CommandEntry("watermark", "say that nothing older will come into a root", _HERE + "watermark"),
             CommandEntry("correct", "give a row of a ledger other values, or take it back", _HERE + "correct"),
             CommandEntry(
-                "pull", "bring up to date: poll the source, run the transform, sync the mirror", _HERE + "flow"
+                "pull", "bring up to date: poll the source, run the transform, sync the mirror", _HERE + "ingest_pull"
             ),
             CommandEntry("reset", "make an earlier block the head", _HERE + "rewriting"),
             CommandEntry("compact", "merge small slices, or keep metadata alone", _HERE + "rewriting"),
-            CommandEntry("export", "write a dataset as a directory in the ODF layout", _HERE + "flow"),
-            CommandEntry("import", "take in a dataset from a directory in the ODF layout", _HERE + "flow"),
+            CommandEntry("export", "write a dataset as a directory in the ODF layout", _HERE + "import_export"),
+            CommandEntry("import", "take in a dataset from a directory in the ODF layout", _HERE + "import_export"),
         ),
     ),
     CommandGroup(

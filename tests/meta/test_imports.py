@@ -150,6 +150,8 @@ def imports(name: str, path: Path) -> Iterator[str]:
             base = package[: len(package) - node.level + 1] if node.level else []
             base = [*base, *([node.module] if node.module else [])]
             yield from (".".join([*base, alias.name]) for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            yield from (each.value for each in node.args[:1] if isinstance(each, ast.Constant))
 
 
 def height(name: str) -> tuple[int, str]:
@@ -214,6 +216,12 @@ def test_packages_of_a_room_form_no_circle() -> None:
             graphlib.TopologicalSorter(graph).prepare()
         except graphlib.CycleError as error:
             raise AssertionError(f"{room}: " + " -> ".join(error.args[1])) from None
+
+
+def test_every_module_that_a_rule_names_is_there() -> None:
+    names = {"odfd.__version__", *(name for name, _ in modules())}
+    gone = {*PURE, *DOES_IO, *CLI_SEES, CLI_OFFLINE, *ROOMS} - names
+    assert not gone, f"the rules name what is not there: {sorted(gone)}"
 
 
 def test_every_entry_has_a_layer() -> None:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 from chain.errors import Environment
-from chain.instant import Instant
 from odfd.cli import kinds, words
 from odfd.cli.commands import authority, policy, signing
 from odfd.cli.parsers import Subparsers
 from odfd.cli.progress import follow
 from odfd.cli.session import Session
-from odfd.cli.table import TableColumn, clean, render
+from odfd.cli.table import clean
+from odfd.cli.trust_text import trust_text
 from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import ExitCode
@@ -117,106 +115,8 @@ def _register_validators(actions: Subparsers, parser_class: type[argparse.Argume
 def _show(args: argparse.Namespace) -> int:
     session = Session(args)
     view = session.client.get(f"/datasets/{part(args.ref)}/trust", wire.TrustView)
-    session.answer(view, lambda value: trust_text(value, session))
+    session.answer(view, lambda value: trust_text(value, session.clock.now(), session.again))
     return ExitCode.OK
-
-
-def witness_lines(witness: wire.WitnessView, now: Instant) -> Iterator[str]:
-    """How far it cosigned; where it is asked to and does not, why, and what its operator has to know."""
-    name, size = clean(witness.name, 80), witness.size
-    said = (
-        "cosigned nothing" if size is None else f"cosigned {words.plural(size, 'block')} {words.ago(witness.at, now)}"
-    )
-    counts = "" if witness.counts else " (it does not count here)"
-    why = f": {clean(witness.trouble, 200)}" if witness.trouble else ""
-    yield f"  Witness {name} {said}{counts}{why}"
-    if witness.log_key:
-        yield f"    Its operator lists the log key {clean(witness.log_key, 300)}"
-
-
-def trust_text(view: wire.TrustView, session: Session) -> str:
-    now = session.clock.now()
-    fresh = {True: ", fresh", False: ", not fresh", None: ""}[view.facts.fresh]
-    unwitnessed = ", unwitnessed" if view.facts.witnessed is False else ""
-    if view.facts.met == "networks":
-        unwitnessed = ", met alike in three networks"
-    signed = f", signed {words.ago(view.signed_at, now)}" if view.signed_at else ""
-    lines = [
-        f"{view.ref}   {words.identity(view.dataset_id)}"
-        f"   head #{view.blocks - 1} {words.digest(view.head)}{signed}{fresh}{unwitnessed}",
-        f"  {_reach(view)}",
-    ]
-    for proof in view.evidence:
-        lines += ["", *cell_lines(proof)]
-    rows = [*((row, "") for row in view.attestations), *((row, "dissents") for row in view.dissent)]
-    if rows:
-        columns: tuple[TableColumn[tuple[wire.AttestationView, str]], ...] = (
-            TableColumn("VALIDATOR", lambda row: words.identity(row[0].validator)),
-            TableColumn("GROUP", lambda row: row[0].group or words.NOTHING),
-            TableColumn("SAYS", lambda row: ", ".join(row[0].spans)),
-            TableColumn("ENGINE", _machine),
-            TableColumn("AT", lambda row: words.ago(row[0].at, now)),
-            TableColumn("", lambda row: row[1]),
-        )
-        lines += ["", *("  " + line for line in render(columns, rows).splitlines())]
-    for seen in view.observations:
-        who = seen.group or words.identity(seen.observer)
-        lines.append(f"  {who} found #{seen.block} at its source {words.ago(seen.at, now)}: {seen.result}")
-    for each in view.witnesses:
-        lines += witness_lines(each, now)
-    if view.unsigned:
-        lines.append(f"  This node signs no head of it: {clean(view.unsigned, 200)}")
-    if view.unlisted:
-        lines.append(f"  {words.plural(view.unlisted, 'more validator')} spoke and stand in no group of yours")
-    for made in view.decisions:
-        who = "Witnesses" if made.by == "witnesses" else "You"
-        lines.append(f"  {who} decided {words.ago(made.at, now)}: {made.matter} {words.digest(made.hash)}")
-    for choice in view.choices:
-        lines.append(f"  You may follow {choice.hash}  {clean(choice.message, 100)}")
-    if view.choices:
-        lines.append(f"  To decide: {session.again} trust resolve {view.ref} --follow HASH, or --abandon")
-    for proof in view.evidence:
-        if proof.bundle:
-            fetch = "" if proof.kept else " --fetch"
-            lines.append(f"  Evidence: {session.again} trust evidence {proof.bundle}{fetch} -O evidence.odfe")
-    return "\n".join(lines)
-
-
-def _machine(row: tuple[wire.AttestationView, str]) -> str:
-    """What a verdict was computed on: independence is declared, not measured."""
-    return " ".join(filter(None, (row[0].engine, row[0].platform))) or words.NOTHING
-
-
-def _reach(view: wire.TrustView) -> str:
-    use, blocks = view.reach.use, view.blocks
-    why = view.why.message if view.why else ""
-    if not blocks:
-        return "None of it is here yet."
-    if use <= 0:
-        return f"You may rely on none of it yet.  {why}".rstrip()
-    if use >= blocks:
-        return f"You may rely on all of it, blocks 0-{blocks - 1}."
-    return f"You may rely on blocks 0-{use - 1}.  {why}".rstrip()
-
-
-_LOOKED_INTO: Final = {
-    "confirmed": "run again here, it is wrong",
-    "refuted": "run again here, it is right",
-    "incomplete": "the evidence lacks what the step reads",
-    "unable": "this machine cannot tell",
-    "unfit": "what was named as evidence is none",
-}
-
-
-def cell_lines(proof: wire.EvidenceView) -> list[str]:
-    lines = [f"  #{proof.block}  {clean(proof.message, 200)}".rstrip()]
-    if looked_into := _LOOKED_INTO.get(proof.recheck or ""):
-        lines[0] += f"; {looked_into}"
-    for cell in proof.cells[:10]:
-        known = "  ".join(f"{name}={value}" for name, value in cell.context.items())
-        lines.append(f"      row {cell.row}  {known}".rstrip())
-        lines.append(f"      {cell.column}  published {cell.published}  computed {cell.computed}")
-    return lines
 
 
 def _evidence(args: argparse.Namespace) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from odfd.cli.commands.flow import outcome
+from odfd.cli.commands.ingest_pull import outcome
 from odfd.cli.parsers import Subparsers
 from odfd.cli.progress import follow
 from odfd.cli.session import Session

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from odfd.cli import words
-from odfd.cli.commands.trust import cell_lines
 from odfd.cli.offline import files
 from odfd.cli.session import Session
 from odfd.cli.table import clean
+from odfd.cli.trust_text import evidence_lines
 from odfd.control import wire
 from odfd.errors import ExitCode
 
@@ -156,5 +156,5 @@ def _text(view: dict[str, Any]) -> str:
             message=view["message"],
             cells=tuple(wire.CellView(block=view["sequenceNumber"], **cell) for cell in view["cells"]),
         )
-        lines += ["", *cell_lines(evidence)]
+        lines += ["", *evidence_lines(evidence)]
     return "\n".join(lines)

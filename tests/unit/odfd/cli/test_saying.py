@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from chain import instant
 from odfd.cli import conditions, kinds, words
-from odfd.cli.commands.trust import witness_lines
 from odfd.cli.meter import bar, describe
 from odfd.cli.offline import recheck
 from odfd.cli.offline.files import is_directory
 from odfd.cli.report import report_text
 from odfd.cli.session import SYSTEM_SOCKET, Session, socket_path
 from odfd.cli.table import TableColumn, clean, fields, render, width
+from odfd.cli.trust_text import witness_lines
 from odfd.control import wire
 from odfd.control.client import Answer
 from odfd.errors import Usage
