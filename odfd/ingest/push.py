@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -79,52 +78,64 @@ async def push_files(
     state = await trio.to_thread.run_sync(load, deps, dataset)
     source, _ = terms.choose(state)
     groups = [[file] for file in files] if traits(source.merge).whole_state else [list(files)]
+    parts = await trio.to_thread.run_sync(_identified, groups, source, terms)
+    known: list[Push | None] = []
+    if log is not None and not terms.again:
+        known = await trio.to_thread.run_sync(_known, log, dataset, parts, source, terms)
     tally = IngestTotals()
-    for number, group in enumerate(groups):
-        push = await trio.to_thread.run_sync(partial(_identified, group, source, terms, number if number else None))
-        known = None if log is None or terms.again else await _known(log, dataset, push, source, terms)
-        if known is not None:
-            tally.repeat(await trio.to_thread.run_sync(_head_at, deps, dataset, known.sequence), known)
-        else:
-            await transact(deps, dataset, terms.choose, _batch(group, terms), tally, report, push)
+    for number, (group, part) in enumerate(zip(groups, parts, strict=True)):
+        if number >= len(known):
+            await transact(deps, dataset, terms.choose, _batch(group, terms), tally, report, part)
+        elif (found := known[number]) is not None:
+            tally.repeat(await trio.to_thread.run_sync(_head_at, deps, dataset, found.sequence), found)
         tally.files += len(group)
     return tally.outcome("nothing-new")
 
 
-def _identified(files: Sequence[Path], source: SourceInForce, terms: PushTerms, part: int | None) -> Push:
-    """Reads the files. ``part``: which of several transactions of one push it is, beyond the first."""
-    digest = hashlib.sha256(msgspec.json.encode((source, terms.event_time), order="deterministic"))
-    for file in files:
-        try:
-            with file.open("rb") as opened:
-                content = hashlib.file_digest(opened, "sha256").digest()
-        except OSError as error:
-            raise Environment(f"cannot read {error.filename}: {error.strerror}", rule="source-file") from error
-        digest.update(msgspec.msgpack.encode((file.name, content)))
-    named = None if terms.id is None else terms.id + ("" if part is None else f" ({part + 1})")
-    return Push(
-        id=named or _OF_CONTENT + digest.hexdigest(),
-        source=source.name,
-        content=digest.digest(),
-        answer=PushOutcome(blocks=0, records=0, counts=NOTHING_READ),
-    )
+def _identified(groups: Sequence[Sequence[Path]], source: SourceInForce, terms: PushTerms) -> list[Push]:
+    """The transactions of one push. Reads the files."""
+    parts: list[Push] = []
+    before = hashlib.sha256(msgspec.json.encode((source, terms.event_time), order="deterministic"))
+    for number, files in enumerate(groups):
+        for file in files:
+            try:
+                with file.open("rb") as opened:
+                    content = hashlib.file_digest(opened, "sha256").digest()
+            except OSError as error:
+                raise Environment(f"cannot read {error.filename}: {error.strerror}", rule="source-file") from error
+            before.update(msgspec.msgpack.encode((file.name, content)))
+        named = None if terms.id is None else terms.id + (f" ({number + 1})" if number else "")
+        parts.append(
+            Push(
+                id=named or _OF_CONTENT + before.hexdigest(),
+                source=source.name,
+                content=before.digest(),
+                answer=PushOutcome(blocks=0, records=0, counts=NOTHING_READ),
+            )
+        )
+    return parts
 
 
-async def _known(log: PushLog, dataset: DatasetId, push: Push, source: SourceInForce, terms: PushTerms) -> Push | None:
-    """The push as it was taken in, if this is a repetition. Raises Refused: the id was of another one."""
-    found = await trio.to_thread.run_sync(log.find, dataset, push.id)
-    if found is None:
-        return None
-    if found.content != push.content:
+def _known(
+    log: PushLog, dataset: DatasetId, parts: Sequence[Push], source: SourceInForce, terms: PushTerms
+) -> list[Push | None]:
+    """The first parts of a push, as they were taken in if this is a repetition; ``None``: nothing came of it.
+
+    Raises Refused: the id was of another push.
+    """
+    found = [log.find(dataset, part.id) for part in parts]
+    if any(there is not None and there.content != part.content for there, part in zip(found, parts, strict=True)):
         raise Refused(
             f"the id {terms.id!r} was of a push of other files, or through another source",
             rule="push-id",
             hint="give each push an id of its own; --again replaces what the id stands for",
         )
     if terms.id is None and not traits(source.merge).only_adds:
-        newest = await trio.to_thread.run_sync(log.newest, dataset)
-        return found if newest is not None and _is_last(found, newest) else None
-    return found
+        newest = log.newest(dataset)
+        stands = [there is not None and newest is not None and _is_last(there, newest) for there in found]
+    else:
+        stands = [there is not None for there in found]
+    return found[: max((number + 1 for number, is_there in enumerate(stands) if is_there), default=0)]
 
 
 def _is_last(push: Push, newest: Push) -> bool:

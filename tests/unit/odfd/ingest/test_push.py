@@ -108,6 +108,49 @@ async def test_a_snapshot_may_come_back(bench: Any) -> None:
     assert done.repeated == done.blocks
 
 
+@pytest.mark.parametrize("named", [None, "monday"])
+@pytest.mark.parametrize("killed_after", [0, 1, 2, 3])
+async def test_snapshots_sent_again_are_taken_in_once(bench: Any, killed_after: int, named: str | None) -> None:
+    """The first is as the third, so that neither the newest push nor what a file holds tells how far it had come."""
+    bench.engine = Appending()
+    with_source(bench, MergeSnapshot(primary_key=("city",)))
+    one, two, once_more = (bench.write(name, row) for name, row in (("a.csv", ONE), ("b.csv", TWO), ("c.csv", ONE)))
+    files, terms = [one, two, once_more], PushTerms(id=named)
+
+    def kill() -> None:
+        if bench.commits == killed_after:
+            raise RuntimeError("killed")
+
+    bench.before_commit = kill
+    if killed_after < len(files):
+        with pytest.raises(RuntimeError, match="killed"):
+            await push_files(bench.deps, DATASET, files, terms, bench)
+    bench.before_commit = lambda: None
+    first = await push_files(bench.deps, DATASET, files, terms, bench)
+    again = await push_files(bench.deps, DATASET, files, terms, bench)
+    assert isinstance(first, Ingested)
+    assert isinstance(again, Ingested)
+    assert (again.head, again.blocks, again.rows, again.counts) == (first.head, first.blocks, first.rows, first.counts)
+    assert (again.repeated, rows(bench), bench.commits) == (again.blocks, 3, 3)
+
+
+async def test_a_snapshot_that_changed_nothing_counts_with_those_behind_it(bench: Any) -> None:
+    """Nothing is committed for it, so nothing is remembered of it; what came behind it tells that it was taken in."""
+    with_source(bench, MergeSnapshot(primary_key=("city",)))
+    files = [bench.write("a.csv", ONE), bench.write("b.csv", ONE), bench.write("c.csv", TWO)]
+    merges = iter((MergeAppend(), MergeLedger(primary_key=("event_time", "city")), MergeAppend()))
+
+    class Second(FakeEngine):
+        async def ingest(self, request: Any, *rest: Any) -> Any:
+            return await super().ingest(msgspec.structs.replace(request, merge=next(merges)), *rest)
+
+    bench.engine = Second()
+    await push_files(bench.deps, DATASET, files, PushTerms(), bench)
+    again = await push_files(bench.deps, DATASET, files, PushTerms(), bench)
+    assert isinstance(again, Ingested)
+    assert (again.repeated, again.files, rows(bench), bench.commits) == (again.blocks, 3, 2, 2)
+
+
 async def test_a_format_is_honoured_or_refused(bench: Any) -> None:
     with_source(bench, MergeAppend())
     file = bench.write("a.csv", ONE)
