@@ -146,13 +146,13 @@ def _signature(raw: bytes) -> bytes:
 def measure_reach(size: Size, folder: Path) -> list[Row]:
     """One verdict arrives: the reach of its dataset among many, against the same among few."""
     few, many, repeats = size.pick(5, 10), size.pick(50, 10_000), size.pick(3, 200)
-    with _standing(folder / "few", few) as one, _standing(folder / "many", many) as other:
+    with _evaluator(folder / "few", few) as one, _evaluator(folder / "many", many) as other:
 
-        def ask(standing: TrustEvaluator, count: int) -> Callable[[], None]:
+        def ask(evaluator: TrustEvaluator, count: int) -> Callable[[], None]:
             def work() -> None:
                 for number in range(repeats):
                     dataset = owner(number * 7919 % count).dataset_id
-                    assert standing.reach(dataset, POLICY.use).blocks == 4
+                    assert evaluator.reach(dataset, POLICY.use).blocks == 4
 
             return work
 
@@ -171,7 +171,7 @@ def measure_reach(size: Size, folder: Path) -> list[Row]:
 
 
 @contextmanager
-def _standing(folder: Path, count: int) -> Iterator[TrustEvaluator]:
+def _evaluator(folder: Path, count: int) -> Iterator[TrustEvaluator]:
     """A node with ``count`` derived datasets of four blocks, each attested by two groups."""
     with at_home(folder) as home:
         for number in range(count):

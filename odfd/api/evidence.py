@@ -24,20 +24,20 @@ _LISTED: Final = "odfctl trust show REF lists what is kept"
 class EvidenceService:
     """The evidence that a node keeps or can fetch."""
 
-    def __init__(self, home: StateDirectory, shelf: BundleStore, fetcher: EvidenceFetcher, board: TaskBoard) -> None:
+    def __init__(self, home: StateDirectory, bundles: BundleStore, fetcher: EvidenceFetcher, board: TaskBoard) -> None:
         self._home = home
-        self._shelf = shelf
+        self._bundles = bundles
         self._fetcher = fetcher
         self._board = board
 
     def has_bundle(self, name: Multihash) -> bool:
-        return self._shelf.has(name)
+        return self._bundles.has(name)
 
     async def find(self, evidence_id: str) -> bytes | Path:
         """The bundle of a mismatch, as a file, or the JSON of a proof. Raises NotFound."""
         name = _named(evidence_id)
         proof = await trio.to_thread.run_sync(self._proof, name)
-        return self._shelf.path(name) if proof is None else proof
+        return self._bundles.path(name) if proof is None else proof
 
     def fetch(self, evidence_id: str) -> wire.TaskRef:
         """A task that brings it here, if it is not. Raises NotFound for what is no id."""

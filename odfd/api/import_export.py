@@ -56,7 +56,7 @@ class ImportExport:
         self,
         home: StateDirectory,
         remotes: Remotes,
-        arrivals: ObjectFetcher,
+        object_fetcher: ObjectFetcher,
         clock: Clock,
         changed: Callable[[DatasetId], None],
         board: StatementStore,
@@ -65,7 +65,7 @@ class ImportExport:
         self._board = board
         self._home = home
         self._remotes = remotes
-        self._arrivals = arrivals
+        self._object_fetcher = object_fetcher
         self._clock = clock
         self._changed = changed
 
@@ -146,7 +146,7 @@ class ImportExport:
             tally = MirrorProgress()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_show_bytes, tally, done, report)
-                await self._arrivals.bring(None, [peer], terms, blocks, tally)
+                await self._object_fetcher.bring(None, [peer], terms, blocks, tally)
                 nursery.cancel_scope.cancel()
             done += tally.bytes
 

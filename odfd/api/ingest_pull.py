@@ -73,7 +73,7 @@ class IngestPullParts(NamedTuple):
     """The parts that keep uploads, import and export, and repair, as the service needs them."""
 
     uploads: Uploads
-    carrying: ImportExport
+    import_export: ImportExport
     repairing: Repair
 
 
@@ -91,7 +91,7 @@ class IngestPullService:
         self._home = home
         self._ingest, self._transform = shops
         self._scheduler = scheduler
-        self._uploads, self._carrying, self._repairing = hands
+        self._uploads, self._import_export, self._repairing = hands
         self._board = context.board
         self._events = context.events
         self._correcting = Correcting(home, self._ingest, context.events)
@@ -193,11 +193,11 @@ class IngestPullService:
     async def export(self, ref: str, request: wire.ExportRequest) -> wire.TaskRef:
         """Result: TransferResult."""
         entry = await trio.to_thread.run_sync(self._resolve, ref)
-        return task_ref(self._board.submit("export", entry.name, self._carrying.export(entry, request.to)))
+        return task_ref(self._board.submit("export", entry.name, self._import_export.export(entry, request.to)))
 
     async def import_(self, request: wire.ImportRequest) -> wire.TaskRef:
         """Result: TransferResult."""
-        return task_ref(self._board.submit("import", request.source, self._carrying.import_(request)))
+        return task_ref(self._board.submit("import", request.source, self._import_export.import_(request)))
 
     def _resolve(self, ref: str) -> DatasetEntry:
         with self._home.catalog() as catalog:
@@ -262,10 +262,10 @@ class IngestPullService:
 
     def _set_aside(self, entry: DatasetEntry, outcome: ingesting.PullOutcome) -> str:
         """Where records are that could not be read; empty where there are none."""
-        count, shelf = outcome.counts.quarantined, self._ingest.quarantines
-        if not count or not isinstance(shelf, QuarantineDatasets):
+        count, datasets = outcome.counts.quarantined, self._ingest.quarantines
+        if not count or not isinstance(datasets, QuarantineDatasets):
             return ""
-        return f"what could not be read is in {shelf.name(entry.id)}"
+        return f"what could not be read is in {datasets.name(entry.id)}"
 
     def _base(self, dataset: DatasetId) -> Path | None:
         with self._home.database.read() as connection:

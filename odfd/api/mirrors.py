@@ -54,7 +54,7 @@ class MirrorService:
         remotes: Remotes,
         holders: HolderCounts,
     ) -> None:
-        self._standing, self._visibility = terms
+        self._evaluator, self._visibility = terms
         self._remotes = remotes
         self._holders = holders
         self._home = home
@@ -161,9 +161,9 @@ class MirrorService:
 
     def _view(self, mirror: Mirror, peers: int) -> wire.MirrorView:
         wish, tally = mirror.wish, mirror.tally
-        known = self._standing.known(wish.id)
-        serve = self._standing.serve(wish.id)
-        reach = self._standing.reach_of(self._home.chains.chain(wish.id), known, serve)
+        known = self._evaluator.known(wish.id)
+        serve = self._evaluator.serve(wish.id)
+        reach = self._evaluator.reach_of(self._home.chains.chain(wish.id), known, serve)
         with self._home.database.read() as connection:
             holdings = Holdings(connection)
             extent, held = holdings.extent(wish.id), holdings.bytes(wish.id)
@@ -178,7 +178,7 @@ class MirrorService:
             held_from=extent.first,
             held=held,
             network=wish.network,
-            use=str(self._standing.use(wish.id)),
+            use=str(self._evaluator.use(wish.id)),
             serve=str(serve),
             serving=known.size > 0 and reach.blocks == known.size and self._visibility.is_public(wish.id),
             blocks=_blocks(tally, known),

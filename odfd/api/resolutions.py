@@ -42,13 +42,13 @@ from odfd.trust.ledger.resolutions import Resolutions
 class PendingDecisions:
     """What waits for a decision on each dataset. Called from worker threads."""
 
-    def __init__(self, home: StateDirectory, standing: TrustEvaluator) -> None:
+    def __init__(self, home: StateDirectory, evaluator: TrustEvaluator) -> None:
         self._home = home
-        self.standing = standing
+        self.evaluator = evaluator
 
     def case(self, entry: DatasetEntry) -> PendingDecision:
         chain = self._home.chains.chain(entry.id)
-        known, head = self.standing.known(entry.id), chain.head()
+        known, head = self.evaluator.known(entry.id), chain.head()
         with self._home.database.read() as connection:
             checked = Ledger(connection).chain(entry.id)
             fork, versions = self._fork(connection, entry.id, checked.epoch), self._versions(connection, entry.id)
@@ -56,7 +56,7 @@ class PendingDecisions:
         waiting = known.head
         if waiting is None or not _gives_up(checked, waiting, walk) or known.decided.follows(waiting.epoch):
             waiting = None
-        stops = self.standing.stops(known)
+        stops = self.evaluator.stops(known)
         return PendingDecision(
             dataset=entry.id,
             name=entry.name,
@@ -121,7 +121,7 @@ class ResolutionService:
     ) -> None:
         self._home = home
         self._pending_decisions = pending_decisions
-        self._standing = pending_decisions.standing
+        self._evaluator = pending_decisions.evaluator
         self._scheduler = scheduler
         self._events = context.events
         self._clock = context.clock
@@ -143,7 +143,7 @@ class ResolutionService:
     def _resolve(self, entry: DatasetEntry, request: wire.ResolveRequest) -> DecisionOutcome:
         case, now = self._pending_decisions.case(entry), self._clock.now()
         if request.follow is None:
-            reach = self._standing.reach(entry.id, self._standing.use(entry.id)).blocks
+            reach = self._evaluator.reach(entry.id, self._evaluator.use(entry.id)).blocks
             answer = manual_resolution.abandon(case, reach, now)
         else:
             answer = manual_resolution.follow(case, Multihash.parse(request.follow), now)
@@ -231,7 +231,7 @@ class ResolutionService:
             "decision": "abandon" if request.follow is None else "follow",
             "follow": request.follow or "",
             "settles": list(answer.settles),
-            "policy": str(self._standing.policy.digest),
+            "policy": str(self._evaluator.policy.digest),
             "rests": [str(each) for each in rests],
         }
         ledger.decide(dataset, canonical.encode(decision), now)

@@ -157,7 +157,7 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("POST", "/validators", _with(wire.ValidatorRequest, lambda s: s.trust.add_validator)),
     ("POST", "/validators/lift", _with(wire.LiftRequest, lambda s: s.trust.lift)),
     ("DELETE", "/validators/{key}", lambda s, r: s.trust.remove_validator(_name(r, "key"))),
-    ("POST", "/signers", _with(wire.SignRequest, lambda s: s.signers.sign_again)),
+    ("POST", "/signers", _with(wire.SignRequest, lambda s: s.journal_recovery.sign_again)),
     ("GET", "/policy", lambda s, _: s.policies.policy()),
     ("POST", "/policy/network", _with(wire.NetworkRulesRequest, lambda s: s.policies.publish_rules)),
     ("POST", "/policy/accept", _with(wire.AcceptRequest, lambda s: s.policies.accept_rules)),

@@ -44,7 +44,7 @@ class Services:
     verification: VerificationService
     proving: EngineMigrationService
     lineage: LineageService
-    signers: JournalRecovery
+    journal_recovery: JournalRecovery
     trust: TrustService
     policies: PolicyService
     resolving: ResolutionService

@@ -91,9 +91,9 @@ def open_site(
     home: StateDirectory,
     given: tuple[ServingLibrary, Visibility],
     logger: Logger,
-    desk: CheckpointReceiver | None,
+    receiver: CheckpointReceiver | None,
 ) -> SiteServer | None:
     """``None`` where the settings name no address for one."""
     addresses = settings.http.listen
-    site = Site(NodeSiteLibrary(home, *given), logger, desk if settings.http.witness else None)
+    site = Site(NodeSiteLibrary(home, *given), logger, receiver if settings.http.witness else None)
     return SiteServer(addresses, site, logger) if addresses else None

@@ -34,7 +34,7 @@ class RunningParts(NamedTuple):
     membership: Membership
     site: SiteServer | None
     """``None`` where the settings name no address for one."""
-    signers: JournalRecovery
+    journal_recovery: JournalRecovery
     visibility: Visibility
 
 
@@ -56,7 +56,7 @@ class StatusService:
         self._engine = running.engine
         self._membership = running.membership
         self._site = running.site
-        self._signers = running.signers
+        self._journal_recovery = running.journal_recovery
         self._visibility = running.visibility
         self._context = context
         self._name = name
@@ -94,7 +94,7 @@ class StatusService:
             published=published,
             engine=self._engine.view(),
             disk=disk,
-            lost_journals=len(self._signers.lost),
+            lost_journals=len(self._journal_recovery.lost),
             tasks=sum(task.state in (TaskState.RUNNING, TaskState.WAITING) for task in self._context.board.list()),
             started_at=instant.render(self._started),
             pid=os.getpid(),

@@ -71,7 +71,7 @@ class TrustService:
         self._pending_decisions = pending_decisions
         self._home = home
         self._evidence = evidence
-        self._standing = pending_decisions.standing
+        self._evaluator = pending_decisions.evaluator
         self._clock = clock
         self._changed = changed
 
@@ -87,7 +87,7 @@ class TrustService:
         return self._evidence.fetch(evidence_id)
 
     async def validators(self) -> Sequence[wire.ValidatorView]:
-        policy = self._standing.policy
+        policy = self._evaluator.policy
         out = await trio.to_thread.run_sync(self._suspended, policy)
         return [
             wire.ValidatorView(
@@ -106,7 +106,7 @@ class TrustService:
 
     async def lift(self, request: wire.LiftRequest) -> Sequence[wire.ValidatorView]:
         """Let a suspended group count again. Refused when it does."""
-        policy = self._standing.policy
+        policy = self._evaluator.policy
 
         def lift() -> None:
             with self._home.database.write() as connection:
@@ -138,7 +138,7 @@ class TrustService:
                 self._policy_with(connection)
                 return gone
 
-        group = self._standing.policy.group_of(parsed)
+        group = self._evaluator.policy.group_of(parsed)
         if not await trio.to_thread.run_sync(remove):
             hint = (
                 "it stands in the configuration: change it there, then reload"
@@ -151,22 +151,22 @@ class TrustService:
 
     def _group(self, key: KeyDid) -> str | None:
         """The group whose vote a key casts here; this node's own word needs no listing."""
-        return "me" if key == self._standing.me else self._standing.policy.group_of(key)
+        return "me" if key == self._evaluator.me else self._evaluator.policy.group_of(key)
 
     def _show(self, ref: str) -> wire.TrustView:
         with self._home.catalog() as catalog:
             entry = catalog.resolve(ref)
-        standing, chain = self._standing, self._home.chains.chain(entry.id)
-        known = standing.known(entry.id)
-        use = standing.reach_of(chain, known, standing.use(entry.id))
-        serve = standing.reach_of(chain, known, standing.serve(entry.id))
+        evaluator, chain = self._evaluator, self._home.chains.chain(entry.id)
+        known = evaluator.known(entry.id)
+        use = evaluator.reach_of(chain, known, evaluator.use(entry.id))
+        serve = evaluator.reach_of(chain, known, evaluator.serve(entry.id))
         with self._home.database.read() as connection:
             newest = Ledger(connection).newest_head(entry.id)
             proofs = Proofs(connection).of(entry.id)
             looked_into = {name: each.result for name, each in Rechecks(connection).of(entry.id).items()}
         head = chain.head()
         agree, dissent = self._voices(known)
-        sightings, have = standing.sighted(entry.id)
+        sightings, have = evaluator.sighted(entry.id)
         return wire.TrustView(
             ref=entry.name,
             dataset_id=str(entry.id),
@@ -201,7 +201,7 @@ class TrustService:
         """Bundles that validators who count name, whether they are here or not."""
         seen = {run.bundle for run in known.runs.values() if run.evidence}
         for key, said in sorted(known.heard.items()):
-            group = None if key == self._standing.me else self._group(key)
+            group = None if key == self._evaluator.me else self._group(key)
             for wrong in said.mismatch if group is not None else ():
                 if wrong.bundle is not None and wrong.bundle not in seen:
                     seen.add(wrong.bundle)
@@ -223,12 +223,12 @@ class TrustService:
         block = found.why.block
         message = _OTHER.get(found.why.rule) or _REASONS.get(found.why.rule, found.why.rule)
         if block is not None and found.why.rule in _REASONS:
-            message += self._counted(known, self._standing.decision(known, block))
+            message += self._counted(known, self._evaluator.decision(known, block))
         return wire.Why(rule=found.why.rule, block=block, sids=self._rests_on(known, found.why), message=message)
 
     def _counted(self, known: DatasetFacts, decision: Decision) -> str:
         """How many say what, and what that means for a person."""
-        policy = self._standing.policy
+        policy = self._evaluator.policy
         told = ""
         if decision.against:
             told = f": {decision.against} computed another answer, {decision.attested} the same"
@@ -236,7 +236,7 @@ class TrustService:
             known.quorum, policy.tolerated + 1
         ):
             told += "; so many agree with what was published: suspect this machine too (odfctl doctor)"
-        left = len(policy.groups) - len(self._suspended(policy)) + (policy.group_of(self._standing.me) is None)
+        left = len(policy.groups) - len(self._suspended(policy)) + (policy.group_of(self._evaluator.me) is None)
         if decision.status not in STOPS and decision.attested < known.quorum and left < known.quorum:
             told += f"; quorum unreachable: {known.quorum} groups must agree, of {left} the word counts"
         return told
@@ -258,7 +258,7 @@ class TrustService:
 
     def _facts(self, known: DatasetFacts) -> wire.TrustFacts:
         return wire.TrustFacts(
-            reproduced=self._standing.is_reproduced(known),
+            reproduced=self._evaluator.is_reproduced(known),
             attested=None if known.root else wire.Attested(have=self._attested(known), needed=known.quorum),
             fresh=known.extent.fresh,
             forked=known.forked,
@@ -277,7 +277,7 @@ class TrustService:
         Nor of what was met alike in several networks, though that is no witness.
         """
         rung = self._rung(known)
-        asked = max(self._standing.policy.witnesses.quorum, 1)
+        asked = max(self._evaluator.policy.witnesses.quorum, 1)
         if known.size and sum(size >= known.size for size in known.extent.witnessed) >= asked:
             return True
         return None if rung in (None, NETWORKS) else rung != FIRST_SIGHT
@@ -290,7 +290,7 @@ class TrustService:
         """Groups behind the newest step that anybody speaks of."""
         places = [span.last for said in known.heard.values() for span in said.spans if span.verdict == "reproduced"]
         last = max((place for place in places if place < known.size), default=None)
-        return 0 if last is None else self._standing.decision(known, last).attested
+        return 0 if last is None else self._evaluator.decision(known, last).attested
 
     def _voices(self, known: DatasetFacts) -> tuple[tuple[wire.AttestationView, ...], tuple[wire.AttestationView, ...]]:
         """Who agrees with what this node found or the majority says, and who does not."""

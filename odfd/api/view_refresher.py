@@ -1,7 +1,7 @@
 """Computes the views of all datasets in the background after the start, so that the first listing does not wait.
 
 ``DatasetViews`` keeps what a view shows until something changes; this asks for each once, and again after what time
-alone changes. Alive while its ``rounds`` are. A list that comes while a round is under way looks at the rest itself.
+alone changes. Works while its ``loop`` runs. A list that comes while a round is under way looks at the rest itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ViewRefresher:
 
     def __init__(self, views: Views) -> None:
         self._views = views
-        self.rounds = ReconcileLoop(self.refresh)
+        self.loop = ReconcileLoop(self.refresh)
 
     async def refresh(self) -> float:
         """One round; seconds until the next. A thread is taken for one dataset at a time: others come in between."""

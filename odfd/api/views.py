@@ -52,12 +52,12 @@ class DatasetViews:
     Holds the view of each dataset, about a kilobyte, as long as nothing that it rests on changes.
     """
 
-    def __init__(self, home: StateDirectory, standing: TrustEvaluator, visibility: Visibility) -> None:
+    def __init__(self, home: StateDirectory, evaluator: TrustEvaluator, visibility: Visibility) -> None:
         self._home = home
         self.readers = Readers(home)
         self.refresher = ViewRefresher(self)
         self._visibility = visibility
-        self._standing = standing
+        self._evaluator = evaluator
         self._kept: dict[DatasetId, _Kept] = {}
         self._entries: tuple[int, Sequence[DatasetEntry]] = (-1, ())
 
@@ -82,12 +82,12 @@ class DatasetViews:
         kept = self._kept.get(entry.id)
         if kept is not None and self._holds(kept, entry):
             return kept.view
-        since, policy, now = self._home.database.writes, self._standing.policy, self._standing.now()
+        since, policy, now = self._home.database.writes, self._evaluator.policy, self._evaluator.now()
         within: dict[DatasetId, int] = {}
         view = self._looked_at(entry, within)
         self._kept.pop(entry.id, None)
         if view.state != DAMAGED:
-            until = self._standing.lasts_until({entry.id, *within})
+            until = self._evaluator.lasts_until({entry.id, *within})
             if until is not None:
                 self._kept[entry.id] = _Kept(view, since, policy, now, until, frozenset({entry.id, *within}))
         return view
@@ -95,8 +95,8 @@ class DatasetViews:
     def _holds(self, kept: _Kept, entry: DatasetEntry) -> bool:
         return (
             kept.view.name == entry.name
-            and kept.policy is self._standing.policy
-            and kept.at <= self._standing.now() < kept.until
+            and kept.policy is self._evaluator.policy
+            and kept.at <= self._evaluator.now() < kept.until
             and kept.view.owner == self._home.keys.has_dataset_key(entry.id)
             and not any(self._home.database.has_changed(each, kept.since) for each in kept.of)
         )
@@ -128,8 +128,8 @@ class DatasetViews:
         """``within`` is filled with the datasets that were looked at for this one."""
         chain = self._home.chains.chain(entry.id)
         state = load_state(chain)
-        known = self._standing.known(entry.id, within)
-        found = self._standing.reach_of(chain, known, self._standing.use(entry.id))
+        known = self._evaluator.known(entry.id, within)
+        found = self._evaluator.reach_of(chain, known, self._evaluator.use(entry.id))
         return wire.DatasetView(
             name=entry.name,
             id=str(entry.id),
@@ -213,8 +213,8 @@ class DatasetViews:
         last = self._last_judged(known)
         if last is None:
             return plain
-        decision = self._standing.decision(known, last)
-        policy = self._standing.policy
+        decision = self._evaluator.decision(known, last)
+        policy = self._evaluator.policy
         if decision.reproduced:
             return "reproduced"
         if decision.attested and (known.quorum or policy.groups):
@@ -223,8 +223,8 @@ class DatasetViews:
 
     def _observed(self, known: DatasetFacts) -> str:
         """``observed 1/2``, and up to which block when more came since; empty where nobody who counts has looked."""
-        said, have = self._standing.sighted(known.dataset)
-        policy, me = self._standing.policy, self._standing.me
+        said, have = self._evaluator.sighted(known.dataset)
+        policy, me = self._evaluator.policy, self._evaluator.me
         if not have and not any(policy.group_of(each.observer) or each.observer == me for each in said):
             return ""
         number, newest = said[0].sequence_number, self._home.chains.chain(known.dataset).last_of(DATA)

@@ -70,17 +70,17 @@ class Steps:
         self,
         database: Database,
         chains: SqliteChains,
-        arrivals: ObjectFetcher,
+        object_fetcher: ObjectFetcher,
         replication: Replication,
         holders: Holders,
-        meeting: FirstContact,
+        first_contact: FirstContact,
     ) -> None:
         self._database = database
         self._chains = chains
-        self._arrivals = arrivals
+        self._object_fetcher = object_fetcher
         self._replication = replication
         self._holders = holders
-        self._meeting = meeting
+        self._first_contact = first_contact
 
     async def climb(
         self, goal: Goal, start: Start, tally: MirrorProgress, stands: Callable[[Head], Awaitable[bool]]
@@ -112,11 +112,11 @@ class Steps:
 
     async def _fetch(self, goal: Goal, start: Start) -> VerifiedChain:
         signed, wish = goal.signed, goal.wish
-        whole = _needs_whole(start.state.size, goal, self._meeting.rung(wish))
+        whole = _needs_whole(start.state.size, goal, self._first_contact.rung(wish))
         until = signed.size if whole else min(signed.size, start.state.size + STEP)
         sink = VerifiedChain(start.state, start.frontier, signed, until)
         try:
-            await self._replication.pull_chain(goal.peers, wish.id, until, sink, self._arrivals.paces.of(wish))
+            await self._replication.pull_chain(goal.peers, wish.id, until, sink, self._object_fetcher.paces.of(wish))
         except Full:
             if whole:
                 raise
@@ -132,7 +132,7 @@ class Steps:
         _check_seed(sink, goal.rights)
         check_base(sink.began, sink.blocks, signed, goal.rights)
         if wish.brings_data:
-            objects += await self._arrivals.bring(wish, goal.peers, ChainTerms.of(sink.start), sink.blocks, tally)
+            objects += await self._object_fetcher.bring(wish, goal.peers, ChainTerms.of(sink.start), sink.blocks, tally)
         # Asked now: once it is kept nobody tells how it was met.
         networks = 0 if sink.start.size else await self._networks(goal, sink.tip)
         head = await trio.to_thread.run_sync(self._commit, wish, sink, networks)
@@ -141,7 +141,7 @@ class Steps:
 
     async def _networks(self, goal: Goal, tip: Tip) -> int:
         """In how many networks the chain is shown alike; nobody is sought who could change nothing."""
-        enough = ENOUGH if self._meeting.rung(goal.wish) == FIRST_SIGHT else 0
+        enough = ENOUGH if self._first_contact.rung(goal.wish) == FIRST_SIGHT else 0
         return await self._holders.networks(goal.peers, goal.wish.id, tip, enough)
 
     async def _prove(self, peers: Sequence[PeerId], sink: VerifiedChain, signed: HeadStatement) -> None:
@@ -171,7 +171,7 @@ class Steps:
             ledger.grow(dataset, sink.began, CheckedChain(sink.frontier, whole, sink.epoch), sink.groups)
             keep_references(connection, dataset, sink.blocks)
             if not state.size:
-                self._meeting.keep(connection, wish, networks)
+                self._first_contact.keep(connection, wish, networks)
 
         expected = Head(state.head, state.sequence_number) if state.head else None
         names = [name for block in sink.blocks for name, _ in block.objects] if wish.brings_data else []
@@ -183,8 +183,8 @@ class Steps:
 
     def note_whole(self, dataset: DatasetId, terms: ChainTerms, blocks: Sequence[SealedBlock]) -> None:
         """The objects of these blocks are here and checked, and so is what their rows link to."""
-        self._arrivals.objects.flush()
-        note_links(self._database, self._arrivals.objects, dataset, terms, blocks)
+        self._object_fetcher.objects.flush()
+        note_links(self._database, self._object_fetcher.objects, dataset, terms, blocks)
         with self._database.write() as connection:
             ledger = Ledger(connection)
             checked = ledger.chain(dataset)

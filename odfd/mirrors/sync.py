@@ -98,19 +98,19 @@ class MirrorSync:
         self,
         database: Database,
         chains: SqliteChains,
-        arrivals: ObjectFetcher,
+        object_fetcher: ObjectFetcher,
         replication: Replication,
         holders: Holders,
-        meeting: FirstContact,
+        first_contact: FirstContact,
         *,
         following: Following = Following(),  # noqa: B008  it is never changed
     ) -> None:
-        self._meeting = meeting
-        self._steps = Steps(database, chains, arrivals, replication, holders, meeting)
-        self._keeping = arrivals.keeping
+        self._first_contact = first_contact
+        self._steps = Steps(database, chains, object_fetcher, replication, holders, first_contact)
+        self._keeping = object_fetcher.keeping
         self._database = database
         self._chains = chains
-        self._arrivals = arrivals
+        self._object_fetcher = object_fetcher
         self._replication = replication
         self._following = following
         self._holders = holders
@@ -134,7 +134,7 @@ class MirrorSync:
 
     def wished(self, wish: MirrorSpec) -> None:
         """A wish was changed: its cap holds for what is under way too."""
-        self._arrivals.paces.of(wish)
+        self._object_fetcher.paces.of(wish)
 
     def holders(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, frozenset[PeerId]]:
         """Of each, peers that serve it, as they said when they were asked last, and are connected."""
@@ -214,9 +214,9 @@ class MirrorSync:
         """Fetch objects anew, over damaged ones, and what rows link to. Raises Remote."""
         head = await trio.to_thread.run_sync(self._chains.chain(dataset).head)
         peers = await self._holders.of(dataset, head.size if head else 1)
-        await self._arrivals.again(peers, names)
+        await self._object_fetcher.again(peers, names)
         for name in linked:
-            await self._arrivals.linked(None, peers, name)
+            await self._object_fetcher.linked(None, peers, name)
 
     def _held(self, wish: MirrorSpec) -> _Held:
         dataset = wish.id
@@ -244,9 +244,9 @@ class MirrorSync:
             with self._database.write() as connection:
                 Ledger(connection).keep_chain(dataset, checked)
         state, lacks = load_state(self._chains.chain(dataset)), ""
-        if head is not None and not state.size and self._meeting.rung(wish) == WITNESSED:
+        if head is not None and not state.size and self._first_contact.rung(wish) == WITNESSED:
             with self._database.read() as connection:
-                found = self._meeting.head(connection, dataset, head.epoch)
+                found = self._first_contact.head(connection, dataset, head.epoch)
             head, lacks = (head, found) if isinstance(found, str) else (found, "")
         return _Held(state, checked, head, walk[-1], decided, lacks)
 
@@ -256,7 +256,7 @@ class MirrorSync:
         pages = pages_of(self._chains.chain(wish.id), held.checked.data, held.state.size, PAGE)
         while page := await trio.to_thread.run_sync(next, pages, None):
             terms, blocks = page
-            fetched += await self._arrivals.bring(wish, peers, terms, blocks, tally)
+            fetched += await self._object_fetcher.bring(wish, peers, terms, blocks, tally)
             await trio.to_thread.run_sync(self._steps.note_whole, wish.id, terms, blocks)
         return fetched
 

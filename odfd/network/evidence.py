@@ -34,18 +34,20 @@ ASKED: Final = 16
 class EvidenceFetcher:
     """The fetcher of bundles of one node. ``folder`` is ours alone; ``reserve``: bytes of the disk that stay free."""
 
-    def __init__(self, replication: Replication, shelf: BundleStore, folder: Path, reserve: Callable[[], int]) -> None:
+    def __init__(
+        self, replication: Replication, bundles: BundleStore, folder: Path, reserve: Callable[[], int]
+    ) -> None:
         self._replication = replication
-        self._shelf = shelf
+        self._bundles = bundles
         self._folder = folder
         self._reserve = reserve
         self._alone = trio.Lock()
 
     async def fetch(self, name: Multihash) -> Path:
-        """The bundle, as a file on our own shelf. Raises NotFound, Remote, Invalid (no evidence), Environment."""
+        """The bundle, as a file in our own store. Raises NotFound, Remote, Invalid (no evidence), Environment."""
         async with self._alone:
-            if self._shelf.has(name):
-                return self._shelf.path(name)
+            if self._bundles.has(name):
+                return self._bundles.path(name)
             # One that was killed leaves pieces behind.
             await trio.to_thread.run_sync(self._clear)
             try:
@@ -78,8 +80,8 @@ class EvidenceFetcher:
         for each in manifest.objects:
             if each.size > MAX_PACKED:
                 await self._replication.fetch_object(peers, each.hash, each.size, _File(files[each.hash], each.hash))
-        await trio.to_thread.run_sync(self._shelf.keep, manifest, files)
-        return self._shelf.path(name)
+        await trio.to_thread.run_sync(self._bundles.keep, manifest, files)
+        return self._bundles.path(name)
 
     def _clear(self) -> None:
         with disk(self._folder):

@@ -50,8 +50,8 @@ class _Open(msgspec.Struct, frozen=True):
 class EvidenceProvider:
     """The bundles that one node serves."""
 
-    def __init__(self, shelf: BundleStore, public_of: PublicOf) -> None:
-        self._shelf = shelf
+    def __init__(self, bundles: BundleStore, public_of: PublicOf) -> None:
+        self._bundles = bundles
         self._public_of = public_of
         self._open: OrderedDict[Multihash, _Open] = OrderedDict()
         self._spoilt: dict[Multihash, tuple[int, int]] = {}
@@ -93,7 +93,7 @@ class EvidenceProvider:
 
     def _opened(self, name: Multihash) -> _Open | None:
         try:
-            path = self._shelf.path(name)
+            path = self._bundles.path(name)
         except NotFound:
             self._open.pop(name, None)
             return None

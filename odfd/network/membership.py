@@ -70,7 +70,7 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
     entropy_interval: float = 60.0
     lan: int | None = None
     """Port of multicast DNS; ``None``: nobody is looked for on the LAN."""
-    line: Bandwidth = msgspec.field(default_factory=Bandwidth)
+    bandwidth: Bandwidth = msgspec.field(default_factory=Bandwidth)
 
 
 class Membership:
@@ -169,7 +169,7 @@ class Membership:
             entropy_interval=options.entropy_interval,
             transfer_patience=options.patience,
             lan=options.lan,
-            line=options.line,
+            line=options.bandwidth,
         )
         rng = Random(int.from_bytes(self._options.seed) ^ self._clock.monotonic())  # noqa: S311 - jitter, no secret
         key = SigningKey(self._options.seed)

@@ -30,17 +30,17 @@ class Outbox:
         self._logger = logger
         self._waiting: deque[tuple[Topic, DatasetId | None, bytes]] = deque(maxlen=WAITING)
         self._token: trio.lowlevel.TrioToken | None = None
-        self._rounds = ReconcileLoop(self._send)
+        self._loop = ReconcileLoop(self._send)
 
     def put(self, topic: Topic, dataset: DatasetId | None, envelope: bytes) -> None:
         """``dataset``: which one it speaks of; ``None``: it speaks of none."""
         self._waiting.append((topic, dataset, envelope))
         if self._token is not None:
-            self._token.run_sync_soon(self._rounds.poke)
+            self._token.run_sync_soon(self._loop.poke)
 
     async def run(self, life: Life) -> None:
         self._token = trio.lowlevel.current_trio_token()
-        await self._rounds.run(life)
+        await self._loop.run(life)
 
     async def _send(self) -> float:
         while self._waiting:

@@ -39,7 +39,7 @@ def services_of(parts: NodeParts) -> Services:
     applying = ApplyOperation(home, parts.committer, parts.engine, context, lambda: parts.ingest_deps.settings)
     clock = ClockProbe(home, context.clock.now, parts.jumps.ahead)
     doctor = Doctor(home, parts.visibility, parts.heads.troubles, clock)
-    running = RunningParts(parts.engine, parts.membership, parts.site, parts.signers, parts.visibility)
+    running = RunningParts(parts.engine, parts.membership, parts.site, parts.journal_recovery, parts.visibility)
     holders = HolderCounts(parts.scheduler, parts.membership.serving)
     uploads = Uploads(
         home.folder(UPLOADS),
@@ -47,7 +47,7 @@ def services_of(parts: NodeParts) -> Services:
         lambda: secrets.token_hex(8),
         lambda: parts.settings.limits.disk_reserve_bytes,
     )
-    flow = IngestPullParts(uploads, parts.carrying, parts.repairing)
+    flow = IngestPullParts(uploads, parts.import_export, parts.repairing)
     remote_state = RemoteState(holders, parts.shown_otherwise)
     return Services(
         about=StatusService(home, parts.views, doctor, running, context, parts.settings.node.name),
@@ -58,7 +58,7 @@ def services_of(parts: NodeParts) -> Services:
         ),
         collection=parts.collection,
         mirrors=MirrorService(
-            home, parts.scheduler, (parts.standing, parts.visibility), context.board, parts.remotes, holders
+            home, parts.scheduler, (parts.evaluator, parts.visibility), context.board, parts.remotes, holders
         ),
         visibility=VisibilityService(home, parts.visibility, context, parts.shown_otherwise, parts.signed),
         publications=parts.publications,
@@ -67,13 +67,13 @@ def services_of(parts: NodeParts) -> Services:
         verification=VerificationService(home, parts.transform_deps, context.board, parts.damage, parts.scheduler),
         proving=EngineMigrationService(home, parts.transform_deps, parts.committer, context.board, context.events),
         lineage=LineageService(home, parts.transform_deps, context.board, lambda: secrets.token_hex(8)),
-        signers=parts.signers,
+        journal_recovery=parts.journal_recovery,
         trust=TrustService(
             home,
             parts.pending_decisions,
             context.clock,
             parts.policy_changed,
-            EvidenceService(home, parts.shelf, parts.evidence_fetcher, context.board),
+            EvidenceService(home, parts.bundles, parts.evidence_fetcher, context.board),
             parts.effective_policy.policy,
             HeadState(parts.heads.troubles, partial(witness_views, parts)),
         ),

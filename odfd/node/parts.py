@@ -51,7 +51,7 @@ from odfd.network.statement_quota import StatementQuota
 from odfd.network.statement_store import LedgerStatementStore, Subscribers
 from odfd.node.statement_events import StatementEvents
 from odfd.node.validation_parts import observer_of, rechecking_of, validator_of
-from odfd.node.witness_parts import desk_of, submissions_of, witnessing_of
+from odfd.node.witness_parts import checkpoint_receiver_of, submissions_of, witnessing_of
 from odfd.resources.store import Resources
 from odfd.runtime.clock import JumpWatch
 from odfd.runtime.supervision import Life
@@ -114,14 +114,14 @@ class NodeParts:
         self.effective_policy = EffectivePolicy(lambda: self.settings)
         self.policy = self._policy()
         self._tell_notes()
-        self.standing = TrustEvaluator(
+        self.evaluator = TrustEvaluator(
             home.database, home.chains, lambda: self.policy, home.keys.node_key().did, context.clock.now, self._purposes
         )
         self.visibility = Visibility(
             home.database, home.chains, home.keys.has_dataset_key, lambda: self.settings.policy.publish.datasets
         )
-        self.views = DatasetViews(home, self.standing, self.visibility)
-        self.pending_decisions = PendingDecisions(home, self.standing)
+        self.views = DatasetViews(home, self.evaluator, self.visibility)
+        self.pending_decisions = PendingDecisions(home, self.evaluator)
         self.engine = engine or NodeEngine(
             spark_options(settings, home), engine_environ(settings, os.environ), context.logger
         )
@@ -133,7 +133,7 @@ class NodeParts:
             home.database, home.chains, context.clock.now, public_of, hearers, self._room()
         )
         self.damage = DamageRegistry(home, context.clock, self._found_damaged)
-        self.shelf = BundleStore(home.folder("evidence"), refuted=self._untrue)
+        self.bundles = BundleStore(home.folder("evidence"), refuted=self._untrue)
         self.library = ServingLibrary(
             home.database,
             home.chains,
@@ -141,18 +141,20 @@ class NodeParts:
             ServingTerms(public_of, self._served),
             context.clock.now,
             lambda dataset, spot: self.damage.found(dataset, [spot]),
-            EvidenceProvider(self.shelf, public_of),
+            EvidenceProvider(self.bundles, public_of),
         )
-        self.line = Bandwidth(settings.p2p.download_rate, settings.p2p.upload_rate)
+        self.bandwidth = Bandwidth(settings.p2p.download_rate, settings.p2p.upload_rate)
         self.membership = membership(
-            host_options(settings, home, self.line),
+            host_options(settings, home, self.bandwidth),
             (self.library, self.board),
             home.database,
             context.clock,
             context.logger,
             self._met_someone,
         )
-        self.site = open_site(settings, home, (self.library, self.visibility), context.logger, desk_of(self))
+        self.site = open_site(
+            settings, home, (self.library, self.visibility), context.logger, checkpoint_receiver_of(self)
+        )
         self.forks = ForkFinder(home.database, home.chains, self.membership, self.board.keep, context.logger)
         self.outbox = Outbox(self.membership, public_of, context.logger)
         self.jumps = JumpWatch(context.clock)
@@ -160,7 +162,7 @@ class NodeParts:
         self.heads = HeadSigner(home.chains, self.committer, self.name_of, context.events, context.logger)
         self.remotes = Remotes(
             settings,
-            self.line,
+            self.bandwidth,
             home,
             (self.membership, self.board),
             context.clock,
@@ -172,8 +174,8 @@ class NodeParts:
         self.ingest_deps, self.transform_deps = self._dependencies()
         self.check = TransformCheck(home, self.engine)
         self._hold_speakers()
-        self.reviewing = SuspensionReview(
-            home.database, home.chains, self.standing, context.events, context.clock.now, self.scheduler.poke_all
+        self.suspension_review = SuspensionReview(
+            home.database, home.chains, self.evaluator, context.events, context.clock.now, self.scheduler.poke_all
         )
         self._hold_caretakers()
 
@@ -193,10 +195,10 @@ class NodeParts:
 
     def _hold_speakers(self) -> None:
         """The parts that sign their own findings, and the recovery of lost signing journals."""
-        self.validator, self.rechecking = validator_of(self), rechecking_of(self)
+        self.validator, self.rechecker = validator_of(self), rechecking_of(self)
         self.observer = observer_of(self)
         self.witnessing, self.submissions = witnessing_of(self), submissions_of(self)
-        self.signers = JournalRecovery(self.post(), self.membership, self._may_sign_again)
+        self.journal_recovery = JournalRecovery(self.signer(), self.membership, self._may_sign_again)
 
     def _hold_mirrors(self) -> None:
         """The parts that fetch datasets of others, from peers and from where they are published."""
@@ -205,15 +207,15 @@ class NodeParts:
         keeping = DataRetention(home.database, home.chains, home.objects, self.views.readers.own)
         limits = object_limits(settings)
         self.evidence_fetcher = EvidenceFetcher(
-            replication, self.shelf, home.folder(PARTIAL_EVIDENCE), lambda: self.remotes.reserve
+            replication, self.bundles, home.folder(PARTIAL_EVIDENCE), lambda: self.remotes.reserve
         )
-        self.arrivals = ObjectFetcher(home.objects, keeping, home.folder(PARTIAL), replication, limits)
+        self.object_fetcher = ObjectFetcher(home.objects, keeping, home.folder(PARTIAL), replication, limits)
         self.holders = Holders(replication, replication.inquire)
         self.following = following(lambda: self.settings.policy)
         self.sync = MirrorSync(
             home.database,
             home.chains,
-            self.arrivals,
+            self.object_fetcher,
             replication,
             self.holders,
             FirstContact(lambda: self.policy.witnesses, context.clock.now),
@@ -224,7 +226,9 @@ class NodeParts:
         )
         mender = ChainRepair(home.database, home.chains, home.objects, replication, self.holders)
         self.repairing = Repair(home, self.sync, mender, self._caught_up)
-        self.carrying = ImportExport(home, self.remotes, self.arrivals, context.clock, self.moved, self.board)
+        self.import_export = ImportExport(
+            home, self.remotes, self.object_fetcher, context.clock, self.moved, self.board
+        )
 
     def _settle(self) -> None:
         """Settle imports that the last run left unfinished; the doctor reports them too."""
@@ -233,7 +237,7 @@ class NodeParts:
             self.context.logger.error(
                 "what was committed last is lost: the database's log is damaged", pages=found.lost
             )
-        found.settled, found.unsettled = self.carrying.mend()
+        found.settled, found.unsettled = self.import_export.mend()
         settle_visibility(self.home, self.visibility, self.settings, self.context)
         for name in found.settled:
             self.context.logger.info("an import that was cut off is settled", dataset=name)
@@ -272,7 +276,7 @@ class NodeParts:
         with self.home.database.read() as connection:
             self.effective_policy.policy(connection, settings)
         self.settings = settings
-        cap_anew(settings, self.line, self.arrivals, self.remotes)
+        cap_anew(settings, self.bandwidth, self.object_fetcher, self.remotes)
         self.ingest_deps.settings = ingest_settings(settings, self.home, os.environ)
         self.observer.deps.settings = confined(self.ingest_deps.settings, self.may_dial)
         self.policy_changed()
@@ -282,9 +286,16 @@ class NodeParts:
         self.library.policy_changed()
         self._tell_notes()
         self.scheduler.poke_all()
-        judged = (self.validator, self.observer, self.reviewing, self.rechecking, self.witnessing, self.submissions)
+        judged = (
+            self.validator,
+            self.observer,
+            self.suspension_review,
+            self.rechecker,
+            self.witnessing,
+            self.submissions,
+        )
         for part in judged:
-            part.rounds.touch_all()
+            part.loop.touch_all()
         self.context.events.emit("policy.changed", message=f"use {self.policy.use}, serve {self.policy.serve}")
 
     def _purposes(self, dataset: DatasetId) -> tuple[Expression | None, Expression | None]:
@@ -293,7 +304,7 @@ class NodeParts:
 
     def _room(self) -> StatementQuota:
         return StatementQuota(
-            is_listed=lambda key: key == self.standing.me or self.policy.group_of(key) is not None,
+            is_listed=lambda key: key == self.evaluator.me or self.policy.group_of(key) is not None,
             witnesses=lambda: self.policy.witnesses,
             is_wished=self._is_wished,
             speaks_for_us=self._speaks_for_us,
@@ -304,13 +315,13 @@ class NodeParts:
 
     def _served(self, dataset: DatasetId) -> int:
         """Blocks that policy passes on of what is public."""
-        return self.standing.reach(dataset, self.standing.serve(dataset)).blocks
+        return self.evaluator.reach(dataset, self.evaluator.serve(dataset)).blocks
 
     def _usable(self, dataset: DatasetId) -> int | None:
         """Blocks that may feed a transform here; what this node made itself it relies on."""
         if self.scheduler.find(dataset) is None:
             return None
-        return self.standing.reach(dataset, self.standing.use(dataset)).blocks
+        return self.evaluator.reach(dataset, self.evaluator.use(dataset)).blocks
 
     def name_of(self, dataset: DatasetId) -> str:
         with self.home.catalog() as catalog:
@@ -320,7 +331,7 @@ class NodeParts:
         self.library.moved(dataset)
         self.outbox.put(Topic.HEADS, dataset, signed.envelope)
         for part in (self.publications, self.submissions):
-            self.in_loop(part.rounds.touch, dataset)
+            self.in_loop(part.loop.touch, dataset)
 
     def _attested(self, dataset: DatasetId, signed: Signed) -> None:
         self.outbox.put(Topic.ATTEST, dataset, signed.envelope)
@@ -338,12 +349,12 @@ class NodeParts:
 
     def _met_someone(self) -> None:
         self.scheduler.poke_all()
-        self.witnessing.rounds.poke()
-        self.signers.rounds.poke()
+        self.witnessing.loop.poke()
+        self.journal_recovery.loop.poke()
 
     def _caught_up(self, dataset: DatasetId) -> None:
         self.moved(dataset)
-        self.heads.rounds.poke()
+        self.heads.loop.poke()
 
     def _on_ipfs(self) -> bool:
         return self.settings.policy.publish.ipfs
@@ -353,17 +364,17 @@ class NodeParts:
         self.library.moved(dataset)
         self.in_loop(self.membership.look_again)
         for part in (self.publications, self.submissions):
-            self.in_loop(part.rounds.touch, dataset)
+            self.in_loop(part.loop.touch, dataset)
 
     def _may_sign_again(self) -> None:
-        self.heads.rounds.poke()
-        self.validator.rounds.touch_all()
-        self.witnessing.rounds.touch_all()
+        self.heads.loop.poke()
+        self.validator.loop.touch_all()
+        self.witnessing.loop.touch_all()
 
     def moved(self, dataset: DatasetId) -> None:
-        followers = (self.reviewing, self.rechecking, self.validator, self.observer, self.witnessing)
+        followers = (self.suspension_review, self.rechecker, self.validator, self.observer, self.witnessing)
         for part in (*followers, self.publications):
-            part.rounds.touch(dataset)
+            part.loop.touch(dataset)
 
     def _dependencies(self) -> tuple[IngestDependencies, TransformDependencies]:
         home, clock = self.home, self.context.clock
@@ -389,7 +400,7 @@ class NodeParts:
         )
         return ingest, transform
 
-    def post(self) -> SignerContext:
+    def signer(self) -> SignerContext:
         home, context = self.home, self.context
         return SignerContext(
             database=home.database,

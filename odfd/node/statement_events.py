@@ -50,8 +50,8 @@ class EventContext(Protocol):
     forks: ForkFinder
     scheduler: MirrorScheduler
     validator: Validator
-    reviewing: SuspensionReview
-    rechecking: EvidenceRechecker
+    suspension_review: SuspensionReview
+    rechecker: EvidenceRechecker
     witnessing: Witnessing
 
     def name_of(self, dataset: DatasetId) -> str: ...
@@ -83,7 +83,7 @@ class StatementEvents:
         kind = _EVENT_OF.get(proof.kind, "validator.suspended")
         parts.in_loop(partial(parts.context.events.emit, kind, view.dataset, view.message, id=view.id))
         if any(parts.policy.group_of(key) is not None for key in proof.accused):
-            parts.in_loop(parts.reviewing.rounds.touch_all)
+            parts.in_loop(parts.suspension_review.loop.touch_all)
 
     def witnessed(self, made: Cosignature) -> None:
         """A witness that counts signed; a mirror may have waited for it."""
@@ -102,19 +102,19 @@ class StatementEvents:
             return
         EVENTS[said.KIND](parts, said, name)
         parts.scheduler.poke(said.dataset)
-        for part in (parts.validator, parts.reviewing, parts.rechecking):
-            part.rounds.touch(said.dataset)
+        for part in (parts.validator, parts.suspension_review, parts.rechecker):
+            part.loop.touch(said.dataset)
 
 
 def _head(parts: EventContext, said: HeadStatement, name: str) -> None:
     parts.context.events.emit("head.heard", name, f"{said.size} blocks", size=said.size)
     if said.dataset in parts.policy.attended:
-        parts.witnessing.rounds.touch(said.dataset)
+        parts.witnessing.loop.touch(said.dataset)
 
 
 def _authority(parts: EventContext, said: Authority, name: str) -> None:
     parts.context.events.emit("authority.heard", name, f"version {said.version}", version=said.version)
-    parts.witnessing.rounds.touch(said.dataset)
+    parts.witnessing.loop.touch(said.dataset)
 
 
 def _attestation(parts: EventContext, said: Attestation, name: str) -> None:

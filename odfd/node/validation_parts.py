@@ -34,17 +34,17 @@ class ValidationContext(Protocol):
     policy: Policy
     engine: NodeEngine
     check: TransformCheck
-    standing: TrustEvaluator
-    shelf: BundleStore
+    evaluator: TrustEvaluator
+    bundles: BundleStore
     scheduler: MirrorScheduler
-    reviewing: SuspensionReview
+    suspension_review: SuspensionReview
     validator: Validator
     evidence_fetcher: EvidenceFetcher
     ingest_deps: IngestDependencies
     transform_deps: TransformDependencies
     may_dial: MayDial
 
-    def post(self) -> SignerContext: ...
+    def signer(self) -> SignerContext: ...
 
 
 def validator_of(parts: ValidationContext) -> Validator:
@@ -61,20 +61,20 @@ def validator_of(parts: ValidationContext) -> Validator:
         wanted=lambda: parts.policy.attest,
         pause=lambda: parts.settings.policy.publish.attest_seconds,
         share=share,
-        contradicted=lambda dataset: contradicted(parts.standing, dataset),
-        shelf=parts.shelf,
+        contradicted=lambda dataset: contradicted(parts.evaluator, dataset),
+        bundles=parts.bundles,
     )
-    return Validator(parts.post(), settings)
+    return Validator(parts.signer(), settings)
 
 
 def rechecking_of(parts: ValidationContext) -> EvidenceRechecker:
     def changed(dataset: DatasetId) -> None:
         """How far it may be relied on is another, and so is what derives from it."""
         parts.scheduler.poke(dataset)
-        parts.reviewing.rounds.touch(dataset)
+        parts.suspension_review.loop.touch(dataset)
 
     settings = evidence_rechecker.RecheckerSettings(
-        shelf=parts.shelf,
+        bundles=parts.bundles,
         fetch=parts.evidence_fetcher.fetch,
         engine=parts.engine,
         fresh_engine=parts.engine.fresh,
@@ -84,11 +84,11 @@ def rechecking_of(parts: ValidationContext) -> EvidenceRechecker:
         is_free=lambda: parts.validator.busy is None,
         changed=changed,
     )
-    return EvidenceRechecker(parts.post(), parts.home.chains, parts.standing, settings)
+    return EvidenceRechecker(parts.signer(), parts.home.chains, parts.evaluator, settings)
 
 
 def observer_of(parts: ValidationContext) -> Observer:
     settings = observer.ObserverSettings(
         deps=observing(parts.ingest_deps, parts.may_dial), wanted=lambda: parts.policy.observe
     )
-    return Observer(parts.post(), settings)
+    return Observer(parts.signer(), settings)

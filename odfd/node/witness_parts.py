@@ -62,7 +62,7 @@ def _witness_of(parts: WitnessContext) -> Witness:
     return Witness(home.database, home.keys, partial(leaves_of, home.chains), parts.context.clock.now)
 
 
-def desk_of(parts: WitnessContext) -> TlogWitness:
+def checkpoint_receiver_of(parts: WitnessContext) -> TlogWitness:
     """Where logs submit checkpoints. It is asked from worker threads of the event loop."""
     home = parts.home
 

@@ -29,7 +29,7 @@ from odfd.site.ports import CheckpointReceiver, SiteLibrary
 Args = TypeVarTuple("Args")
 T = TypeVar("T")
 THREADS: Final = 8
-"""Questions to the shelf at once, of all visitors: the node's own work has others."""
+"""Questions to the library at once, of all visitors: the node's own work has others."""
 PART: Final = 1 << 20
 """Bytes of an object read at once."""
 PIECE: Final = 128 << 10
@@ -48,18 +48,18 @@ _OCTETS: Final = "application/octet-stream"
 class Site:
     """The application over one library."""
 
-    def __init__(self, shelf: SiteLibrary, logger: Logger, desk: CheckpointReceiver | None = None) -> None:
-        """``desk``: of a node that is a witness for others."""
-        self._shelf = shelf
-        self._desk = desk
+    def __init__(self, library: SiteLibrary, logger: Logger, receiver: CheckpointReceiver | None = None) -> None:
+        """``receiver``: of a node that is a witness for others."""
+        self._library = library
+        self._receiver = receiver
         self._logger = logger
         self._threads = trio.CapacityLimiter(THREADS)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         answer = _Answer(send, head_only=scope["method"] == "HEAD")
         try:
-            if self._desk is not None and (scope["method"], scope["path"]) == ("POST", SUBMIT):
-                return await self._take(self._desk, receive, answer)
+            if self._receiver is not None and (scope["method"], scope["path"]) == ("POST", SUBMIT):
+                return await self._take(self._receiver, receive, answer)
             if scope["method"] not in ("GET", "HEAD"):
                 raise Refused(f"{scope['method']} is not understood here", rule="site-method", hint="GET and HEAD are")
             await self._give(scope["path"], dict(scope["headers"]).get(b"range", b"").decode("latin-1"), answer)
@@ -70,7 +70,7 @@ class Site:
             if not answer.begun:  # else the connection ends in the middle, and who reads sees that
                 await answer.refuse(fault)
 
-    async def _take(self, desk: CheckpointReceiver, receive: Receive, answer: _Answer) -> None:
+    async def _take(self, receiver: CheckpointReceiver, receive: Receive, answer: _Answer) -> None:
         """One small request, whole and in time, or none."""
         body, more = bytearray(), True
         with trio.move_on_after(SUBMIT_SECONDS) as patience:
@@ -81,17 +81,17 @@ class Site:
         if patience.cancelled_caught or more:
             status = 408 if patience.cancelled_caught else 413
             return await answer.whole(b"", "text/plain", _ANEW, status, {"connection": "close"})
-        said = await self._ask(desk.add_checkpoint, bytes(body))
+        said = await self._ask(receiver.add_checkpoint, bytes(body))
         kind = "text/x.tlog.size" if said.status == 409 else "text/plain; charset=utf-8"
         return await answer.whole(said.body, kind, _ANEW, said.status)
 
     async def _give(self, path: str, wanted: str, answer: _Answer) -> None:
         ref, _, file = path.strip("/").partition("/")
         if not ref:
-            shown = await self._ask(self._shelf.datasets, LISTED)
+            shown = await self._ask(self._library.datasets, LISTED)
             body = json.dumps({"datasets": [msgspec.to_builtins(each) for each in shown]}, indent=1).encode() + b"\n"
             return await answer.whole(body, "application/json", _ANEW)
-        dataset = await self._ask(self._shelf.find, ref)
+        dataset = await self._ask(self._library.find, ref)
         if dataset is None:
             raise _nothing(path)
         folder, _, name = file.partition("/")
@@ -102,20 +102,20 @@ class Site:
     async def _small(self, dataset: DatasetId, file: str, path: str, answer: _Answer) -> None:
         folder, _, name = file.partition("/")
         if file == HEAD:
-            head = await self._ask(self._shelf.head, dataset)
+            head = await self._ask(self._library.head, dataset)
             found, kind, lasts = None if head is None else str(head).encode(), "text/plain; charset=us-ascii", _ANEW
         elif folder == BLOCKS:
-            found, kind, lasts = await self._ask(self._shelf.block, dataset, _named(name, path)), _OCTETS, _FOREVER
+            found, kind, lasts = await self._ask(self._library.block, dataset, _named(name, path)), _OCTETS, _FOREVER
         elif (number := number_in(file)) is not None:
-            found, kind, lasts = await self._ask(self._shelf.pack, dataset, number), _OCTETS, _ANEW
+            found, kind, lasts = await self._ask(self._library.pack, dataset, number), _OCTETS, _ANEW
         else:
-            found, kind, lasts = await self._ask(self._shelf.statement, dataset, file), "application/json", _ANEW
+            found, kind, lasts = await self._ask(self._library.statement, dataset, file), "application/json", _ANEW
         if found is None:
             raise _nothing(path)
         await answer.whole(found, kind, lasts)
 
     async def _object(self, name: Multihash, wanted: str, path: str, answer: _Answer) -> None:
-        size = await self._ask(self._shelf.object_size, name)
+        size = await self._ask(self._library.object_size, name)
         if size is None:
             raise _nothing(path)
         first, stop = _cut(wanted, size)
@@ -127,7 +127,7 @@ class Site:
             headers["content-range"] = f"bytes {first}-{stop - 1}/{size}"
         await answer.begin(206 if part else 200, stop - first, headers, last=answer.head_only or first == stop)
         while first < stop and not answer.head_only:
-            data = await self._ask(self._shelf.read_object, name, first, min(PART, stop - first))
+            data = await self._ask(self._library.read_object, name, first, min(PART, stop - first))
             if not data:
                 return None
             first += len(data)

@@ -85,7 +85,7 @@ def _cluster(engine: Engine) -> OnCluster | None:
     )
 
 
-def host_options(settings: Settings, home: StateDirectory, line: Bandwidth) -> HostOptions:
+def host_options(settings: Settings, home: StateDirectory, bandwidth: Bandwidth) -> HostOptions:
     p2p = settings.p2p
     limits = HostLimits(
         max_connections=p2p.max_peers,
@@ -101,7 +101,7 @@ def host_options(settings: Settings, home: StateDirectory, line: Bandwidth) -> H
         network=Network(name=p2p.network, bootstrap=p2p.bootstrap) if p2p.network else None,
         patience=p2p.idle_seconds,
         lan=LAN_PORT if p2p.mdns else None,
-        line=line,
+        bandwidth=bandwidth,
     )
 
 
@@ -112,9 +112,9 @@ def object_limits(settings: Settings) -> ObjectLimits:
     )
 
 
-def cap_anew(settings: Settings, line: Bandwidth, arrivals: ObjectFetcher, remotes: Remotes) -> None:
+def cap_anew(settings: Settings, bandwidth: Bandwidth, object_fetcher: ObjectFetcher, remotes: Remotes) -> None:
     """What a running node takes of the line and of the disk follows its settings, for what is under way too."""
-    line.cap(settings.p2p.download_rate, settings.p2p.upload_rate)
-    limits = arrivals.limits = object_limits(settings)
-    arrivals.room.limit = limits.mirror_bytes
+    bandwidth.cap(settings.p2p.download_rate, settings.p2p.upload_rate)
+    limits = object_fetcher.limits = object_limits(settings)
+    object_fetcher.room.limit = limits.mirror_bytes
     remotes.reserve = limits.disk_reserve

@@ -31,7 +31,7 @@ class Remotes:
     def __init__(
         self,
         settings: Settings,
-        line: Bandwidth,
+        bandwidth: Bandwidth,
         home: StateDirectory,
         network: tuple[Replication, StatementStore],
         clock: Clock,
@@ -43,8 +43,8 @@ class Remotes:
         ``is_elsewhere``: whether a dataset is private and comes from a place, so that peers are not asked for it.
         """
         said = settings.ipfs
-        self._ipfs = Kubo(said.api, said.token, pace=line.down) if ipfs is None and said.api else ipfs
-        self._web = Web(pace=line.down)
+        self._ipfs = Kubo(said.api, said.token, pace=bandwidth.down) if ipfs is None and said.api else ipfs
+        self._web = Web(pace=bandwidth.down)
         self._clock = clock
         self.reserve = settings.limits.disk_reserve_bytes
         web, staged = WebTransport(self._web, home.chains.raw_of, lambda: self.reserve), home.folder(STAGED)

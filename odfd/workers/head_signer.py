@@ -1,6 +1,6 @@
 """Keeps the heads of this node's own datasets signed: signs those that a crash left unsigned, and renews old ones.
 
-Alive while its ``rounds`` are. A dataset that cannot be signed now (its state is from an old backup, the disk is full)
+Works while its ``loop`` runs. A dataset that cannot be signed now (its state is from an old backup, the disk is full)
 is told and tried again; it keeps no other from being signed, nor the node from starting.
 """
 
@@ -41,7 +41,7 @@ class HeadSigner:
         self._name_of = name_of
         self._events = events
         self._logger = logger
-        self.rounds = ReconcileLoop(self._round)
+        self.loop = ReconcileLoop(self._round)
         self._troubles: dict[DatasetId, str] = {}
         """What was told already."""
 

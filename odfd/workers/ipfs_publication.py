@@ -1,7 +1,7 @@
 """Publishes datasets to IPFS, once or continuously.
 
 A standing publication follows its dataset, and its record is renewed long before it expires; a Kubo that is away or
-has lost everything is tried again. Touch a dataset in ``rounds`` when its head moved.
+has lost everything is tried again. Touch a dataset in ``loop`` when its head moved.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class PublicationService:
         self._logger = context.logger
         self._busy: dict[DatasetId, trio.Lock] = {}
         self._troubles: dict[DatasetId, str] = {}
-        self.rounds = KeyedReconcileLoop[DatasetId](self._round, ROUND_SECONDS)
+        self.loop = KeyedReconcileLoop[DatasetId](self._round, ROUND_SECONDS)
 
     async def publish(self, request: wire.PublishRequest) -> wire.TaskRef:
         """Result: PublicationView."""
@@ -137,7 +137,7 @@ class PublicationService:
     async def _round(self) -> float:
         if self._publisher is None:
             return float("inf")
-        touched = self.rounds.take()
+        touched = self.loop.take()
         kept = await trio.to_thread.run_sync(self._kept)
         public = await trio.to_thread.run_sync(self._visibility.public_of, kept)
         for dataset in kept.keys() - public:
@@ -151,7 +151,7 @@ class PublicationService:
         concerned = wanted | (kept.keys() - public)
         self._troubles = {dataset: said for dataset, said in self._troubles.items() if dataset in concerned}
         for dataset in self._troubles:
-            self.rounds.leave(dataset)
+            self.loop.leave(dataset)
         return RETRY_SECONDS if self._troubles else ROUND_SECONDS
 
     async def _consider(self, publisher: Publisher, dataset: DatasetId, known: KeptPublication | None) -> None:

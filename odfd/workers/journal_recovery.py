@@ -49,14 +49,14 @@ class RecoveryPeers(Protocol):
 class JournalRecovery:
     """The recovery of the lost journals of one node.
 
-    Poke its ``rounds`` when a peer comes; ``resumed`` is told when the keys may sign again.
+    Poke its ``loop`` when a peer comes; ``resumed`` is told when the keys may sign again.
     """
 
-    def __init__(self, post: SignerContext, peers: RecoveryPeers, resumed: Callable[[], None]) -> None:
-        self._post = post
+    def __init__(self, signer: SignerContext, peers: RecoveryPeers, resumed: Callable[[], None]) -> None:
+        self._signer = signer
         self._peers = peers
         self._resumed = resumed
-        self.rounds = ReconcileLoop(self._round)
+        self.loop = ReconcileLoop(self._round)
         self.lost: tuple[KeyDid, ...] = ()
         """Keys that sign nothing now, as of the last look."""
         self._told: set[PeerId] = set()
@@ -92,24 +92,26 @@ class JournalRecovery:
             try:
                 await self._begin_anew()
             except Fault as fault:
-                self._post.logger.error("signing journals not begun", fault=str(fault), rule=fault.rule)
+                self._signer.logger.error("signing journals not begun", fault=str(fault), rule=fault.rule)
                 return RETRY_SECONDS
             return UNTIL_POKED
 
     async def _look(self) -> bool:
-        self.lost = tuple(await trio.to_thread.run_sync(self._post.keys.lost))
+        self.lost = tuple(await trio.to_thread.run_sync(self._signer.keys.lost))
         return bool(self.lost)
 
     def _tell_lost(self) -> None:
         said = f"{_count(self.lost)} lost what it has signed, and signs nothing"
         hint = "peers are asked for it; with nobody to ask: odfctl trust sign --alone"
-        self._post.logger.error("signing journals are gone", keys=[str(key) for key in self.lost], hint=hint)
-        self._post.events.emit("journal.lost", "", said)
+        self._signer.logger.error("signing journals are gone", keys=[str(key) for key in self.lost], hint=hint)
+        self._signer.events.emit("journal.lost", "", said)
 
     async def _ask(self) -> None:
         """Until enough have told all they know, or everybody was asked."""
-        ours = [DatasetId.from_public_key(key.public_key) for key in self.lost if key != self._post.keys.node_key().did]
-        public = await trio.to_thread.run_sync(self._post.public_of, ours)
+        ours = [
+            DatasetId.from_public_key(key.public_key) for key in self.lost if key != self._signer.keys.node_key().did
+        ]
+        public = await trio.to_thread.run_sync(self._signer.public_of, ours)
         for dataset in [each for each in ours if each in public][:SOUGHT]:
             await self._peers.seek(dataset)
         asked = set(self._told)
@@ -125,7 +127,7 @@ class JournalRecovery:
             try:
                 await self._peers.pull_statements(peer)
             except Remote as fault:
-                self._post.logger.info("a peer does not tell what we signed", peer=peer, fault=str(fault))
+                self._signer.logger.info("a peer does not tell what we signed", peer=peer, fault=str(fault))
                 return
             self._told.add(peer)
 
@@ -135,28 +137,28 @@ class JournalRecovery:
         self._told.clear()
         self._since = math.inf
         self.lost = ()
-        self._post.logger.info("signing journals begun anew", keys=[each.key for each in signers], peers=told)
-        self._post.events.emit("journal.begun", "", f"{_count(signers)} signs again, {_heard(told)}", peers=told)
+        self._signer.logger.info("signing journals begun anew", keys=[each.key for each in signers], peers=told)
+        self._signer.events.emit("journal.begun", "", f"{_count(signers)} signs again, {_heard(told)}", peers=told)
         self._resumed()
         return wire.SigningView(begun=signers, peers=told)
 
     def _begin(self, how: str) -> tuple[wire.SignerView, ...]:
         """The journal first: it is what keeps the key from contradicting itself, the ledger only tells of it."""
-        post, begun = self._post, []
-        with post.database.read() as connection:
+        signer, begun = self._signer, []
+        with signer.database.read() as connection:
             known = recall(connection, self.lost)
         for key, said in known.items():
-            if post.keys.renew(key, said, how, post.clock.now()):
+            if signer.keys.renew(key, said, how, signer.clock.now()):
                 begun.append(self._view(key, len(said)))
                 decision: dict[str, canonical.Json] = {"decision": "journal", "key": str(key), "how": how}
-                with post.database.write() as connection:
-                    Ledger(connection).decide_on(canonical.encode(decision), post.clock.now())
+                with signer.database.write() as connection:
+                    Ledger(connection).decide_on(canonical.encode(decision), signer.clock.now())
         return tuple(begun)
 
     def _view(self, key: KeyDid, said: int) -> wire.SignerView:
         dataset = DatasetId.from_public_key(key.public_key)
-        ours = self._post.keys.has_dataset_key(dataset)
-        return wire.SignerView(key=str(key), dataset=self._post.name_of(dataset) if ours else None, said=said)
+        ours = self._signer.keys.has_dataset_key(dataset)
+        return wire.SignerView(key=str(key), dataset=self._signer.name_of(dataset) if ours else None, said=said)
 
 
 def choose(views: Iterable[PeerView], asked: set[PeerId], count: int) -> list[PeerId]:

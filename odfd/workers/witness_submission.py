@@ -2,7 +2,7 @@
 
 After a new head, never on its way: each witness is asked by itself, one dataset at a time, not oftener than every half
 minute for each, ever later while it does not answer, and anew when its cosignature ages. What is sent says nothing that
-the signed head did not say. Touch a dataset in ``rounds`` when its head was signed. Spec: c2sp.org/tlog-witness;
+the signed head did not say. Touch a dataset in ``loop`` when its head was signed. Spec: c2sp.org/tlog-witness;
 docs/spec/trust.md#witnesses; ADR 16.
 """
 
@@ -101,11 +101,11 @@ class WitnessSubmission:
         self._poster = poster
         self._stack = AsyncExitStack()
         self._turns: dict[tuple[str, KeyDid], SubmissionState] = {}
-        self.rounds = KeyedReconcileLoop[DatasetId](self._round, ROUND_SECONDS, self._time)
+        self.loop = KeyedReconcileLoop[DatasetId](self._round, ROUND_SECONDS, self._time)
 
     async def run(self, life: Life) -> None:
         async with AsyncExitStack() as self._stack:
-            await self.rounds.run(life)
+            await self.loop.run(life)
 
     async def _open(self) -> Poster:
         """The first time that somebody is to be asked: what TLS needs takes a while to read."""
@@ -122,7 +122,7 @@ class WitnessSubmission:
         if not witnesses:
             return ROUND_SECONDS
         poster = await self._open()
-        touched = self.rounds.take()
+        touched = self.loop.take()
         held = touched if touched is not None else await trio.to_thread.run_sync(self._log.chains.datasets)
         datasets = sorted(await trio.to_thread.run_sync(self._log.public_of, held))
         self._forget(witnesses)
@@ -151,7 +151,7 @@ class WitnessSubmission:
                 continue
             turn = self._turns.setdefault((due.tree.origin, witness.did), SubmissionState())
             if self._time() < turn.next:
-                self.rounds.leave(dataset)  # It is too early.
+                self.loop.leave(dataset)  # It is too early.
                 continue
             is_away = False
             ended: Got | Trouble
@@ -161,10 +161,10 @@ class WitnessSubmission:
                 ended, is_away = Trouble(str(fault), SOON), isinstance(fault, Remote)
             self._note(turn, witness, due, ended)
             if isinstance(ended, Trouble):
-                self.rounds.leave(dataset)
+                self.loop.leave(dataset)
             if is_away:
                 for later in datasets[at:]:
-                    self.rounds.leave(later)
+                    self.loop.leave(later)
                 return
 
     async def _sit(self, poster: Poster, witness: PublicWitness, due: _Due) -> Got | Trouble:

@@ -68,7 +68,7 @@ class WitnessEvents(NamedTuple):
 
 
 class Witnessing:
-    """Touch a dataset in ``rounds`` when its head or its chain moved."""
+    """Touch a dataset in ``loop`` when its head or its chain moved."""
 
     def __init__(
         self,
@@ -85,12 +85,12 @@ class Witnessing:
         self._peers, self._providers = network
         self._told = told
         self._logger = logger
-        self.rounds = KeyedReconcileLoop[DatasetId](self._round, ROUND_SECONDS)
+        self.loop = KeyedReconcileLoop[DatasetId](self._round, ROUND_SECONDS)
         self._refused: dict[DatasetId, str] = {}
         self._shown: set[tuple[bytes, bytes]] = set()
 
     async def _round(self) -> float:
-        asked, touched = self._asked(), self.rounds.take()
+        asked, touched = self._asked(), self.loop.take()
         attended = sorted(asked.attended if touched is None else touched.intersection(asked.attended))
         mirrored = await trio.to_thread.run_sync(self._here, touched) if asked.mirrored else ()
         for dataset in {*mirrored, *attended}:
@@ -103,7 +103,7 @@ class Witnessing:
             async with limiter:
                 if not await self._attend(dataset):
                     unsettled.append(dataset)
-                    self.rounds.leave(dataset)
+                    self.loop.leave(dataset)
 
         async with trio.open_nursery() as nursery:
             for dataset in attended:

@@ -417,7 +417,7 @@ class Node:
         return await self.api.visibility.unpublish(wire.VisibilityRequest(refs=refs, all=not refs))
 
     async def sign_again(self, *, alone: bool = False) -> wire.SigningView:
-        return await self.api.signers.sign_again(wire.SignRequest(alone=alone))
+        return await self.api.journal_recovery.sign_again(wire.SignRequest(alone=alone))
 
     async def mirror(self, source: DatasetId, name: str, **more: Any) -> wire.MirrorView:
         return await self.done(self.api.mirrors.add(wire.MirrorRequest(source=str(source), as_name=name, **more)))

@@ -42,11 +42,11 @@ class BundleQuota(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredBundle(msgspec.Struct, frozen=True, kw_only=True):
-    """A bundle on the shelf."""
+    """A bundle that is kept."""
 
     name: Multihash
     dataset: DatasetId | None
-    """Whose owner it accuses; ``None``: of a shelf that did not note it."""
+    """Whose owner it accuses; ``None``: of one that was kept before this was noted."""
     size: int
     at: int
     """When it came, in any unit: only the order counts."""
@@ -55,7 +55,7 @@ class StoredBundle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def leaving(kept: Sequence[StoredBundle], dataset: DatasetId, size: int, room: BundleQuota) -> list[Multihash]:
-    """Which go when a bundle of ``size`` bytes about ``dataset`` comes; it must fit into an empty shelf. Pure."""
+    """Which go when a bundle of ``size`` bytes about ``dataset`` comes; it must fit into an empty store. Pure."""
     gone: list[Multihash] = []
     order = sorted(kept, key=lambda each: (not each.refuted, each.at, each.name))
     alike = [each for each in order if each.dataset == dataset]

@@ -54,7 +54,7 @@ def claims(
     dataset: DatasetId,
     heard: Mapping[KeyDid, Attestation],
     suspended: Collection[str],
-    desk: OwnFindings,
+    own: OwnFindings,
 ) -> list[Claim]:
     """What is to be looked into of a dataset, in order. ``heard``: attestations that speak of the chain held here."""
     voices_on = cache(partial(group_voices, policy, heard, suspended=suspended))
@@ -66,21 +66,21 @@ def claims(
             mine = voice_on(said, wrong.sequence_number)
             if wrong.bundle is None or group is None or mine is None or voices.get(group) != mine:
                 continue
-            if mine.said is not Said.MISMATCH or run_at(desk.runs, wrong.sequence_number) is not None:
+            if mine.said is not Said.MISMATCH or run_at(own.runs, wrong.sequence_number) is not None:
                 continue
             alike = Counter(voices.values())[mine]
             named = (*found[wrong.bundle].signers, key) if wrong.bundle in found else (key,)
             found[wrong.bundle] = Claim(
                 int(alike <= policy.tolerated), wrong.sequence_number, wrong.bundle, group, dataset, named
             )
-    return sorted(each for each in found.values() if _is_open(each, found.values(), desk))
+    return sorted(each for each in found.values() if _is_open(each, found.values(), own))
 
 
-def _is_open(claim: Claim, all_of_them: Collection[Claim], desk: OwnFindings) -> bool:
-    if claim.group in desk.resting:
+def _is_open(claim: Claim, all_of_them: Collection[Claim], own: OwnFindings) -> bool:
+    if claim.group in own.resting:
         return False
-    if desk.engine is None:
+    if own.engine is None:
         # One bundle of what so many say that it is refuted: others may ask for it.
-        return not claim.doubt and not any(desk.has(each.bundle) for each in all_of_them if each.step == claim.step)
-    before = desk.done.get(claim.bundle)
-    return before is None or (before.result == UNABLE and before.run.engine.digest != desk.engine)
+        return not claim.doubt and not any(own.has(each.bundle) for each in all_of_them if each.step == claim.step)
+    before = own.done.get(claim.bundle)
+    return before is None or (before.result == UNABLE and before.run.engine.digest != own.engine)

@@ -1,7 +1,7 @@
 """Reviews validators when new verdicts arrive, and suspends groups that contradict others on equal engines.
 
 Only datasets that something happened to are looked at again; strikes on the others are remembered. A suspension is kept
-and told, and only a person lifts it. Alive while its ``rounds`` are. Spec: docs/spec/trust.md#suspension.
+and told, and only a person lifts it. Works while its ``loop`` runs. Spec: docs/spec/trust.md#suspension.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SuspensionReview:
         self,
         database: Database,
         chains: ChainStore,
-        standing: TrustEvaluator,
+        evaluator: TrustEvaluator,
         events: EventLog,
         clock: Callable[[], Instant],
         changed: Callable[[], None],
@@ -44,17 +44,17 @@ class SuspensionReview:
         """``changed`` is told when a group was suspended."""
         self._database = database
         self._chains = chains
-        self._standing = standing
+        self._evaluator = evaluator
         self._events = events
         self._clock = clock
         self._changed = changed
-        self.rounds = KeyedReconcileLoop[DatasetId](self._round)
+        self.loop = KeyedReconcileLoop[DatasetId](self._round)
         """Touched by a verdict on a dataset, or another chain; all by another policy, or somebody accused."""
         self._found: dict[DatasetId, frozenset[Strike]] = {}
         self._policy: Policy | None = None
 
     async def _round(self) -> float:
-        out = await trio.to_thread.run_sync(self.review, self.rounds.take())
+        out = await trio.to_thread.run_sync(self.review, self.loop.take())
         for group, reason in out.items():
             self._events.emit("validator.suspended", group, reason, group=group)
         if out:
@@ -63,13 +63,13 @@ class SuspensionReview:
 
     def review(self, touched: set[DatasetId] | None = None) -> dict[str, str]:
         """Groups that are suspended from now on, and why."""
-        policy, now = self._standing.policy, self._clock()
+        policy, now = self._evaluator.policy, self._clock()
         if touched is None or policy is not self._policy:
             self._policy, self._found = policy, {}
             touched = self._spoken_of()
         for dataset in touched:
             self._found.pop(dataset, None)
-            if found := suspension_rules.strikes(policy, self._standing.view(dataset)):
+            if found := suspension_rules.strikes(policy, self._evaluator.view(dataset)):
                 self._found[dataset] = found
         return self._suspend(now)
 
@@ -85,15 +85,15 @@ class SuspensionReview:
             sanctions = Suspensions(connection)
             since = suspension_rules.remembered(sanctions.since(), found - sanctions.pardoned(), now)
             sanctions.remember(since)
-            standing = {strike for strike in since if now - since[strike] > suspension_rules.GRACE}
-            out = suspension_rules.struck(standing) - sanctions.groups()
+            evaluator = {strike for strike in since if now - since[strike] > suspension_rules.GRACE}
+            out = suspension_rules.struck(evaluator) - sanctions.groups()
             return {
-                group: sanctions.suspend(group, [each for each in standing if each.group == group], now)
+                group: sanctions.suspend(group, [each for each in evaluator if each.group == group], now)
                 for group in sorted(out)
             }
 
 
-def contradicted(standing: TrustEvaluator, dataset: DatasetId) -> list[int]:
+def contradicted(evaluator: TrustEvaluator, dataset: DatasetId) -> list[int]:
     """Steps of a dataset that an honest validator runs again."""
-    view: View = standing.view(dataset)
-    return sorted(step for _, step in suspension_rules.look_again(standing.policy, view))
+    view: View = evaluator.view(dataset)
+    return sorted(step for _, step in suspension_rules.look_again(evaluator.policy, view))

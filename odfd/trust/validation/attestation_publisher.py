@@ -35,8 +35,8 @@ Determinism: TypeAlias = Callable[[DatasetId], Awaitable[str]]
 class AttestationPublisher:
     """The publisher of one validator's attestations."""
 
-    def __init__(self, post: SignerContext, chains: ChainStore, determinism: Determinism) -> None:
-        self._post = post
+    def __init__(self, signer: SignerContext, chains: ChainStore, determinism: Determinism) -> None:
+        self._signer = signer
         self._chains = chains
         self._determinism = determinism
 
@@ -45,9 +45,9 @@ class AttestationPublisher:
 
         ``why``: what keeps this node from running the next step.
         """
-        with self._post.database.read() as connection:
+        with self._signer.database.read() as connection:
             ledger = Ledger(connection)
-            mine = ledger.attestation(dataset, self._post.keys.node_key().did)
+            mine = ledger.attestation(dataset, self._signer.keys.node_key().did)
             checked, newest, runs = ledger.chain(dataset), ledger.newest_head(dataset), Runs(connection).of(dataset)
             place = Runs(connection).place(dataset)
         if not runs and not why:
@@ -60,7 +60,7 @@ class AttestationPublisher:
             return None
         if _against(mine.spans) != _against(now_said):
             return 0.0
-        passed = (self._post.clock.now() - instant.parse(mine.finished_at)) / instant.SECOND
+        passed = (self._signer.clock.now() - instant.parse(mine.finished_at)) / instant.SECOND
         return min(max(0.0, pause - passed), pause)
 
     def _until(self, dataset: DatasetId, place: RunPosition | None, size: int) -> int:
@@ -73,8 +73,8 @@ class AttestationPublisher:
         determinism = await self._analysed(dataset)
         signed = await trio.to_thread.run_sync(self._sign, dataset, determinism, why)
         if signed is not None:
-            self._post.announce(dataset, signed)
-            self._post.events.emit("attestation.signed", self._post.name_of(dataset), "", sid=str(signed.sid))
+            self._signer.announce(dataset, signed)
+            self._signer.events.emit("attestation.signed", self._signer.name_of(dataset), "", sid=str(signed.sid))
 
     async def _analysed(self, dataset: DatasetId) -> str:
         """Not known where there is no engine to ask: an abstention is signed all the same."""
@@ -85,8 +85,8 @@ class AttestationPublisher:
 
     def _sign(self, dataset: DatasetId, determinism: str, why: str) -> Signed | None:
         """Sign what the runs so far say of the newest tree that is here whole."""
-        key = self._post.keys.node_key()
-        with self._post.database.read() as connection:
+        key = self._signer.keys.node_key()
+        with self._signer.database.read() as connection:
             ledger = Ledger(connection)
             newest, checked, runs = ledger.newest_head(dataset), ledger.chain(dataset), Runs(connection).of(dataset)
             before, place = ledger.attestation(dataset, key.did), Runs(connection).place(dataset)
@@ -96,16 +96,16 @@ class AttestationPublisher:
         subject = Subject(dataset=dataset, epoch=head.epoch, size=head.size, root_hash=head.root_hash, head=head.head)
         last = None if before is None else (before.serial, envelope.sid(statement.encode(before)))
         topic = journal_topics.attestation(dataset, head.epoch)
-        journalled = self._post.keys.last_said(key.did, topic)
+        journalled = self._signer.keys.last_said(key.did, topic)
         if journalled is not None and (last is None or journalled.order[0] > last[0]):
             last = (journalled.order[0], Multihash.parse(journalled.subject))
         tried = Tried(runs, self._until(dataset, place, head.size), why)
-        said = attest(key.did, subject, tried, self._inputs(dataset), determinism, last, self._post.clock.now())
+        said = attest(key.did, subject, tried, self._inputs(dataset), determinism, last, self._signer.clock.now())
         payload = statement.encode(said)
-        sealed = self._post.keys.sign(key, topic, (said.serial,), str(envelope.sid(payload)), payload)
+        sealed = self._signer.keys.sign(key, topic, (said.serial,), str(envelope.sid(payload)), payload)
         signed = envelope.unseal(sealed, said.MAX_ENVELOPE)
-        with self._post.database.write() as connection:
-            Ledger(connection).record(signed, key.did, "signed", "", self._post.clock.now(), live=True)
+        with self._signer.database.write() as connection:
+            Ledger(connection).record(signed, key.did, "signed", "", self._signer.clock.now(), live=True)
         return signed
 
     def _inputs(self, dataset: DatasetId) -> list[InputTree]:
@@ -113,8 +113,8 @@ class AttestationPublisher:
         trees = []
         transform = load_state(self._chains.chain(dataset)).set_transform
         read_from = [DatasetId.parse(each.dataset_ref) for each in (transform.inputs if transform else ())]
-        public = self._post.public_of(read_from)
-        with self._post.database.read() as connection:
+        public = self._signer.public_of(read_from)
+        with self._signer.database.read() as connection:
             ledger = Ledger(connection)
             for read in read_from:
                 checked = ledger.chain(read)

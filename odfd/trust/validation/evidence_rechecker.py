@@ -4,7 +4,7 @@ One bundle at a time, the most urgent first, never while the validator works. Wh
 (docs/spec/trust.md#rechecks): the published step is wrong where three more runs, each in a fresh engine process, gave
 one and the same other answer; it is right where the run began at the first step, for what a published checkpoint hides
 is not seen from there. Whose evidence is untrue rests for a day; what could not be had or run is tried again after
-growing pauses. Alive while its ``rounds`` are. Spec: docs/spec/trust.md#rechecks, #room.
+growing pauses. Works while its ``loop`` runs. Spec: docs/spec/trust.md#rechecks, #room.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ BUSY_SECONDS: Final = 30.0
 class RecheckerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What it needs beside stores and standing."""
 
-    shelf: BundleStore
+    bundles: BundleStore
     fetch: Callable[[Multihash], Awaitable[object]]
-    """Brings a bundle onto the shelf, under limits. Raises NotFound, Remote, Invalid, Environment."""
+    """Brings a bundle into the store, under limits. Raises NotFound, Remote, Invalid, Environment."""
     engine: Engine
     fresh_engine: Callable[[], AbstractAsyncContextManager[Engine]]
     """An engine in a process that nobody else uses, nor used before."""
@@ -80,13 +80,13 @@ class EvidenceRechecker:
     """The background re-check of one node."""
 
     def __init__(
-        self, post: SignerContext, chains: ChainStore, standing: TrustEvaluator, settings: RecheckerSettings
+        self, signer: SignerContext, chains: ChainStore, evaluator: TrustEvaluator, settings: RecheckerSettings
     ) -> None:
-        self._post = post
+        self._signer = signer
         self._chains = chains
-        self._standing = standing
+        self._evaluator = evaluator
         self._settings = settings
-        self.rounds = KeyedReconcileLoop[DatasetId](self._round)
+        self.loop = KeyedReconcileLoop[DatasetId](self._round)
         """Touched by a verdict on a dataset, or another chain; all by another policy."""
         self._open: dict[DatasetId, list[Claim]] = {}
         self._pauses: dict[Multihash, _Pause] = {}
@@ -101,11 +101,11 @@ class EvidenceRechecker:
     async def _next(self) -> float:
         """One bundle, then another round; so that what was found counts in what is chosen next."""
         if not self._settings.wanted():
-            self.rounds.take()  # all is touched when the policy changes
+            self.loop.take()  # all is touched when the policy changes
             return UNTIL_POKED
         engine = await self._identity()
-        await trio.to_thread.run_sync(self._look, self.rounds.take(), engine)
-        now = self._post.clock.now()
+        await trio.to_thread.run_sync(self._look, self.loop.take(), engine)
+        now = self._signer.clock.now()
         waiting = sorted(claim for each in self._open.values() for claim in each)
         self._pauses = {claim.bundle: self._pauses[claim.bundle] for claim in waiting if claim.bundle in self._pauses}
         due = next((claim for claim in waiting if self._until(claim) <= now), None)
@@ -131,7 +131,7 @@ class EvidenceRechecker:
     def _look(self, touched: set[DatasetId] | None, engine: EngineIdentity | None) -> None:
         if touched is None:
             self._open = {}
-            with self._post.database.read() as connection:
+            with self._signer.database.read() as connection:
                 touched = set(Ledger(connection).datasets(ATTESTATION))
         for dataset in touched:
             self._open.pop(dataset, None)
@@ -139,25 +139,25 @@ class EvidenceRechecker:
                 self._open[dataset] = found
 
     def _claims(self, dataset: DatasetId, engine: EngineIdentity | None) -> list[Claim]:
-        if self._post.keys.has_dataset_key(dataset):
+        if self._signer.keys.has_dataset_key(dataset):
             return []  # whoever made a step adds nothing by making it once more
-        with self._post.database.read() as connection:
+        with self._signer.database.read() as connection:
             if not any(said.mismatch for said in Ledger(connection).attestations(dataset).values()):
                 return []
             rechecks = Rechecks(connection)
-            done, resting = rechecks.of(dataset), rechecks.resting(self._post.clock.now())
+            done, resting = rechecks.of(dataset), rechecks.resting(self._signer.clock.now())
         if self._chains.chain(dataset).head() is None:
             return []
-        known, shelf = self._standing.known(dataset), self._settings.shelf
-        desk = OwnFindings(
+        known, bundles = self._evaluator.known(dataset), self._settings.bundles
+        own = OwnFindings(
             runs=known.runs,
             done=done,
             resting=resting,
             engine=None if engine is None else engine.digest,
-            has=shelf.has,
+            has=bundles.has,
         )
-        others = {key: said for key, said in known.heard.items() if key != self._standing.me}
-        return claims(self._standing.policy, dataset, others, known.suspended, desk)
+        others = {key: said for key, said in known.heard.items() if key != self._evaluator.me}
+        return claims(self._evaluator.policy, dataset, others, known.suspended, own)
 
     async def _attempt(self, claim: Claim, engine: EngineIdentity | None) -> None:
         try:
@@ -169,32 +169,32 @@ class EvidenceRechecker:
             self._put_off(claim, fault)
         except Invalid as fault:
             # What was brought is no evidence, or holds together no further than its name.
-            await trio.to_thread.run_sync(self._settings.shelf.drop, claim.bundle)
-            await self._keep(claim, _verdictless(claim, str(fault), engine, self._post.clock.now()), UNFIT)
+            await trio.to_thread.run_sync(self._settings.bundles.drop, claim.bundle)
+            await self._keep(claim, _verdictless(claim, str(fault), engine, self._signer.clock.now()), UNFIT)
         except (Fault, BaseExceptionGroup) as error:
             found = sole_fault(error)
             if found is None:
                 raise
             self._put_off(claim, found)
-        self.rounds.touch(claim.dataset)
+        self.loop.touch(claim.dataset)
 
     def _put_off(self, claim: Claim, fault: Fault) -> None:
         before = self._pauses.get(claim.bundle)
         length = RETRY if before is None else min(2 * before.length, MAX_RETRY)
-        self._pauses[claim.bundle] = _Pause(Instant(self._post.clock.now() + length), length)
-        name = self._post.name_of(claim.dataset)
-        self._post.logger.info("evidence put off", dataset=name, bundle=claim.bundle.short, fault=str(fault))
+        self._pauses[claim.bundle] = _Pause(Instant(self._signer.clock.now() + length), length)
+        name = self._signer.name_of(claim.dataset)
+        self._signer.logger.info("evidence put off", dataset=name, bundle=claim.bundle.short, fault=str(fault))
 
     async def _run(self, claim: Claim, engine: EngineIdentity) -> None:
         async with fresh_folder(self._settings.staging) as folder:
             async with self._unpacked(claim, folder) as case:
                 answer, runs = await self._answer(claim, case, folder)
-            run = _run(claim, answer, runs, engine, self._post.clock.now())
+            run = _run(claim, answer, runs, engine, self._signer.clock.now())
         await self._keep(claim, run, CONFIRMED if run.verdict == Said.MISMATCH.value else answer.result)
 
     @asynccontextmanager
     async def _unpacked(self, claim: Claim, folder: Path) -> AsyncIterator[Unpacked]:
-        path = self._settings.shelf.path(claim.bundle)
+        path = self._settings.bundles.path(claim.bundle)
         with ExitStack() as opened:
 
             def enter() -> Unpacked:
@@ -236,19 +236,19 @@ class EvidenceRechecker:
     async def _keep(self, claim: Claim, run: Run, result: str) -> None:
         found = Recheck(bundle=claim.bundle, dataset=claim.dataset, group=claim.group, result=result, run=run)
         await trio.to_thread.run_sync(self._record, claim, found)
-        name = self._post.name_of(claim.dataset)
+        name = self._signer.name_of(claim.dataset)
         message = f"#{claim.step}, accused by {claim.group}: {_SAYING[result]}"
         reason = f" ({run.reason})" if run.reason else ""
-        self._post.events.emit(
+        self._signer.events.emit(
             "evidence.rechecked", name, message + reason, block=claim.step, bundle=str(claim.bundle), result=result
         )
         self._settings.changed(claim.dataset)
 
     def _record(self, claim: Claim, found: Recheck) -> None:
-        with self._post.database.write() as connection:
+        with self._signer.database.write() as connection:
             said = Ledger(connection).attestations(claim.dataset)
             sids = [envelope.sid(statement.encode(said[key])) for key in claim.signers if key in said]
-            Rechecks(connection).keep(found, sids, self._standing.policy.digest)
+            Rechecks(connection).keep(found, sids, self._evaluator.policy.digest)
 
 
 _SAYING: Final = {

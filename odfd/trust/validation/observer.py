@@ -63,8 +63,8 @@ class ObserverSettings(msgspec.Struct, frozen=True, kw_only=True):
 class Observer:
     """The observer of one node."""
 
-    def __init__(self, post: SignerContext, settings: ObserverSettings) -> None:
-        self._post = post
+    def __init__(self, signer: SignerContext, settings: ObserverSettings) -> None:
+        self._signer = signer
         self._settings = settings
         self.deps = settings.deps
         self._closed: dict[DatasetId, Multihash] = {}
@@ -73,18 +73,18 @@ class Observer:
         self._slots = Slots(TOGETHER, SLOW)
         self._looking: dict[DatasetId, bool] = {}
         """What is being looked at, and whether it was touched meanwhile."""
-        self.rounds = KeyedReconcileLoop[DatasetId](self._round)
+        self.loop = KeyedReconcileLoop[DatasetId](self._round)
 
     async def run(self, life: Life) -> None:
         """Until asked to stop; what is looked at then is left. A round waits for no source."""
         self._looking.clear()
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            await self.rounds.run(life)
+            await self.loop.run(life)
             nursery.cancel_scope.cancel()
 
     async def _round(self) -> float:
-        touched = self.rounds.take()
+        touched = self.loop.take()
         if not self._settings.wanted():
             return UNTIL_POKED  # all is touched when the policy changes
         if touched is None:
@@ -102,9 +102,9 @@ class Observer:
         async with self._slots.one():
             done = await self._attempt(dataset)
         if self._looking.pop(dataset):
-            self.rounds.touch(dataset)
+            self.loop.touch(dataset)
         elif not done:
-            self.rounds.leave(dataset)
+            self.loop.leave(dataset)
 
     async def _attempt(self, dataset: DatasetId) -> bool:
         try:
@@ -135,11 +135,11 @@ class Observer:
             return True
         signed = await trio.to_thread.run_sync(self._sign, dataset, block, found)
         if signed is not None:
-            self._post.announce(dataset, signed)
+            self._signer.announce(dataset, signed)
             result = result_of(block, found)
-            self._post.events.emit(
+            self._signer.events.emit(
                 "observation.signed",
-                self._post.name_of(dataset),
+                self._signer.name_of(dataset),
                 f"#{block.sequence_number} {result}",
                 block=block.sequence_number,
                 result=result,
@@ -150,18 +150,18 @@ class Observer:
         return self.deps.store.chain(dataset)
 
     def _put_off(self, dataset: DatasetId, fault: Fault) -> None:
-        self._post.logger.info("source not observed", dataset=self._post.name_of(dataset), reason=str(fault))
+        self._signer.logger.info("source not observed", dataset=self._signer.name_of(dataset), reason=str(fault))
 
     def _due(self, dataset: DatasetId) -> tuple[Block, ChainState] | None:
         """The newest block of data and the state before it, if it is young, whole here and not observed yet."""
-        if self._post.keys.has_dataset_key(dataset):
+        if self._signer.keys.has_dataset_key(dataset):
             return None
         chain = self._chain(dataset)
         block = chain.last_of(DATA)
         if block is None or self._closed.get(dataset) == block.hash or not self._is_young(block):
             return None
         assert isinstance(block.event, AddData)
-        with self._post.database.read() as connection:
+        with self._signer.database.read() as connection:
             whole = Ledger(connection).chain(dataset).data > block.sequence_number
             mine = self._mine(Observations(connection), dataset, block)
         if block.event.new_data is None or not whole or (mine is not None and mine.result != UNREACHABLE):
@@ -181,17 +181,17 @@ class Observer:
         return written.append < sum(written)
 
     def _is_young(self, block: Block) -> bool:
-        return block.system_time <= self._post.clock.now() <= block.system_time + WINDOW
+        return block.system_time <= self._signer.clock.now() <= block.system_time + WINDOW
 
     def _mine(self, kept: Observations, dataset: DatasetId, block: Block) -> Sighting | None:
-        me = self._post.keys.node_key().did
+        me = self._signer.keys.node_key().did
         said = kept.at(dataset, block.sequence_number)
         return next((each for each in said if each.observer == me and each.block == block.hash), None)
 
     def _sign(self, dataset: DatasetId, block: Block, found: Refetched | None) -> Signed | None:
         """``None`` when the same was said already, or the chain got another history meanwhile."""
-        key, now, result = self._post.keys.node_key(), self._post.clock.now(), result_of(block, found)
-        with self._post.database.write() as connection:
+        key, now, result = self._signer.keys.node_key(), self._signer.clock.now(), result_of(block, found)
+        with self._signer.database.write() as connection:
             kept, checked = Observations(connection), Ledger(connection).chain(dataset)
             here = next(self._chain(dataset).raw_blocks(block.sequence_number, block.sequence_number + 1), None)
             mine = self._mine(kept, dataset, block)

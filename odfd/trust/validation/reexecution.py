@@ -55,7 +55,7 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
     fresh_engine: Callable[[], AbstractAsyncContextManager[Engine]]
     """An engine in a process that nobody else uses, nor used before; it ends with the context."""
     determinism: Determinism
-    shelf: BundleStore | None = None
+    bundles: BundleStore | None = None
     """Where bundles go; ``None``: this node accuses without keeping any."""
 
 
@@ -74,9 +74,9 @@ class ReexecutionStep(msgspec.Struct, frozen=True):
 class Reexecution:
     """The re-execution of steps, owned by one validator: nobody else runs steps of its datasets again."""
 
-    def __init__(self, post: SignerContext, means: Means, put_off: Callable[[DatasetId, str, str], None]) -> None:
+    def __init__(self, signer: SignerContext, means: Means, put_off: Callable[[DatasetId, str, str], None]) -> None:
         """``put_off`` is told what keeps a step of a dataset from being run, in a word for others and in a sentence."""
-        self._post = post
+        self._signer = signer
         self._means = means
         self._put_off = put_off
 
@@ -120,7 +120,7 @@ class Reexecution:
     async def step_at(self, dataset: DatasetId, number: int) -> ReexecutionStep | None:
         """A step that was run before, from the state that this node's own runs make; ``None``: not now."""
         chain = self._chains.chain(dataset)
-        with self._post.database.read() as connection:
+        with self._signer.database.read() as connection:
             place = Runs(connection).place(dataset)
         block, before = chain.block_at(number), await trio.to_thread.run_sync(chain.last_of, STEP, number)
         if before is None or (place is not None and place.sequence_number == before.sequence_number):
@@ -139,7 +139,7 @@ class Reexecution:
     async def run_again(self, dataset: DatasetId, step: ReexecutionStep) -> Run | None:
         """Six times more; the verdict that is left when any of them deviates from what was said."""
         number = step.block.sequence_number
-        with self._post.database.read() as connection:
+        with self._signer.database.read() as connection:
             said = run_at(Runs(connection).of(dataset), number)
         if said is None or said.verdict not in ("reproduced", "mismatch"):
             return None
@@ -156,15 +156,15 @@ class Reexecution:
         return None
 
     def _take_back(self, dataset: DatasetId, step: ReexecutionStep, run: Run) -> Run | None:
-        with self._post.database.write() as connection:
+        with self._signer.database.write() as connection:
             if not self._is_here(dataset, step.block):
                 return None
             Runs(connection).take_back(dataset, run, step.after)
         return run
 
     def _note_again(self, dataset: DatasetId, block: Block) -> None:
-        with self._post.database.write() as connection:
-            Runs(connection).note_again(dataset, block.sequence_number, block.hash, self._post.clock.now())
+        with self._signer.database.write() as connection:
+            Runs(connection).note_again(dataset, block.sequence_number, block.hash, self._signer.clock.now())
 
     async def _why_nobody_is_blamed(self, dataset: DatasetId) -> str:
         """By this node's own analysis of the query; empty: a difference is somebody's fault."""
@@ -180,7 +180,7 @@ class Reexecution:
         async with fresh_folder(deps.staging) as folder:
             outcome = await replay_step(deps, dataset, step.block.sequence_number, step.checkpoint, folder)
             if not isinstance(outcome, Replayed):
-                self._post.logger.info("step not re-run", dataset=self._post.name_of(dataset), reason=str(outcome))
+                self._signer.logger.info("step not re-run", dataset=self._signer.name_of(dataset), reason=str(outcome))
                 is_blocked = isinstance(outcome, Blocked)
                 told = outcome.reason if isinstance(outcome, Blocked) else str(outcome)
                 why = await trio.to_thread.run_sync(self._lacks, step.block) if is_blocked else "query-refused"
@@ -199,7 +199,7 @@ class Reexecution:
     def _lacks(self, block: Block) -> str:
         """Of an input that is forked no more comes: it is not waited for like one that is on its way."""
         assert isinstance(block.event, ExecuteTransform)
-        with self._post.database.read() as connection:
+        with self._signer.database.read() as connection:
             ledger, known = Ledger(connection), Proofs(connection)
             inputs = [each.dataset_id for each in block.event.query_inputs]
             forked = any(known.forked_at(each, ledger.chain(each).epoch) is not None for each in inputs)
@@ -239,7 +239,7 @@ class Reexecution:
         return Run(
             sequence_number=step.block.sequence_number,
             block=step.block.hash,
-            at=self._post.clock.now(),
+            at=self._signer.clock.now(),
             verdict=verdict,
             reason=reason,
             runs=runs,
@@ -250,11 +250,11 @@ class Reexecution:
 
     def _keep(self, dataset: DatasetId, step: ReexecutionStep, run: Run, place: RunPosition | None) -> Run | None:
         """``None``, and nothing is kept, when the chain got another history while the step ran."""
-        with self._post.database.write() as connection:
+        with self._signer.database.write() as connection:
             kept = Runs(connection)
             if kept.place(dataset) != step.after or not self._is_here(dataset, step.block):
-                self._post.logger.info(
-                    "run forgotten", dataset=self._post.name_of(dataset), reason="rewritten meanwhile"
+                self._signer.logger.info(
+                    "run forgotten", dataset=self._signer.name_of(dataset), reason="rewritten meanwhile"
                 )
                 return None
             kept.keep(dataset, run)
@@ -268,14 +268,14 @@ class Reexecution:
 
     def _keep_bundle(self, dataset: DatasetId, step: ReexecutionStep, actual: Actual) -> Multihash | None:
         """The evidence as one file. The verdict stands without it: whoever doubts runs the step again."""
-        if self._means.shelf is None:
+        if self._means.bundles is None:
             return None
-        with self._post.database.read() as connection:
+        with self._signer.database.read() as connection:
             newest = Ledger(connection).newest_head(dataset)
             versions = tuple(signed for _, signed in Authorities(connection).versions(dataset))
-        name = self._post.name_of(dataset)
+        name = self._signer.name_of(dataset)
         if newest is None:
-            self._post.logger.info("no bundle kept", dataset=name, reason="no signed head is known")
+            self._signer.logger.info("no bundle kept", dataset=name, reason="no signed head is known")
             return None
         case = Accusation(
             head=newest[0],
@@ -288,10 +288,10 @@ class Reexecution:
         try:
             found = gather(self._chains, self._objects, case)
             if isinstance(found, Gathered):
-                return self._means.shelf.keep(found.manifest, found.sources)
-            self._post.logger.info("no bundle kept", dataset=name, reason=found.reason)
+                return self._means.bundles.keep(found.manifest, found.sources)
+            self._signer.logger.info("no bundle kept", dataset=name, reason=found.reason)
         except (Invalid, Environment) as fault:
-            self._post.logger.error("no bundle kept", dataset=name, fault=str(fault), rule=fault.rule)
+            self._signer.logger.error("no bundle kept", dataset=name, fault=str(fault), rule=fault.rule)
         return None
 
 

@@ -1,7 +1,7 @@
 """Re-runs the transforms of datasets held here, step by step from genesis, and signs the results.
 
 A node that attests re-runs all; another one may re-run up to steps that are picked at random, and says nothing of it.
-Alive while its ``rounds`` are; a dataset is touched when it moves, or is spoken of. One at a time, oldest step first;
+Works while its ``loop`` runs; a dataset is touched when it moves, or is spoken of. One at a time, oldest step first;
 ``reexecution`` judges each step. It never blocks ingestion or mirrors. Spec: docs/spec/trust.md#attestations,
 #suspension.
 """
@@ -54,13 +54,13 @@ class ValidatorSettings(Means, frozen=True, kw_only=True):
 class Validator:
     """The validator of one node."""
 
-    def __init__(self, post: SignerContext, settings: ValidatorSettings) -> None:
-        self._post = post
+    def __init__(self, signer: SignerContext, settings: ValidatorSettings) -> None:
+        self._signer = signer
         self._settings = settings
-        self._trials = Reexecution(post, settings, self._note_kept_from)
-        self._speaker = AttestationPublisher(post, settings.deps.chains, settings.determinism)
-        self.rounds = KeyedReconcileLoop[DatasetId](self._round, ALL_SECONDS)
-        self._picks = Sample(post.keys.node_key())
+        self._trials = Reexecution(signer, settings, self._note_kept_from)
+        self._speaker = AttestationPublisher(signer, settings.deps.chains, settings.determinism)
+        self.loop = KeyedReconcileLoop[DatasetId](self._round, ALL_SECONDS)
+        self._picks = Sample(signer.keys.node_key())
         self._due: dict[DatasetId, Instant] = {}
         """When what was found and is not urgent will be said."""
         self._kept_from: dict[DatasetId, _KeptFrom] = {}
@@ -75,10 +75,10 @@ class Validator:
         """All that can be done now; a step that is cut off is done again after the next start."""
         if not self._settings.share():
             return UNTIL_POKED
-        touched, clear = self.rounds.take(), True
+        touched, clear = self.loop.take(), True
         for dataset in await trio.to_thread.run_sync(self._derivatives, touched, self._ripe()):
             if not await self._attempt(dataset):
-                self.rounds.leave(dataset)
+                self.loop.leave(dataset)
                 clear = False
         return min([*self._waits().values(), UNTIL_POKED if clear else RETRY_SECONDS])
 
@@ -91,7 +91,7 @@ class Validator:
 
     def _waits(self) -> dict[DatasetId, float]:
         """Seconds until what was found is said."""
-        now = self._post.clock.now()
+        now = self._signer.clock.now()
         return {dataset: max(0.0, (due - now) / instant.SECOND) for dataset, due in self._due.items()}
 
     async def _attempt(self, dataset: DatasetId) -> bool:
@@ -102,7 +102,7 @@ class Validator:
             fault = sole_fault(error)
             if fault is None:
                 raise
-            self._post.logger.error("validation put off", dataset=self._post.name_of(dataset), fault=str(fault))
+            self._signer.logger.error("validation put off", dataset=self._signer.name_of(dataset), fault=str(fault))
             self._note_kept_from(dataset, _why_not(fault), str(fault))
             if self._settings.wanted():
                 await self._say_why(dataset)
@@ -115,26 +115,26 @@ class Validator:
         try:
             await self._say(dataset)
         except Fault as fault:
-            self._post.logger.info("validation not told", dataset=self._post.name_of(dataset), fault=str(fault))
+            self._signer.logger.info("validation not told", dataset=self._signer.name_of(dataset), fault=str(fault))
 
     def _note_kept_from(self, dataset: DatasetId, why: str, told: str) -> None:
         """Told to people once, and to others when it lasts."""
         before = self._kept_from.get(dataset)
         if why and (before is None or before.why != why):
-            self._kept_from[dataset] = _KeptFrom(why, self._post.clock.now())
-            self._post.events.emit("verdict.put-off", self._post.name_of(dataset), f"{why}: {told}", reason=why)
+            self._kept_from[dataset] = _KeptFrom(why, self._signer.clock.now())
+            self._signer.events.emit("verdict.put-off", self._signer.name_of(dataset), f"{why}: {told}", reason=why)
 
     def _derivatives(self, touched: Collection[DatasetId] | None, ripe: Collection[DatasetId]) -> list[DatasetId]:
         found = []
         for dataset in self._chains.datasets() if touched is None else sorted({*touched, *ripe}):
             state = load_state(self._chains.chain(dataset))
-            if state.kind is DatasetKind.DERIVATIVE and not self._post.keys.has_dataset_key(dataset):
+            if state.kind is DatasetKind.DERIVATIVE and not self._signer.keys.has_dataset_key(dataset):
                 found.append(dataset)
         return found
 
     async def validate(self, dataset: DatasetId) -> bool:
         """Re-run every step not yet run, then sign and announce what is new. ``False``: something was put off."""
-        name = self._post.name_of(dataset)
+        name = self._signer.name_of(dataset)
         complete = True
         while True:
             step = await trio.to_thread.run_sync(self._next_step, dataset)
@@ -158,7 +158,7 @@ class Validator:
         """What is new, when its time has come. What keeps from a verdict is said when it lasts: it may soon be over."""
         self._due.pop(dataset, None)
         pause, kept = self._settings.pause(), self._kept_from.get(dataset)
-        lasting = None if kept is None else pause - (self._post.clock.now() - kept.since) / instant.SECOND
+        lasting = None if kept is None else pause - (self._signer.clock.now() - kept.since) / instant.SECOND
         why = kept.why if kept is not None and lasting is not None and lasting <= 0 else ""
         due = await trio.to_thread.run_sync(self._speaker.due, dataset, pause, why)
         if due is None and lasting is not None and lasting > 0:
@@ -166,21 +166,21 @@ class Validator:
         if due == 0:
             await self._speaker.say(dataset, why)
         elif due is not None:
-            self._due[dataset] = Instant(self._post.clock.now() + int(due * instant.SECOND))
+            self._due[dataset] = Instant(self._signer.clock.now() + int(due * instant.SECOND))
 
     async def _look_again(self, dataset: DatasetId) -> None:
         """Run again what others contradict, once for each step, until a verdict is taken back."""
         for number in await trio.to_thread.run_sync(self._doubted, dataset):
-            self.busy = f"{self._post.name_of(dataset)} #{number} again"
+            self.busy = f"{self._signer.name_of(dataset)} #{number} again"
             step = await self._trials.step_at(dataset, number)
             run = None if step is None else await self._trials.run_again(dataset, step)
             if run is not None:
-                self._tell(self._post.name_of(dataset), run)
+                self._tell(self._signer.name_of(dataset), run)
                 return
 
     def _doubted(self, dataset: DatasetId) -> list[int]:
         chain = self._chains.chain(dataset)
-        with self._post.database.read() as connection:
+        with self._signer.database.read() as connection:
             kept = Runs(connection)
             again, runs = kept.looked_again(dataset), kept.of(dataset)
         found = (number for number in sorted(self._settings.contradicted(dataset)) if run_at(runs, number) is not None)
@@ -189,7 +189,7 @@ class Validator:
     def _next_step(self, dataset: DatasetId) -> ReexecutionStep | None:
         """The first step after the last that was replayed; none after a mismatch, for what follows builds on it."""
         chain = self._chains.chain(dataset)
-        with self._post.database.read() as connection:
+        with self._signer.database.read() as connection:
             kept, checked = Runs(connection), Ledger(connection).chain(dataset)
             place, runs = kept.place(dataset), kept.of(dataset)
         if any(run.verdict != "reproduced" for run in runs.values()):
@@ -204,7 +204,7 @@ class Validator:
     def _tell(self, name: str, run: Run) -> None:
         number = run.sequence_number
         if run.verdict == "reproduced":
-            self._post.events.emit("verdict.reproduced", name, f"#{number} re-run, same answer", block=number)
+            self._signer.events.emit("verdict.reproduced", name, f"#{number} re-run, same answer", block=number)
             return
         finding = RowDifference.from_bytes(run.evidence) if run.evidence else RowDifference(message=run.reason)
         cell = finding.cells[0] if finding.cells else None
@@ -213,7 +213,7 @@ class Validator:
             if cell
             else ""
         )
-        self._post.events.emit(
+        self._signer.events.emit(
             f"verdict.{run.verdict}", name, f"#{number}: {finding.message}{where}", block=number, reason=run.reason
         )
 

@@ -41,7 +41,7 @@ class FakeNode:
         self.release = trio.Event()
         self.about = self.datasets = self.flow = self.mirrors = self.networks = self.peers = self
         self.verification = self.trust = self.authority = self.rewriting = self.collection = self.resolving = self
-        self.proving = self.policies = self.signers = self.visibility = self
+        self.proving = self.policies = self.journal_recovery = self.visibility = self
         self.tasks, self.events = BoardTasks(board), LogEvents(log)
 
     async def status(self) -> wire.Status:

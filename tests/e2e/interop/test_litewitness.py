@@ -163,7 +163,7 @@ async def test_a_litewitness_cosigns_what_we_publish(lite: Lite, world: Any) -> 
 
         async def round_after(seconds: float) -> list[tuple[KeyDid, int]]:
             world.clock.instant += int(seconds * 1e9)
-            submissions.rounds.touch(cities)
+            submissions.loop.touch(cities)
             await submissions._round()
             return [(each.witness, each.checkpoint.size) for each in cosigned(alice, cities)]
 

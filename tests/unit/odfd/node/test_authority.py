@@ -112,7 +112,7 @@ async def test_verdicts_outlive_an_epoch_without_a_run(world: Any, worlds: Any) 
         runs = bob.engine.transforms
         await go_offline(alice, "towns")
         world.clock.instant += 600 * instant.SECOND
-        bob.parts.validator.rounds.poke()
+        bob.parts.validator.loop.poke()
         await bob.heard("attestation.signed", 2)
         with bob.home.database.read() as connection:
             said = Ledger(connection).attestations(alice.dataset("towns"))

@@ -85,11 +85,11 @@ async def test_the_trust_ledger_lets_go_of_superseded_heads(world: Any, worlds: 
         await alice.pull()
         plan = await collect(alice, dry_run=True)
         assert plan.statements > 0
-        reach = alice.parts.standing.known(alice.dataset("cities")).head
+        reach = alice.parts.evaluator.known(alice.dataset("cities")).head
         done = await collect(alice)
         assert done.statements == plan.statements
         assert (await collect(alice)).statements == 0
-        assert alice.parts.standing.known(alice.dataset("cities")).head == reach
+        assert alice.parts.evaluator.known(alice.dataset("cities")).head == reach
         with alice.home.database.read() as connection:
             Ledger(connection).check()
 

@@ -79,7 +79,7 @@ async def mirrored_from(world: Any, worlds: Any, daemons: Any, files: int = 1) -
         assert blocks_of(bob, cities) == blocks
         report = await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest(level="data")))
         assert report.ok
-        assert bob.parts.standing.known(cities).extent.fresh
+        assert bob.parts.evaluator.known(cities).extent.fresh
     return cities
 
 
@@ -154,7 +154,7 @@ async def test_a_kubo_that_lost_everything_gets_everything(world: Any, worlds: A
         await made(world, worlds, alice)
         first = await published(alice)
         kubo.files.clear()
-        alice.parts.publications.rounds.touch_all()
+        alice.parts.publications.loop.touch_all()
         await alice.heard("publication.published", 2)
         (listed,) = await alice.api.publications.list()
         assert listed.root == first.root
@@ -172,7 +172,7 @@ async def test_a_kubo_that_is_away_is_told_and_tried_again(world: Any, worlds: A
         (listed,) = await alice.api.publications.list()
         assert "cannot be reached" in listed.message
         kubo.away = False
-        alice.parts.publications.rounds.touch_all()
+        alice.parts.publications.loop.touch_all()
         await alice.heard("publication.published", 2)
         assert (await alice.api.publications.list())[0].message == ""
 

@@ -103,7 +103,7 @@ async def test_views_that_are_kept_are_those_that_a_new_look_gives(world: World)
                     writes = node.home.database.writes
                     kept, new = (
                         views.all(),
-                        DatasetViews(node.home, node.parts.standing, node.parts.visibility).all(),
+                        DatasetViews(node.home, node.parts.evaluator, node.parts.visibility).all(),
                     )
                 assert kept == new
 
@@ -115,7 +115,7 @@ async def test_views_that_are_kept_are_those_that_a_new_look_gives(world: World)
         node.clock.instant += 30 * 86400 * 10**9
         agree()
         assert {view.state for view in views.all()} == {"stale"}
-        node.parts.heads.rounds.poke()
+        node.parts.heads.loop.poke()
         await node.heard("dataset.deleted")
         world.write("alice", "2.csv", "2024-01-02T00:00:00Z,Wien,2")
         await node.pull("cities")

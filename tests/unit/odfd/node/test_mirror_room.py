@@ -188,7 +188,7 @@ async def test_a_mirror_keeps_to_a_rate_of_its_own(world: Any, worlds: Any) -> N
             began = trio.current_time()
             view = await bob.mirror(cities, "cities", rate="100B/s")
             assert (view.state, view.rate) == ("current", "100B/s")
-            paces = bob.parts.arrivals.paces
+            paces = bob.parts.object_fetcher.paces
             pace = paces.of(bob.parts.scheduler.get(cities).wish)
             assert pace.due(began) - began > sum(sizes(alice, "cities")) / 100
             assert (await bob.mirror(towns, "towns")).rate is None

@@ -299,10 +299,10 @@ async def test_a_hash_learned_elsewhere_must_be_there(world: Any, worlds: Any) -
 async def test_limits_are_obeyed_before_a_byte_is_asked_for(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities = await published(world, worlds, alice)
-        bob.parts.arrivals.limits = ObjectLimits(object_bytes=10)
+        bob.parts.object_fetcher.limits = ObjectLimits(object_bytes=10)
         with pytest.raises(Refused, match="bytes"):
             await bob.mirror(cities, "theirs")
-        bob.parts.arrivals.limits = ObjectLimits(disk_reserve=1 << 60)
+        bob.parts.object_fetcher.limits = ObjectLimits(disk_reserve=1 << 60)
         await bob.api.mirrors.remove("theirs")
         with pytest.raises(Fault) as caught:
             await bob.mirror(cities, "theirs", want="data", serve="data")

@@ -157,7 +157,7 @@ async def test_a_source_that_is_gone_is_asked_again(open_world: Any, page: Any) 
         (event,) = await bob.heard("observation.signed")
         assert event.data["result"] == "unreachable"
         page.gone = False
-        bob.parts.observer.rounds.poke()
+        bob.parts.observer.loop.poke()
         events = await bob.heard("observation.signed", 2)
         assert events[-1].data["result"] == "same-bytes"
         with bob.home.database.read() as connection:

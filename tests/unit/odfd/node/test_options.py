@@ -108,10 +108,10 @@ async def test_uploads_and_ingestion_keep_the_reserve_of_the_disk(world: Any) ->
 async def test_caps_follow_a_reload(world: Any) -> None:
     """Of the line, of objects, of all mirrors' data, of what the disk keeps: also for what is under way."""
     async with world.running("alice") as alice:
-        line, arrivals = alice.parts.line, alice.parts.arrivals
-        assert (line.down.rate, line.up.rate, arrivals.room.limit) == (0, 0, 0)
+        line, object_fetcher = alice.parts.bandwidth, alice.parts.object_fetcher
+        assert (line.down.rate, line.up.rate, object_fetcher.room.limit) == (0, 0, 0)
         limits = model.Limits(mirror_bytes=7000, object_bytes=600, disk_reserve_bytes=50)
         alice.assembly.reload(model.Settings(p2p=model.P2p(download_rate=10, upload_rate=20), limits=limits))
-        assert (line.down.rate, line.up.rate, arrivals.room.limit) == (10, 20, 7000)
-        assert (arrivals.limits.object_bytes, arrivals.limits.disk_reserve) == (600, 50)
+        assert (line.down.rate, line.up.rate, object_fetcher.room.limit) == (10, 20, 7000)
+        assert (object_fetcher.limits.object_bytes, object_fetcher.limits.disk_reserve) == (600, 50)
         assert alice.parts.remotes.reserve == 50

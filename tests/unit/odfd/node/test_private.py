@@ -118,7 +118,7 @@ async def test_nothing_is_said_or_given_before_it_is_published(world: Any, world
 async def test_a_peer_hears_no_gossip_of_what_is_private(world: Any, worlds: Any) -> None:
     async with world.running("alice", private=True) as alice, world.running("eve") as eve:
         cities, towns = await made(world, worlds, alice)
-        await alice.parts.outbox._rounds._work()
+        await alice.parts.outbox._loop._work()
         assert alice.member.announced == []
         await alice.publish("cities")
         await eve.heard_head(alice.size("cities"))
@@ -132,7 +132,7 @@ async def test_a_peer_hears_no_gossip_of_what_is_private(world: Any, worlds: Any
         before = len(alice.member.announced)
         world.write("alice", "b.csv", *MORE)
         await alice.pull()
-        await alice.parts.outbox._rounds._work()
+        await alice.parts.outbox._loop._work()
         assert len(alice.member.announced) == before
 
 
@@ -216,7 +216,7 @@ async def test_no_public_witness_is_asked_about_what_is_private(world: Any, worl
         await asking._round()
         assert posts.asked == 0
         await alice.publish("cities")
-        asking.rounds.touch_all()
+        asking.loop.touch_all()
         await asking._round()
         assert posts.asked == 1
 
@@ -240,7 +240,7 @@ async def test_no_verdict_or_evidence_of_a_private_mirror_leaves(world: Any, wor
     policy = model.Policy(serve="data", publish=model.Publish(attest=True, cosign=True))
     async with accused(world, worlds, policy) as (alice, bob):
         cities, towns = alice.dataset("cities"), alice.dataset("towns")
-        (kept,) = bob.parts.shelf._paths
+        (kept,) = bob.parts.bundles._paths
         assert told_of(bob, cities) == told_of(bob, towns) == []
         assert bob.member.announced == []
         assert not given(bob, kept)

@@ -41,7 +41,7 @@ async def test_a_node_is_a_public_witness_for_another(world: Any, worlds: Any) -
             for number in range(3):
                 world.write("alice", f"b{number}.csv", f"2024-02-0{number + 1}T00:00:00Z,Wels,{number}")
                 await alice.pull("cities")
-                log.rounds.touch(cities)
+                log.loop.touch(cities)
                 world.clock.instant += int(PAUSE * 1e9)
                 await log._round()
                 with alice.home.database.read() as connection:

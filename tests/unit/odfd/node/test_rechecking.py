@@ -55,8 +55,8 @@ async def at_rest(node: Any) -> float:
     with trio.fail_after(20):
         while True:
             await trio.testing.wait_all_tasks_blocked(0.05)
-            if node.parts.rechecking.rounds.is_idle and node.parts.rechecking.rests:
-                return float(node.parts.rechecking.rests)
+            if node.parts.rechecker.loop.is_idle and node.parts.rechecker.rests:
+                return float(node.parts.rechecker.rests)
 
 
 async def put_off(node: Any, count: int) -> float:
@@ -116,7 +116,7 @@ async def test_a_broken_machine_among_validators_harms_nobody(world: Any, worlds
             assert Rechecks(connection).resting(now) == {"g0"}
             assert Rechecks(connection).resting(instant.Instant(now + BACKOFF)) == frozenset()
         (name,) = kept(carol)
-        assert carol.parts._untrue(list(carol.parts.shelf._paths)) == frozenset(carol.parts.shelf._paths)
+        assert carol.parts._untrue(list(carol.parts.bundles._paths)) == frozenset(carol.parts.bundles._paths)
         assert name.startswith(str(event.data["bundle"]))
         (shown,) = (await carol.api.trust.show("towns")).evidence
         assert (shown.recheck, shown.kept) == ("refuted", True)
@@ -190,17 +190,17 @@ async def test_what_cannot_be_had_is_tried_again_after_growing_pauses(world: Any
         world.running("carol", listens_to(bob.key, recheck=False)) as carol,
     ):
         await mirrored(carol, alice)
-        (bundle,) = bob.parts.shelf._paths
-        path = bob.parts.shelf.path(bundle)
+        (bundle,) = bob.parts.bundles._paths
+        path = bob.parts.bundles.path(bundle)
         away = path.rename(path.with_suffix(".away"))
         carol.assembly.reload(model.Settings(policy=listens_to(bob.key)))
         assert 500 < await put_off(carol, 1) <= 600
         carol.clock.instant += evidence_rechecker.RETRY
-        carol.parts.rechecking.rounds.poke()
+        carol.parts.rechecker.loop.poke()
         assert 1100 < await put_off(carol, 2) <= 1200
         away.rename(path)
         carol.clock.instant += 2 * evidence_rechecker.RETRY
-        carol.parts.rechecking.rounds.poke()
+        carol.parts.rechecker.loop.poke()
         (event,) = await carol.heard("evidence.rechecked")
         assert event.data["result"] == "confirmed"
 
@@ -213,7 +213,7 @@ async def test_evidence_of_something_else_is_dropped_and_its_reporter_rests(worl
         world.running("carol", listens_to(bob.key, recheck=False)) as carol,
     ):
         await mirrored(carol, alice)
-        carol.parts.rechecking._hash_at = lambda _: None
+        carol.parts.rechecker._hash_at = lambda _: None
         carol.assembly.reload(model.Settings(policy=listens_to(bob.key)))
         (event,) = await carol.heard("evidence.rechecked")
         assert (event.data["result"], kept(carol), carol.engine.transforms) == ("unfit", [], 0)

@@ -87,7 +87,7 @@ class Bench:
 
     async def round(self, after: float = PAUSE) -> float:
         self.world.clock.instant += int(after * SECOND)
-        self.made.rounds.touch(self.dataset)
+        self.made.loop.touch(self.dataset)
         return await self.made._round()
 
     async def grow(self) -> int:

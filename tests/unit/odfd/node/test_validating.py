@@ -184,17 +184,17 @@ async def test_what_keeps_from_a_verdict_is_told_and_signed_when_it_lasts(
         assert event.data["reason"] == why
         assert "attestation.signed" not in bob.kinds(), "it may be over in a moment"
         world.clock.instant += 600 * instant.SECOND
-        bob.parts.validator.rounds.poke()
+        bob.parts.validator.loop.poke()
         await bob.heard("attestation.signed")
         (mine,) = (await bob.api.trust.show("towns")).attestations
         assert mine.spans == ("not-attempted 0-2", f"not-attempted at #3 ({why})")
         bob.engine.fault = None
         if fault is None:
             await bob.mirror(alice.dataset("cities"), "cities")
-        bob.parts.validator.rounds.poke()
+        bob.parts.validator.loop.poke()
         await bob.heard("verdict.reproduced")
         world.clock.instant += 600 * instant.SECOND
-        bob.parts.validator.rounds.poke()
+        bob.parts.validator.loop.poke()
         await bob.heard("attestation.signed", 2)
         assert said(bob, "towns", bob.key) == [(0, 3, "reproduced")]
 
@@ -235,7 +235,7 @@ async def test_a_step_whose_input_is_forked_does_not_wait_for_it(world: Any, wor
         world.wires.cut.discard(mallory.member.peer_id)
         await announced(mallory, "cities")
         await bob.heard("dataset.forked")
-        bob.parts.validator.rounds.poke()
+        bob.parts.validator.loop.poke()
         _, event = await bob.heard("verdict.put-off", 2)
         assert event.data["reason"] == "input-disputed"
 

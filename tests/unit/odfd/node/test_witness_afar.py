@@ -89,7 +89,7 @@ async def test_a_witness_that_mirrors_nothing_lets_a_newcomer_in(world: Any, wor
 
 async def look(witnessing: Witnessing) -> float:
     """A round of ours, beside those of the node."""
-    witnessing.rounds.touch_all()
+    witnessing.loop.touch_all()
     return await witnessing._round()
 
 

@@ -53,7 +53,7 @@ async def test_what_is_mirrored_is_cosigned_and_told(world: Any, worlds: Any) ->
         (made,) = told = cosigned(alice, cities)
         assert (str(made.witness), made.checkpoint.size) == (bob.key, alice.size("cities"))
         assert cosigned(bob, cities) == told
-        assert made.checkpoint.root_hash == bob.parts.standing.known(cities).head.root_hash
+        assert made.checkpoint.root_hash == bob.parts.evaluator.known(cities).head.root_hash
         refs = {ref.sid for ref in alice.parts.board.refs([cities])}
         assert made.id in refs
         assert alice.parts.board.envelope(made.id) == (Topic.HEADS, made.encode())

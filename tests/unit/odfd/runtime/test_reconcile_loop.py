@@ -28,9 +28,9 @@ class Work:
         return self.pause
 
 
-async def begun(nursery: trio.Nursery, rounds: ReconcileLoop) -> Life:
+async def begun(nursery: trio.Nursery, loop: ReconcileLoop) -> Life:
     life = Life()
-    nursery.start_soon(rounds.run, life)
+    nursery.start_soon(loop.run, life)
     await life.wait_ready()
     await wait_all_tasks_blocked()
     return life
@@ -49,11 +49,11 @@ async def test_the_first_is_at_once_and_the_next_after_the_pause(
 
 async def test_a_poke_ends_any_pause(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     work = Work(UNTIL_POKED)
-    rounds = ReconcileLoop(work)
-    life = await begun(nursery, rounds)
+    loop = ReconcileLoop(work)
+    life = await begun(nursery, loop)
     await trio.sleep(50_000)
     assert len(work.began) == 1
-    rounds.poke()
+    loop.poke()
     await wait_all_tasks_blocked()
     assert len(work.began) == 2
     life.stopping.set()
@@ -64,10 +64,10 @@ async def test_pokes_during_a_round_bring_one_more(autojump_clock: MockClock, nu
         await trio.sleep(10)
 
     work = Work(UNTIL_POKED, ten_seconds)
-    rounds = ReconcileLoop(work)
-    life = await begun(nursery, rounds)
+    loop = ReconcileLoop(work)
+    life = await begun(nursery, loop)
     for _ in range(3):
-        rounds.poke()
+        loop.poke()
         await trio.sleep(1)
     await trio.sleep(100)
     assert len(work.began) == 2
@@ -76,9 +76,9 @@ async def test_pokes_during_a_round_bring_one_more(autojump_clock: MockClock, nu
 
 async def test_a_poke_before_the_start_is_the_first_round(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     work = Work(UNTIL_POKED)
-    rounds = ReconcileLoop(work)
-    rounds.poke()
-    life = await begun(nursery, rounds)
+    loop = ReconcileLoop(work)
+    loop.poke()
+    life = await begun(nursery, loop)
     assert len(work.began) == 1
     life.stopping.set()
 
@@ -104,20 +104,20 @@ class Looks:
     """Notes what each round looks at; ``leaves`` are left by it once."""
 
     def __init__(self, all_every: float) -> None:
-        self.rounds = KeyedReconcileLoop[str](self._round, all_every)
+        self.loop = KeyedReconcileLoop[str](self._round, all_every)
         self.at: list[set[str] | None] = []
         self.leaves: list[str] = []
 
     async def _round(self) -> float:
-        self.at.append(self.rounds.take())
+        self.at.append(self.loop.take())
         while self.leaves:
-            self.rounds.leave(self.leaves.pop())
+            self.loop.leave(self.leaves.pop())
         return UNTIL_POKED
 
     async def after(self, *touched: str) -> set[str] | None:
         before = len(self.at)
         for each in touched:
-            self.rounds.touch(each)
+            self.loop.touch(each)
         await wait_all_tasks_blocked()
         assert len(self.at) == before + 1
         return self.at[-1]
@@ -127,14 +127,14 @@ async def test_after_the_first_round_what_was_touched_is_looked_at(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     looks = Looks(3600.0)
-    life = await begun(nursery, looks.rounds)
+    life = await begun(nursery, looks.loop)
     assert looks.at == [None]
     assert await looks.after("a", "b") == {"a", "b"}
     assert await looks.after("c") == {"c"}
     await trio.sleep(3600)
     assert await looks.after("a") is None, "all is looked at now and then"
     assert await looks.after("a") == {"a"}
-    looks.rounds.touch_all()
+    looks.loop.touch_all()
     await wait_all_tasks_blocked()
     assert looks.at[-1] is None
     life.stopping.set()
@@ -142,7 +142,7 @@ async def test_after_the_first_round_what_was_touched_is_looked_at(
 
 async def test_what_is_left_waits_for_the_next_round(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     looks = Looks(3600.0)
-    life = await begun(nursery, looks.rounds)
+    life = await begun(nursery, looks.loop)
     looks.leaves = ["a"]
     assert await looks.after("b") == {"b"}
     await trio.sleep(100)
@@ -155,6 +155,6 @@ async def test_rounds_that_begin_anew_look_at_everything(autojump_clock: MockClo
     looks = Looks(UNTIL_POKED)
     for _ in range(2):
         async with trio.open_nursery() as inner:
-            life = await begun(inner, looks.rounds)
+            life = await begun(inner, looks.loop)
             life.stopping.set()
     assert looks.at == [None, None]

@@ -220,14 +220,14 @@ async def test_flood_is_bounded(accused: Any, monkeypatch: pytest.MonkeyPatch, t
     await accused.publish(1)
     made = await accused.gathered()
     (tmp_path / "shelf").mkdir()
-    shelf = BundleStore(tmp_path / "shelf")
+    bundles = BundleStore(tmp_path / "shelf")
     kept = []
     for records in range(90, 95):
         each = with_manifest(made, actual=msgspec.structs.replace(made.manifest.actual, records=records))
-        kept.append(shelf.keep(each.manifest, each.sources))
-    assert [shelf.has(name) for name in kept] == [False, True, True, True, True]
+        kept.append(bundles.keep(each.manifest, each.sources))
+    assert [bundles.has(name) for name in kept] == [False, True, True, True, True]
     with pytest.raises(NotFound):
-        shelf.path(kept[0])
+        bundles.path(kept[0])
     small = BundleStore(tmp_path / "shelf", BundleQuota(total=100))
     with pytest.raises(Environment, match="100 are kept"):
         small.keep(made.manifest, made.sources)
@@ -241,10 +241,10 @@ async def test_flood_is_bounded(accused: Any, monkeypatch: pytest.MonkeyPatch, t
 async def test_a_kept_bundle_is_the_same_file_again(accused: Any, accused_world: Any, tmp_path: Path) -> None:
     await accused.publish(2)
     made = await accused.gathered()
-    shelf = BundleStore(tmp_path)
-    kept = shelf.keep(made.manifest, made.sources)
-    assert kept == made.manifest.id == shelf.keep(made.manifest, made.sources)
-    raw = shelf.path(kept).read_bytes()
+    bundles = BundleStore(tmp_path)
+    kept = bundles.keep(made.manifest, made.sources)
+    assert kept == made.manifest.id == bundles.keep(made.manifest, made.sources)
+    raw = bundles.path(kept).read_bytes()
     assert raw == accused_world.packed(made) == await accused.bundle()
 
 

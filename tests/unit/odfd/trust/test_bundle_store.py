@@ -69,25 +69,25 @@ rooms = st.builds(BundleQuota, total=st.integers(60, 200), one=st.integers(60, 2
 
 
 @given(
-    shelf=st.lists(kept, max_size=12, unique_by=lambda each: each.name),
+    bundles=st.lists(kept, max_size=12, unique_by=lambda each: each.name),
     size=st.integers(1, 60),
     whom=st.integers(0, 2),
     room=rooms,
     seed=st.randoms(use_true_random=False),
 )
-def test_who_leaves(shelf: list[StoredBundle], size: int, whom: int, room: BundleQuota, seed: object) -> None:
+def test_who_leaves(bundles: list[StoredBundle], size: int, whom: int, room: BundleQuota, seed: object) -> None:
     """What is left fits; the untrue go first, then the oldest; the order of looking is no matter."""
     dataset = KEYS[whom].dataset_id
-    gone = leaving(shelf, dataset, size, room)
-    rest = [each for each in shelf if each.name not in gone]
+    gone = leaving(bundles, dataset, size, room)
+    rest = [each for each in bundles if each.name not in gone]
     alike = [each for each in rest if each.dataset == dataset]
     assert size + sum(each.size for each in rest) <= room.total
     assert size + sum(each.size for each in alike) <= room.one
     assert len(alike) < room.count
-    shuffled = shelf[:]
+    shuffled = bundles[:]
     seed.shuffle(shuffled)  # type: ignore[attr-defined]
     assert leaving(shuffled, dataset, size, room) == gone
-    left = {each.name: each for each in shelf}
+    left = {each.name: each for each in bundles}
     for name in gone:
         mine = left[name]
         better = [each for each in alike if each.refuted and not mine.refuted]
@@ -117,16 +117,16 @@ def test_never_over_budget(brought: list[tuple[int, int, str]], untrue: set[int]
                 if name == end:
                     raise Ended
 
-            shelf = BundleStore(folder, room, lambda _: refuted, step)
+            bundles = BundleStore(folder, room, lambda _: refuted, step)
             manifest, sources = evidence(whom, size, number)
             try:
-                shelf.keep(manifest, sources)
+                bundles.keep(manifest, sources)
             except Ended:
-                assert not shelf.has(manifest.id)
+                assert not bundles.has(manifest.id)
             except Environment:
                 assert size > room.one - 6000, "only what is too large for the room of one dataset"
             else:
-                assert BundleStore(folder, room).path(manifest.id) == shelf.path(manifest.id)
+                assert BundleStore(folder, room).path(manifest.id) == bundles.path(manifest.id)
             if number in untrue:
                 refuted.add(manifest.id)
             files = [path for path in folder.iterdir() if path.suffix == ".odfe"]
@@ -141,10 +141,10 @@ def test_what_one_that_was_killed_left_is_cleared_away(tmp_path: Path) -> None:
     left = tmp_path / f"{Multihash.sha3_256(b'x')}.77.part"
     left.write_bytes(b"half")
     (tmp_path / "notes.odfe").write_bytes(b"not ours")
-    shelf = BundleStore(tmp_path)
+    bundles = BundleStore(tmp_path)
     assert not left.exists()
     manifest, sources = evidence(0, 10, 1)
-    assert shelf.has(shelf.keep(manifest, sources))
+    assert bundles.has(bundles.keep(manifest, sources))
     assert (tmp_path / "notes.odfe").exists()
 
 

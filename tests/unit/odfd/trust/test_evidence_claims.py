@@ -62,7 +62,7 @@ def run(step: int, verdict: str = "reproduced", first: int | None = None) -> Run
     return Run(sequence_number=step, first=first, block=bundle_of(step), at=NOW, verdict=verdict, engine=ENGINE)
 
 
-def desk(**more: Any) -> OwnFindings:
+def own(**more: Any) -> OwnFindings:
     return OwnFindings(
         **{"runs": {}, "done": {}, "resting": (), "engine": ENGINE.digest, "has": lambda _: False, **more}
     )
@@ -81,7 +81,7 @@ def test_only_what_listed_groups_say_of_steps_without_own_verdict(
     words: dict[KeyDid, dict[int, int]], suspended: set[str], resting: set[str], judged: set[int]
 ) -> None:
     heard = {key: says(key, wrong) for key, wrong in words.items()}
-    mine = desk(runs={step: run(step) for step in sorted(judged)}, resting=resting)
+    mine = own(runs={step: run(step) for step in sorted(judged)}, resting=resting)
     found = claims(POLICY, DATASET, heard, suspended, mine)
     assert found == claims(POLICY, DATASET, dict(reversed(heard.items())), suspended, mine)
     assert found == sorted(found)
@@ -104,26 +104,26 @@ def test_only_what_listed_groups_say_of_steps_without_own_verdict(
 @pytest.mark.parametrize("change", [{"pinned": False}, {"determinism": "unknown"}])
 def test_what_accuses_nobody_is_not_looked_into(change: dict[str, Any]) -> None:
     heard = {KEYS[0]: says(KEYS[0], {1: 1}, **change)}
-    assert claims(POLICY, DATASET, heard, (), desk()) == []
+    assert claims(POLICY, DATASET, heard, (), own()) == []
 
 
 def test_without_an_engine_one_bundle_of_what_is_refuted() -> None:
     alone = {KEYS[0]: says(KEYS[0], {1: 1})}
-    assert claims(POLICY, DATASET, alone, (), desk(engine=None)) == []
+    assert claims(POLICY, DATASET, alone, (), own(engine=None)) == []
     two = {key: says(key, {1: 1}) for key in KEYS[:2]}
-    found = claims(POLICY, DATASET, two, (), desk(engine=None))
+    found = claims(POLICY, DATASET, two, (), own(engine=None))
     assert {each.group for each in found} == {"g0", "g1"}
-    assert claims(POLICY, DATASET, two, (), desk(engine=None, has=lambda name: name == found[1].bundle)) == []
+    assert claims(POLICY, DATASET, two, (), own(engine=None, has=lambda name: name == found[1].bundle)) == []
 
 
 def test_a_bundle_is_looked_into_once_unless_the_engine_is_another() -> None:
     heard = {KEYS[0]: says(KEYS[0], {1: 1})}
-    (claim,) = claims(POLICY, DATASET, heard, (), desk())
+    (claim,) = claims(POLICY, DATASET, heard, (), own())
     for result, engine, again in (("refuted", "sha256:x", 0), ("unable", ENGINE.digest, 0), ("unable", "sha256:x", 1)):
         used = msgspec.structs.replace(ENGINE, digest=engine)
         kept = msgspec.structs.replace(run(1, ""), engine=used)
         before = Recheck(bundle=claim.bundle, dataset=DATASET, group="g0", result=result, run=kept)
-        assert len(claims(POLICY, DATASET, heard, (), desk(done={claim.bundle: before}))) == again
+        assert len(claims(POLICY, DATASET, heard, (), own(done={claim.bundle: before}))) == again
 
 
 def answer(result: Result, state: str | None, reason: str = "") -> RecheckAnswer:

@@ -72,10 +72,10 @@ class Node:
         self.database, self.now = database, NOW
         self.chains = SqliteChains(database, DiskObjects(folder / "objects", database))
         self.board = LedgerStatementStore(database, self.chains, self.clock, frozenset)
-        self.standing = TrustEvaluator(database, self.chains, lambda: POLICY, SigningKey(b"n" * 32).did, self.clock)
+        self.evaluator = TrustEvaluator(database, self.chains, lambda: POLICY, SigningKey(b"n" * 32).did, self.clock)
         self.changes = 0
         self.events = EventLog(FixedClock(NOW))
-        self.reviewing = self.reviewer()
+        self.suspension_review = self.reviewer()
         for owner in OWNERS:
             blocks = chain_of(owner)
             self.chains.commit([Append(dataset=owner.dataset_id, expected=None, blocks=blocks)])
@@ -87,7 +87,7 @@ class Node:
         return self.now
 
     def reviewer(self) -> SuspensionReview:
-        return SuspensionReview(self.database, self.chains, self.standing, self.events, self.clock, lambda: None)
+        return SuspensionReview(self.database, self.chains, self.evaluator, self.events, self.clock, lambda: None)
 
     def later(self, by: int) -> None:
         self.now = Instant(self.now + by)
@@ -120,7 +120,7 @@ class Node:
         return self.board.judge(Topic.ATTEST, raw, PeerId("peer"))
 
     def status(self, owner: SigningKey = OWNERS[0]) -> tuple[DatasetStatus, int]:
-        found = self.standing.decision(self.standing.known(owner.dataset_id), 1)
+        found = self.evaluator.decision(self.evaluator.known(owner.dataset_id), 1)
         return found.status, found.attested
 
     def suspended(self) -> dict[str, str]:
@@ -147,15 +147,15 @@ def contradict(node: Node, sets: int = 2) -> None:
 
 def test_a_group_that_stands_alone_for_two_days_is_suspended_over_restarts(node: Node) -> None:
     contradict(node)
-    assert node.reviewing.review() == {}
+    assert node.suspension_review.review() == {}
     node.later(GRACE)
-    assert node.reviewing.review() == {}
+    assert node.suspension_review.review() == {}
     node.later(instant.SECOND)
     out = node.reviewer().review()
     assert set(out) == {"g2"}
     assert "contradicted by more than f others" in out["g2"]
     assert node.suspended() == out
-    assert node.reviewing.review() == {}, "it is told once"
+    assert node.suspension_review.review() == {}, "it is told once"
     with node.database.read() as connection:
         rows = connection.execute("SELECT body FROM trust_ledger WHERE type = 'decision'").fetchall()
         assert [json.loads(row[0])["decision"] for row in rows] == ["suspend"]
@@ -167,9 +167,9 @@ def test_whose_word_is_suspended_counts_no_more(node: Node) -> None:
     node.hear(2, OWNERS[2], "R")
     node.hear(3, OWNERS[2], "R")
     assert node.status(OWNERS[2])[1] == 2
-    node.reviewing.review()
+    node.suspension_review.review()
     node.later(GRACE + instant.SECOND)
-    node.reviewing.review()
+    node.suspension_review.review()
     assert node.status(OWNERS[2])[1] == 1
     node.lift("g2")
     assert node.status(OWNERS[2])[1] == 2
@@ -177,22 +177,22 @@ def test_whose_word_is_suspended_counts_no_more(node: Node) -> None:
 
 def test_what_a_person_lifted_does_not_suspend_again_and_something_new_does(node: Node) -> None:
     contradict(node)
-    node.reviewing.review()
+    node.suspension_review.review()
     node.later(GRACE + instant.SECOND)
-    node.reviewing.review()
+    node.suspension_review.review()
     node.lift("g2")
     assert node.suspended() == {}
     with pytest.raises(Refused, match="is not suspended"):
         node.lift("g2")
     for _ in range(2):
         node.later(GRACE + instant.SECOND)
-        assert node.reviewing.review() == {}
+        assert node.suspension_review.review() == {}
     for owner in OWNERS[2:]:
         for validator, word in enumerate("RRv"):
             node.hear(validator, owner, word)
-    node.reviewing.review()
+    node.suspension_review.review()
     node.later(GRACE + instant.SECOND)
-    assert node.reviewing.review() == {}, "one dataset is no pattern"
+    assert node.suspension_review.review() == {}, "one dataset is no pattern"
 
 
 def test_canary_catches_lazy(node: Node) -> None:
@@ -212,9 +212,9 @@ def test_canary_catches_lazy(node: Node) -> None:
             Runs(connection).keep(owner.dataset_id, run)
         node.hear(0, owner, "v")
         node.hear(1, owner, "R")
-    node.reviewing.review()
+    node.suspension_review.review()
     node.later(GRACE + instant.SECOND)
-    assert set(node.reviewing.review()) == {"g1"}
+    assert set(node.suspension_review.review()) == {"g1"}
 
 
 def test_alternatives_end_where_their_facts_end_also_between_verdicts(node: Node) -> None:
@@ -225,27 +225,27 @@ def test_alternatives_end_where_their_facts_end_also_between_verdicts(node: Node
     tree = Frontier().extend(block.hash.digest for block in blocks)
     with node.database.write() as connection:
         Ledger(connection).keep_chain(owner.dataset_id, CheckedChain(tree, 2))
-    found = node.standing.reach(owner.dataset_id, parse_expression("data | reproduced"))
+    found = node.evaluator.reach(owner.dataset_id, parse_expression("data | reproduced"))
     assert (found.blocks, found.why.rule) == (2, "pending")
 
 
 def test_one_that_is_taken_back_within_the_grace_was_nothing(node: Node) -> None:
     contradict(node)
-    node.reviewing.review()
+    node.suspension_review.review()
     node.later(GRACE // 2)
     node.hear(2, OWNERS[0], "N", serial=3)
-    node.reviewing.review({OWNERS[0].dataset_id})
+    node.suspension_review.review({OWNERS[0].dataset_id})
     node.later(GRACE)
-    assert node.reviewing.review() == {}
+    assert node.suspension_review.review() == {}
 
 
 def test_only_what_was_touched_is_looked_at(node: Node) -> None:
-    assert node.reviewing.review() == {}
+    assert node.suspension_review.review() == {}
     contradict(node)
-    assert node.reviewing.review({OWNERS[2].dataset_id}) == {}
+    assert node.suspension_review.review({OWNERS[2].dataset_id}) == {}
     with node.database.read() as connection:
         assert Suspensions(connection).since() == {}
-    node.reviewing.review({OWNERS[0].dataset_id})
+    node.suspension_review.review({OWNERS[0].dataset_id})
     with node.database.read() as connection:
         assert {strike.dataset for strike in Suspensions(connection).since()} == {OWNERS[0].dataset_id}
 
@@ -270,14 +270,14 @@ def test_what_an_honest_validator_looks_at_again(node: Node) -> None:
     with node.database.write() as connection:
         Runs(connection).keep(dataset, run)
     node.hear(0, OWNERS[0], "v")
-    assert contradicted(node.standing, dataset) == []
+    assert contradicted(node.evaluator, dataset) == []
     node.hear(1, OWNERS[0], "v")
-    assert contradicted(node.standing, dataset) == [1]
+    assert contradicted(node.evaluator, dataset) == [1]
 
 
 def test_a_flipped_bit_in_a_suspension_is_told(node: Node) -> None:
     contradict(node)
-    node.reviewing.review()
+    node.suspension_review.review()
     with node.database.write() as connection:
         connection.execute("UPDATE trust_strikes SET since = since - 1")
     with pytest.raises(Environment, match="damaged on disk"), node.database.read() as connection:

@@ -141,7 +141,7 @@ class Node:
             database, self.chains, lambda: self.now, frozenset, Subscribers(proof=lambda *told: self.told.append(told))
         )
         me = SigningKey(b"n" * 32).did
-        self.standing = TrustEvaluator(database, self.chains, lambda: self.policy, me, lambda: self.now)
+        self.evaluator = TrustEvaluator(database, self.chains, lambda: self.policy, me, lambda: self.now)
 
     def hold(self, blocks: list[Block], dataset: DatasetId = DATASET) -> None:
         self.chains.commit([Append(dataset=dataset, expected=None, blocks=blocks)])
@@ -153,10 +153,10 @@ class Node:
         return self.board.judge(topic, raw, PEER)
 
     def reach(self, expression: str = "data") -> int:
-        return self.standing.reach(DATASET, parse_expression(expression)).blocks
+        return self.evaluator.reach(DATASET, parse_expression(expression)).blocks
 
     def heard(self) -> set[KeyDid]:
-        return set(self.standing.known(DATASET).heard)
+        return set(self.evaluator.known(DATASET).heard)
 
 
 def policy(groups: int = 3, f: int = 0) -> Policy:
@@ -181,7 +181,7 @@ def test_forged_head_refused(node: Node) -> None:
     node.hold(BLOCKS[:2])
     for key in (VALIDATORS[0], SigningKey(b"x" * 32)):
         assert node.hear(Topic.HEADS, head_of(BLOCKS, key)[1]) is Judgement.REJECT
-    assert node.standing.known(DATASET).head is None
+    assert node.evaluator.known(DATASET).head is None
     assert node.hear(Topic.HEADS, head_of(BLOCKS)[1]) is Judgement.ACCEPT
 
 
@@ -191,7 +191,7 @@ def test_replay_is_older(node: Node) -> None:
     node.now = Instant(NOW + DAY)
     assert node.hear(Topic.HEADS, new[1]) is Judgement.ACCEPT
     assert node.hear(Topic.HEADS, old[1]) is Judgement.IGNORE
-    assert node.standing.known(DATASET).head == new[0]
+    assert node.evaluator.known(DATASET).head == new[0]
 
 
 def test_withholding_turns_stale(node: Node) -> None:
@@ -200,7 +200,7 @@ def test_withholding_turns_stale(node: Node) -> None:
     node.hear(Topic.HEADS, head_of(BLOCKS)[1])
     assert node.reach("data & fresh") == len(BLOCKS)
     node.now = Instant(NOW + 7 * DAY + node.policy.max_stale * instant.SECOND + 1)
-    assert not node.standing.known(DATASET).extent.fresh
+    assert not node.evaluator.known(DATASET).extent.fresh
     assert (node.reach("data & fresh"), node.reach("data")) == (0, len(BLOCKS))
 
 
@@ -211,7 +211,7 @@ def test_unbacked_head_ignored(node: Node) -> None:
     before = node.reach("chain")
     unbacked, raw = head_of(BLOCKS, size=10**9, root_hash=b"?" * 32, at=Instant(NOW + instant.SECOND))
     assert node.hear(Topic.HEADS, raw) is Judgement.ACCEPT
-    assert (node.reach("chain"), node.standing.known(DATASET).size) == (before, 2)
+    assert (node.reach("chain"), node.evaluator.known(DATASET).size) == (before, 2)
     sink = VerifiedChain(ChainState.EMPTY, Frontier(), msgspec.structs.replace(unbacked, size=len(BLOCKS)))
     sink.append(PEER, 0, [block.raw for block in BLOCKS])
     with pytest.raises(Invalid) as caught:
@@ -223,7 +223,7 @@ def test_wrong_clock_only_stales(node: Node) -> None:
     """A head from the future waits; a later date never beats a larger tree."""
     early = head_of(BLOCKS, at=Instant(NOW + 11 * 60 * instant.SECOND))
     assert node.hear(Topic.HEADS, early[1]) is Judgement.IGNORE
-    assert node.standing.known(DATASET).head is None
+    assert node.evaluator.known(DATASET).head is None
     node.hear(Topic.HEADS, head_of(BLOCKS)[1])
     later = head_of(BLOCKS[:2], at=Instant(NOW + 9 * 60 * instant.SECOND))
     assert node.hear(Topic.HEADS, later[1]) is Judgement.IGNORE
@@ -265,7 +265,7 @@ def test_fast_forward_undone(node: Node) -> None:
     dated = head_of(BLOCKS, thief, at=Instant(NOW + 365 * DAY), **terms)
     assert node.hear(Topic.HEADS, dated[1]) is Judgement.IGNORE
     assert node.hear(Topic.HEADS, far[1]) is Judgement.ACCEPT
-    assert node.standing.known(DATASET).head == far[0]
+    assert node.evaluator.known(DATASET).head == far[0]
     with node.database.read() as connection:
         rights = Authorities(connection).rights(DATASET)
     second = authority_drafts.rotated(rights, writer.did, here, BLOCKS[0].hash, NOW)
@@ -274,7 +274,7 @@ def test_fast_forward_undone(node: Node) -> None:
     assert node.hear(Topic.HEADS, honest[1]) is Judgement.ACCEPT
     again = head_of(BLOCKS, thief, at=Instant(NOW + 60 * instant.SECOND), size=10**9 + 1, **terms)
     assert node.hear(Topic.HEADS, again[1]) is not Judgement.ACCEPT
-    assert (node.standing.known(DATASET).head, node.reach("chain")) == (honest[0], len(BLOCKS))
+    assert (node.evaluator.known(DATASET).head, node.reach("chain")) == (honest[0], len(BLOCKS))
 
 
 # Forks
@@ -286,8 +286,8 @@ def test_fork_stops_at_the_common_block(node: Node, tmp_path: Path) -> None:
     node.hear(Topic.HEADS, head_of(BRANCH)[1])
     ((found, made_here),) = node.told
     assert (found.kind, found.index, found.accused, made_here) == ("fork", 3, (OWNER.did,), True)
-    assert node.standing.known(DATASET).extent.forked_at == 3
-    assert node.standing.reach(DATASET, parse_expression("linked")).why.rule == "fork"
+    assert node.evaluator.known(DATASET).extent.forked_at == 3
+    assert node.evaluator.reach(DATASET, parse_expression("linked")).why.rule == "fork"
     longer = chain_of(OWNER, ["one", "two", "three", "four"])
     assert node.hear(Topic.HEADS, head_of(longer, at=Instant(NOW + instant.SECOND))[1]) is Judgement.IGNORE
     with closing(open_database(tmp_path / "other.sqlite")) as database:

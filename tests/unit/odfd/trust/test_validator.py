@@ -55,7 +55,7 @@ class Node:
         """Which of the fresh engines give another answer, by their number."""
         self.logger = Silence()
         self.determinism = "strict"
-        self.shelf = BundleStore(folder / "evidence")
+        self.bundles = BundleStore(folder / "evidence")
         (folder / "evidence").mkdir()
         self.clock = clock = FixedClock(instant.parse("2026-11-20T09:00:00Z"))
         settings = ValidatorSettings(
@@ -63,10 +63,10 @@ class Node:
             fresh_engine=self._fresh_engine,
             determinism=self._determinism,
             contradicted=lambda _: self.against,
-            shelf=self.shelf,
+            bundles=self.bundles,
         )
         keys = KeyStore(folder / "keys", lambda count: b"v" * count)
-        post = SignerContext(
+        signer = SignerContext(
             database=database,
             keys=keys,
             events=EventLog(clock),
@@ -76,7 +76,7 @@ class Node:
             name_of=str,
             public_of=frozenset,
         )
-        self.validator = Validator(post, settings)
+        self.validator = Validator(signer, settings)
 
     @contextlib.asynccontextmanager
     async def _fresh_engine(self) -> AsyncIterator[Any]:
@@ -121,7 +121,7 @@ async def test_a_lie_is_kept_and_named(accused: Any, accused_world: Any, node: N
     assert (wrong.sequence_number, wrong.runs, node.fresh) == (step, RUNS, RUNS)
     assert wrong.bundle is not None
     (tmp_path / "again" / "staging").mkdir(parents=True)
-    with node.shelf.path(wrong.bundle).open("rb") as file, unpacked(file, "kept", tmp_path / "again") as case:
+    with node.bundles.path(wrong.bundle).open("rb") as file, unpacked(file, "kept", tmp_path / "again") as case:
         found = await recheck(case, accused_world.LyingEngine(), tmp_path / "again" / "staging")
     assert (found.result, found.claimed, found.bundle) == ("confirmed", wrong.actual, wrong.bundle)
     again = len(node.said)
