@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 
 from chain.errors import Invalid
+from engines.spark.ingest.json_places import begins_with_null, first_null, first_refused
 from engines.spark.ingest.records import Records
 from engines.spark.ingest.text_columns import (
     Misfit,
@@ -34,6 +35,8 @@ _CHUNK: Final = 1 << 20
 """Bytes in which fields are counted at a time."""
 _ROW: Final = re.compile(r"\A(?:JSON parse error: )?(.*?)(?: in row (\d+))?\Z", re.DOTALL)
 _CHANGED: Final = re.compile(r"Column\(/?(.*)\) changed from (\w+) to (\w+)")
+_VALUE: Final = re.compile(r"couldn't parse:(.*)\Z", re.DOTALL)
+_NULL: Final = "Column() changed from object to null"
 _UNEXPECTED: Final = "unexpected field"
 _FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -47,6 +50,15 @@ class JsonTable(NamedTuple):
 
 class _Unknown(Exception):
     """A record has a field that the schema does not name."""
+
+
+class _Refused(Exception):
+    """What the parser says of a text, and of which record (from 0) where it says so."""
+
+    def __init__(self, what: str, row: int | None) -> None:
+        super().__init__(what, row)
+        self.what = what
+        self.row = row
 
 
 def parse_json(records: Records, schema: pa.Schema, place: str) -> JsonTable:
@@ -107,7 +119,22 @@ def _typed(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
 
 def read_objects(records: Records, schema: pa.Schema | None, place: str, others: str = "infer") -> pa.Table:
     """Objects as pyarrow reads them. Raises Invalid; with ``others`` ``error``, ``_Unknown`` for a field too many."""
-    text = records.text
+    try:
+        table = _read(records.text, schema, others)
+    except _Refused as refused:
+        if refused.what == _UNEXPECTED and others == "error":
+            raise _Unknown from refused
+        raise _placed(refused, records, schema, place) from refused
+    row = first_null(records.text, table)
+    if row is not None:
+        raise _placed(_Refused(_NULL, row), records, schema, place)
+    return table
+
+
+def _read(text: bytes, schema: pa.Schema | None, others: str) -> pa.Table:
+    """Raises _Refused."""
+    if begins_with_null(text):
+        raise _Refused(_NULL, 0)
     try:
         return pa_json.read_json(
             pa.BufferReader(text),
@@ -116,18 +143,43 @@ def read_objects(records: Records, schema: pa.Schema | None, place: str, others:
         )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         match = _ROW.match(str(error))
-        what = match[1] if match else str(error)
-        if what == _UNEXPECTED and others == "error":
-            raise _Unknown from error
-        line = f":{records.line_of(int(match[2]))}" if match and match[2] else ""
-        wanted = ", ".join(f"{field.name} {type_name(field.type)}" for field in schema) if schema else ""
-        fault = Invalid(
-            _explained(what, schema),
-            rule="read-json",
-            hint=f"the schema reads {wanted}" if wanted else "one JSON object per line is expected",
-            place=f"{place}{line}",
-        )
-        raise (RowFault(fault, int(match[2])) if match and match[2] else fault) from error
+        what, row = (match[1], match[2]) if match else (str(error), None)
+        raise _Refused(what, None if row is None else int(row)) from error
+
+
+def _placed(refused: _Refused, records: Records, schema: pa.Schema | None, place: str) -> Invalid:
+    """The fault with its line, and where one value is at fault with its column."""
+    row, what = refused.row, _explained(refused.what, schema)
+    if row is None:
+        found = first_refused(records.text, lambda part: _is_refused(part, schema))
+        if found is not None:
+            row, text = found
+            value, column = _VALUE.search(refused.what), _column_at_fault(text, schema)
+            if value is not None and column is not None:
+                what = f"column {column.name!r}: {value[1][:80]!r} is not a {type_name(column.type)}"
+            elif not text.startswith(b"{"):
+                row, what = max(0, row - 1), f"{text[:40].decode(errors='replace')!r} stands beside the records"
+    wanted = ", ".join(f"{field.name} {type_name(field.type)}" for field in schema) if schema else ""
+    fault = Invalid(
+        what,
+        rule="read-json",
+        hint=f"the schema reads {wanted}" if wanted else "one JSON object per line is expected",
+        place=place if row is None else f"{place}:{records.line_of(row)}",
+    )
+    return fault if row is None else RowFault(fault, row)
+
+
+def _is_refused(text: bytes, schema: pa.Schema | None) -> bool:
+    try:
+        _read(text, schema, "ignore" if schema else "infer")
+    except _Refused:
+        return True
+    return False
+
+
+def _column_at_fault(record: bytes, schema: pa.Schema | None) -> pa.Field | None:
+    """The column without which the record could be read."""
+    return next((field for field in schema or () if _is_refused(record, pa.schema([field]))), None)
 
 
 def _explained(what: str, schema: pa.Schema | None) -> str:

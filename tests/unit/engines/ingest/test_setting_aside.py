@@ -70,6 +70,19 @@ class Apart:
         return [(row["line"], row["column"], row["raw"]) for row in self.bad]
 
 
+@pytest.mark.parametrize(
+    "text,step",
+    [
+        ('null\n{"id": 1}\nnull\n{"id": 2.0}\n{"id": 2},\n{"id": 3}\n', ReadNdJson(schema=columns("id BIGINT"))),
+        ('[null,\n{"id": 1},\nnull,\n{"id": 2.0},\n"x",\n{"id": 3}]', ReadJson(schema=columns("id BIGINT"))),
+    ],
+)
+def test_json_that_is_no_record(tmp_path: Path, text: str, step: ReadStep) -> None:
+    got = Apart(tmp_path, text, step)
+    assert got.good == [{"id": 1}, {"id": 3}]
+    assert [row["line"] for row in got.bad] == [1, 3, 4, 5]
+
+
 def test_csv(tmp_path: Path) -> None:
     text = (
         "id,at,price,name\n"
