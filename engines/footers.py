@@ -86,8 +86,11 @@ def _summary(metadata: pq.FileMetaData, schema: pa.Schema) -> Footer:
 
 def _comparable(kind: pa.DataType) -> bool:
     """Types whose statistics order like their values do: not floats (NaN is outside of any bounds), not nested."""
-    simple = pa.types.is_integer(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind)
-    return bool(simple or pa.types.is_string(kind))
+    return bool(pa.types.is_integer(kind) or _is_time(kind) or pa.types.is_string(kind))
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
 
 
 def bounds_of(column: pa.ChunkedArray) -> Bounds | None:
@@ -97,7 +100,7 @@ def bounds_of(column: pa.ChunkedArray) -> Bounds | None:
     low, high = ends["min"], ends["max"]
     if not low.is_valid:
         return None
-    if pa.types.is_timestamp(column.type):
+    if _is_time(column.type):
         return Bounds(to_instant(low.value, column.type), to_instant(high.value, column.type))
     return Bounds(low.as_py(), high.as_py())
 
@@ -123,7 +126,7 @@ def may_change(slice_: Footer, operation_column: str) -> bool:
 
 
 def _of_statistics(end: str, stats: pq.Statistics, kind: pa.DataType) -> Any:
-    """Times as instants: Python's own have no nanoseconds. All times of slices are UTC."""
-    if pa.types.is_timestamp(kind):
+    """Times and dates as instants: Python's have no nanoseconds, and no years before 1. All times of slices are UTC."""
+    if _is_time(kind):
         return to_instant(getattr(stats, f"{end}_raw"), kind)
     return getattr(stats, end)

@@ -9,7 +9,6 @@ Pure but for the file; nothing of Spark.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
@@ -84,11 +83,9 @@ def any_changed(table: pa.Table) -> bool:
 
 
 def _kind(kind: pa.DataType) -> pa.DataType | None:
-    """How bounds of a column are written; times are in nanoseconds."""
-    if pa.types.is_integer(kind) or pa.types.is_timestamp(kind):
+    """How bounds of a column are written; times and dates are in nanoseconds."""
+    if pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return pa.int64()
-    if pa.types.is_date(kind):
-        return pa.date32()
     return pa.string() if pa.types.is_string(kind) else None
 
 
@@ -102,4 +99,4 @@ def _known(bounds: Bounds | None, kind: pa.DataType) -> Bounds | None:
 def _fits(value: Any, kind: pa.DataType) -> bool:
     if pa.types.is_integer(kind):
         return type(value) is int and -(2**63) <= value < 2**63
-    return type(value) is (str if pa.types.is_string(kind) else date)
+    return type(value) is str and bool(pa.types.is_string(kind))

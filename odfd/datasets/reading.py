@@ -106,7 +106,7 @@ def plain_values(values: pa.Array) -> list[Any]:
     if pa.types.is_timestamp(kind):
         numbers = values.cast(pa.int64()).to_pylist()
         return [None if number is None else instant.render(to_instant(number, kind)) for number in numbers]
-    if pa.types.is_time(kind) and kind.unit == "ns":
+    if pa.types.is_date(kind) or (pa.types.is_time(kind) and kind.unit == "ns"):
         return list(values.cast(pa.string()).to_pylist())
     if pa.types.is_struct(kind):
         inner = [plain_values(values.field(place)) for place in range(kind.num_fields)]

@@ -319,14 +319,22 @@ def _refuse_doubles(batch: pa.Table, keys: Sequence[str]) -> None:
     names = list(_aliases(keys))
     table = batch.select(list(dict.fromkeys(keys))).rename_columns(names)
     counts = table.group_by(names, use_threads=False).aggregate([([], "count_all")])
-    doubled = counts.filter(pc.greater(counts.column("count_all"), 1)).slice(0, 1).to_pylist()
-    for row in doubled:
-        key = ", ".join(f"{name}={row[alias]!r}" for alias, name in zip(names, dict.fromkeys(keys), strict=True))
+    doubled = counts.filter(pc.greater(counts.column("count_all"), 1)).slice(0, 1)
+    if doubled.num_rows:
+        key = ", ".join(f"{name}={_shown(doubled.column(alias))}" for alias, name in _aliases(keys).items())
         raise Invalid(
-            f"{row['count_all']} rows of the snapshot have the key {key}",
+            f"{doubled.column('count_all')[0]} rows of the snapshot have the key {key}",
             rule="snapshot-key-unique",
             hint="a snapshot has one row per key: widen primaryKey, or choose one row in preprocess",
         )
+
+
+def _shown(column: pa.ChunkedArray) -> str:
+    """The first value, for messages; Python has no dates before the year 1, and no nanoseconds."""
+    kind = column.type
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_time(kind):
+        column = column.cast(pa.string())
+    return repr(column[0].as_py())
 
 
 def _operations(batch: pa.Table, column: str) -> pa.Array:

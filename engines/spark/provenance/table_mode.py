@@ -268,8 +268,7 @@ class Changing:
             return np.ones(rows.num_rows, bool)
         names = list(key)
         mine = as_written(rows.select(names), self._context.data.schema)
-        one = pa.table({name: pa.array([value.as_py()], value.type) for name, value in key.items()})
-        return same_rows(mine, one.take(pa.array(np.zeros(rows.num_rows, np.int64))))
+        return same_rows(mine, pa.table({name: pa.repeat(value, rows.num_rows) for name, value in key.items()}))
 
 
 def key_columns(context: ProvenanceContext, shape: TableShape, plan: str) -> dict[str, dict[str, str]]:

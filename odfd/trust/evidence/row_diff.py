@@ -74,7 +74,7 @@ def _differs(one: pa.ChunkedArray, other: pa.ChunkedArray) -> np.ndarray:
 
 def _plain_differs(one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.Array:
     """Nested values have no vectorised comparison; a slice that differs in one is small or rare."""
-    pairs = zip(one.to_pylist(), other.to_pylist(), strict=True)
+    pairs = zip(plain_values(one.combine_chunks()), plain_values(other.combine_chunks()), strict=True)
     return pa.array([left != right for left, right in pairs], pa.bool_())
 
 

@@ -17,11 +17,22 @@ from chain.store.files import ObjectDamaged
 from engines.spark.ingest.history import History
 
 TS = pa.timestamp("ms", "UTC")
-SCHEMA = pa.schema([("offset", pa.int64()), ("k", pa.int64()), ("s", pa.string()), ("t", TS), ("f", pa.float64())])
+SCHEMA = pa.schema(
+    [
+        ("offset", pa.int64()),
+        ("k", pa.int64()),
+        ("s", pa.string()),
+        ("t", TS),
+        ("d", pa.date32()),
+        ("f", pa.float64()),
+    ]
+)
+NUMBERS = {"t": pa.int64(), "d": pa.int32()}
 VALUES = {
     "k": st.none() | st.integers(-3, 3),
     "s": st.none() | st.sampled_from(["", "a", "b", "é"]),
     "t": st.none() | st.integers(-3, 3),
+    "d": st.none() | st.sampled_from([-719_530, -719_528, 0, 2_932_897]),  # years -1, 0 and 10000
     "f": st.none() | st.sampled_from([0.0, 1.0, float("nan")]),
 }
 ROW = st.fixed_dictionaries(VALUES)
@@ -29,7 +40,7 @@ ROW = st.fixed_dictionaries(VALUES)
 
 def table(rows: list[dict[str, object]], start: int) -> pa.Table:
     full = [{"offset": start + n, **row} for n, row in enumerate(rows)]
-    columns = [pa.array([row[name] for row in full], pa.int64() if name == "t" else None) for name in SCHEMA.names]
+    columns = [pa.array([row.get(name) for row in full], NUMBERS.get(name)) for name in SCHEMA.names]
     return pa.Table.from_arrays([c.cast(f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
 
 

@@ -111,6 +111,16 @@ def test_evidence_names_row_and_column() -> None:
     assert RowDifference.from_bytes(finding.to_bytes()) == finding
 
 
+def test_evidence_of_dates_that_python_does_not_know() -> None:
+    kind = pa.struct([("day", pa.date32())])
+    far = pa.table({"day": pa.array([-800_000, 5], pa.int32()).cast(pa.date32())})
+    one, other = (pa.table({"x": table.to_struct_array().cast(kind)}) for table in (far, far.slice(0, 1)))
+    assert compare(one, one).cells == ()
+    changed = pa.table({"x": pa.chunked_array([other["x"].chunk(0), other["x"].chunk(0)])})
+    (cell,) = compare(one, changed).cells
+    assert (cell.published, cell.computed) == ({"day": "1970-01-06"}, {"day": "-0221-09-04"})
+
+
 def test_evidence_of_other_shapes() -> None:
     one = table(["1.00", "2.00"])
     assert compare(one, one.slice(0, 1)).message == "2 rows published, 1 computed"
