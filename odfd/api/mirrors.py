@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-import msgspec
 import trio
 
 from chain import instant
@@ -229,9 +228,12 @@ async def _show(mirror: Mirror, report: Report) -> None:
 class NetworkService:
     """The API service for networks."""
 
-    def __init__(self, home: StateDirectory, membership: Membership, holders: HolderCounts) -> None:
+    def __init__(
+        self, home: StateDirectory, membership: Membership, visibility: Visibility, holders: HolderCounts
+    ) -> None:
         self._home = home
         self._membership = membership
+        self._visibility = visibility
         self._holders = holders
 
     async def join(self, request: wire.NetworkRequest) -> wire.NetworkView:
@@ -259,19 +261,31 @@ class NetworkService:
         return await self._look(network)
 
     async def _look(self, network: Network) -> wire.NetworkView:
+        """Shows what this node announces or a connected peer serves; the ledger also has heads of private datasets."""
         peers = sum(view.connected for view in self._membership.peers())
-        seen = await trio.to_thread.run_sync(self._view, network, peers)
-        counts = self._holders.of(DatasetId.parse(each.id) for each in seen.datasets)
-        counted = (msgspec.structs.replace(each, peers=counts[DatasetId.parse(each.id)]) for each in seen.datasets)
-        return msgspec.structs.replace(seen, datasets=tuple(counted))
+        signed, public = await trio.to_thread.run_sync(self._signed)
+        counts = self._holders.of(signed)
+        shown = {each: count for each, count in counts.items() if count or each in public}
+        return wire.NetworkView(
+            name=network.name,
+            bootstrap=network.bootstrap,
+            peers=peers,
+            datasets=await trio.to_thread.run_sync(self._announced, shown),
+        )
 
-    def _view(self, network: Network, peers: int) -> wire.NetworkView:
+    def _signed(self) -> tuple[Sequence[DatasetId], Collection[DatasetId]]:
+        """Datasets of which a signed head is known, and those of them that are public."""
+        with self._home.database.read() as connection:
+            signed = tuple(Ledger(connection).datasets(HEAD))
+        return signed, self._visibility.public_of(signed)
+
+    def _announced(self, counts: Mapping[DatasetId, int]) -> tuple[wire.Announced, ...]:
         with self._home.catalog() as catalog:
             names = {entry.id: entry.name for entry in catalog.entries()}
         announced = []
         with self._home.database.read() as connection:
             ledger = Ledger(connection)
-            for dataset in ledger.datasets(HEAD):
+            for dataset, peers in counts.items():
                 newest = ledger.newest_head(dataset)
                 if newest is None:
                     continue
@@ -282,15 +296,11 @@ class NetworkService:
                         blocks=newest[0].size,
                         head=str(newest[0].head),
                         signed_at=newest[0].issued_at,
+                        peers=peers,
                         held=dataset in names,
                     )
                 )
-        return wire.NetworkView(
-            name=network.name,
-            bootstrap=network.bootstrap,
-            peers=peers,
-            datasets=tuple(announced),
-        )
+        return tuple(announced)
 
 
 class PeerService:

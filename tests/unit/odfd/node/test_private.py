@@ -136,6 +136,29 @@ async def test_a_peer_hears_no_gossip_of_what_is_private(world: Any, worlds: Any
         assert len(alice.member.announced) == before
 
 
+async def test_a_network_shows_what_is_announced_in_it_and_no_more(world: Any, worlds: Any) -> None:
+    """Own heads are signed also while a dataset is private, and a person who looks must not read that they are told."""
+
+    async def shown(node: Any) -> list[str]:
+        (network,) = await node.api.networks.list()
+        return [each.id for each in network.datasets]
+
+    async with world.running("alice", private=True) as alice, world.running("bob", private=True) as bob:
+        cities, _ = await made(world, worlds, alice)
+        assert await shown(alice) == []
+        await alice.publish("cities")
+        assert await shown(alice) == [str(cities)]
+        await bob.mirror(cities, "theirs", private=True)
+        assert await shown(bob) == [str(cities)], "it is private here, and another serves it"
+        await alice.unpublish("cities")
+        assert await shown(alice) == []
+        await alice.publish("towns")
+        await alice.api.datasets.delete("towns")
+        assert await shown(alice) == []
+    async with world.running("alice", private=True) as alice:
+        assert await shown(alice) == []
+
+
 async def test_what_is_deleted_is_withdrawn_also_after_a_restart(world: Any, worlds: Any) -> None:
     """Deleted, then joined: its did was in all that a peer was told."""
     async with world.running("alice", private=True) as alice:
