@@ -177,9 +177,7 @@ class IngestPullService:
                 async with slots.one():
                     with report.part() as part:
                         async with self._home.turns.of(entry.id, partial(_wait, part, entry)):
-                            items[entry.id] = await self._pull_one(
-                                entry, part, repair=request.repair, explicit=not request.all
-                            )
+                            items[entry.id] = await self._pull_one(entry, part, request)
                 over[entry.id].set()
 
             # A pull has slots of its own; that of its task is for others.
@@ -229,7 +227,8 @@ class IngestPullService:
         said = self._state(dataset).set_transform
         return input_ids(said) if said is not None else ()
 
-    async def _way(self, entry: DatasetEntry, *, explicit: bool) -> _Pull | None:
+    async def _way(self, entry: DatasetEntry, request: wire.PullRequest) -> _Pull | None:
+        explicit = not request.all
         state = await trio.to_thread.run_sync(self._state, entry.id)
         if self._scheduler.find(entry.id) is not None:
             return self._sync
@@ -237,16 +236,16 @@ class IngestPullService:
             return self._nowhere if explicit else None
         if state.kind is DatasetKind.DERIVATIVE:
             return self._derive
-        return None if state.polling_source is None and not explicit else self._poll
+        if state.polling_source is None and not explicit:
+            return None
+        return partial(self._poll, fetch_uncacheable=request.fetch_uncacheable)
 
-    async def _pull_one(
-        self, entry: DatasetEntry, report: Report, *, repair: bool, explicit: bool
-    ) -> wire.PullItem | None:
+    async def _pull_one(self, entry: DatasetEntry, report: Report, request: wire.PullRequest) -> wire.PullItem | None:
         """``None``: a dataset that nothing is pulled for, and that nobody named."""
         report.begin(f"pulling {entry.name}", None, "rows")
         try:
             # A chain that is to be repaired may be one that cannot be read.
-            pull = self._repair if repair else await self._way(entry, explicit=explicit)
+            pull = self._repair if request.repair else await self._way(entry, request)
             return None if pull is None else await pull(entry, report)
         except (Fault, BaseExceptionGroup) as error:
             fault = sole_fault(error)
@@ -254,9 +253,11 @@ class IngestPullService:
                 raise
             return wire.PullItem(ref=entry.name, outcome="failed", message=str(fault), fault=wire.Problem.of(fault))
 
-    async def _poll(self, entry: DatasetEntry, report: Report) -> wire.PullItem:
+    async def _poll(self, entry: DatasetEntry, report: Report, *, fetch_uncacheable: bool) -> wire.PullItem:
         deps = replace(self._ingest, base=self._base)
-        outcome = await ingesting.pull_root(deps, entry.id, report=lambda step: _show(report, step))
+        outcome = await ingesting.pull_root(
+            deps, entry.id, fetch_uncacheable=fetch_uncacheable, report=lambda step: _show(report, step)
+        )
         told = await trio.to_thread.run_sync(self._set_aside, entry, outcome)
         return self._ingested(entry, outcome, told)
 
@@ -293,7 +294,12 @@ class IngestPullService:
                 rows=rows_view(outcome.counts),
             )
         rows = rows_view(outcome.counts)
-        message = "; ".join(part for part in (outcome.reason, aside) if part)
+        reason = outcome.reason
+        if reason == ingesting.UNCACHEABLE:
+            reason = (
+                f"{reason}: whether it changed it cannot tell; odfctl pull {entry.name} --fetch-uncacheable reads it"
+            )
+        message = "; ".join(part for part in (reason, aside) if part)
         return wire.PullItem(ref=entry.name, outcome="up-to-date", message=message, rows=rows)
 
     async def _derive(self, entry: DatasetEntry, report: Report) -> wire.PullItem:

@@ -65,6 +65,7 @@ from odfd.runtime.tasks import outside
 ATTEMPTS: Final = 5
 """Times that a transaction is planned anew because somebody else moved the head."""
 
+UNCACHEABLE: Final = "uncacheable"
 WRITTEN_TO: Final = "it is still being written to, and is taken when it is left alone (ingest.settle-seconds)"
 
 
@@ -189,7 +190,7 @@ async def _pull(
         state = await trio.to_thread.run_sync(load, deps, dataset)
         polled, _ = polling(state)
         if state.last_offset is not None and state.source_state is None and not fetch_uncacheable:
-            return tally.outcome("uncacheable")
+            return tally.outcome(UNCACHEABLE)
         async with folder_of(deps) as folder:
             async with outside("its source"):
                 found = await _fetch(deps, dataset, polled, state, folder)

@@ -49,6 +49,11 @@ def register(subparsers: Subparsers) -> None:
     pull.add_argument("--all", action="store_true", help="everything here")
     pull.add_argument("--recursive", action="store_true", help="inputs first")
     pull.add_argument("--repair", action="store_true", help="look at every object again, fetch damaged ones anew")
+    pull.add_argument(
+        "--fetch-uncacheable",
+        action="store_true",
+        help="also from sources that were read and cannot tell whether they changed",
+    )
     pull.set_defaults(run=_pull)
 
 
@@ -81,7 +86,13 @@ def _pull(args: argparse.Namespace) -> int:
     session = Session(args)
     if bool(args.refs) == args.all:
         raise Usage("say what to pull: names of datasets, or --all", hint="odfctl get datasets lists them")
-    request = wire.PullRequest(refs=tuple(args.refs), all=args.all, recursive=args.recursive, repair=args.repair)
+    request = wire.PullRequest(
+        refs=tuple(args.refs),
+        all=args.all,
+        recursive=args.recursive,
+        repair=args.repair,
+        fetch_uncacheable=args.fetch_uncacheable,
+    )
     return outcome(session, submit(session, "/pull", request, wire.PullResult))
 
 

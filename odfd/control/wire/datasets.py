@@ -268,6 +268,8 @@ class PullRequest(Request, frozen=True, kw_only=True):
     recursive: bool = False
     repair: bool = False
     """Look at every object again and fetch the damaged ones anew."""
+    fetch_uncacheable: bool = False
+    """Fetch also from sources that were read before and cannot tell whether they changed."""
 
 
 class PullItem(Value, frozen=True, kw_only=True):
