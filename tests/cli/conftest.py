@@ -62,6 +62,7 @@ def daemon(tmp_path: Path) -> Iterator[Path]:
         "ODFD_P2P_LISTEN": "/ip4/127.0.0.1/tcp/0",
         "ODFD_HTTP_LISTEN": "127.0.0.1:0",
         "ODFD_ENGINE_QUICK_START": "true",
+        "ODFD_INGEST_SETTLE_SECONDS": "0",
         "NOTIFY_SOCKET": str(tmp_path / "notify"),
     }
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, (tmp_path / "log").open("wb") as log:

@@ -59,6 +59,8 @@ class Daemon:
             "ODFD_ENGINE_QUICK_START": "true",
             "ODFD_POLICY_PUBLISH_DATASETS": "true",
             "ODFD_ENGINE_IDLE_SECONDS": "60",
+            # Files here are whole when they are named; a daemon waits a second for each new one.
+            "ODFD_INGEST_SETTLE_SECONDS": "0",
             **self.more,
         }
 
