@@ -61,28 +61,44 @@ class MirrorService:
         self._board = board
 
     async def add(self, request: wire.MirrorRequest) -> wire.TaskRef:
-        """Result: MirrorView, once all that is announced now is here. The wish stands until it is removed."""
-        wish = await self._wish(request)
-        wish.check()
-        if await trio.to_thread.run_sync(self._is_ours, wish.id):
-            raise Refused(f"{wish.id.short} is this node's own", rule="mirror-own", hint="others mirror it from here")
-        shown = PassedOn(private=request.private, held=await trio.to_thread.run_sync(self._is_held, wish.id))
-        mirror = await self._scheduler.add(wish, shown)
+        """Result: MirrorView, once all that is announced now is here. The wish stands until it is removed.
+
+        Which dataset is published at a place is asked within the task: a server may take its time.
+        """
+        place = None if request.source.startswith(DID_ODF) else self._place(request.source)
+        named = await self._begin(request, DatasetId.parse(request.source), None) if place is None else None
 
         async def work(report: Report) -> wire.MirrorView:
-            report.begin(f"mirroring {wish.name}", None, "bytes")
-            async with outside(f"peers of {wish.name}"), trio.open_nursery() as nursery:
+            mirror = named
+            if mirror is None:
+                assert place is not None
+                report.begin(f"asking {place}", None, "bytes")
+                async with outside(place):
+                    dataset = await self._remotes.found(place)
+                mirror = await self._begin(request, dataset, place)
+            report.begin(f"mirroring {mirror.wish.name}", None, "bytes")
+            async with outside(f"peers of {mirror.wish.name}"), trio.open_nursery() as nursery:
                 nursery.start_soon(_show, mirror, report)
                 await _settled(mirror)
                 nursery.cancel_scope.cancel()
-            now = self._scheduler.find(wish.id)
+            now = self._scheduler.find(mirror.wish.id)
             if now is None:
-                raise NotFound(f"{wish.name} is a mirror no longer", rule="mirror", hint="odfctl mirror list")
+                raise NotFound(f"{mirror.wish.name} is a mirror no longer", rule="mirror", hint="odfctl mirror list")
             if now.fault is not None:
                 raise now.fault
             return await self._shown(now)
 
-        return task_ref(self._board.submit("mirror", wish.name, work))
+        target = request.source if named is None else named.wish.name
+        return task_ref(self._board.submit("mirror", target, work))
+
+    async def _begin(self, request: wire.MirrorRequest, dataset: DatasetId, found_at: str | None) -> Mirror:
+        """``found_at``: the place that said which dataset it is."""
+        wish = self._wish(request, dataset, found_at)
+        wish.check()
+        if await trio.to_thread.run_sync(self._is_ours, dataset):
+            raise Refused(f"{dataset.short} is this node's own", rule="mirror-own", hint="others mirror it from here")
+        shown = PassedOn(private=request.private, held=await trio.to_thread.run_sync(self._is_held, dataset))
+        return await self._scheduler.add(wish, shown)
 
     async def list(self) -> Sequence[wire.MirrorView]:
         return await self._all_shown(self._scheduler.all())
@@ -113,29 +129,31 @@ class MirrorService:
         """Its key alone does not tell: one that was lost here may be taken back from a mirror."""
         return self._home.keys.has_dataset_key(dataset) and self._is_held(dataset)
 
-    async def _source(self, request: wire.MirrorRequest) -> tuple[DatasetId, str | None]:
-        """The dataset, and where it is published and looked for."""
-        if not request.source.startswith(DID_ODF):
-            place = place_of(request.source)
-            if place is None:
-                raise Refused(
-                    f"cannot mirror {request.source!r}",
-                    rule="mirror-source",
-                    hint="name the dataset by its did:odf:…, or by https://…, ipns://… or ipfs://… where it is"
-                    " published; odfctl network show NAME lists what is announced",
-                )
-            return await self._remotes.found(place), place
-        dataset = DatasetId.parse(request.source)
-        if request.via is None:
-            return dataset, None
-        place = home_of(dataset) if request.via == "ipfs" else place_of(request.via)
+    def _place(self, source: str) -> str:
+        """Where a dataset is published that is named by its place. Raises Refused and Invalid for what is none."""
+        place = place_of(source)
         if place is None:
-            raise Invalid(f"{request.via[:80]!r} is no place", rule="mirror-via", hint="ipfs, or a URL")
+            raise Refused(
+                f"cannot mirror {source!r}",
+                rule="mirror-source",
+                hint="name the dataset by its did:odf:…, or by https://…, ipns://… or ipfs://… where it is"
+                " published; odfctl network show NAME lists what is announced",
+            )
         self._remotes.check(place)
-        return dataset, place
+        return place
 
-    async def _wish(self, request: wire.MirrorRequest) -> MirrorSpec:
-        dataset, via = await self._source(request)
+    def _via(self, dataset: DatasetId, via: str | None) -> str | None:
+        """Where a dataset is looked for that is named by its id."""
+        if via is None:
+            return None
+        place = home_of(dataset) if via == "ipfs" else place_of(via)
+        if place is None:
+            raise Invalid(f"{via[:80]!r} is no place", rule="mirror-via", hint="ipfs, or a URL")
+        self._remotes.check(place)
+        return place
+
+    def _wish(self, request: wire.MirrorRequest, dataset: DatasetId, found_at: str | None) -> MirrorSpec:
+        via = found_at or self._via(dataset, request.via)
         return MirrorSpec(
             via=via,
             dataset=str(dataset),

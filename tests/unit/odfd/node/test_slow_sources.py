@@ -15,7 +15,7 @@ from config import model
 from odfd.api.ingest_pull import TOGETHER
 from odfd.control import wire
 from odfd.runtime import slots
-from odfd.runtime.tasks import Bounds
+from odfd.runtime.tasks import Bounds, TaskState
 from worlds.dripping import Dripping, Manner
 from worlds.web_site import Site
 
@@ -165,3 +165,17 @@ async def test_observers_look_at_others_meanwhile(world: Any, site: Any) -> None
                 assert event.subject == "second"
             finally:
                 over.set()
+
+
+async def test_who_a_site_publishes_is_asked_in_a_task(world: Any, slow: Any) -> None:
+    """It was asked within the request: ``odfctl`` gave up first, and nobody saw what the daemon was waiting for."""
+    async with world.running("bob") as bob:
+        with trio.fail_after(DEADLINE):
+            ref = await bob.api.mirrors.add(wire.MirrorRequest(source=f"{slow.url}/x", as_name="theirs"))
+            await trio.to_thread.run_sync(slow.taken.wait, abandon_on_cancel=True)
+            task = bob.board.get(ref.id)
+            assert (task.state, task.target) == (TaskState.RUNNING, f"{slow.url}/x")
+            bob.board.cancel(ref.id)
+            await task.finished.wait()
+        assert task.state is TaskState.CANCELLED
+        assert await bob.api.mirrors.list() == []
