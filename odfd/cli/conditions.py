@@ -9,7 +9,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from msgspec import inspect
@@ -65,9 +65,19 @@ class Compares:
             if step not in fields:
                 raise Usage(f"there is no field {step!r} to wait for", hint=f"fields are {', '.join(fields) or 'none'}")
             found = (fields[step],)
-        words = [str(word) for each in _parts(found) if isinstance(each, inspect.LiteralType) for word in each.values]
+        self._check_operand(list(_parts(found)))
+
+    def _check_operand(self, types: Sequence[inspect.Type]) -> None:
+        known = [each for each in types if not isinstance(each, inspect.NoneType)]
+        if self.operand == "null" and len(known) < len(types):
+            return
+        words = [str(word) for each in known if isinstance(each, inspect.LiteralType) for word in each.values]
+        if known and all(isinstance(each, inspect.BoolType) for each in known):
+            words = ["false", "true"]
         if words and self.sign in ("=", "!=") and self.operand not in words:
             raise Usage(f"{self.field} is never {self.operand!r}", hint=f"it is one of {', '.join(sorted(words))}")
+        if known and all(isinstance(each, inspect.IntType | inspect.FloatType) for each in known):
+            self._number()
 
     def _pair(self, found: Any) -> tuple[Any, Any]:
         if isinstance(found, bool) or found is None:
@@ -76,13 +86,32 @@ class Compares:
                 return 1, 0 if self.sign in ("<", "<=") else 2
             return spelled, self.operand
         if isinstance(found, int | float):
-            try:
-                return found, float(self.operand)
-            except ValueError as error:
-                raise Usage(f"{self.field} is a number, {self.operand!r} is not", hint="like blocks>=15") from error
+            return found, self._number()
         if isinstance(found, str):
             return found, self.operand
         raise Usage(f"{self.field} has parts of its own", hint=f"name one: {self.field}.…")
+
+    def _number(self) -> float:
+        """Raises Usage."""
+        try:
+            return float(self.operand)
+        except ValueError as error:
+            raise Usage(f"{self.field} is a number, {self.operand!r} is not", hint="like blocks>=15") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Of a task: it is over, well or not."""
+
+    def check(self, view: type[msgspec.Struct]) -> None:
+        """Of tasks alone."""
+
+    def holds(self, value: Mapping[str, Any] | None) -> bool:
+        """Also of one that is not there: nothing more will become of it."""
+        return value is None or value["state"] not in ("waiting", "running")
+
+
+Condition: TypeAlias = Exists | Compares | Finished
 
 
 def _parts(types: Iterable[inspect.Type]) -> Iterator[inspect.Type]:
@@ -94,7 +123,7 @@ def _parts(types: Iterable[inspect.Type]) -> Iterator[inspect.Type]:
             yield each
 
 
-def parse(text: str) -> Exists | Compares:
+def parse(text: str) -> Condition:
     """Raises Usage."""
     if text in ("exists", "deleted"):
         return Exists(text == "exists")

@@ -38,25 +38,44 @@ def register(subparsers: Subparsers) -> None:
 
 def _wait(args: argparse.Namespace) -> int:
     session, kind = Session(args), kinds.find(args.kind)
-    if kind.name == "task" and args.condition is None and args.timeout is None:
-        result = follow(session, wire.TaskRef(id=args.name, kind="task"), object)
-        session.answer(result, lambda _: f"task {args.name} is done")
-        return ExitCode.OK
+    if kind.name == "task" and args.condition is None:
+        return _wait_for_task(session, kind, args)
     if args.condition is None:
         raise Usage("say what to wait for", hint="--for exists, --for deleted, --for state=fresh, --for 'blocks>=15'")
     condition = conditions.parse(args.condition)
     condition.check(kind.view)
+    holds, value = _until(session, kind, args, condition)
+    if not holds:
+        session.remark(f"no: {kind.name} {args.name}: {args.condition} did not come true in {args.timeout}")
+    session.show(value, lambda _: f"{kind.name} {args.name}: {args.condition}" if holds else "")
+    return ExitCode.OK if holds else ExitCode.NO
+
+
+def _wait_for_task(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace) -> int:
+    """Until it is finished; its fault is that of this command."""
+    if args.timeout is not None:
+        holds, value = _until(session, kind, args, conditions.Finished())
+        if not holds:
+            session.remark(f"no: task {args.name} is not finished after {args.timeout}")
+            session.show(value, lambda _: "")
+            return ExitCode.NO
+    result = follow(session, wire.TaskRef(id=args.name, kind="task"), object)
+    session.answer(result, lambda _: f"task {args.name} is done")
+    return ExitCode.OK
+
+
+def _until(
+    session: Session, kind: kinds.Kind[Any], args: argparse.Namespace, condition: conditions.Condition
+) -> tuple[bool, Any]:
+    """Whether it holds before the time is over, and the JSON that was looked at last."""
     patience = conditions.seconds(args.timeout) if args.timeout else None
     began = session.clock.monotonic()
     while True:
         value = _look(session, kind, args.name)
         if condition.holds(value):
-            session.show(value, lambda _: f"{kind.name} {args.name}: {args.condition}")
-            return ExitCode.OK
+            return True, value
         if patience is not None and session.clock.monotonic() - began >= patience * SECOND:
-            session.remark(f"no: {kind.name} {args.name}: {args.condition} did not come true in {args.timeout}")
-            session.show(value, lambda _: "")
-            return ExitCode.NO
+            return False, value
         session.clock.sleep(LOOK_SECONDS)
 
 

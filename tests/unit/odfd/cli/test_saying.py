@@ -213,7 +213,18 @@ def test_a_step_that_was_run_again_is_told_with_the_cells_that_differ() -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["blocks>=15", "state=fresh", "relyOn.fact=reproduced", "conditions=x", "exists"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "blocks>=15",
+        "state=fresh",
+        "relyOn.fact=reproduced",
+        "conditions=x",
+        "watermark=null",
+        "published=true",
+        "exists",
+    ],
+)
 def test_conditions_that_can_come_true_are_waited_for(text: str) -> None:
     conditions.parse(text).check(wire.DatasetView)
 
@@ -226,6 +237,10 @@ def test_conditions_that_can_come_true_are_waited_for(text: str) -> None:
         ("name.first=x", "first"),
         ("state=done", "fresh, refuted, stale"),
         ("state!=frsh", "fresh, refuted, stale"),
+        ("blocks>=many", "a number"),
+        ("relyOn.blocks=x", "a number"),
+        ("published=yes", "false, true"),
+        ("state=null", "fresh, refuted, stale"),
     ],
 )
 def test_a_condition_that_can_never_come_true_is_refused(text: str, told: str) -> None:
