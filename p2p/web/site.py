@@ -34,7 +34,7 @@ _HEADERS: Final = {"User-Agent": "odfd", "Accept-Encoding": "identity"}
 _RANGE: Final = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)")
 _GONE: Final = (httpx.codes.NOT_FOUND, httpx.codes.GONE)
 _NO_HEAD: Final = (httpx.codes.METHOD_NOT_ALLOWED, httpx.codes.NOT_IMPLEMENTED)
-_AGAIN: Final = "it is asked again later; what came stays"
+_AGAIN: Final = "try again later: what came is kept; a mirror asks again by itself"
 
 
 PATIENCE: Final = Patience(total=6 * 3600.0)

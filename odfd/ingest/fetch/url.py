@@ -47,6 +47,11 @@ _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _URL_SAFE: Final = "%/:=&?~+!$,;'@()*[]"
 _AGENT: Final = "odfd"
 _NOT_MODIFIED, _NOT_FOUND, _GONE = 304, 404, 410
+_NOT_ALLOWED: Final = frozenset({401, 403, 407})
+_PASSING: Final = frozenset({408, 425, 429})
+"""Answers of the family 4xx that say nothing of the question."""
+_FIRST_CLIENT_ERROR, _FIRST_SERVER_ERROR = 400, 500
+_WRONG_URL: Final = "is the URL right? See it in a browser; a new one takes effect by odfctl apply"
 _WITH_FILE: Final = frozenset({200, 203})
 """Answers whose body is the file, whole; 202, 204 or 206 bring none, or a part."""
 
@@ -120,6 +125,14 @@ def _fetch_file(step: FetchUrl, url: Filled, job: FetchJob) -> FetchOutcome:
     )
 
 
+def _remedy(status: int) -> str:
+    """What a person does about an answer that brings no file."""
+    if status in _NOT_ALLOWED:
+        return "send what the server asks for: headers of the source, with a secret from [ingest] variables"
+    client_error = _FIRST_CLIENT_ERROR <= status < _FIRST_SERVER_ERROR
+    return _WRONG_URL if client_error and status not in _PASSING else "try again later"
+
+
 async def _fetch_http(step: FetchUrl, url: Filled, job: FetchJob) -> FetchOutcome:
     address, credentials = _address(url)
     headers = credentials | _headers(step, job)
@@ -129,12 +142,12 @@ async def _fetch_http(step: FetchUrl, url: Filled, job: FetchJob) -> FetchOutcom
         if found.status == _NOT_MODIFIED:
             return Unchanged()
         if found.status in (_NOT_FOUND, _GONE):
-            raise NotFound(f"{url} answers {found.status}", rule="url-http")
+            raise NotFound(f"{url} answers {found.status}", rule="url-http", hint=_WRONG_URL)
         if found.status not in _WITH_FILE:
             raise Remote(
                 f"{url} answers {found.status} {found.reason}, which brings no file",
                 rule="url-http",
-                hint="try again later",
+                hint=_remedy(found.status),
             )
         path = job.folder / "download"
         digest = await _save(found, path, url, job)

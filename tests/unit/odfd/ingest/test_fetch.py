@@ -265,6 +265,20 @@ def test_an_answer_without_a_file_is_no_empty_file(web: str, job: Callable[..., 
         fetch(FetchUrl(url=f"{web}/{status}"), job())
 
 
+@pytest.mark.parametrize(
+    ("status", "hint"),
+    [(400, "is the URL right"), (401, "[ingest] variables"), (403, "[ingest] variables"), (429, "try again later"),
+     (503, "try again later")],
+)  # fmt: skip
+def test_what_to_do_is_said_by_what_the_server_says(
+    web: str, job: Callable[..., FetchJob], status: int, hint: str
+) -> None:
+    with pytest.raises(Remote, match=f"answers {status} ") as told:
+        fetch(FetchUrl(url=f"{web}/{status}"), job())
+    assert told.value.hint is not None
+    assert hint in told.value.hint
+
+
 def test_http_refusals(web: str, job: Callable[..., FetchJob]) -> None:
     with pytest.raises(NotFound, match="answers 404"):
         fetch(FetchUrl(url=f"{web}/404"), job())
