@@ -297,7 +297,8 @@ class IngestPullService:
         reason = outcome.reason
         if reason == ingesting.UNCACHEABLE:
             reason = (
-                f"{reason}: whether it changed it cannot tell; odfctl pull {entry.name} --fetch-uncacheable reads it"
+                f"{reason}: its source cannot tell whether it changed, and was read before; to read it again:"
+                f" odfctl pull {entry.name} --fetch-uncacheable"
             )
         message = "; ".join(part for part in (reason, aside) if part)
         return wire.PullItem(ref=entry.name, outcome="up-to-date", message=message, rows=rows)
