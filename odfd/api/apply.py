@@ -187,6 +187,8 @@ class ApplyOperation:
             dataset = await trio.to_thread.run_sync(self._commit, wish, held, events)
             done = "updated" if held else "created"
             self._events.emit(f"dataset.{done}", wish.name, f"{len(events)} blocks", id=str(dataset))
+        elif held is not None and not dry_run:
+            await trio.to_thread.run_sync(self._place, wish, held[0])
         return wire.ApplyItem(
             kind="dataset",
             name=wish.name,
@@ -240,6 +242,14 @@ class ApplyOperation:
             resources.apply(BASE_KIND, str(target), wish.base.encode(), now)
 
         self._committer.commit_now(target, head, events, (), _whole(now), name_it)
+
+    def _place(self, wish: WantedSnapshot, target: DatasetId) -> None:
+        """Relative paths of a dataset that was imported begin nowhere until its manifest is applied here."""
+        with self._home.database.read() as connection:
+            kept = Resources(connection).get(BASE_KIND, str(target))
+        if wish.base and (kept is None or not kept.spec):
+            with self._home.database.write() as connection:
+                Resources(connection).apply(BASE_KIND, str(target), wish.base.encode(), self._clock.now())
 
     def _check_source(self, event: SetPollingSource | AddPushSource, wish: WantedSnapshot) -> None:
         """Raises Invalid, Refused: what would be refused with the first data is refused now."""

@@ -35,6 +35,31 @@ async def test_in_and_out_again(world: Any, tmp_path: Path) -> None:
         assert (await brought(alice, "flights")).blocks == 0
 
 
+async def test_what_came_back_is_polled_again_once_its_manifest_is_applied(
+    world: Any, worlds: Any, tmp_path: Path
+) -> None:
+    """A folder tells nothing of where relative paths of a source begin; nothing else has to change for it."""
+    async with world.running("alice") as alice:
+        world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
+        await alice.apply(worlds.ROOT)
+        await alice.pull("cities")
+        await alice.done(alice.api.flow.export("cities", wire.ExportRequest(to=str(tmp_path / "out"))))
+        await alice.api.datasets.delete("cities")
+        request = wire.ImportRequest(source=str(tmp_path / "out"), as_name="cities")
+        await alice.done(alice.api.flow.import_(request))
+        world.write("alice", "2.csv", "2024-01-02T00:00:00Z,Wien,2")
+        (item,) = await alice.pull("cities")
+        assert (item.fault.rule, "apply the manifest" in item.fault.hint) == ("files-base", True)
+        (applied,) = (await alice.apply(worlds.ROOT)).items
+        assert applied.action == "unchanged"
+        (item,) = await alice.pull("cities")
+        assert (item.outcome, item.records) == ("updated", 1)
+        await alice.apply(worlds.ROOT, base=tmp_path)
+        world.write("alice", "3.csv", "2024-01-03T00:00:00Z,Linz,3")
+        (item,) = await alice.pull("cities")
+        assert item.outcome == "updated", "a folder that is known is not moved by a manifest that changes nothing"
+
+
 async def test_names_are_checked_before_anything_is_copied(world: Any) -> None:
     async with world.running("alice") as alice:
         await brought(alice, "airlines", "taken")
