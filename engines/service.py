@@ -12,6 +12,7 @@ import contextlib
 import errno
 import hashlib
 import queue
+import re
 import threading
 import time
 import traceback
@@ -57,6 +58,10 @@ READY: Final = "odf-engine ready "
 """First words of the one line that an engine process prints on its standard output; the address follows."""
 MAX_BACKTRACE: Final = 16_384
 """Characters of a backtrace that travel."""
+MAX_LINES: Final = 10
+"""Of what an exception says of itself; the backtrace has all."""
+_IN_JAVA: Final = re.compile(r"\s+(at |\.\.\. \d+ more)|Driver stacktrace:|\s*\Z")
+"""Lines of a trace of Java, which are many and say nothing to a user."""
 _NO_ROOM: Final = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -349,7 +354,8 @@ def _said(error: BaseException) -> str:
         return "the disk of the engine is full; free some space, or ask for less at once"
     if isinstance(error, Fault):
         return f"{error} ({error.hint})" if error.hint else str(error)
-    return f"{type(error).__name__}: {error}"
+    lines = [line for line in str(error).splitlines() if not _IN_JAVA.match(line)]
+    return "\n".join([f"{type(error).__name__}: {''.join(lines[:1])}", *lines[1:MAX_LINES]])
 
 
 def _backtrace(error: BaseException) -> str:

@@ -76,7 +76,7 @@ class PushSourceChanges(Rule):
 
     def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
         event = block.event
-        if isinstance(event, AddPushSource) and state.push_sources.get(event.source_name) == event:
+        if isinstance(event, AddPushSource) and state.active_push_sources.get(event.source_name) == event:
             yield self.broken(f"push source {event.source_name!r} is identical to the one in force")
 
 
@@ -89,7 +89,7 @@ class NoSourceAfterDisable(Rule):
 
     def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
         if state.disabled_push_sources or state.polling_disabled:
-            yield self.broken("a push source after a source was disabled")
+            yield self.broken("a push source after a source was disabled, which the format gives no meaning yet")
 
 
 class DisabledSourceExists(Rule):

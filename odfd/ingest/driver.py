@@ -388,7 +388,8 @@ async def _computed(deps: IngestDependencies, plan: IngestPlan, earlier: Earlier
         answer = await asked(deps.engine, plan.request, earlier)
         match answer:
             case InvalidQuery(message=message, rule=rule, hint=hint, place=place):
-                raise Invalid(message, rule=rule or "ingest", hint=hint or "", place=place or "")
+                told = "; ".join(filter(None, (hint, *plan.remarks)))  # such as which file of an archive this is
+                raise Invalid(message, rule=rule or "ingest", hint=told, place=place or "")
             case InternalError(message=message, backtrace=trace):
                 raise EngineFault(f"the engine failed: {message}", rule="engine", hint=trace or "")
             case Success():

@@ -62,6 +62,13 @@ def read_head(view: View, dialect: CsvDialect, wanted: pa.Schema | None, place: 
 
 
 def _check_names(header: list[str], dialect: CsvDialect, wanted: pa.Schema | None, here: str) -> None:
+    if not header:
+        raise Invalid(
+            "no header: all lines are empty",
+            rule="read-header",
+            hint="is the whole file there? a file of no bytes is passed over",
+            place=here,
+        )
     repeated = sorted({name for name in header if header.count(name) > 1})
     if repeated:
         raise Invalid(
@@ -102,10 +109,13 @@ def _matched(header: list[str], schema: pa.Schema, dialect: CsvDialect, here: st
     parts += [f"not in the schema: {', '.join(map(repr, extra))}"] if extra else []
     hint = "call the columns of the read schema as the file does, and rename them in preprocess"
     if len(header) != len(wanted):
+        is_header = any(_plain(name) in plain for name in header)
         raise Invalid(
             f"the header has {len(header)} columns and the schema {len(wanted)}; {'; '.join(parts)}",
             rule="read-columns",
-            hint="make the read schema list the columns of the file",
+            hint="make the read schema list the columns of the file"
+            if is_header
+            else "is this line the header? what stands before it has to be taken off before",
             place=here,
         )
     swapped = [

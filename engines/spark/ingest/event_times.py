@@ -70,29 +70,31 @@ def check_present(batch: pa.Table, origin: Origin) -> None:
 
 
 def check_not_ahead(
-    batch: pa.Table, latest: Instant, limit: Instant, source_time: Instant | None, origin: Origin
+    batch: pa.Table, latest: Instant, limit: Instant, days: int, source_time: Instant | None, origin: Origin
 ) -> None:
-    """Raises Invalid, for the ``latest`` time is past ``limit``: with the rows that are, or where it comes from."""
+    """Raises Invalid, for the ``latest`` time is past ``limit``: with the rows that are, or where it comes from.
+
+    ``days``: how far ahead of the clock would have to be permitted.
+    """
     times = batch.column(origin.column)
 
     def is_ahead(some: pa.ChunkedArray) -> pa.ChunkedArray:
         return pc.fill_null(after(some, limit), False)
 
     count = int(pc.sum(is_ahead(times)).as_py() or 0)
-    days = (latest - limit) // (86_400 * instant.SECOND) + 1
     hint = "mend them; if such times are meant, begin the source's preprocess with SET odf.ahead = '{} days' or 'any'"
     if not count:
         said = instant.render(source_time) if source_time is not None else instant.render(latest)
         raise Invalid(
             f"rows without event time would take {said}, which is too far ahead of the clock for a watermark",
             rule="event-time-ahead",
-            hint="is it mistyped, in --event-time or in the name of the file? " + hint.format(days + 1),
+            hint="is it mistyped, in --event-time or in the name of the file? " + hint.format(days),
         )
     raise Invalid(
         f"{_rows(count)} an event time up to {instant.render(latest)}, and the watermark may not go"
         f" past {instant.render(limit)}",
         rule="event-time-ahead",
-        hint=hint.format(days + 1),
+        hint=hint.format(days),
         place=", ".join(places_of(origin, times, is_ahead)),
     )
 

@@ -11,7 +11,7 @@ from engines.spark.ingest.ranges import View
 PARQUET: Final = "Parquet"
 BEGIN: Final = 512
 """Bytes by which a file is known."""
-_UNPACK: Final = "unpack it: prepare: [{{kind: Decompress, format: {}}}]"
+_UNPACK: Final = "unpack it before, or where it is polled with prepare: [{{kind: Decompress, format: {}}}]"
 _BEFORE: Final = "unpack it before, or with a Pipe step"
 _EXPORT: Final = "export it as CSV"
 _KINDS: Final[tuple[tuple[bytes, str, str], ...]] = (

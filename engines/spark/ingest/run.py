@@ -21,7 +21,7 @@ from chain.data.arrow_schema import from_arrow, to_arrow
 from chain.data.parquet import SliceWriter, to_instant, write_slice
 from chain.data.quarantine import ARROW, quarantined
 from chain.errors import Invalid
-from chain.instant import MILLISECOND, Instant
+from chain.instant import DAY, MILLISECOND, SECOND, Instant
 from chain.model.events import OffsetInterval
 from chain.model.source import Transform
 from chain.multihash import Multihash
@@ -159,7 +159,8 @@ def _watermark(
     limit = None if declared.ahead is None else Instant(request.system_time + declared.ahead)
     if limit is not None and mark > limit and (before is None or mark > before):
         reached = Instant(max(limit, limit if before is None else before) + declared.behind)
-        check_not_ahead(batch, latest, reached, request.source_event_time, origin)
+        days = (latest - declared.behind - request.system_time) // (DAY * SECOND) + 1
+        check_not_ahead(batch, latest, reached, days, request.source_event_time, origin)
     return mark
 
 

@@ -97,6 +97,22 @@ async def test_messages_name_the_hosts_paths(bench: Any) -> None:
     assert outcome == InvalidQuery(message=f"{bench.folder}/objects/two:3: no")
 
 
+async def test_a_trace_of_java_is_not_what_is_said(bench: Any) -> None:
+    """A worker that crashed was told in two hundred lines."""
+
+    def fall(request: Any, control: Any) -> Any:
+        trace = "\n".join(f"\tat org.apache.spark.Some.thing(Some.scala:{line})" for line in range(200))
+        raise RuntimeError(
+            f"An error occurred.\n: SparkException: awaiting\n{trace}\nCaused by: worker crashed\n{trace}"
+        )
+
+    bench.handler.act = fall
+    outcome = await bench.engine().transform(bench.request())
+    assert isinstance(outcome, InternalError)
+    assert outcome.message == "RuntimeError: An error occurred.\n: SparkException: awaiting\nCaused by: worker crashed"
+    assert "Some.scala:199" in (outcome.backtrace or "")
+
+
 async def test_an_exception_is_an_answer_and_the_engine_lives(bench: Any) -> None:
     def fall(request: Any, control: Any) -> Any:
         raise SystemExit("the handler wanted to leave")

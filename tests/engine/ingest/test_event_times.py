@@ -124,7 +124,11 @@ def test_how_far_ahead_is_declared_by_the_source(dataset: Callable[..., Any]) ->
         # What is there already moves nothing, and what is not later neither.
         assert isinstance(made.ingest(text, step, system_time=NOW, bounded=True), Success)
     short = query("SET odf.ahead = '2 days'; select * from input")
-    refused(dataset(MergeAppend(), rounds=30).ingest(text, step, system_time=NOW, preprocess=short), AHEAD)
+    made = dataset(MergeAppend(), rounds=30)
+    answer = made.ingest(text, step, system_time=NOW, preprocess=short)
+    refused(answer, AHEAD, "SET odf.ahead = '424 days'")
+    enough = query("SET odf.ahead = '424 days'; select * from input")
+    assert isinstance(made.ingest(text, step, system_time=NOW, preprocess=enough), Success)
     unknown = query("SET odf.late = 'drop'; select * from input")
     refused(dataset(MergeAppend(), rounds=40).ingest(text, step, preprocess=unknown), "SET odf.late", "odf.ahead")
 

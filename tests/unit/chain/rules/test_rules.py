@@ -296,6 +296,7 @@ CASES: dict[str, list[Case]] = {
         Case(
             after(ROOT, PUSH, DisablePushSource(source_name="a")), None, msgspec.structs.replace(PUSH, source_name="b")
         ),
+        Case(after(ROOT, PUSH, DisablePushSource(source_name="a")), None, PUSH),
         Case(after(ROOT, POLL, DisablePollingSource()), None, PUSH),
     ],
     "disable-active-source": [

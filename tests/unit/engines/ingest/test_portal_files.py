@@ -183,12 +183,16 @@ def test_headers_that_match(tmp_path: Path, header: str, names: None, remarks: i
         ("2024-05-01T00:00:00Z,graz,9.5\n2024-05-01T00:00:00Z,wien,9\n", "read-header", "would be lost as a header"),
         ("a,b,c\n2024-05-01T00:00:00Z,graz,9.5\n", "read-columns", "no column of the header is in the schema"),
         ("station,time,x\n", "read-columns", "'station' where the schema has 'time'"),
+        ("\n\n\n", "read-header", "no header: all lines are empty"),
+        ("\ufeff", "read-header", "no header: all lines are empty"),
+        ("Report of 2024\n\ntime,station,celsius\n", "read-columns", "the header has 1 columns and the schema 3"),
     ],
 )
 def test_headers_of_something_else(tmp_path: Path, data: str, rule: str, said: str) -> None:
     with pytest.raises(Invalid, match=said) as told:
         read(tmp_path, data, TYPED)
     assert told.value.rule == rule
+    assert ("what stands before it" in told.value.hint) == data.startswith("Report")
 
 
 def test_a_header_that_nobody_announced_is_no_row(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +12,8 @@ import pytest
 from chain import instant
 from chain.errors import Conflict, Invalid, NotFound, Refused
 from chain.ids import DatasetId
-from chain.model.events import AddData, AddPushSource, DatasetKind, Seed, SetDataSchema, SetInfo
-from chain.model.source import MergeAppend, ReadCsv
+from chain.model.events import AddData, AddPushSource, DatasetKind, Seed, SetDataSchema, SetInfo, SetPollingSource
+from chain.model.source import CompressionFormat, Decompress, FetchFilesGlob, MergeAppend, ReadCsv
 from chain.state import load_state
 from engines.contract import InternalError, InvalidQuery, Success
 from engines.errors import EngineFault
@@ -39,6 +40,28 @@ async def test_a_fault_of_the_engine_keeps_its_rule_hint_and_place(polling: Call
     with pytest.raises(Invalid, match=r"01\.csv:7: 3 columns") as told:
         await pull_root(bench.deps, DATASET)
     assert (told.value.rule, told.value.hint, told.value.place) == ("read-columns", "mend it", "01.csv:7")
+
+
+async def test_a_fault_in_a_file_of_an_archive_says_which_file(bench: Any) -> None:
+    class Strict(FakeEngine):
+        async def ingest(self, *_: Any) -> InvalidQuery:
+            return InvalidQuery(message="1 column", rule="read-columns", hint="mend it", place="all.zip:1")
+
+    bench.engine = Strict()
+    folder = bench.write("all.zip").parent
+    with zipfile.ZipFile(folder / "all.zip", "w") as archive:
+        for name in ("README", "data.csv"):
+            archive.writestr(name, name)
+    source = SetPollingSource(
+        fetch=FetchFilesGlob(path=str(folder / "*.zip")),
+        prepare=(Decompress(format=CompressionFormat.ZIP),),
+        read=READ,
+        merge=MergeAppend(),
+    )
+    bench.append(None, [Seed(dataset_id=DATASET, dataset_kind=DatasetKind.ROOT), source])
+    with pytest.raises(Invalid) as told:
+        await pull_root(bench.deps, DATASET)
+    assert told.value.hint == "mend it; all.zip holds 2 files: README was read, and not data.csv (subPath chooses)"
 
 
 async def test_every_file_is_a_transaction(polling: Callable[..., Any]) -> None:
