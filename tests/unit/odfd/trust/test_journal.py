@@ -359,14 +359,8 @@ def test_a_full_disk_leaves_a_journal_that_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "ftruncate", "close", "open", "replace", "truncate"])
-@pytest.mark.parametrize("size", [0, 1, 40, 10**6])
-def test_whatever_fails_the_journal_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, size: int
-) -> None:
-    """Also where a file cannot even be cut back: then it is written anew."""
-    path = tmp_path / "one.journal"
-    journal = SigningJournal(path)
-    journal.promise("a", (0, 1), "aa")
+def test_whatever_fails_the_journal_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    """At every byte, also where a file cannot even be cut back: then it is written anew."""
     real = getattr(os, call)
 
     def fails(*args: Any) -> Any:
@@ -374,16 +368,21 @@ def test_whatever_fails_the_journal_is_read(
             real(*args)
         raise OSError(errno.EIO, "no")
 
-    with monkeypatch.context() as patch, room_for(path.stat().st_size + size):
-        patch.setattr(os, call, fails)
-        if call == "ftruncate":
-            patch.setattr(os, "fsync", fails)
-        with suppress(Environment):
-            journal.promise("b", (0, 2), "bb")
-    for one in (journal, SigningJournal(path, begun=True)):
-        assert one.last("a") == JournalEntry((0, 1), "aa")
-        one.promise("b", (0, 3), "cc")
-        assert SigningJournal(path, begun=True).last("b") == JournalEntry((0, 3), "cc")
+    line = len("b 0,2 bb 12345678\n")
+    for room in (*range(line + 1), 10**6):
+        path = tmp_path / f"{room}.journal"
+        journal = SigningJournal(path)
+        journal.promise("a", (0, 1), "aa")
+        with monkeypatch.context() as patch, room_for(path.stat().st_size + room):
+            patch.setattr(os, call, fails)
+            if call == "ftruncate":
+                patch.setattr(os, "fsync", fails)
+            with suppress(Environment):
+                journal.promise("b", (0, 2), "bb")
+        for one in (journal, SigningJournal(path, begun=True)):
+            assert one.last("a") == JournalEntry((0, 1), "aa")
+            one.promise("b", (0, 3), "cc")
+            assert SigningJournal(path, begun=True).last("b") == JournalEntry((0, 3), "cc")
 
 
 def test_a_part_that_an_earlier_version_left_in_a_line_is_passed_over(tmp_path: Path) -> None:
