@@ -339,13 +339,7 @@ async def _committed(
     along = Along(push=None if push is None else _answered(push, settled), beside=aside)
     if isinstance(settled, IngestOutcome):
         return await deps.committer.commit(
-            dataset,
-            plan.expected,
-            settled.events,
-            settled.objects,
-            plan.request.system_time,
-            settled.counts,
-            along,
+            dataset, plan.expected, settled.events, settled.objects, plan.request.system_time, settled.counts, along
         )
     if aside is not None or says_something(settled.counts):
         await deps.committer.note_rows(dataset, plan.expected, settled.counts, along)
