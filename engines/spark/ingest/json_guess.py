@@ -44,6 +44,9 @@ def guess_json(records: Records, place: str) -> pa.Schema:
         _look(value, (), numbers)
     text = "\n".join(text for text, _ in sample).encode()
     table = read_objects(Records(text, records.line_of), None, place)
+    if not table.num_columns:
+        what = f"the first {len(sample):,} records have no fields, so no columns are guessed"
+        raise Invalid(what, rule="read-infer", hint=_GIVE, place=f"{place}:{records.line_of(0)}")
     return pa.schema([(field.name, _plain(field.type, (field.name,), numbers, place)) for field in table.schema])
 
 

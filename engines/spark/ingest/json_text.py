@@ -69,9 +69,9 @@ def parse_json(records: Records, schema: pa.Schema, place: str) -> JsonTable:
     wanted = pa.schema([(field.name, _read_as(field.type)) for field in schema])
     unknown: Mapping[str, int] = {}
     try:
-        table = read_objects(records, wanted, place, "error")
+        table = read_objects(records, wanted, place, "error", schema)
     except _Unknown:
-        table = read_objects(records, wanted, place, "ignore")
+        table = read_objects(records, wanted, place, "ignore", schema)
         unknown = _count_unknown(records.text, schema)
     columns = []
     for field in schema:
@@ -117,17 +117,22 @@ def _typed(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
     return converted(column, lambda part: part.cast(type_))
 
 
-def read_objects(records: Records, schema: pa.Schema | None, place: str, others: str = "infer") -> pa.Table:
-    """Objects as pyarrow reads them. Raises Invalid; with ``others`` ``error``, ``_Unknown`` for a field too many."""
+def read_objects(
+    records: Records, schema: pa.Schema | None, place: str, others: str = "infer", declared: pa.Schema | None = None
+) -> pa.Table:
+    """Objects as pyarrow reads them. Raises Invalid; with ``others`` ``error``, ``_Unknown`` for a field too many.
+
+    ``declared``: the types that messages tell; times, for one, are texts to the parser.
+    """
     try:
         table = _read(records.text, schema, others)
     except _Refused as refused:
         if refused.what == _UNEXPECTED and others == "error":
             raise _Unknown from refused
-        raise _placed(refused, records, schema, place) from refused
+        raise _placed(refused, records, schema, declared, place) from refused
     row = first_null(records.text, table)
     if row is not None:
-        raise _placed(_Refused(_NULL, row), records, schema, place)
+        raise _placed(_Refused(_NULL, row), records, schema, declared, place)
     return table
 
 
@@ -147,9 +152,12 @@ def _read(text: bytes, schema: pa.Schema | None, others: str) -> pa.Table:
         raise _Refused(what, None if row is None else int(row)) from error
 
 
-def _placed(refused: _Refused, records: Records, schema: pa.Schema | None, place: str) -> Invalid:
+def _placed(
+    refused: _Refused, records: Records, schema: pa.Schema | None, declared: pa.Schema | None, place: str
+) -> Invalid:
     """The fault with its line, and where one value is at fault with its column."""
-    row, what = refused.row, _explained(refused.what, schema)
+    told = declared or schema
+    row, what = refused.row, _explained(refused.what, told)
     if row is None:
         found = first_refused(records.text, lambda part: _is_refused(part, schema))
         if found is not None:
@@ -159,7 +167,7 @@ def _placed(refused: _Refused, records: Records, schema: pa.Schema | None, place
                 what = f"column {column.name!r}: {value[1][:80]!r} is not a {type_name(column.type)}"
             elif not text.startswith(b"{"):
                 row, what = max(0, row - 1), f"{text[:40].decode(errors='replace')!r} stands beside the records"
-    wanted = ", ".join(f"{field.name} {type_name(field.type)}" for field in schema) if schema else ""
+    wanted = ", ".join(f"{field.name} {type_name(field.type)}" for field in told) if told else ""
     fault = Invalid(
         what,
         rule="read-json",
