@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from bench.measure import Row, Side, Size, in_turns
-from bench.node import daemon, odfctl
+from bench.measure import Row, Side, Size, in_turns, seconds
+from bench.node import daemon, odfctl, settle
 from bench.store import opened
 from chain.codec.blocks import encode_block
 from chain.ids import DatasetId
@@ -20,6 +20,7 @@ from chain.model.events import DatasetKind, Seed
 from chain.store.base import Append
 from chain.store.collect import collect
 from demo.nodes import Node
+from odfd.api.view_refresher import QUIET_SECONDS
 
 _MANIFEST: Final = """kind: DatasetSnapshot
 version: 1
@@ -34,6 +35,7 @@ content:
 """
 _AT_ONCE: Final = 250
 """Manifests of one apply."""
+_LISTS: Final = (("get", "datasets", "-o", "json"), ("status",))
 _LOOK: Final = 0.005
 """Seconds between looks whether a node is ready."""
 
@@ -44,12 +46,12 @@ def measure_datasets(size: Size, folder: Path) -> list[Row]:
     rounds = size.pick(1, 5)
     _fill(folder / "few", few)
     _fill(folder / "many", many)
+    firsts = [
+        _first([folder / name for name in ("many", "few")], words, (many, few), size.pick(1, 3)) for words in _LISTS
+    ]
     with ExitStack() as stack:
         nodes = [stack.enter_context(daemon(folder / name)) for name in ("many", "few")]
-        rows = [
-            _listed(words, [odfctl(node, *words) for node in nodes], (many, few), rounds)
-            for words in (("get", "datasets", "-o", "json"), ("status",))
-        ]
+        rows = [_listed(words, [odfctl(node, *words) for node in nodes], (many, few), rounds) for words in _LISTS]
     _fill(folder / "many", most, many)
     starts = in_turns(lambda: _start(folder / "many"), lambda: _start(folder / "few"), size.pick(1, 3))
     started = Row(
@@ -59,7 +61,25 @@ def measure_datasets(size: Size, folder: Path) -> list[Row]:
         peer=Side(name=f"{few} datasets", costs=starts[1]),
         goal="<= 1.5",
     )
-    return [started, *rows]
+    return [started, *firsts, *rows]
+
+
+def _first(folders: Sequence[Path], words: tuple[str, ...], counts: tuple[int, int], rounds: int) -> Row:
+    """Of nodes that have just started, and are asked for nothing before."""
+
+    def cost(folder: Path) -> float:
+        with _started(folder) as node:
+            return seconds(odfctl(node, *words))
+
+    pairs = [[cost(folder) for folder in folders] for _ in range(rounds)]
+    ours, peer = zip(*pairs, strict=True)
+    return Row(
+        name=f"{' '.join(words[:2])}, first",
+        measures="wall time of the command, the first after a start",
+        ours=Side(name=f"{counts[0]:,} datasets", costs=ours),
+        peer=Side(name=f"{counts[1]} datasets", costs=peer),
+        goal="<= 2",
+    )
 
 
 def _listed(words: tuple[str, ...], sides: list[Callable[[], str]], counts: tuple[int, int], rounds: int) -> Row:
@@ -74,19 +94,29 @@ def _listed(words: tuple[str, ...], sides: list[Callable[[], str]], counts: tupl
 
 
 def _fill(folder: Path, count: int, start: int = 0) -> None:
+    """Of many: until the node has nothing left to do, and what it shows of them is saved."""
     with daemon(folder) as node:
         for first in range(start, count, _AT_ONCE):
             file = folder / "datasets.yaml"
             file.write_text("---\n".join(map(_MANIFEST.format, range(first, min(count, first + _AT_ONCE)))))
             odfctl(node, "apply", "-q", "-f", str(file))()
+        if count >= _AT_ONCE:
+            time.sleep(QUIET_SECONDS)
+            settle(node)
 
 
 def _start(folder: Path) -> None:
     """Until the service manager would be told; what comes of it later is not its start."""
+    with _started(folder):
+        pass
+
+
+@contextmanager
+def _started(folder: Path) -> Iterator[Node]:
     log = folder / "node" / "odfd.log"
     log.write_bytes(b"")
-    with daemon(folder, wait=_until_ready):
-        pass
+    with daemon(folder, wait=_until_ready) as node:
+        yield node
 
 
 def _until_ready(node: Node) -> None:

@@ -12,9 +12,9 @@ import functools
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from chain.errors import Environment
 
@@ -50,6 +50,14 @@ _HINTS: Final = {
 }
 
 
+BeforeCommit: TypeAlias = Callable[[sqlite3.Connection, Collection[bytes | None]], None]
+"""Is given what a transaction touched."""
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
 class Database:
     """One SQLite file: a writer behind a lock, and a pool of readers. Safe to use from any thread."""
 
@@ -61,6 +69,9 @@ class Database:
         self._touched: set[bytes | None] = set()
         self._changed: dict[bytes | None, int] = {}
         """By what was touched, the number of the last write that did; ``None`` stands for everything."""
+        self._before_commit: BeforeCommit = _nothing
+        self.written: Callable[[], None] = _nothing
+        """Called after each transaction that touched something, by the thread that wrote, without the lock."""
         self._idle: deque[sqlite3.Connection] = deque()
         with self._faults():
             self._writer = self._connect(_CACHE_KIB)
@@ -95,30 +106,38 @@ class Database:
             self._touched.clear()
             try:
                 yield self._writer
+                if self._touched:
+                    self._before_commit(self._writer, self._touched)
                 self._writer.execute("COMMIT")
                 self._note_touched()
             except BaseException:
                 if self._writer.in_transaction:
                     self._writer.execute("ROLLBACK")
                 raise
+            has_touched = bool(self._touched)
+        if has_touched:
+            self.written()
 
     def _note_touched(self) -> None:
         number = self.writes + 1
         self._changed.update(dict.fromkeys(self._touched, number))
         self.writes = number
 
-    def watch(self, columns: Mapping[str, str], unwatched: Collection[str]) -> None:
-        """From now on tell what writes touch: rows by the values of ``columns`` (of tables), of all else everything.
+    def watch(self, keys: Mapping[str, str], unwatched: Collection[str], before_commit: BeforeCommit) -> None:
+        """From now on tell what writes touch: of tables with ``keys`` what these say of a row, of all else everything.
 
-        ``unwatched``: tables that nobody asks about. After all rooms have migrated; costs nothing on disk.
+        ``keys``: by table an SQL expression over ``{row}``, a blob, or NULL for everything. ``unwatched``: tables that
+        nobody asks about. ``before_commit`` writes to these, in each transaction that touched something. After all
+        rooms have migrated; costs nothing on disk.
         """
         with self.write() as connection:
             connection.create_function("touched", 1, self._touched.add)
+            self._before_commit = before_commit
             named = [name for name, kind, _ in connection.execute(_SCHEMA) if kind == "table"]
             tables = [name for name in named if not name.startswith("sqlite_")]
             for table in set(tables).difference(unwatched):
                 for event, row in (("INSERT", "NEW"), ("UPDATE", "NEW"), ("UPDATE", "OLD"), ("DELETE", "OLD")):
-                    value = f"{row}.{columns[table]}" if table in columns else "NULL"
+                    value = keys.get(table, "NULL").format(row=row)
                     connection.execute(
                         f"CREATE TEMP TRIGGER touched_{table}_{event}_{row} AFTER {event} ON main.{table}"
                         f" BEGIN SELECT touched({value}); END"

@@ -18,7 +18,6 @@ from odfd.api.doctor import Doctor, failed, ok
 from odfd.api.views import DatasetViews
 from odfd.control import wire
 from odfd.control.assembly import Context
-from odfd.datasets.visibility import Visibility
 from odfd.network.membership import Membership
 from odfd.runtime.tasks import TaskState
 from odfd.site.server import SiteServer
@@ -35,7 +34,6 @@ class RunningParts(NamedTuple):
     site: SiteServer | None
     """``None`` where the settings name no address for one."""
     journal_recovery: JournalRecovery
-    visibility: Visibility
 
 
 class StatusService:
@@ -57,7 +55,6 @@ class StatusService:
         self._membership = running.membership
         self._site = running.site
         self._journal_recovery = running.journal_recovery
-        self._visibility = running.visibility
         self._context = context
         self._name = name
         self._started = context.clock.now()
@@ -106,11 +103,10 @@ class StatusService:
         return address if "/p2p/" in address else f"{address}/p2p/{self._membership.peer_id}"
 
     def _look(self) -> tuple[dict[str, int], int, wire.DiskView]:
-        with self._home.catalog() as catalog:
-            entries = catalog.entries()
-        states: Counter[str] = Counter(self._views.dataset(entry).state for entry in entries)
+        views = self._views.all()
+        states: Counter[str] = Counter(view.state for view in views)
         usage = shutil.disk_usage(self._home.directory)
-        published = len(self._visibility.public_of(entry.id for entry in entries))
+        published = sum(view.published for view in views)
         return (
             dict(states),
             published,

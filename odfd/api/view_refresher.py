@@ -1,7 +1,8 @@
-"""Computes the views of all datasets in the background after the start, so that the first listing does not wait.
+"""Computes the views of datasets in the background, so that no listing waits for a look at many chains.
 
-``DatasetViews`` keeps what a view shows until something changes; this asks for each once, and again after what time
-alone changes. Works while its ``loop`` runs. A list that comes while a round is under way looks at the rest itself.
+After a start each dataset is looked at once, whatever was saved of it; later, those that a write or the time changed.
+What was looked at is saved for the next start. Works while its ``loop`` runs. A list that comes while a round is under
+way shows what was saved, and looks at the rest itself.
 """
 
 from __future__ import annotations
@@ -15,17 +16,22 @@ from odfd.datasets.catalog import DatasetEntry
 from odfd.runtime.reconcile_loop import ReconcileLoop
 
 ROUND_SECONDS: Final = 3600.0
-"""Between rounds: signed heads age within days. Views that still hold cost microseconds."""
+"""Between rounds when nothing is written: signed heads age within days."""
+QUIET_SECONDS: Final = 5.0
+"""Between rounds at the least: what is written meanwhile is looked at once, and saved in one transaction."""
 
 
 class Views(Protocol):
     """What keeps views. Called in worker threads."""
 
-    def entries(self) -> Sequence[DatasetEntry]:
-        """Of all datasets."""
+    def outdated(self) -> Sequence[DatasetEntry]:
+        """Of datasets whose view does not hold any more, or was saved by an earlier run and not looked at since."""
 
-    def dataset(self, entry: DatasetEntry) -> object:
-        """As it is now, and kept."""
+    def look(self, entry: DatasetEntry) -> object:
+        """Look at the dataset anew, and keep what is found."""
+
+    def save(self) -> None:
+        """Save what was looked at."""
 
 
 class ViewRefresher:
@@ -33,10 +39,15 @@ class ViewRefresher:
 
     def __init__(self, views: Views) -> None:
         self._views = views
-        self.loop = ReconcileLoop(self.refresh)
+        self.loop = ReconcileLoop(self._round)
 
-    async def refresh(self) -> float:
-        """One round; seconds until the next. A thread is taken for one dataset at a time: others come in between."""
-        for entry in await trio.to_thread.run_sync(self._views.entries):
-            await trio.to_thread.run_sync(self._views.dataset, entry)
-        return ROUND_SECONDS
+    async def refresh(self) -> None:
+        """Look at what is outdated. A thread is taken for one dataset at a time: others come in between."""
+        for entry in await trio.to_thread.run_sync(self._views.outdated):
+            await trio.to_thread.run_sync(self._views.look, entry)
+        await trio.to_thread.run_sync(self._views.save)
+
+    async def _round(self) -> float:
+        await self.refresh()
+        await trio.sleep(QUIET_SECONDS)
+        return ROUND_SECONDS - QUIET_SECONDS

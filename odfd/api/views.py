@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 import msgspec
 
@@ -12,7 +11,6 @@ from chain.codec.arrow_schema import schema_of
 from chain.codec.manifest import to_builtins
 from chain.errors import Environment
 from chain.ids import DatasetId
-from chain.instant import Instant
 from chain.model.block import Block
 from chain.model.events import DatasetKind
 from chain.state import ChainState, load_state
@@ -20,6 +18,7 @@ from chain.store.base import BLOCK_DAMAGED
 from chain.store.seals import ROW_DAMAGED
 from engines.contract import RowCounts
 from odfd.api.readers import Readers
+from odfd.api.view_cache import DAMAGED, ViewCache
 from odfd.api.view_refresher import ViewRefresher
 from odfd.control import wire
 from odfd.datasets import reading, row_counts
@@ -30,76 +29,26 @@ from odfd.transform.inputs import is_changelog
 from odfd.trust.judgement.observation_reach import DATA
 from odfd.trust.judgement.trust_evaluator import DatasetFacts, TrustEvaluator
 from odfd.trust.judgement.verdicts import STOPS, ReachAssessment
-from odfd.trust.policy.policy import Policy
-
-DAMAGED: Final = "damaged"
-
-
-class _Kept(msgspec.Struct, frozen=True):
-    """A view, and what it rests on: the writes up to ``since``, the policy, the time, and the datasets ``of``."""
-
-    view: wire.DatasetView
-    since: int
-    policy: Policy
-    at: Instant
-    until: Instant
-    of: frozenset[DatasetId]
 
 
 class DatasetViews:
-    """Looks at datasets; changes nothing. Called from worker threads.
-
-    Holds the view of each dataset, about a kilobyte, as long as nothing that it rests on changes.
-    """
+    """Looks at datasets; changes nothing but what is saved of views. Called from worker threads."""
 
     def __init__(self, home: StateDirectory, evaluator: TrustEvaluator, visibility: Visibility) -> None:
         self._home = home
         self.readers = Readers(home)
-        self.refresher = ViewRefresher(self)
+        self.cache = ViewCache(home, evaluator, visibility, self._looked_at)
+        self.refresher = ViewRefresher(self.cache)
         self._visibility = visibility
         self._evaluator = evaluator
-        self._kept: dict[DatasetId, _Kept] = {}
-        self._entries: tuple[int, Sequence[DatasetEntry]] = (-1, ())
 
     def all(self) -> list[wire.DatasetView]:
         """Of all datasets, by name. What nothing touched since it was looked at is not looked at again."""
-        return [self.dataset(entry) for entry in self.entries()]
-
-    def entries(self) -> Sequence[DatasetEntry]:
-        """Of all datasets, by name."""
-        since, entries = self._entries
-        if since < 0 or self._home.database.has_changed(None, since):
-            since = self._home.database.writes
-            with self._home.catalog() as catalog:
-                entries = catalog.entries()
-            there = {entry.id for entry in entries}
-            self._kept = {dataset: kept for dataset, kept in self._kept.items() if dataset in there}
-            self._entries = since, entries
-        return entries
+        return self.cache.all()
 
     def dataset(self, entry: DatasetEntry) -> wire.DatasetView:
-        """As it is now; looked at anew where a write or the time may have changed it, or what it is derived from."""
-        kept = self._kept.get(entry.id)
-        if kept is not None and self._holds(kept, entry):
-            return kept.view
-        since, policy, now = self._home.database.writes, self._evaluator.policy, self._evaluator.now()
-        within: dict[DatasetId, int] = {}
-        view = self._looked_at(entry, within)
-        self._kept.pop(entry.id, None)
-        if view.state != DAMAGED:
-            until = self._evaluator.lasts_until({entry.id, *within})
-            if until is not None:
-                self._kept[entry.id] = _Kept(view, since, policy, now, until, frozenset({entry.id, *within}))
-        return view
-
-    def _holds(self, kept: _Kept, entry: DatasetEntry) -> bool:
-        return (
-            kept.view.name == entry.name
-            and kept.policy is self._evaluator.policy
-            and kept.at <= self._evaluator.now() < kept.until
-            and kept.view.owner == self._home.keys.has_dataset_key(entry.id)
-            and not any(self._home.database.has_changed(each, kept.since) for each in kept.of)
-        )
+        """As it is now."""
+        return self.cache.dataset(entry)
 
     def _looked_at(self, entry: DatasetEntry, within: dict[DatasetId, int]) -> wire.DatasetView:
         """One that cannot be read for damage is shown as that, and keeps no other from being shown."""

@@ -103,6 +103,11 @@ class Visibility:
         self._has_key = has_key
         self._publishes_all = publishes_all
 
+    @property
+    def publishes_all(self) -> bool:
+        """Whether the settings publish each dataset of this node's own that nobody said anything of."""
+        return self._publishes_all()
+
     def is_public(self, dataset: DatasetId) -> bool:
         """Whether anything of a dataset may be said or given to others."""
         with self._database.read() as connection:

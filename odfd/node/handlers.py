@@ -39,7 +39,7 @@ def services_of(parts: NodeParts) -> Services:
     applying = ApplyOperation(home, parts.committer, parts.engine, context, lambda: parts.ingest_deps.settings)
     clock = ClockProbe(home, context.clock.now, parts.jumps.ahead)
     doctor = Doctor(home, parts.visibility, parts.heads.troubles, clock)
-    running = RunningParts(parts.engine, parts.membership, parts.site, parts.journal_recovery, parts.visibility)
+    running = RunningParts(parts.engine, parts.membership, parts.site, parts.journal_recovery)
     holders = HolderCounts(parts.scheduler, parts.membership.serving)
     uploads = Uploads(
         home.folder(UPLOADS),

@@ -121,6 +121,7 @@ class NodeParts:
             home.database, home.chains, home.keys.has_dataset_key, lambda: self.settings.policy.publish.datasets
         )
         self.views = DatasetViews(home, self.evaluator, self.visibility)
+        home.database.written = partial(self.in_loop, self.views.refresher.loop.poke)
         self.pending_decisions = PendingDecisions(home, self.evaluator)
         self.engine = engine or NodeEngine(
             spark_options(settings, home), engine_environ(settings, os.environ), context.logger
@@ -284,6 +285,7 @@ class NodeParts:
     def policy_changed(self) -> None:
         self.policy = self._policy()
         self.library.policy_changed()
+        self.views.refresher.loop.poke()
         self._tell_notes()
         self.scheduler.poke_all()
         judged = (

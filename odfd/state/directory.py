@@ -20,7 +20,7 @@ from chain.store.database import Database, open_database
 from chain.store.lock import StateLock
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
-from odfd.datasets import pushes, references, row_counts, visibility
+from odfd.datasets import catalog, pushes, references, row_counts, saved_views, visibility
 from odfd.datasets.catalog import Catalog
 from odfd.datasets.holdings import Holdings
 from odfd.mirrors import mirror_spec as wishes
@@ -43,38 +43,59 @@ SEGMENTS: Final = "segments"
 PARTIAL: Final = "partial"
 PARTIAL_EVIDENCE: Final = "partial-evidence"
 """Objects on their way here; these outlive a restart."""
-_ROOMS: Final = (schema, references, row_counts, pushes, resources, visibility, log, damage, memory)
+_ROOMS: Final = (schema, references, row_counts, pushes, resources, visibility, log, damage, memory, saved_views)
 """Modules with ``ROOM`` and ``STEPS``: whose tables the database has."""
-_OF_ONE: Final = {
-    "datasets": "id",
+NAMES: Final = b"names"
+"""Stands for the names of all datasets, in what ``Database.has_changed`` is asked."""
+_KEYS: Final = {
+    "datasets": "{row}.id",
     **dict.fromkeys(
         (
             "damage",
             "held_extents",
             "row_counts",
+            "trust_again",
             "trust_chains",
+            "trust_cosignatures",
             "trust_ledger",
+            "trust_met",
+            "trust_rechecked",
             "trust_replays",
+            "trust_resolved",
             "trust_runs",
             "trust_subtrees",
             "trust_wanted",
             "verified",
+            "visibility",
             *kinds.SAID,
         ),
-        "dataset",
+        "{row}.dataset",
     ),
+    # A base, a publication and a quarantine change nothing of what is shown of the dataset that they are of.
+    "resources": f"CASE {{row}}.kind WHEN '{catalog.KIND}' THEN x'{NAMES.hex()}'"
+    f" WHEN '{wishes.KIND}' THEN CAST({{row}}.key AS BLOB)"
+    " WHEN 'source-base' THEN x'' WHEN 'publication' THEN x'' WHEN 'quarantine' THEN x'' END",
 }
-"""Tables of which a row says something of one dataset alone, with the column that names it."""
+"""Tables of which a row says something of one dataset (``keys_of``), or of the names alone: as what it is watched."""
 _UNWATCHED: Final = (
     "blocks",
     "held_bytes",
     "held_objects",
     "object_links",
     "object_references",
+    "pushes",
+    "resource_events",
     "small_objects",
     "versions",
+    *saved_views.TABLES,
 )
-"""What is shown of datasets does not rest on these rows: a chain that changes has another head."""
+"""What is shown of datasets does not rest on these rows: a chain that changes has another head, and a wish that is
+logged is in force."""
+
+
+def keys_of(dataset: DatasetId) -> frozenset[bytes]:
+    """What ``Database.has_changed`` is asked for a dataset: of all that is recorded of it, and of the wish for it."""
+    return frozenset((bytes(dataset), str(dataset).encode()))
 
 
 class StateDirectory:
@@ -93,7 +114,7 @@ class StateDirectory:
         """At writing a dataset: what is fetched for one history is never committed to another."""
         for folder in (STAGING, UPLOADS):
             shutil.rmtree(directory / folder, ignore_errors=True)
-        database.watch(_OF_ONE, _UNWATCHED)
+        database.watch(_KEYS, _UNWATCHED, saved_views.drop)
 
     @contextmanager
     def catalog(self) -> Iterator[Catalog]:

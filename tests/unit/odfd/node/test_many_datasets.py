@@ -101,11 +101,10 @@ async def test_views_that_are_kept_are_those_that_a_new_look_gives(world: World)
                 writes = -1
                 while writes != node.home.database.writes:  # the node's own rounds write in between
                     writes = node.home.database.writes
-                    kept, new = (
-                        views.all(),
-                        DatasetViews(node.home, node.parts.evaluator, node.parts.visibility).all(),
-                    )
-                assert kept == new
+                    kept, new = views.all(), [views.cache.look(entry) for entry in views.cache.entries()]
+                    views.cache.save()
+                    restarted = DatasetViews(node.home, node.parts.evaluator, node.parts.visibility).all()
+                assert kept == new == restarted
 
         agree()
         await node.pull()

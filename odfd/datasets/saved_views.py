@@ -1,0 +1,110 @@
+"""Saves what is shown of each dataset, so that the first list after a start needs no look at every chain.
+
+A row is deleted in the transaction that writes anything it rests on (``drop``), so that a row that is there is
+up to date as far as this program writes. Whoever reads rows checks the rest: the head of the chain, the time, the
+policy. Rows are a cache: any of them may be missing, and one that is damaged counts as missing. Synchronous, on the
+connection that is given.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.multihash import Multihash
+from chain.store.seals import Sealed
+
+ROOM: Final = "saved views"
+SAVED: Final = Sealed(
+    "saved_views",
+    ("dataset", "head", "basis", "at", "until", "inputs", "view"),
+    "a start makes it anew: systemctl restart odfd",
+)
+STEPS: Final = (
+    """
+    CREATE TABLE saved_views (
+        dataset BLOB PRIMARY KEY,
+        head BLOB,
+        basis BLOB NOT NULL,
+        at INTEGER NOT NULL,
+        until INTEGER NOT NULL,
+        inputs BLOB NOT NULL,
+        view BLOB NOT NULL,
+        seal BLOB
+    ) STRICT, WITHOUT ROWID;
+    -- Which views rest on a dataset beside its own.
+    CREATE TABLE saved_view_inputs (
+        input BLOB NOT NULL,
+        dataset BLOB NOT NULL,
+        PRIMARY KEY (input, dataset)
+    ) STRICT, WITHOUT ROWID;
+    """,
+)
+TABLES: Final = ("saved_views", "saved_view_inputs")
+
+
+class SavedView(msgspec.Struct, frozen=True, kw_only=True):
+    """``view`` is what was shown of ``dataset`` at ``head``, encoded; it holds from ``at`` until before ``until``."""
+
+    dataset: DatasetId
+    head: Multihash | None
+    """``None``: no block of it was here."""
+    basis: bytes
+    """Names the rules and settings that it was made by."""
+    at: Instant
+    until: Instant
+    inputs: tuple[bytes, ...]
+    """What else than ``dataset`` it rests on, as ``drop`` names it."""
+    view: bytes
+
+
+def put(connection: sqlite3.Connection, saved: SavedView) -> None:
+    """In place of what was saved of the dataset before."""
+    inputs = msgspec.msgpack.encode(saved.inputs)
+    SAVED.put(connection, saved.dataset, saved.head, saved.basis, saved.at, saved.until, inputs, saved.view)
+    rows = [(each, saved.dataset) for each in saved.inputs]
+    connection.executemany("INSERT OR IGNORE INTO saved_view_inputs VALUES (?, ?)", rows)
+
+
+def whole(connection: sqlite3.Connection) -> Iterator[SavedView]:
+    """All that are not damaged, with one question."""
+    for dataset, head, basis, at, until, inputs, view in SAVED.whole(connection):
+        with suppress(msgspec.MsgspecError):
+            yield SavedView(
+                dataset=DatasetId(dataset),
+                head=None if head is None else Multihash(head),
+                basis=basis,
+                at=Instant(at),
+                until=Instant(until),
+                inputs=msgspec.msgpack.decode(inputs, type=tuple[bytes, ...]),
+                view=view,
+            )
+
+
+def forget(connection: sqlite3.Connection, dataset: DatasetId) -> None:
+    """Whatever was saved of a dataset."""
+    connection.execute("DELETE FROM saved_views WHERE dataset = ?", (dataset,))
+
+
+def drop(connection: sqlite3.Connection, touched: Collection[bytes | None]) -> None:
+    """What rests on any of these was written; ``None`` stands for everything."""
+    if None in touched:
+        for table in TABLES:
+            connection.execute(f"DELETE FROM {table}")  # noqa: S608
+        return
+    connection.executemany(
+        "DELETE FROM saved_views WHERE dataset = ?1"
+        " OR dataset IN (SELECT dataset FROM saved_view_inputs WHERE input = ?1)",
+        _keys(touched),
+    )
+    connection.executemany("DELETE FROM saved_view_inputs WHERE input = ?1", _keys(touched))
+
+
+def _keys(touched: Iterable[bytes | None]) -> Iterator[tuple[bytes | None]]:
+    return ((each,) for each in touched)
