@@ -18,7 +18,8 @@ from engines.spark.catalyst.plans import frame_of
 from engines.spark.sql.parsing import analysed, parsed
 
 KEYS: Final = 1_000
-CALLS: Final = ("avg", "sum", "stddev")
+GOALS: Final = {"avg": "≤ 1.5", "sum": "≤ 1.5", "stddev": "≤ 2.5"}
+"""By call. Eight plain sums cost Spark over 1.5 times its own ``stddev``, and an exact one has eleven: ADR 20."""
 
 
 def measure_exact(size: Size, folder: Path) -> list[Row]:
@@ -31,7 +32,7 @@ def measure_exact(size: Size, folder: Path) -> list[Row]:
     )  # fmt: skip
     with bare_spark(size, folder / "spark") as spark:
         spark.read.parquet(str(path)).createOrReplaceTempView("x")
-        return [_row(size, spark, call, rows) for call in CALLS]
+        return [_row(size, spark, call, rows) for call in GOALS]
 
 
 def _row(size: Size, spark: SparkSession, call: str, rows: int) -> Row:
@@ -45,7 +46,7 @@ def _row(size: Size, spark: SparkSession, call: str, rows: int) -> Row:
         measures=f"{call} of {rows:,} doubles by {KEYS:,} keys, from Parquet, warm",
         ours=Side(name="exact, rounded once", costs=ours, amount=rows, unit="rows"),
         peer=Side(name=f"Spark's own {call}", costs=peer, amount=rows, unit="rows"),
-        goal="≤ 1.5",
+        goal=GOALS[call],
     )
 
 

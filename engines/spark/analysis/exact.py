@@ -96,6 +96,8 @@ class Grids:
     products: Grid
 
 
+BOUNDED: Final = Grids(Grid(-68, 34, 3), Grid(-138, 34, 6))
+"""Of doubles, for groups of up to half a million rows; what is below is bounded, and not added."""
 QUICK: Final = Grids(Grid(-96, 40, 4), Grid(-192, 40, 8))
 """For groups of up to 8 million rows."""
 COMPLETE: Final = Grids(Grid(-96, 32, 5), Grid(-192, 32, 10))

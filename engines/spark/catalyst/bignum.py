@@ -13,6 +13,8 @@ from engines.spark.analysis.exact import FINEST
 
 _BITS: Final = 66
 """Of a quotient or root before it is rounded: more than a double has, and one for whether anything is left over."""
+_ROOM: Final = 110
+"""Bits of a fixed shift: the least number divided by one of 40 bits still has ``_BITS``, and so has its root."""
 
 
 class BigIntegers:
@@ -86,7 +88,13 @@ class BigIntegers:
         return self._call(one, "multiply", self._big, other)
 
     def at_least_one(self, value: Any) -> Any:
-        return self._call(value, "max", self._big, self.one)
+        return self.at_least(value, 1)
+
+    def at_least(self, value: Any, least: int) -> Any:
+        return self._call(value, "max", self._big, self.whole(least))
+
+    def absolute(self, value: Any) -> Any:
+        return self._call(value, "abs", self._big)
 
     def shifted(self, value: Any, bits: Any) -> Any:
         """To the left. ``bits``: an expression or a number."""
@@ -139,6 +147,25 @@ class BigIntegers:
         root = self._call(self._call(whole, "divide", self._big, by), "sqrt", self._big)
         rest = self.minus(whole, self.times(self.times(root, root), by))
         return self._scaled(root, rest, self._sum(self._number(exponent // 2 - 1), self._minus(half)))
+
+    def scaled(self, number: Any, exponent: int) -> Any:
+        """``number * 2**exponent`` as the nearest double, which is not below the normal ones."""
+        value = self._call(number, "doubleValue", self._double)
+        return self._static(self._math, self._double, "scalb", value, self._number(exponent))
+
+    def divided(self, number: Any, by: Any, exponent: int) -> Any:
+        """``rounded`` where ``by`` has up to 40 bits: a fixed shift is room enough, and its plan a third as large."""
+        whole = self.shifted(self.absolute(number), _ROOM)
+        quotient, rest = (self._call(whole, name, self._big, by) for name in ("divide", "mod"))
+        size = self._scaled(quotient, rest, self._number(exponent - 1 - _ROOM))
+        return self.with_sign(size, number)
+
+    def root_of(self, number: Any, by: Any, exponent: int) -> Any:
+        """``root`` where ``by`` has up to 40 bits: with a fixed shift, as ``divided``."""
+        whole = self.shifted(number, 2 * _ROOM)
+        root = self._call(self._call(whole, "divide", self._big, by), "sqrt", self._big)
+        rest = self.minus(whole, self.times(self.times(root, root), by))
+        return self._scaled(root, rest, self._number(exponent // 2 - 1 - _ROOM))
 
     def with_sign(self, size: Any, of: Any) -> Any:
         """The double ``size`` with the sign of a whole number."""

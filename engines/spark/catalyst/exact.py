@@ -7,8 +7,9 @@ once a group, with whole numbers of any size, and rounded once to the nearest do
 ``sum`` over BIGINT and over decimals of 29 digits and more is exact in the same way.
 
 Numbers that are not on the grid are rare: below about 1e-13 with all their digits, or beyond 1.8e19. The quick plan
-only notices them (or a sum that leaves its BIGINT), and then the complete plan runs instead, which collects them. Both
-give the same value for every group, so it does not show which of them ran. ADR 20.
+only notices them (or a sum that leaves its BIGINT), and then the complete plan runs instead, which collects them.
+Before both, sums, means and variances are tried with fewer sums and a bound of their error (``certified``). All give
+the same value for every group, so it does not show which of them ran. ADR 20.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from weakref import WeakKeyDictionary
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from engines.spark.analysis.exact import COMPLETE, EXTREMES, MEANS, MOMENTS, QUICK, ROOM, Grids, digits_of
+from engines.spark.analysis.exact import BOUNDED, COMPLETE, EXTREMES, MEANS, MOMENTS, QUICK, ROOM, Grids, digits_of
 from engines.spark.catalyst.exact_recipes import FLOATS, TOO_COARSE, WHOLE, Call, Recipe, make_recipe
 from engines.spark.catalyst.expressions import Catalyst
 from engines.spark.catalyst.plans import is_aggregate, items, kind_of, replaced
@@ -31,16 +32,20 @@ Answer = TypeVar("Answer")
 
 
 def run_exactly(session: SparkSession, plan: Any, run: Callable[[Any], Answer], exact: bool = True) -> Answer:
-    """What ``run`` gives for an analysed plan whose aggregates are exact; it may be called a second time.
+    """What ``run`` gives for an analysed plan whose aggregates are exact; it may be called three times.
 
     ``exact``: whether there are any that Spark computes otherwise, but for sums that overflow on their way.
     """
-    made = _Exact(session, QUICK).plan(plan) if exact else plan
-    try:
-        return run(made)
-    except PySparkException as fault:
-        if str(fault.getCondition()).split(".")[0] not in _OVERFLOWS and TOO_COARSE not in str(fault):
-            raise
+    first = _Exact(session, BOUNDED)
+    attempts = [first.plan(plan) if exact else plan]
+    if first.bounded:
+        attempts.append(_Exact(session, QUICK).plan(plan))
+    for made in attempts:
+        try:
+            return run(made)
+        except PySparkException as fault:
+            if str(fault.getCondition()).split(".")[0] not in _OVERFLOWS and TOO_COARSE not in str(fault):
+                raise
     return run(complete_plan(session, plan))
 
 
@@ -61,6 +66,8 @@ class _Exact:
 
     session: SparkSession
     grids: Grids
+    bounded: bool = False
+    """Whether it made plans of sums whose error is bounded."""
     _calls: int = 0
     _catalyst: Catalyst = field(init=False)
     _logical: Any = field(init=False)
@@ -195,9 +202,11 @@ class _Exact:
 
     def _recipe(self, call: Call) -> Recipe:
         known = _RECIPES.setdefault(self.session.sparkContext._gateway, {})
-        if (call, self.grids) not in known:
-            known[call, self.grids] = make_recipe(self.session, call, self.grids)
-        return known[call, self.grids]
+        grids = QUICK if self.grids is BOUNDED and not call.bounded else self.grids
+        self.bounded = self.bounded or grids is BOUNDED
+        if (call, grids) not in known:
+            known[call, grids] = make_recipe(self.session, call, grids)
+        return known[call, grids]
 
 
 def _summing(aggregate: Any) -> Any:

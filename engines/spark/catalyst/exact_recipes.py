@@ -6,13 +6,14 @@ with ids of their own, and then used in any plan. ADR 20.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from engines.spark.analysis.exact import EXTREMES, FINEST, MOMENTS, QUICK, ROOM, Grids, digits_of
+from engines.spark.analysis.exact import BOUNDED, EXTREMES, FINEST, MOMENTS, QUICK, ROOM, Grids, digits_of
+from engines.spark.catalyst import certified
 from engines.spark.catalyst.bignum import BigIntegers
 from engines.spark.catalyst.expressions import Catalyst
 from engines.spark.catalyst.plans import items
@@ -58,6 +59,11 @@ class Call:
     @property
     def scale(self) -> int:
         return int(self.types[0].split(",")[1][:-1])
+
+    @property
+    def bounded(self) -> bool:
+        """Whether a few sums and a bound of their error can do (``certified``)."""
+        return self.kind in certified.MOMENTS or (self.kind in ("Sum", "Average") and self.floating)
 
     def name(self, what: str) -> str:
         return f"__odf_{what}{self.number}"
@@ -113,12 +119,24 @@ class _Cook:
         parts = self._summed(_sums(call, self.grids), columns)
         seen = [part.toAttribute() for part in parts]
         above = []
-        for make in (self._totals, self._values, self._results):
+        steps = (self._totals, self._values, self._results)
+        for make in self._bounded() if self.grids is BOUNDED else steps:
             made = make({each.name(): each for each in seen})
             above += [tuple(made)] if made else []
             seen += [each.toAttribute() for each in made]
         result = next(each for each in seen if each.name() == call.name("r"))
         return Recipe(tuple(given), tuple(layers), tuple(parts), tuple(above), result)
+
+    def _bounded(self) -> tuple[Callable[[Mapping[str, Any]], list[Any]], ...]:
+        """Projections above sums whose error is bounded; each reads what the one before made."""
+        big, call = self._big, self.call
+        return (
+            lambda column: self._read(certified.counted(call), list(column.values())),
+            lambda column: self._named(certified.totals(big, call, column)),
+            lambda column: self._named(certified.ends(big, call, column)),
+            lambda column: self._named(certified.quotients(big, call, column)),
+            lambda column: self._read([certified.result(call, TOO_COARSE)], list(column.values())),
+        )
 
     def _one_zero(self, made: Any) -> Any:
         """Of extremes: with one NaN and one zero."""
@@ -246,6 +264,8 @@ def _prepare(call: Call, grids: Grids) -> tuple[list[str], ...]:
         return ([_filtered(call, f"cast({given[0]} as bigint)", given, "xa")],)
     first = [_filtered(call, f"cast({call.name(letter)} as double)", given, f"x{letter}") for letter in letters]
     numbers = [call.name(f"x{letter}") for letter in letters]
+    if grids is BOUNDED:
+        return first, *certified.prepared(call, numbers[0], TOO_COARSE)
     holds = " and ".join(grids.numbers.holds(each) for each in numbers)
     nan, plus, minus = (
         " or ".join(text.format(each) for each in numbers)
@@ -299,6 +319,8 @@ def _sums(call: Call, grids: Grids) -> list[str]:
         ]  # fmt: skip
         whole = call.kind == "Average" and grids is QUICK
         return [*([f"sum({x}) as {call.name('s')}"] if whole else halves), count]
+    if grids is BOUNDED:
+        return certified.sums(call, x)
     made = []
     for term in _terms(call.kind) if call.kind in MOMENTS else ("a",):
         grid = grids.numbers if len(term) == 1 else grids.products

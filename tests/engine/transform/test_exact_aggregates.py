@@ -46,13 +46,14 @@ def nearest(value):
 
 
 def root(value):
-    """The nearest double: of the candidates around it the one whose square is next."""
+    """The nearest double, of two that are equally near the even one."""
     if not value:
         return 0.0
     shift = 2 * (140 - (value.numerator.bit_length() - value.denominator.bit_length()) // 2)
-    whole = math.isqrt((value.numerator << shift) // value.denominator if shift >= 0
-                       else value.numerator // (value.denominator << -shift))  # fmt: skip
-    return nearest(Fraction(2 * whole + 1, 2) * Fraction(2) ** (-shift // 2))
+    scaled = value * Fraction(2) ** shift
+    whole = math.isqrt(math.floor(scaled))
+    rest = whole * whole != scaled
+    return nearest(Fraction(2 * whole + rest, 2) * Fraction(2) ** (-shift // 2))
 
 
 def same(one, other):
@@ -177,6 +178,67 @@ def test_moments_are_the_nearest_double_of_the_exact_value(spark, kinds):
         if len(xs.get(row["g"], [])) > 1 and all(map(math.isfinite, (*xs[row["g"]], *ys[row["g"]]))):
             for name in ("covar_samp", "corr", "slope", "intercept", "r2", "sxy"):
                 assert same(row[name], wanted[name]), (name, row, wanted)
+
+
+HALF = 2.0**-53
+"""Half a unit in the last place of 1."""
+BOUNDED = {
+    "measured": (1, lambda rng: round(rng.gauss(100, 30), 4)),
+    "about nothing": (1, lambda rng: rng.gauss(0, 1)),
+    "as great as may be": (1, lambda rng: rng.choice((2.0**33 - 2.0**-20, -(2.0**33) + 0.1, 1e9 / 3))),
+    "between two doubles": (1, lambda rng: rng.choice((1.0, HALF, 3 * HALF, -HALF))),
+    "hardly different": (1, lambda rng: 1e6 + rng.randrange(4) * 2.0**-30),
+    "beside the middle of two": (2, lambda rng: rng.choice((1.0, HALF, 2.0**-90, -(2.0**-90)))),
+    "always the same": (1, lambda _: 1e-3 / 3),
+    "always the same and small": (2, lambda _: 1e-5 / 3),
+    "too great": (2, lambda rng: rng.choice((2.0**33, 1.5, 1e15))),
+    "not a number": (2, lambda rng: rng.choice((math.nan, math.inf, 1.5))),
+    "tiny": (3, lambda rng: rng.choice((1e-150, -1e-140, 3e-145))),
+}
+"""How many plans it takes, and numbers."""
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_a_sum_with_a_bound_is_right_or_another_plan_answers(name, spark):
+    """Numbers where a value that was only near would show; the first plan has no more than it can prove."""
+    plans, number = BOUNDED[name]
+    rng = random.Random(4)
+    rows = [(g, number(rng), None, None) for g in range(80) for _ in range(2 + g % 3 + 200 * (g == 7))]
+    rng.shuffle(rows)
+    laid(spark, rows)
+    tried = []
+
+    def run(made):
+        tried.append(made)
+        return frame_of(spark, made).toArrow().to_pylist()
+
+    plan = analysed(spark, "select g, sum(x) as s, avg(x) as a, stddev(x) as d, var_pop(x) as v from r group by g")
+    xs = by_group(rows, 1)
+    for row in run_exactly(spark, plan, run):
+        mine = xs[row["g"]]
+        wanted = moments(mine, mine)
+        assert same(row["s"], linear(mine, False)), row
+        assert same(row["a"], linear(mine, True)), row
+        assert same(row["d"], wanted["stddev"]), row
+        assert same(row["v"], wanted["var_pop"]), row
+    assert len(tried) == plans
+
+
+def test_a_group_of_more_rows_than_a_bound_is_for(spark):
+    """Sums of pieces may not fit then: another plan answers."""
+    rows, tried = (1 << 19) + 1, []
+
+    def run(made):
+        tried.append(made)
+        return frame_of(spark, made).toArrow().to_pylist()
+
+    for count, plans in ((rows - 1, 1), (rows, 2)):
+        tried.clear()
+        plan = analysed(spark, f"select sum(x) as s, avg(x) as a from (select 8589934591.9D + id * 0D as x "
+                               f"from range({count}))")  # fmt: skip
+        [row] = run_exactly(spark, plan, run)
+        assert row == {"s": nearest(Fraction(8589934591.9) * count), "a": 8589934591.9}
+        assert len(tried) == plans
 
 
 def test_a_sum_of_whole_numbers_fails_by_its_value_and_not_by_its_way(spark):
