@@ -9,15 +9,12 @@ where both round to the same double. Otherwise the plan fails with ``TOO_COARSE`
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from engines.spark.analysis.exact import BOUNDED, Grid
 from engines.spark.catalyst.bignum import BigIntegers
+from engines.spark.catalyst.exact_calls import SPREADS, Call
 
-if TYPE_CHECKING:
-    from engines.spark.catalyst.exact_recipes import Call
-
-MOMENTS: Final = frozenset({"VariancePop", "VarianceSamp", "StddevPop", "StddevSamp"})
 _ROWS: Final = 1 << 19
 """Of a group. Pieces have up to 34 bits, so that the sum of this many has 53."""
 _GREATEST: Final = 2.0**33
@@ -40,7 +37,7 @@ def prepared(call: Call, value: str, failure: str) -> tuple[list[str], ...]:
     numbers = [[_rest(BOUNDED.numbers, at, call, z, "ra")] for at in range(BOUNDED.numbers.limbs)]
     left = f"abs({rest}{BOUNDED.numbers.limbs - 1}_)"
     products: list[list[str]] = []
-    if call.kind in MOMENTS:
+    if call.kind in SPREADS:
         products = _products(call, z)
         last = BOUNDED.products.limbs - 1
         left = f"{_WEIGHT}D * {left} + abs({call.name('rp')}{last}_) + abs({call.name('re')}{last}_)"
@@ -77,7 +74,7 @@ def sums(call: Call, value: str) -> list[str]:
     made = [f"count({value}) as {call.name('n')}", f"sum({call.name('u')}) as {call.name('bound')}"]
     for at in range(BOUNDED.numbers.limbs):
         made.append(f"sum({_piece(call, call.name('z'), 'ra', at)}) as {call.name('a')}{at}_")
-    if call.kind in MOMENTS:
+    if call.kind in SPREADS:
         for at in range(BOUNDED.products.limbs):
             piece = _piece(call, call.name("p"), "rp", at)
             if at:
@@ -94,7 +91,7 @@ def _piece(call: Call, whole: str, name: str, at: int, skipped: int = 0) -> str:
 def counted(call: Call) -> list[str]:
     """Texts of the sums as BIGINT in units of their places, and of the bound; null where it says nothing."""
     made = [_units(BOUNDED.numbers, call, "a", at) for at in range(BOUNDED.numbers.limbs)]
-    if call.kind in MOMENTS:
+    if call.kind in SPREADS:
         made += [_units(BOUNDED.products, call, "q", at) for at in range(BOUNDED.products.limbs)]
     count, bound = call.name("n"), call.name("bound")
     # A sum of so many absolute values is off by less than one part in 2**33.
@@ -112,7 +109,7 @@ def _units(grid: Grid, call: Call, name: str, at: int) -> str:
 
 def totals(big: BigIntegers, call: Call, column: Mapping[str, Any]) -> dict[str, Any]:
     """The sums as whole numbers in BINARY."""
-    terms = {"ta": ("wa", BOUNDED.numbers)} | ({"tq": ("wq", BOUNDED.products)} if call.kind in MOMENTS else {})
+    terms = {"ta": ("wa", BOUNDED.numbers)} | ({"tq": ("wq", BOUNDED.products)} if call.kind in SPREADS else {})
     found = {}
     for name, (part, grid) in terms.items():
         pieces = [column[f"{call.name(part)}{at}_"] for at in reversed(range(grid.limbs))]
@@ -123,7 +120,7 @@ def totals(big: BigIntegers, call: Call, column: Mapping[str, Any]) -> dict[str,
 def ends(big: BigIntegers, call: Call, column: Mapping[str, Any]) -> dict[str, Any]:
     """The least and the greatest that a value, without its divisor, may be; BINARY."""
     total, off = big.read(column[call.name("ta")]), big.of_long(column[call.name("off")])
-    if call.kind not in MOMENTS:
+    if call.kind not in SPREADS:
         total = big.shifted(total, BOUNDED.numbers.low - _BOUND)
         return {"low": big.stored(big.minus(total, off)), "high": big.stored(big.add(total, off))}
     count = big.of_long(column[call.name("n")])

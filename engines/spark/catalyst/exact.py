@@ -24,7 +24,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from engines.spark.analysis.exact import BOUNDED, COMPLETE, EXTREMES, MEANS, MOMENTS, QUICK, ROOM, Grids, digits_of
-from engines.spark.catalyst.exact_recipes import FLOATS, TOO_COARSE, WHOLE, Call, Recipe, make_recipe
+from engines.spark.catalyst.exact_calls import FLOATS, Call
+from engines.spark.catalyst.exact_recipes import TOO_COARSE, WHOLE, Recipe, make_recipe
 from engines.spark.catalyst.expressions import Catalyst
 from engines.spark.catalyst.plans import is_aggregate, items, kind_of, replaced
 

@@ -12,61 +12,19 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from engines.spark.analysis.exact import BOUNDED, EXTREMES, FINEST, MOMENTS, QUICK, ROOM, Grids, digits_of
+from engines.spark.analysis.exact import BOUNDED, EXTREMES, FINEST, MOMENTS, QUICK, Grids
 from engines.spark.catalyst import certified
 from engines.spark.catalyst.bignum import BigIntegers
+from engines.spark.catalyst.exact_calls import Call
 from engines.spark.catalyst.expressions import Catalyst
 from engines.spark.catalyst.plans import items
 
 TOO_COARSE: Final = "__odf_not_on_the_grid"
-FLOATS: Final = ("double", "float")
 WHOLE: Final = ("bigint", "int", "smallint", "tinyint")
 _LIMB, _LIMBS = 32, 4
 """A decimal without its point has up to 127 bits; of up to two thousand million rows each limb's sum is a BIGINT."""
 _POSITIVE, _NEGATIVE, _NAN, _OFF = 1, 2, 4, 8
 """Bits of what there was among the numbers of a group: infinities, NaN, numbers off the grid."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """What decides how an aggregate is computed, and its place in names of columns."""
-
-    number: int
-    kind: str
-    types: tuple[str, ...]
-    """Of its arguments."""
-    filtered: bool
-    """Whether it stands under FILTER."""
-    tries: bool
-    """``try_sum``, ``try_avg``: null, and no error, where the value does not fit."""
-    result: str = ""
-    """The type of what comes out, over decimals."""
-
-    @property
-    def floating(self) -> bool:
-        return self.types[0] in FLOATS
-
-    @property
-    def digits(self) -> int | None:
-        """Of the decimals that are summed."""
-        return None if self.kind in EXTREMES else digits_of(self.types[0])
-
-    @property
-    def wide(self) -> bool:
-        """Whether a sum of them may not fit into a decimal."""
-        return self.digits is not None and self.digits > ROOM
-
-    @property
-    def scale(self) -> int:
-        return int(self.types[0].split(",")[1][:-1])
-
-    @property
-    def bounded(self) -> bool:
-        """Whether a few sums and a bound of their error can do (``certified``)."""
-        return self.kind in certified.MOMENTS or (self.kind in ("Sum", "Average") and self.floating)
-
-    def name(self, what: str) -> str:
-        return f"__odf_{what}{self.number}"
 
 
 @dataclass(frozen=True, slots=True)
