@@ -252,8 +252,9 @@ async def test_nothing_is_said_of_steps_that_were_not_run_and_a_restart_goes_on(
             await alice.pull()
             await world.spread(alice, "cities", "towns")
             with trio.fail_after(20):
-                while bob.size("towns") < 5 or bob.size("cities") < 5:
-                    await bob.parts.scheduler.get(bob.dataset("towns")).turned.wait()
+                for name in ("cities", "towns"):
+                    while bob.size(name) < 5:
+                        await bob.parts.scheduler.get(bob.dataset(name)).turned.wait()
                 while not any("put off" in event for event, _ in bob.logger.said):
                     await trio.testing.wait_all_tasks_blocked(0.05)
             spans = said(bob, "towns", bob.key)
