@@ -223,8 +223,10 @@ async def test_chain_first_then_data(world: Any, worlds: Any) -> None:
         assert (await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest(level="chain")))).ok
         await bob.mirror(cities, "theirs", want="data")
         with trio.fail_after(10):
+            turned = bob.parts.scheduler.get(cities).turned
             while (await bob.api.datasets.get("theirs")).rely_on.blocks < alice.size("cities"):
-                await bob.parts.scheduler.get(cities).turned.wait()
+                await turned.wait()
+                turned = bob.parts.scheduler.get(cities).turned
         assert (await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest(level="data")))).ok
 
 

@@ -184,8 +184,10 @@ async def test_neither_is_followed(world: Any, forked: Forked) -> None:
         settled = await resolve(bob, "theirs", block(bob, "theirs", forked.common))
         assert "taken up again" in settled[-1]
         with trio.fail_after(20):
+            turned = bob.parts.scheduler.get(forked.cities).turned
             while (await bob.api.trust.show("theirs")).epoch == 0:
-                await bob.parts.scheduler.get(forked.cities).turned.wait()
+                await turned.wait()
+                turned = bob.parts.scheduler.get(forked.cities).turned
         assert (await bob.api.trust.show("theirs")).reach.use == forked.common + 1
 
 
