@@ -68,6 +68,10 @@ def _proven(view: View, start: int, dialect: CsvDialect) -> Quotes | None:
             quotes = _marks(window, dialect) + first
             opening, closing = quotes[inside::2], quotes[1 - inside :: 2]
             opens = (opening == start) | beside[data[np.maximum(opening - 1, 0)]]
+            if dialect.escape is not None:
+                # Behind a quote that is escaped, none begins: an escape outside of quoted values is a letter.
+                behind = data[np.maximum(opening - 1, 0)] == ord(dialect.quote)
+                opens &= (opening == start) | ~behind | np.isin(opening - 1, closing)
             closes = (closing == len(data) - 1) | beside[data[np.minimum(closing + 1, len(data) - 1)]]
             if not (opens.all() and closes.all()):
                 return None

@@ -7,7 +7,7 @@ import io
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from chain.errors import Invalid
@@ -150,6 +150,7 @@ def test_what_a_writer_quotes_is_read_as_written(rows: list[tuple[str, str]], qu
         assert read == [{"x": one or None, "y": other or None} for one, other in rows]
 
 
+@example('\\"","')
 @given(st.text(st.sampled_from('ab,"\n\\'), max_size=30))
 def test_escapes_are_rewritten_alike_by_both_ways(text: str) -> None:
     from engines.spark.ingest import quoting
