@@ -54,10 +54,6 @@ BeforeCommit: TypeAlias = Callable[[sqlite3.Connection, Collection[bytes | None]
 """Is given what a transaction touched."""
 
 
-def _nothing(*_: object) -> None:
-    pass
-
-
 class Database:
     """One SQLite file: a writer behind a lock, and a pool of readers. Safe to use from any thread."""
 
@@ -69,8 +65,8 @@ class Database:
         self._touched: set[bytes | None] = set()
         self._changed: dict[bytes | None, int] = {}
         """By what was touched, the number of the last write that did; ``None`` stands for everything."""
-        self._before_commit: BeforeCommit = _nothing
-        self.written: Callable[[], None] = _nothing
+        self._before_commit: BeforeCommit | None = None
+        self.written: Callable[[], None] | None = None
         """Called after each transaction that touched something, by the thread that wrote, without the lock."""
         self._idle: deque[sqlite3.Connection] = deque()
         with self._faults():
@@ -106,7 +102,7 @@ class Database:
             self._touched.clear()
             try:
                 yield self._writer
-                if self._touched:
+                if self._touched and self._before_commit is not None:
                     self._before_commit(self._writer, self._touched)
                 self._writer.execute("COMMIT")
                 self._note_touched()
@@ -115,7 +111,7 @@ class Database:
                     self._writer.execute("ROLLBACK")
                 raise
             has_touched = bool(self._touched)
-        if has_touched:
+        if has_touched and self.written is not None:
             self.written()
 
     def _note_touched(self) -> None:

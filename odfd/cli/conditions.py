@@ -9,7 +9,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import msgspec
 from msgspec import inspect
@@ -99,19 +99,9 @@ class Compares:
             raise Usage(f"{self.field} is a number, {self.operand!r} is not", hint="like blocks>=15") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """Of a task: it is over, well or not."""
-
-    def check(self, view: type[msgspec.Struct]) -> None:
-        """Of tasks alone."""
-
-    def holds(self, value: Mapping[str, Any] | None) -> bool:
-        """Also of one that is not there: nothing more will become of it."""
-        return value is None or value["state"] not in ("waiting", "running")
-
-
-Condition: TypeAlias = Exists | Compares | Finished
+def is_finished(task: Mapping[str, Any] | None) -> bool:
+    """Whether a task is over, well or not; also of one that is not there: nothing more will become of it."""
+    return task is None or task["state"] not in ("waiting", "running")
 
 
 def _parts(types: Iterable[inspect.Type]) -> Iterator[inspect.Type]:
@@ -123,7 +113,7 @@ def _parts(types: Iterable[inspect.Type]) -> Iterator[inspect.Type]:
             yield each
 
 
-def parse(text: str) -> Condition:
+def parse(text: str) -> Exists | Compares:
     """Raises Usage."""
     if text in ("exists", "deleted"):
         return Exists(text == "exists")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import Any, Final
 
 from chain.errors import NotFound
@@ -44,7 +45,7 @@ def _wait(args: argparse.Namespace) -> int:
         raise Usage("say what to wait for", hint="--for exists, --for deleted, --for state=fresh, --for 'blocks>=15'")
     condition = conditions.parse(args.condition)
     condition.check(kind.view)
-    holds, value = _until(session, kind, args, condition)
+    holds, value = _until(session, kind, args, condition.holds)
     if not holds:
         session.remark(f"no: {kind.name} {args.name}: {args.condition} did not come true in {args.timeout}")
     session.show(value, lambda _: f"{kind.name} {args.name}: {args.condition}" if holds else "")
@@ -54,7 +55,7 @@ def _wait(args: argparse.Namespace) -> int:
 def _wait_for_task(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace) -> int:
     """Until it is finished; its fault is that of this command."""
     if args.timeout is not None:
-        holds, value = _until(session, kind, args, conditions.Finished())
+        holds, value = _until(session, kind, args, conditions.is_finished)
         if not holds:
             session.remark(f"no: task {args.name} is not finished after {args.timeout}")
             session.show(value, lambda _: "")
@@ -65,14 +66,14 @@ def _wait_for_task(session: Session, kind: kinds.Kind[Any], args: argparse.Names
 
 
 def _until(
-    session: Session, kind: kinds.Kind[Any], args: argparse.Namespace, condition: conditions.Condition
+    session: Session, kind: kinds.Kind[Any], args: argparse.Namespace, holds: Callable[[Any], bool]
 ) -> tuple[bool, Any]:
     """Whether it holds before the time is over, and the JSON that was looked at last."""
     patience = conditions.seconds(args.timeout) if args.timeout else None
     began = session.clock.monotonic()
     while True:
         value = _look(session, kind, args.name)
-        if condition.holds(value):
+        if holds(value):
             return True, value
         if patience is not None and session.clock.monotonic() - began >= patience * SECOND:
             return False, value
