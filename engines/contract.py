@@ -242,6 +242,9 @@ class IngestRequest(Table, frozen=True, kw_only=True):
     (``engines.key_bounds``). ``None``: all earlier slices are given."""
     prev_data_bounds_hash: str | None = None
     """Hash of that file. A Success repeats it; else the engine did not know what it was for."""
+    allows_null_keys: bool = False
+    """For an observer of what another wrote: rows without a value in the primary key are written, as the reference
+    does; else they are an error. Where ``read`` sets records aside it has no effect."""
 
 
 class HistoryNeeded(Variant, frozen=True, kw_only=True, tag="HistoryNeeded"):

@@ -231,6 +231,8 @@ def _merged(rows: pa.Table, request: IngestRequest) -> tuple[pa.Table, RowCounts
             missing = [key for key in keys if key not in rows.column_names]
             if missing:
                 raise Invalid(f"no key column {missing[0]!r}", hint=f"there are: {', '.join(rows.column_names)}")
+            if not request.allows_null_keys and any(rows.column(key).null_count for key in keys):
+                raise Invalid("a row has no value in the primary key", rule="primary-key-null")
             known = _standing(request, keys, rows.column_names)
             fresh, conflicting = [], 0
             for number, row in enumerate(rows.to_pylist()):

@@ -115,8 +115,13 @@ async def _rows(
 ) -> Rows | None:
     earlier = deps.index.parts(reader, state, deps.objects, source.merge) if traits(source.merge).asks_history else []
     plan = plan_ingest(state, source, batch, time, Earlier(earlier))
-    asked = {"new_data_path": str(out), "transaction_id": f"observe:{plan.request.transaction_id}"}
-    answer = await deps.engine.ingest(msgspec.structs.replace(plan.request, **asked))
+    request = msgspec.structs.replace(
+        plan.request,
+        new_data_path=str(out),
+        transaction_id=f"observe:{plan.request.transaction_id}",
+        allows_null_keys=True,
+    )
+    answer = await deps.engine.ingest(request)
     match answer:
         case InvalidQuery():
             return None

@@ -9,7 +9,8 @@ beyond it with the number of different texts that cannot be read. Pure over byte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from chain.errors import Invalid
 from engines.spark.ingest.bad_values import Cells
 from engines.spark.ingest.json_text import JsonTable
 from engines.spark.ingest.record_split import Cut
-from engines.spark.ingest.text_columns import NO_EVENT_TIME, NOT_NULL, RowFault
+from engines.spark.ingest.text_columns import NOT_NULL, NULL_KEY, Absence, RowFault
 
 BAD: Final = pa.schema(
     [
@@ -40,6 +41,7 @@ OF_RECORDS: Final = frozenset(
     {
         "event-time-missing",
         "not-null",
+        NULL_KEY,
         "read-columns",
         "read-csv",
         "read-encoding",
@@ -62,8 +64,8 @@ class Reader(NamedTuple):
     schema: pa.Schema
     parse: Parse
     cells: Cells
-    event_time: str | None = None
-    """The column that must have values because rows have event times."""
+    needed: Mapping[str, Absence] = MappingProxyType({})
+    """Columns that must have values for another reason than the schema, and that reason."""
 
 
 class SetAside(NamedTuple):
@@ -133,8 +135,9 @@ def _at_fault(field: pa.Field, column: pa.Array, reader: Reader) -> Iterator[tup
     codes = texts.indices.to_numpy()
     for at in np.flatnonzero(np.isin(codes, np.fromiter(refused, np.int64, len(refused)))).tolist():
         fault = reader.cells.told(field, column[at].as_py(), refused[int(codes[at])])
-        if fault.rule == NOT_NULL and field.name == reader.event_time:
-            fault = Invalid(NO_EVENT_TIME, rule="event-time-missing")
+        if fault.rule == NOT_NULL and field.name in reader.needed:
+            why = reader.needed[field.name]
+            fault = Invalid(why.message, rule=why.rule)
         yield at, fault
 
 

@@ -36,8 +36,8 @@ _FILL: Final = (
     "mend them; or say which time such rows have: `eventTime` in fetch, `--event-time`, or coalesce(…) in preprocess"
 )
 
-Wrong = Callable[[pa.ChunkedArray], pa.ChunkedArray]
-"""Which of some event times are at fault."""
+Wrong = Callable[[pa.Table], pa.ChunkedArray]
+"""Which of some rows are at fault."""
 
 
 class Origin(NamedTuple):
@@ -56,16 +56,19 @@ def missing_fault(fault: Invalid, column: str) -> Invalid:
     empty = misfit_fault("", column, INSTANT, "")
     if (fault.rule, fault.message) != (empty.rule, empty.message):
         return fault
-    return Invalid(NO_EVENT_TIME, rule="event-time-missing", hint=_FILL, place=fault.place)
+    return Invalid(NO_EVENT_TIME.message, rule=NO_EVENT_TIME.rule, hint=_FILL, place=fault.place)
 
 
 def check_present(batch: pa.Table, origin: Origin) -> None:
     """Raises Invalid for a row that a query gave no event time."""
     times = batch.column(origin.column)
     if times.null_count:
-        places = places_of(origin, times, pc.is_null)
+        places = places_of(origin, batch, lambda some: pc.is_null(some.column(origin.column)))
         raise Invalid(
-            f"{_rows(times.null_count)} no event time", rule="event-time-missing", hint=_FILL, place=", ".join(places)
+            f"{rows_have(times.null_count)} no event time",
+            rule=NO_EVENT_TIME.rule,
+            hint=_FILL,
+            place=", ".join(places),
         )
 
 
@@ -76,12 +79,11 @@ def check_not_ahead(
 
     ``days``: how far ahead of the clock would have to be permitted.
     """
-    times = batch.column(origin.column)
 
-    def is_ahead(some: pa.ChunkedArray) -> pa.ChunkedArray:
-        return pc.fill_null(after(some, limit), False)
+    def is_ahead(some: pa.Table) -> pa.ChunkedArray:
+        return pc.fill_null(after(some.column(origin.column), limit), False)
 
-    count = int(pc.sum(is_ahead(times)).as_py() or 0)
+    count = int(pc.sum(is_ahead(batch)).as_py() or 0)
     hint = "mend them; if such times are meant, begin the source's preprocess with SET odf.ahead = '{} days' or 'any'"
     if not count:
         said = instant.render(source_time) if source_time is not None else instant.render(latest)
@@ -91,11 +93,11 @@ def check_not_ahead(
             hint="is it mistyped, in --event-time or in the name of the file? " + hint.format(days),
         )
     raise Invalid(
-        f"{_rows(count)} an event time up to {instant.render(latest)}, and the watermark may not go"
+        f"{rows_have(count)} an event time up to {instant.render(latest)}, and the watermark may not go"
         f" past {instant.render(limit)}",
         rule="event-time-ahead",
         hint=hint.format(days),
-        place=", ".join(places_of(origin, times, is_ahead)),
+        place=", ".join(places_of(origin, batch, is_ahead)),
     )
 
 
@@ -120,11 +122,11 @@ def _units(time: Instant, kind: pa.DataType) -> pa.Scalar:
     return pa.scalar(time // to_instant(1, kind), pa.int64())
 
 
-def places_of(origin: Origin, times: pa.ChunkedArray, wrong: Wrong) -> list[str]:
+def places_of(origin: Origin, batch: pa.Table, wrong: Wrong) -> list[str]:
     """Files and lines of the first rows at fault; names of files where the lines cannot be told."""
     if origin.query is not None:
         return [_sought(origin, wrong)]
-    rows = pc.indices_nonzero(wrong(times).combine_chunks())[:SHOWN].to_pylist()
+    rows = pc.indices_nonzero(wrong(batch).combine_chunks())[:SHOWN].to_pylist()
     filled = [(task, rows) for task, rows in zip(origin.parts.tasks, origin.parts.rows, strict=True) if rows]
     ends = list(itertools.accumulate(count for _, count in filled))
     found = []
@@ -135,7 +137,7 @@ def places_of(origin: Origin, times: pa.ChunkedArray, wrong: Wrong) -> list[str]
 
 
 def _sought(origin: Origin, wrong: Wrong) -> str:
-    """The first row of a file for which the query gives a time at fault."""
+    """The first row of a file for which the query gives a row at fault."""
     filled = [number for number, rows in enumerate(origin.parts.rows) if rows]
     names = ", ".join(dict.fromkeys(origin.parts.tasks[number].name for number in filled[:SHOWN]))
     try:
@@ -162,8 +164,8 @@ def _gives(paths: list[Path], origin: Origin, wrong: Wrong) -> bool:
     """Whether the query makes a row at fault of these rows alone."""
     assert origin.query is not None
     made = preprocess(origin.spark, paths, origin.parts.schema, origin.query)
-    return bool(pc.any(wrong(made.column(origin.column))).as_py())
+    return bool(pc.any(wrong(made)).as_py())
 
 
-def _rows(count: int) -> str:
+def rows_have(count: int) -> str:
     return "a row has" if count == 1 else f"{count:,} rows have"

@@ -6,8 +6,9 @@ equal input makes equal bytes.
 
 Where the reference is odd, this is what is done here: a key that appears or vanishes is told by its presence, not by
 its values being null (so rows whose other columns are all null are news too); two rows of one key in one snapshot are
-an error; operation codes of a changelog must exist; null is a key like any other in Snapshot and UpsertStream, but
-never matches in Ledger, as there.
+an error; operation codes of a changelog must exist. Rows with a null in their key come here only from earlier slices,
+and for observers (``keys`` refuses others): null is a key like any other in Snapshot and UpsertStream, but never
+matches in Ledger, as there.
 """
 
 from __future__ import annotations

@@ -10,8 +10,9 @@ import contextlib
 import functools
 import mmap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -42,6 +43,7 @@ from engines.spark.ingest.quoting import Quotes, check_quotes
 from engines.spark.ingest.range_tasks import Format, Task
 from engines.spark.ingest.ranges import Range, View, line_ranges
 from engines.spark.ingest.records import object_lines
+from engines.spark.ingest.text_columns import Absence
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,11 +96,16 @@ def read_schema(step: ReadStep) -> pa.Schema | None:
 
 
 def parse_sources(
-    spark: SparkSession, sources: Sequence[SourceFile], step: ReadStep, folder: Path, required: str | None = None
+    spark: SparkSession,
+    sources: Sequence[SourceFile],
+    step: ReadStep,
+    folder: Path,
+    required: Mapping[str, Absence] = MappingProxyType({}),
 ) -> Parts | None:
     """Parse all sources into parts under ``folder``; ``None`` when they hold no byte.
 
-    Column ``required``, where there is one of that name, must have a value in every row (rule ``not-null``).
+    Columns ``required``, where there are such, must have a value in every row (rule ``not-null``); records that are set
+    aside are told why. Parts keep the schema, in which they may be nullable.
     A file of no bytes is no input, so it does not empty a snapshot; a header without rows, or ``[]``, does.
     Records that cannot be read are set aside where the step says so, within its bounds.
     Raises Invalid for what is wrong with a file or its description, naming file, line and column.
@@ -107,14 +114,14 @@ def parse_sources(
     wanted = read_schema(step)
     todo: list[Task] = []
     planned = False
-    needless: str | None = None
+    needed: dict[str, Absence] = {}
     remarks: list[str] = []
     for source in sources:
         if _size(source) == 0:
             continue
         wanted, format_, spans, said = plan_file(source, step, wanted)
-        needless = required if required in wanted.names and wanted.field(required).nullable else needless
-        wanted = _with_required(wanted, required)
+        needed |= {name: required[name] for name in required if name in _nullable(wanted)}
+        wanted = _with_nullable(wanted, required, False)
         planned = True
         remarks += said
         path, name, schema = str(source.path), source.name, wanted
@@ -129,7 +136,7 @@ def parse_sources(
                     schema=schema,
                     part=part,
                     quarantine=quarantine,
-                    event_time=needless,
+                    needed=needed,
                 )
             )
     if wanted is None or not planned:
@@ -139,7 +146,14 @@ def parse_sources(
         _check_share(quarantine, todo, rows, bad)
     if unknown:
         remarks.append(_passed_over(unknown))
-    return Parts(wanted, tuple(Path(task.part) for task in todo), rows, tuple(remarks), tuple(todo), bad)
+    return Parts(
+        _with_nullable(wanted, needed, True),
+        tuple(Path(task.part) for task in todo),
+        rows,
+        tuple(remarks),
+        tuple(todo),
+        bad,
+    )
 
 
 def _passed_over(unknown: Mapping[str, int]) -> str:
@@ -149,9 +163,13 @@ def _passed_over(unknown: Mapping[str, int]) -> str:
     return f"fields that the schema does not name (records): {', '.join(told)}{more}"
 
 
-def _with_required(schema: pa.Schema, name: str | None) -> pa.Schema:
-    place = -1 if name is None else schema.get_field_index(name)
-    return schema if place < 0 else schema.set(place, schema.field(place).with_nullable(False))
+def _nullable(schema: pa.Schema) -> set[str]:
+    return {field.name for field in schema if field.nullable}
+
+
+def _with_nullable(schema: pa.Schema, names: Container[str], nullable: bool) -> pa.Schema:
+    fields = [field.with_nullable(nullable) if field.name in names else field for field in schema]
+    return pa.schema(fields, schema.metadata)
 
 
 def empty_sources(sources: Sequence[SourceFile]) -> list[str]:

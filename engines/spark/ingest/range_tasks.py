@@ -27,7 +27,14 @@ from engines.spark.ingest.json_text import JsonTable
 from engines.spark.ingest.ranges import Range
 from engines.spark.ingest.record_split import Cut
 from engines.spark.ingest.records import Records
-from engines.spark.ingest.text_columns import Misfit, check_present, instant_type, misfit_fault, type_name
+from engines.spark.ingest.text_columns import (
+    Absence,
+    Misfit,
+    check_present,
+    instant_type,
+    misfit_fault,
+    type_name,
+)
 
 ANSWER: Final = pa.schema(
     [
@@ -81,8 +88,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     part: str
     quarantine: Quarantine | None = None
     """Records that cannot be read are set aside, and written beside the part."""
-    event_time: str | None = None
-    """The column in which nothing but the time of an event makes a value necessary."""
+    needed: dict[str, Absence] = {}
+    """Columns in which nothing but this makes a value necessary; in ``schema`` they are not nullable."""
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -174,9 +181,9 @@ def _reader(task: Task) -> Reader:
             head = csv_text.Head(names, schema, 0, located=False)
             return JsonTable(csv_text.parse_csv(data, head, dialect, task.name), {})
 
-        return Reader(task.schema, parse_csv, CsvCells(dialect, names, task.name), task.event_time)
+        return Reader(task.schema, parse_csv, CsvCells(dialect, names, task.name), task.needed)
     cells = JsonCells(task.name)
-    return Reader(task.schema, cells.parse, cells, task.event_time)
+    return Reader(task.schema, cells.parse, cells, task.needed)
 
 
 def parse(task: Task) -> JsonTable:

@@ -23,7 +23,8 @@ from chain.data.quarantine import ARROW, quarantined
 from chain.errors import Invalid
 from chain.instant import DAY, MILLISECOND, SECOND, Instant
 from chain.model.events import OffsetInterval
-from chain.model.source import Transform
+from chain.model.on_error import quarantine_of
+from chain.model.source import Transform, primary_key
 from chain.multihash import Multihash
 from chain.store.files import check_file
 from engines.contract import (
@@ -44,10 +45,12 @@ from engines.spark.analysis.source_declarations import SourceDeclarations, read_
 from engines.spark.ingest import range_tasks
 from engines.spark.ingest.event_times import Origin, behind, check_not_ahead, check_present, missing_fault
 from engines.spark.ingest.history import History, SlicesMissing
+from engines.spark.ingest.keys import check_keys, checked_keys, null_key_fault
 from engines.spark.ingest.merge import MergeContext, PassedOver, merge
 from engines.spark.ingest.parse import Parts, SourceFile, empty_sources, parse_sources, read_schema
 from engines.spark.ingest.preprocess import preprocess
-from engines.spark.ingest.shape import check_columns, coerce_guessed, finished, fitted, prepared
+from engines.spark.ingest.shape import check_columns, coerce_guessed, finished, fitted, prepared, timed
+from engines.spark.ingest.text_columns import NO_EVENT_TIME, no_key
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,7 +84,8 @@ def run_ingest(spark: SparkSession, request: IngestRequest, control: RequestCont
 def _ingest(spark: SparkSession, request: IngestRequest, control: RequestControl, scratch: Path) -> Success:
     vocab, force = request.vocab, None if request.schema is None else to_arrow(request.schema)
     query, declared = read_source(request.preprocess)
-    parts = _parsed(spark, request, scratch, strict=query is None and not request.fills_event_time)
+    keys = checked_keys(request)
+    parts = _parsed(spark, request, scratch, keys, strict=query is None and not request.fills_event_time)
     control.check()
     empty = tuple(SkippedFile(name=name, reason=NO_BYTES) for name in empty_sources(_sources(request)))
     if parts is None:
@@ -104,12 +108,13 @@ def _ingest(spark: SparkSession, request: IngestRequest, control: RequestControl
         batch = coerce_guessed(batch, vocab, request.merge)
     batch = prepared(batch, vocab, request.merge, force)
     check_columns(batch.schema, vocab, force)
+    batch, untimed = _keyed(request, batch, keys, origin)
     history = _history(request, force)
     merged = merge(MergeContext(spark, scratch, vocab), batch, history, request.merge)
     control.check()
     times = merged.rows.column(vocab.event_time_column).filter(merged.fresh)
     late = 0 if request.prev_watermark is None else behind(times, request.prev_watermark)
-    counts = _counts(sum(parts.rows), batch.num_rows, merged.passed_over, late, times.null_count, empty)
+    counts = _counts(sum(parts.rows), batch.num_rows, merged.passed_over, late, times.null_count + untimed, empty)
     aside = sum(parts.bad)
     counts = msgspec.structs.replace(
         counts, read=sum(parts.rows) + aside, quarantined=aside, remarks=parts.remarks[:MAX_REMARKS]
@@ -125,15 +130,35 @@ def _ingest(spark: SparkSession, request: IngestRequest, control: RequestControl
     return _success(request, table, mark, counts)
 
 
-def _parsed(spark: SparkSession, request: IngestRequest, scratch: Path, *, strict: bool) -> Parts | None:
-    """``strict``: each row has an event time where its file has a column of them."""
+def _parsed(
+    spark: SparkSession, request: IngestRequest, scratch: Path, keys: Sequence[str], *, strict: bool
+) -> Parts | None:
+    """``strict``: each row has an event time where its file has a column of them.
+
+    The parsers look at keys only where records are set aside: else all rows without one are told together, later.
+    """
     name = request.vocab.event_time_column
+    aside = request.preprocess is None and quarantine_of(request.read.schema) is not None
+    required = {key: no_key(key) for key in keys if aside} | ({name: NO_EVENT_TIME} if strict else {})
     try:
-        return parse_sources(spark, _sources(request), request.read, scratch, name if strict else None)
+        return parse_sources(spark, _sources(request), request.read, scratch, required)
     except Invalid as fault:
-        if not strict:
-            raise
-        raise missing_fault(fault, name) from fault
+        told = missing_fault(fault, name) if strict else fault
+        raise null_key_fault(told, keys) from fault
+
+
+def _keyed(request: IngestRequest, batch: pa.Table, keys: Sequence[str], origin: Origin) -> tuple[pa.Table, int]:
+    """The batch as its rows are looked up by their keys, and how many had no event time. Raises Invalid.
+
+    An event time that is in the key is the one that will be written: that of the source, where a row has none.
+    """
+    name, untimed = origin.column, 0
+    if name in primary_key(request.merge):
+        untimed = batch.column(name).null_count
+        given = request.source_event_time
+        batch = timed(batch, name, request.system_time if given is None else given)
+    check_keys(batch, keys, origin)
+    return batch, untimed
 
 
 def _check_may_lack(request: IngestRequest, guessed: bool) -> None:
@@ -231,7 +256,7 @@ def _rows(spark: SparkSession, query: Transform | None, parts: Parts) -> pa.Tabl
     filled: Sequence[Path] = [path for path, rows in zip(parts.paths, parts.rows, strict=True) if rows]
     if query is not None:
         return preprocess(spark, filled, parts.schema, query)
-    tables = [pq.read_table(path, memory_map=True) for path in filled]
+    tables = [pq.read_table(path, memory_map=True).cast(parts.schema) for path in filled]
     return pa.concat_tables([parts.schema.empty_table(), *tables])
 
 

@@ -171,6 +171,14 @@ def finished(
     return table.add_column(0, pa.field(vocab.offset_column, OFFSET_TYPE, False), offsets)
 
 
+def timed(batch: pa.Table, name: str, given: Instant) -> pa.Table:
+    """Rows without event time (column ``name``) take the one ``given``."""
+    place, times = batch.schema.get_field_index(name), batch.column(name)
+    if not times.null_count:
+        return batch
+    return batch.set_column(place, batch.schema.field(place), pc.coalesce(times, _instant_as(given, times.type)))
+
+
 def _filled(times: pa.ChunkedArray, fresh: pa.Array, value: pa.Scalar) -> pa.ChunkedArray:
     """Only rows of the batch take the source's time; a retraction keeps what the old row had."""
     return pc.if_else(pc.and_(pc.is_null(times), fresh), value, times)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,11 +17,25 @@ import pyarrow.compute as pc
 from chain.errors import Invalid
 
 NOT_NULL: Final = "not-null"
-NO_EVENT_TIME: Final = "a row has no event time"
+NULL_KEY: Final = "primary-key-null"
 INSTANT: Final = pa.timestamp("ms", "UTC")
 _ZONE: Final = r":\d\d(?:\.\d+)?(?:Z|[+-]\d\d(?::?\d\d)?)$"
 _FINER: Final = {unit: rf"(\.\d{{{digits}}})\d+" for unit, digits in (("ms", 3), ("us", 6), ("ns", 9))}
 """What a text says beyond the digits of a unit."""
+
+
+class Absence(NamedTuple):
+    """Why a column must have values of which the schema does not say NOT NULL, as it is told."""
+
+    rule: str
+    message: str
+
+
+NO_EVENT_TIME: Final = Absence("event-time-missing", "a row has no event time")
+
+
+def no_key(column: str) -> Absence:
+    return Absence(NULL_KEY, f"column {column!r} is empty, and it is in the primary key")
 
 
 class Misfit(Exception):

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from chain.errors import NotFound
@@ -15,7 +16,9 @@ from chain.multihash import Multihash
 from chain.statements.statement import OBSERVATION
 from config import model
 from odfd.control import wire
+from odfd.ingest import driver
 from odfd.ingest.fetch.dialling import is_public
+from odfd.ingest.plan import plan_ingest
 from odfd.trust.ledger import kinds
 from odfd.trust.ledger.observations import Observations
 from p2p.ports import Topic
@@ -123,6 +126,28 @@ async def test_an_observer_is_counted(open_world: Any, page: Any) -> None:
             shown = await carol.api.trust.show("theirs")
             assert shown.reach.use == shown.blocks > bob_before
         assert page.asked == fetched + 2, "Alice once more, and Bob"
+
+
+async def test_rows_without_key_that_another_wrote_are_no_difference(
+    open_world: Any, page: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reference writes them. What a node refuses as an owner it does not hold against others."""
+
+    def as_the_reference(*given: Any) -> Any:
+        made = plan_ingest(*given)
+        return msgspec.structs.replace(made, request=msgspec.structs.replace(made.request, allows_null_keys=True))
+
+    async with open_world.running("alice") as alice, open_world.running("bob", OBSERVES) as bob:
+        await alice.apply(ROOT.format(url=page.url).replace("[event_time, city]", "[population]"))
+        page.rows = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-01T00:00:00Z,Linz,")
+        (refused,) = await alice.pull()
+        assert refused.message == "a row has no value in the primary key"
+        monkeypatch.setattr(driver, "plan_ingest", as_the_reference)
+        await alice.pull()
+        await open_world.spread(alice, "cities")
+        await bob.mirror(alice.dataset("cities"), "theirs")
+        (event,) = await bob.heard("observation.signed")
+        assert event.data["result"] == "same-bytes"
 
 
 @pytest.mark.slow
