@@ -237,7 +237,9 @@ def plan_file(source: SourceFile, step: ReadStep, wanted: pa.Schema | None) -> P
                 check_text_options(step.encoding, step.date_format, step.timestamp_format)
                 return _plan_document(view, range_tasks.JsonDocumentFormat(step.sub_path), wanted, source.name)
             case ReadGeoJson() | ReadNdGeoJson():
-                format_ = range_tasks.FeaturesFormat(per_line=isinstance(step, ReadNdGeoJson), own_id=declared)
+                format_ = range_tasks.FeaturesFormat(
+                    per_line=isinstance(step, ReadNdGeoJson), own_id="column" if declared else "told"
+                )
                 return _plan_document(view, format_, wanted, source.name)
             case ReadEsriShapefile():
                 raise Invalid(
@@ -266,8 +268,10 @@ def _plan_csv(view: View, dialect: CsvDialect, wanted: pa.Schema | None, declare
 def _plan_document(view: View, format_: Format, wanted: pa.Schema | None, name: str) -> Planned:
     schema = wanted
     if schema is None:
-        schema = guess_json(range_tasks.records_of(format_, bytes(view), name, INFER_ROWS), name)
-        if isinstance(format_, range_tasks.FeaturesFormat):
+        features = isinstance(format_, range_tasks.FeaturesFormat)
+        guessing = msgspec.structs.replace(format_, own_id="ignored") if features else format_
+        schema = guess_json(range_tasks.records_of(guessing, bytes(view), name, INFER_ROWS), name)
+        if features:
             schema = pa.schema(sorted(schema, key=lambda field: field.name))
     return Planned(schema, format_, [Range(0, len(view))])
 

@@ -26,7 +26,7 @@ from engines.spark.ingest.file_kinds import BEGIN, PARQUET, found_kind
 from engines.spark.ingest.json_text import JsonTable
 from engines.spark.ingest.ranges import Range
 from engines.spark.ingest.record_split import Cut
-from engines.spark.ingest.records import Records
+from engines.spark.ingest.records import OwnId, Records
 from engines.spark.ingest.text_columns import (
     Absence,
     Misfit,
@@ -66,8 +66,7 @@ class JsonDocumentFormat(msgspec.Struct, frozen=True):
 
 class FeaturesFormat(msgspec.Struct, frozen=True):
     per_line: bool
-    own_id: bool = False
-    """A feature's own id is the column ``id``, where no property is."""
+    own_id: OwnId = "told"
 
 
 class ParquetFormat(msgspec.Struct, frozen=True): ...

@@ -16,7 +16,7 @@ import numpy as np
 from chain.errors import Invalid
 from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.quoting import quote_marks, record_pattern
-from engines.spark.ingest.records import BOM, Items, flat, starts_in
+from engines.spark.ingest.records import BOM, Items, OwnId, flat, starts_in
 
 _LF: Final = 10
 _CR: Final = 13
@@ -85,7 +85,7 @@ def line_records(data: bytes, lines_before: int) -> Cut:
     return Cut(data, np.append(starts, len(data)), *_in_lines(data, starts, lines_before), {})
 
 
-def feature_line_records(data: bytes, lines_before: int, own_id: bool) -> Cut:
+def feature_line_records(data: bytes, lines_before: int, own_id: OwnId) -> Cut:
     """GeoJSON features that stand one a line, each as the object that its columns make."""
     lines = line_records(data, lines_before)
     spans = zip(lines.starts[:-1].tolist(), lines.starts[1:].tolist(), strict=True)
@@ -98,7 +98,7 @@ def item_records(data: bytes, items: Items) -> Cut:
     return _joined(list(map(bytes, items.texts)), {}, *_in_document(data, items.texts))
 
 
-def feature_records(data: bytes, items: Items, own_id: bool) -> Cut:
+def feature_records(data: bytes, items: Items, own_id: OwnId) -> Cut:
     """Features of a collection, each as the object that its columns make."""
     made = _flattened(items.texts, items.crs, own_id)
     return _joined(*made, *_in_document(data, items.texts))
@@ -137,7 +137,7 @@ def _line_counter(data: bytes, starts: np.ndarray, lines_before: int) -> Lines:
 
 
 def _flattened(
-    texts: Sequence[bytes | msgspec.Raw], crs: object, own_id: bool
+    texts: Sequence[bytes | msgspec.Raw], crs: object, own_id: OwnId
 ) -> tuple[list[bytes], dict[int, Invalid]]:
     made: list[bytes] = []
     broken: dict[int, Invalid] = {}

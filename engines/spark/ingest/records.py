@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -48,12 +48,10 @@ class Items(NamedTuple):
     """Of a collection of features: what the coordinates of all are in."""
 
 
-class _Feature(msgspec.Struct):
-    type: str = ""
-    id: msgspec.Raw = _NO_VALUE
-    properties: msgspec.Raw = _NO_VALUE
-    geometry: msgspec.Raw = _NO_VALUE
-    crs: msgspec.Raw = _NO_VALUE
+OwnId = Literal["column", "told", "ignored"]
+"""What becomes of a feature's own id: the column ``id``, where no property is; a field that is not read; nothing."""
+_READ: Final = frozenset({"type", "id", "properties", "geometry", "crs", "bbox"})
+"""Members of a feature that are read, or that say what its shape says."""
 
 
 class _Collection(msgspec.Struct):
@@ -63,7 +61,6 @@ class _Collection(msgspec.Struct):
 
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
-_FEATURE: Final = msgspec.json.Decoder(_Feature)
 _COLLECTION: Final = msgspec.json.Decoder(_Collection)
 _SHAPE: Final = msgspec.json.Decoder()
 _TEXT: Final = msgspec.json.Encoder(order="sorted", decimal_format="number")
@@ -120,11 +117,8 @@ def array_items(data: bytes, sub_path: str | None, place: str) -> Items:
     return Items(_decoded(_ARRAY, node, data, place))
 
 
-def feature_records(data: bytes, place: str, own_id: bool, limit: int | None = None) -> Records:
-    """The features, or the first ``limit``, of one FeatureCollection. Raises Invalid.
-
-    ``own_id``: a feature's own id is the column ``id``, where no property is.
-    """
+def feature_records(data: bytes, place: str, own_id: OwnId, limit: int | None = None) -> Records:
+    """The features, or the first ``limit``, of one FeatureCollection. Raises Invalid."""
     found = feature_items(data, place)
     line_of = _lines_in(data, found.texts)
     rows = []
@@ -150,7 +144,7 @@ def feature_items(data: bytes, place: str) -> Items:
     return Items(document.features, _foreign_crs(document.crs))
 
 
-def feature_per_line(data: bytes, place: str, own_id: bool, lines_before: int = 0) -> Records:
+def feature_per_line(data: bytes, place: str, own_id: OwnId, lines_before: int = 0) -> Records:
     """GeoJSON features, one a line, as ``feature_records``; empty lines stay, so that lines keep their numbers."""
     rows = []
     for number, line in enumerate(data.removeprefix(BOM).split(b"\n"), lines_before + 1):
@@ -161,27 +155,45 @@ def feature_per_line(data: bytes, place: str, own_id: bool, lines_before: int = 
     return Records(b"\n".join(rows), lambda row: lines_before + line_of_row(data, row))
 
 
-def flat(raw: bytes | msgspec.Raw, crs: object, own_id: bool) -> bytes:
-    """One feature as an object whose members are its columns. Raises Invalid without a place."""
-    feature = _decoded(_FEATURE, raw, bytes(raw), "") if _opens(raw, b"{") else _Feature()
-    if feature.type != "Feature":
+def flat(raw: bytes | msgspec.Raw, crs: object, own_id: OwnId) -> bytes:
+    """One feature as an object whose members are its columns. Raises Invalid without a place.
+
+    What it has beside its properties is a field of its own, which no schema names, so that it is counted as not read.
+    """
+    feature: dict[str, msgspec.Raw] = _decoded(_OBJECT, raw, bytes(raw), "") if _opens(raw, b"{") else {}
+    if bytes(feature.get("type", b"")) != b'"Feature"':
         raise Invalid("not a GeoJSON Feature", rule="read-geojson")
-    properties = bytes(feature.properties).strip()
+    properties = bytes(feature.get("properties", _NO_VALUE)).strip()
     if properties == b"null":
         properties = b"{}"
     if not properties.startswith(b"{"):
         raise Invalid("the properties of a feature are not an object", rule="read-geojson")
     if _KEY in properties or b"\\u" in properties:
         properties = _beside_geometry(properties)
-    members = [b'"geometry":' + _geometry(feature.geometry, crs if crs is not None else _foreign_crs(feature.crs))]
-    if own_id and feature.id != _NO_VALUE and b"id" not in _names(properties):
-        members.append(b'"id":' + bytes(feature.id))
+    said = crs if crs is not None else _foreign_crs(feature.get("crs", _NO_VALUE))
+    members = [b'"geometry":' + _geometry(feature.get("geometry", _NO_VALUE), said)]
+    members += _beside_properties(feature, properties, own_id)
     inner = properties[1:-1].strip()
     return b"{" + b",".join([*members, inner] if inner else members) + b"}"
 
 
-def _names(properties: bytes) -> set[bytes]:
-    return {name.encode() for name in _decoded(_OBJECT, properties, properties, "")}
+def _beside_properties(feature: dict[str, msgspec.Raw], properties: bytes, own_id: OwnId) -> list[bytes]:
+    """Members for a feature's own id, unless a property says the same, and for those that GeoJSON does not know."""
+    if own_id == "ignored":
+        return []
+    members = [_member(f"{name} beside properties", feature[name]) for name in feature if name not in _READ]
+    number = feature.get("id", _NO_VALUE)
+    if number != _NO_VALUE:
+        property_ = _decoded(_OBJECT, properties, properties, "").get("id")
+        if own_id == "column" and property_ is None:
+            members.append(_member("id", number))
+        elif property_ != number:
+            members.append(_member("id beside properties", number))
+    return members
+
+
+def _member(name: str, value: msgspec.Raw) -> bytes:
+    return msgspec.json.encode(name) + b":" + bytes(value)
 
 
 def _beside_geometry(properties: bytes) -> bytes:

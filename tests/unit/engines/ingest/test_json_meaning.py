@@ -124,7 +124,24 @@ def test_the_id_of_a_feature_is_a_column_where_one_is_declared(tmp_path: Path) -
         9,
     ]
     got = read(tmp_path, text, ReadNdGeoJson(ddl_schema=("a BIGINT, geometry STRING",)))
-    assert got.unknown == {"id": 2}
+    assert got.unknown == {"id": 2, "id beside properties": 1}
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_is_beside_the_properties_of_a_feature_is_told(tmp_path: Path, whole: bool) -> None:
+    """The reference makes no columns of it, so guessing makes none either; an id need not be of one type."""
+    features = (
+        feature('{"a": 1}', more=', "id": 7, "title": "x", "bbox": [1, 2, 1, 2]'),
+        feature('{"a": 2}', more=', "id": "way/8"'),
+        feature('{"a": 3}', more=', "id": null'),
+        feature('{"a": 4, "id": 9}', more=', "id": 9'),
+        feature('{"a": 5, "id": 9}', more=', "id": 10'),
+    )
+    step = ReadGeoJson() if whole else ReadNdGeoJson()
+    got = read(tmp_path, collection(*features) if whole else "\n".join(features), step)
+    assert got.table.column_names == ["a", "geometry", "id"]
+    assert got.column("id") == [None, None, None, 9, 9]
+    assert got.unknown == {"id beside properties": 3, "title beside properties": 1}
 
 
 @pytest.mark.parametrize(
