@@ -32,7 +32,7 @@ def read(folder: Path, data: bytes | str, step: ReadStep) -> Read:
     """Raises Invalid as the engine does."""
     path = folder / NAME
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
-    schema, format_, spans, remarks = plan_file(SourceFile(path, NAME), step, read_schema(step))
+    schema, format_, spans, remarks, _ = plan_file(SourceFile(path, NAME), step, read_schema(step))
     tasks = [
         Task(path=str(path), name=NAME, span=span, format=format_, schema=schema, part=str(folder / f"{number}"))
         for number, span in enumerate(spans)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import mmap
+import re
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -53,6 +54,7 @@ MAX_WHOLE: Final = 1 << 30
 
 
 _TOLD_FIELDS: Final = 10
+_ROW: Final = re.compile(rb"\S")
 
 
 class SourceFile(NamedTuple):
@@ -70,6 +72,8 @@ class Planned(NamedTuple):
     spans: list[Range]
     remarks: tuple[str, ...] = ()
     """What was taken for granted, for people."""
+    typed: bool = True
+    """``False``: types were to be guessed, and there is no row to guess them from."""
 
 
 class Parts(NamedTuple):
@@ -84,6 +88,8 @@ class Parts(NamedTuple):
     """How each was made."""
     bad: tuple[int, ...] = ()
     """Records of each that were set aside."""
+    typed: bool = True
+    """``False``: types were to be guessed, and no file has a row; ``schema`` has the names that there are."""
 
 
 def read_schema(step: ReadStep) -> pa.Schema | None:
@@ -106,7 +112,8 @@ def parse_sources(
 
     Columns ``required``, where there are such, must have a value in every row (rule ``not-null``); records that are set
     aside are told why. Parts keep the schema, in which they may be nullable.
-    A file of no bytes is no input, so it does not empty a snapshot; a header without rows, or ``[]``, does.
+    A file of no bytes is no input, so it does not empty a snapshot; a header without rows, or ``[]``, does. Such a file
+    decides no types: where they are guessed, others do.
     Records that cannot be read are set aside where the step says so, within its bounds.
     Raises Invalid for what is wrong with a file or its description, naming file, line and column.
     """
@@ -115,11 +122,17 @@ def parse_sources(
     todo: list[Task] = []
     planned = False
     needed: dict[str, Absence] = {}
+    untyped: pa.Schema | None = None
     remarks: list[str] = []
     for source in sources:
         if _size(source) == 0:
             continue
-        wanted, format_, spans, said = plan_file(source, step, wanted)
+        found, format_, spans, said, typed = plan_file(source, step, wanted)
+        if not typed:
+            untyped = found if untyped is None else untyped
+            remarks.append(f"{source.name}: there are no rows, so no types are guessed from it")
+            continue
+        wanted = found
         needed |= {name: required[name] for name in required if name in _nullable(wanted)}
         wanted = _with_nullable(wanted, required, False)
         planned = True
@@ -139,6 +152,8 @@ def parse_sources(
                     needed=needed,
                 )
             )
+    if not planned and untyped is not None:
+        return Parts(untyped, (), (), tuple(remarks), typed=False)
     if wanted is None or not planned:
         return None
     rows, bad, unknown = _run(spark, tuple(todo)) if todo else ((), (), {})
@@ -232,15 +247,18 @@ def plan_file(source: SourceFile, step: ReadStep, wanted: pa.Schema | None) -> P
             case ReadNdJson():
                 check_text_options(step.encoding, step.date_format, step.timestamp_format)
                 schema = wanted or guess_json(object_lines(_sample(view)), source.name)
-                return Planned(schema, range_tasks.JsonLinesFormat(), line_ranges(view, 0))
+                spans = line_ranges(view, 0)
+                return Planned(schema, range_tasks.JsonLinesFormat(), spans, typed=declared or bool(schema.names))
             case ReadJson():
                 check_text_options(step.encoding, step.date_format, step.timestamp_format)
-                return _plan_document(view, range_tasks.JsonDocumentFormat(step.sub_path), wanted, source.name)
+                return _plan_document(
+                    view, range_tasks.JsonDocumentFormat(step.sub_path), wanted, declared, source.name
+                )
             case ReadGeoJson() | ReadNdGeoJson():
                 format_ = range_tasks.FeaturesFormat(
                     per_line=isinstance(step, ReadNdGeoJson), own_id="column" if declared else "told"
                 )
-                return _plan_document(view, format_, wanted, source.name)
+                return _plan_document(view, format_, wanted, declared, source.name)
             case ReadEsriShapefile():
                 raise Invalid(
                     "EsriShapefile is not read yet", rule="read-kind", hint="convert it: ogr2ogr -f GeoJSONSeq"
@@ -262,10 +280,11 @@ def _plan_csv(view: View, dialect: CsvDialect, wanted: pa.Schema | None, declare
             hint="split the file",
             place=name,
         )
-    return Planned(head.schema, range_tasks.CsvFormat(dialect, head.names), spans, head.remarks)
+    typed = wanted is not None or (bool(head.names) if not dialect.infer else _ROW.search(view, head.body) is not None)
+    return Planned(head.schema, range_tasks.CsvFormat(dialect, head.names), spans, head.remarks, typed)
 
 
-def _plan_document(view: View, format_: Format, wanted: pa.Schema | None, name: str) -> Planned:
+def _plan_document(view: View, format_: Format, wanted: pa.Schema | None, declared: bool, name: str) -> Planned:
     schema = wanted
     if schema is None:
         features = isinstance(format_, range_tasks.FeaturesFormat)
@@ -273,7 +292,7 @@ def _plan_document(view: View, format_: Format, wanted: pa.Schema | None, name: 
         schema = guess_json(range_tasks.records_of(guessing, bytes(view), name, INFER_ROWS), name)
         if features:
             schema = pa.schema(sorted(schema, key=lambda field: field.name))
-    return Planned(schema, format_, [Range(0, len(view))])
+    return Planned(schema, format_, [Range(0, len(view))], typed=declared or bool(schema.names))
 
 
 def _sample(view: View) -> bytes:

@@ -49,7 +49,7 @@ from engines.spark.ingest.keys import check_keys, checked_keys, null_key_fault
 from engines.spark.ingest.merge import MergeContext, PassedOver, merge
 from engines.spark.ingest.parse import Parts, SourceFile, empty_sources, parse_sources, read_schema
 from engines.spark.ingest.preprocess import preprocess
-from engines.spark.ingest.shape import check_columns, coerce_guessed, finished, fitted, prepared, timed
+from engines.spark.ingest.shape import check_columns, coerce_guessed, finished, fitted, no_rows, prepared, timed
 from engines.spark.ingest.text_columns import NO_EVENT_TIME, no_key
 
 if TYPE_CHECKING:
@@ -89,17 +89,15 @@ def _ingest(spark: SparkSession, request: IngestRequest, control: RequestControl
     control.check()
     empty = tuple(SkippedFile(name=name, reason=NO_BYTES) for name in empty_sources(_sources(request)))
     if parts is None:
-        counts = _counts(0, 0, PassedOver(), 0, 0, empty)
-        return Success(
-            new_watermark=request.prev_watermark,
-            late=0,
-            rows=counts,
-            prev_data_bounds_hash=request.prev_data_bounds_hash,
-        )
+        return _nothing(request, empty)
     origin = Origin(spark, parts, query, scratch, vocab.event_time_column)
     batch = _rows(spark, query, parts)
     control.check()
     guessed = query is None and read_schema(request.read) is None
+    if not parts.typed and not batch.num_rows:
+        if force is None:
+            return _nothing(request, empty, parts.remarks)
+        batch, guessed = no_rows(vocab, request.merge, force), False
     if vocab.event_time_column not in batch.column_names:
         _check_may_lack(request, guessed)
     elif query is not None and not request.fills_event_time:
@@ -128,6 +126,17 @@ def _ingest(spark: SparkSession, request: IngestRequest, control: RequestControl
     if aside and request.quarantine is not None:
         _write_quarantine(parts, request.quarantine, request.system_time)
     return _success(request, table, mark, counts)
+
+
+def _nothing(request: IngestRequest, skipped: tuple[SkippedFile, ...], remarks: tuple[str, ...] = ()) -> Success:
+    """Of files that hold nothing, not even the types of a first schema."""
+    counts = _counts(0, 0, PassedOver(), 0, 0, skipped)
+    return Success(
+        new_watermark=request.prev_watermark,
+        late=0,
+        rows=msgspec.structs.replace(counts, remarks=remarks[:MAX_REMARKS]),
+        prev_data_bounds_hash=request.prev_data_bounds_hash,
+    )
 
 
 def _parsed(

@@ -119,6 +119,13 @@ def _logical(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(pa.binary()) if pa.types.is_large_binary(kind) else column
 
 
+def no_rows(vocab: Vocabulary, strategy: MergeStrategy, force: pa.Schema) -> pa.Table:
+    """A batch of a dataset with schema ``force`` that is empty."""
+    system = {vocab.offset_column, vocab.system_time_column}
+    system |= set() if traits(strategy).carries_op else {vocab.operation_type_column}
+    return pa.schema([field for field in force if field.name not in system]).empty_table()
+
+
 def check_columns(batch: pa.Schema, vocab: Vocabulary, force: pa.Schema | None) -> None:
     """Raises Invalid unless the data columns are those of the schema in force: names, order and types."""
     if force is None:

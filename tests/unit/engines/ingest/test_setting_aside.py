@@ -43,7 +43,7 @@ class Apart:
     def __init__(self, folder: Path, data: bytes | str, step: ReadStep) -> None:
         path = folder / NAME
         path.write_bytes(data if isinstance(data, bytes) else data.encode())
-        schema, format_, spans, _ = plan_file(SourceFile(path, NAME), step, read_schema(step))
+        schema, format_, spans, *_ = plan_file(SourceFile(path, NAME), step, read_schema(step))
         self.tasks = [
             Task(
                 path=str(path),
