@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 
 from chain.errors import Invalid
+from engines.spark.ingest.json_numbers import with_whole_numbers
 from engines.spark.ingest.json_places import begins_with_null, first_null, first_refused
 from engines.spark.ingest.records import Records
 from engines.spark.ingest.text_columns import (
@@ -137,6 +138,26 @@ def read_objects(
 
 
 def _read(text: bytes, schema: pa.Schema | None, others: str) -> pa.Table:
+    """Raises _Refused. Whole numbers may be written as ``1.0``, as the reference takes them; the parser does not."""
+    try:
+        return _parsed(text, schema, others)
+    except _Refused as refused:
+        if schema is None or refused.what == _UNEXPECTED or not any(_has_whole(field.type) for field in schema):
+            raise
+        plain = with_whole_numbers(text)
+        if plain == text:
+            raise
+    return _parsed(plain, schema, others)
+
+
+def _has_whole(type_: pa.DataType) -> bool:
+    """Whether values of the type, or within them, may be whole numbers."""
+    if pa.types.is_nested(type_):
+        return any(_has_whole(type_.field(number).type) for number in range(type_.num_fields))
+    return bool(pa.types.is_integer(type_) or pa.types.is_decimal(type_))
+
+
+def _parsed(text: bytes, schema: pa.Schema | None, others: str) -> pa.Table:
     """Raises _Refused."""
     if begins_with_null(text):
         raise _Refused(_NULL, 0)

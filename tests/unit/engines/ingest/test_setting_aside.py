@@ -73,8 +73,8 @@ class Apart:
 @pytest.mark.parametrize(
     "text,step",
     [
-        ('null\n{"id": 1}\nnull\n{"id": 2.0}\n{"id": 2},\n{"id": 3}\n', ReadNdJson(schema=columns("id BIGINT"))),
-        ('[null,\n{"id": 1},\nnull,\n{"id": 2.0},\n"x",\n{"id": 3}]', ReadJson(schema=columns("id BIGINT"))),
+        ('null\n{"id": 1}\nnull\n{"id": 2.5}\n{"id": 2},\n{"id": 3}\n', ReadNdJson(schema=columns("id BIGINT"))),
+        ('[null,\n{"id": 1},\nnull,\n{"id": 2.5},\n"x",\n{"id": 3}]', ReadJson(schema=columns("id BIGINT"))),
     ],
 )
 def test_json_that_is_no_record(tmp_path: Path, text: str, step: ReadStep) -> None:
