@@ -21,6 +21,7 @@ from chain.model.on_error import Quarantine
 from engines.spark.ingest import csv_text, json_text, record_split, records
 from engines.spark.ingest.bad_records import BAD, OF_RECORDS, Reader, SetAside, without_bad
 from engines.spark.ingest.bad_values import CsvCells, JsonCells
+from engines.spark.ingest.column_types import check_once
 from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.file_kinds import BEGIN, PARQUET, found_kind
 from engines.spark.ingest.json_text import JsonTable
@@ -189,7 +190,7 @@ def parse(task: Task) -> JsonTable:
     """Rows of the task's range. Raises Invalid."""
     match task.format:
         case ParquetFormat():
-            return JsonTable(_read_parquet(task), {})
+            return _read_parquet(task)
         case CsvFormat(dialect, names):
             head = csv_text.Head(names, task.schema, 0)
             return _located(
@@ -264,7 +265,8 @@ def _newlines_before(task: Task) -> int:
     return count
 
 
-def _read_parquet(task: Task) -> pa.Table:
+def _read_parquet(task: Task) -> JsonTable:
+    _parquet_columns(Path(task.path), task.name)
     try:
         table = pq.read_table(task.path, use_threads=False)
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -290,15 +292,23 @@ def _read_parquet(task: Task) -> pa.Table:
         except Misfit as misfit:
             place = f"{task.name}: row {misfit.row + 1}"
             raise misfit_fault(place, field.name, field.type, misfit.value) from misfit
-    return pa.Table.from_arrays(columns, schema=task.schema)
+    others = [name for name in table.schema.names if name not in task.schema.names]
+    return JsonTable(pa.Table.from_arrays(columns, schema=task.schema), dict.fromkeys(others, table.num_rows))
 
 
-def parquet_schema(path: Path, name: str) -> pa.Schema:
-    """Columns of a Parquet file as slices can hold them. Raises Invalid."""
+def _parquet_columns(path: Path, name: str) -> pa.Schema:
+    """Columns of a Parquet file, each of another name. Raises Invalid."""
     try:
         found = pq.read_schema(path)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _no_parquet(path, name, error) from error
+    check_once(found, name)
+    return found
+
+
+def parquet_schema(path: Path, name: str) -> pa.Schema:
+    """Columns of a Parquet file as slices can hold them. Raises Invalid."""
+    found = _parquet_columns(path, name)
     return pa.schema([field.with_type(_plain(field.type)).remove_metadata() for field in found])
 
 

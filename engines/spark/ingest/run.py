@@ -43,6 +43,7 @@ from engines.key_bounds import read_bounds
 from engines.request_control import RequestControl
 from engines.spark.analysis.source_declarations import SourceDeclarations, read_source
 from engines.spark.ingest import range_tasks
+from engines.spark.ingest.column_types import check_made, check_read
 from engines.spark.ingest.event_times import Origin, behind, check_not_ahead, check_present, missing_fault
 from engines.spark.ingest.history import History, SlicesMissing
 from engines.spark.ingest.keys import check_keys, checked_keys, null_key_fault
@@ -91,8 +92,11 @@ def _ingest(spark: SparkSession, request: IngestRequest, control: RequestControl
     if parts is None:
         return _nothing(request, empty)
     origin = Origin(spark, parts, query, scratch, vocab.event_time_column)
+    check_read(parts.schema, ", ".join(source.name for source in _sources(request)), queried=query is not None)
     batch = _rows(spark, query, parts)
     control.check()
+    if query is not None:
+        check_made(batch.schema)
     guessed = query is None and read_schema(request.read) is None
     if not parts.typed and not batch.num_rows:
         if force is None:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from chain.model.source import (
@@ -15,6 +17,7 @@ from chain.model.source import (
     MergeSnapshot,
     ReadCsv,
     ReadNdJson,
+    ReadParquet,
     SqlQueryStep,
     TransformSql,
 )
@@ -191,3 +194,24 @@ def test_what_is_passed_over_within_a_file_is_told(dataset: Callable[..., Any]) 
     step = ReadCsv(header=True, ddl_schema=("city STRING, people BIGINT",))
     answer = dataset(MergeAppend()).ingest("city,population\nA,1\n", step)
     assert answer.rows.remarks == ("input-1.csv: columns matched by their place: 'population' as 'people'",)
+
+
+def test_types_that_no_dataset_holds(dataset: Callable[..., Any], tmp_path: Path) -> None:
+    """The engine says so, and of which file; it wrote a slice that nobody could hash. What is told to do works."""
+    structs = pa.array([[{"a": 1}]], pa.list_(pa.struct([("a", pa.int64())])))
+    pq.write_table(pa.table({"m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))}), tmp_path / "map")
+    pq.write_table(pa.table({"m": structs}), tmp_path / "structs")
+    made = dataset(MergeAppend())
+    refused = [made.ingest((tmp_path / name).read_bytes(), ReadParquet()) for name in ("map", "structs")]
+    refused.append(made.ingest('{"m": [{"a": 1}]}', ReadNdJson()))
+    assert {each.rule for each in refused} == {"column-type"}
+    assert [each.place for each in refused] == [f"input-{number}.csv" for number in (1, 2, 3)]
+
+    def queried(query: str) -> Any:
+        step = SqlQueryStep(query=query)
+        return made.ingest('{"m": [{"a": 1}]}', ReadNdJson(), preprocess=TransformSql(engine="spark", queries=(step,)))
+
+    as_it_is = queried("select m from input")
+    assert (as_it_is.rule, "to_json(m) as m" in as_it_is.hint) == ("column-type", True)
+    assert isinstance(queried("select to_json(m) as m from input"), Success)
+    assert made.last().column("m").to_pylist() == ['[{"a":1}]']
