@@ -28,14 +28,16 @@ from chain.model.events import AddData, ExecuteTransform, SetDataSchema
 from chain.multihash import Multihash
 from chain.rules.pages import Pages
 from chain.state import ChainState
-from chain.store.base import NAME_SIZE, Head, StoredPage
+from chain.store.base import NAME_SIZE, PAGE_BYTES, Head, StoredPage
 from chain.store.objects import DiskObjects
-from chain.store.sqlite import SqliteChain, SqliteChains
+from chain.store.sqlite import HeadRow, SqliteChain, SqliteChains
 from chain.walk import newest_first
 
 _NAMED: Final = ("event.new_data.physical_hash", "event.new_checkpoint.physical_hash")
 STEP: Final = 128
 """Objects that are freed at once: one transaction, and whoever asks for any object waits for it."""
+_TOGETHER: Final = 256
+"""Blocks of short chains that are looked at at once."""
 _KEY: Final = 8
 """Bytes of a digest by which objects are told apart here. Two that share them are freed together or not at all."""
 
@@ -109,7 +111,7 @@ def linked_objects(chains: SqliteChains, objects: DiskObjects) -> Iterator[Multi
 
     Raises Invalid for a slice that cannot be read: what it links to cannot be told. One that is not here links nothing.
     """
-    for dataset in chains.datasets():
+    for dataset in dict.fromkeys(dataset for dataset, _ in chains.histories_having("SetDataSchema")):
         histories = [chain for _, chain in _histories(chains, dataset)]
         declared = [block.event for chain in histories for block in newest_first(chain, ("SetDataSchema",))]
         columns = {
@@ -139,6 +141,7 @@ class _Marks:
         self._keys = np.unique(np.frombuffer(keys, np.uint64))
         self._reached = np.zeros(len(self._keys), np.bool_)
         self._chains = chains
+        self._rows: frozenset[HeadRow] = frozenset()
         self._seen: dict[tuple[DatasetId, int | None], Head] = {}
 
     def reach(self, digests: npt.NDArray[np.uint8]) -> None:
@@ -156,30 +159,49 @@ class _Marks:
         return not known or bool(self._reached[place])
 
     def reach_chains(self) -> None:
-        """Goes over the blocks that are new since the last time; over all of a chain that was rewritten."""
-        for (dataset, epoch), head in self._chains.all_heads().items():
-            if head is None or head != self._seen.get((dataset, epoch)):
-                chain = self._chains.chain(dataset) if epoch is None else self._chains.former(dataset, epoch)
-                self._reach_chain(dataset, epoch, chain)
+        """Goes over the blocks that are new since the last time; over all of a chain that was rewritten.
 
-    def _reach_chain(self, dataset: DatasetId, epoch: int | None, chain: SqliteChain) -> None:
-        head, seen = chain.head(), self._seen.get((dataset, epoch))
-        if head is None:
-            return
-        start = 0
-        if seen is not None and seen.size <= head.size:
-            before = next(chain.stored_blocks(seen.sequence_number, seen.size), None)
-            start = seen.size if before is not None and before.name == seen.hash else 0
-        pages = Pages()
-        for page in chain.stored_pages(start, head.size):
-            self._reach_page(pages, page, dataset)
-        self._seen[dataset, epoch] = head
+        Chains that did not change cost nothing, and of short ones many are looked at together.
+        """
+        rows = frozenset(self._chains.head_rows())
+        together: list[tuple[DatasetId, StoredPage]] = []
+        blocks = size = 0
+        for (dataset, epoch), head in map(self._chains.head_of, rows - self._rows):
+            chain = self._chains.chain(dataset) if epoch is None else self._chains.former(dataset, epoch)
+            head = chain.head() if head is None else head
+            if head is None:
+                continue
+            pages = Pages()
+            for page in chain.stored_pages(self._start(dataset, epoch, chain, head), head.size):
+                if len(page.raws) >= _TOGETHER:
+                    self._reach_pages(pages, [(dataset, page)])
+                    continue
+                together.append((dataset, page))
+                blocks, size = blocks + len(page.raws), size + sum(map(len, filter(None, page.raws)))
+                if blocks >= _TOGETHER or size >= PAGE_BYTES:
+                    self._reach_pages(Pages(), together)
+                    together, blocks, size = [], 0, 0
+            self._seen[dataset, epoch] = head
+        if together:
+            self._reach_pages(Pages(), together)
+        self._rows = rows
 
-    def _reach_page(self, pages: Pages, page: StoredPage, dataset: DatasetId) -> None:
-        names = np.frombuffer(page.names, np.uint8).reshape(-1, NAME_SIZE)
-        found = pages.sort(names[:, 2:], page.raws)
+    def _start(self, dataset: DatasetId, epoch: int | None, chain: SqliteChain, head: Head) -> int:
+        """The first block that was not looked at."""
+        seen = self._seen.get((dataset, epoch))
+        if seen is None or seen.size > head.size:
+            return 0
+        before = next(chain.stored_blocks(seen.sequence_number, seen.size), None)
+        return seen.size if before is not None and before.name == seen.hash else 0
+
+    def _reach_pages(self, pages: Pages, together: Sequence[tuple[DatasetId, StoredPage]]) -> None:
+        names = np.frombuffer(b"".join(page.names for _, page in together), np.uint8).reshape(-1, NAME_SIZE)
+        raws = [raw for _, page in together for raw in page.raws]
+        found = pages.sort(names[:, 2:], raws)
         if not found.intact.all():
-            number = page.start + int(np.flatnonzero(~found.intact)[0])
+            at = int(np.flatnonzero(~found.intact)[0])
+            places = [(dataset, page.start + number) for dataset, page in together for number in range(len(page.raws))]
+            dataset, number = places[at]
             raise Environment(
                 f"block #{number} of {dataset.short} is damaged: what it names cannot be told, so nothing is freed",
                 rule="stored-block-damaged",
@@ -192,7 +214,7 @@ class _Marks:
                     column = run.digests(path)
                     self.reach(column.values[column.present])
             else:
-                for raw in page.raws[stretch.start : stretch.stop]:
+                for raw in raws[stretch.start : stretch.stop]:
                     for name in _named(decode_block(raw or b"")):
                         self.reach(np.frombuffer(name.digest, np.uint8)[None, :])
 

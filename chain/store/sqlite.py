@@ -45,6 +45,8 @@ _BOUND_BYTES: Final = 8 << 20
 """Of one statement, when blocks are written: after each the lock of the interpreter is waited for."""
 _LARGE: Final = 20_000
 """Blocks of a commit that touches most pages of the indexes by hash, even where they are of a million."""
+HeadRow: TypeAlias = tuple[bytes, bytes, int]
+"""How a chain's head lies here: the chain's name, the hash, the sequence number."""
 _Page: TypeAlias = tuple[list[int], list[bytes], list[bytes], list[int]]
 """Sequence numbers, names, bytes and kinds of blocks."""
 Mark: TypeAlias = tuple[int, int, int]
@@ -78,13 +80,31 @@ class SqliteChains:
 
     def all_heads(self) -> dict[tuple[DatasetId, int | None], Head | None]:
         """The same, and of what is kept of former epochs."""
+        return dict(map(self.head_of, self.head_rows()))
+
+    def head_rows(self) -> list[HeadRow]:
+        """Of all chains, and of what is kept of former epochs, as they lie here: compared at no cost."""
         with self._database.read() as connection:
-            rows = connection.execute("SELECT id, head_hash, head_sequence FROM datasets ORDER BY number").fetchall()
-        found: dict[tuple[DatasetId, int | None], Head | None] = {}
-        for name, head, number in rows:
-            epoch = int.from_bytes(name[-8:], "big") if len(name) == former.NAME_SIZE else None
-            found[self._id(name if epoch is None else name[:-8]), epoch] = _as_head(head, number)
-        return found
+            return connection.execute("SELECT id, head_hash, head_sequence FROM datasets ORDER BY number").fetchall()
+
+    def head_of(self, row: HeadRow) -> tuple[tuple[DatasetId, int | None], Head | None]:
+        """What a row says: of which dataset (and which former epoch) it is, and its head, unless that is damaged."""
+        name, head, number = row
+        return self._history(name), _as_head(head, number)
+
+    def _history(self, name: bytes) -> tuple[DatasetId, int | None]:
+        epoch = int.from_bytes(name[-8:], "big") if len(name) == former.NAME_SIZE else None
+        return self._id(name if epoch is None else name[:-8]), epoch
+
+    def histories_having(self, kind: str) -> Sequence[tuple[DatasetId, int | None]]:
+        """As ``having``, also of former epochs."""
+        with self._database.read() as connection:
+            rows = connection.execute(
+                "SELECT id FROM datasets WHERE EXISTS (SELECT 1 FROM blocks INDEXED BY blocks_by_kind"
+                " WHERE dataset = datasets.number AND kind = ?) ORDER BY number",
+                (schema.KINDS[kind],),
+            ).fetchall()
+        return [self._history(row[0]) for row in rows]
 
     def having(self, kind: str) -> Sequence[DatasetId]:
         """Datasets whose chain has an event of this kind, with one question: a look into an index for each."""

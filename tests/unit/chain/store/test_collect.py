@@ -135,6 +135,35 @@ def test_each_freed_object_costs_the_same_however_many_chains_and_objects_there_
     store.database.close()
 
 
+def test_a_chain_costs_one_question_and_no_step_asks_more_for_it(questions: Questions, tmp_path: Path) -> None:
+    """Its blocks are read once, whatever is freed: steps look at chains that changed alone."""
+    asked = []
+    for count in (10, 110):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        store = Store(folder)
+        for number in range(count):
+            store.found(DatasetId.from_public_key(number.to_bytes(32, "big")))
+        for number in range(4 * STEP):
+            store.objects.add_bytes(b"%d" % number)
+        store = again(store, folder)
+        with questions.during() as found:
+            assert collect(store.chains, store.objects).objects == 4 * STEP
+        asked.append(len(found))
+        store.database.close()
+    assert asked[1] - asked[0] == 100
+
+
+def test_a_damaged_block_among_short_chains_is_named(store: Store) -> None:
+    for number in range(1, 5):
+        store.found(DatasetId.from_public_key(number.to_bytes(32, "big")))
+    broken = DatasetId.from_public_key((3).to_bytes(32, "big"))
+    with store.database.write() as connection:
+        connection.execute("UPDATE blocks SET raw = x'00' WHERE dataset = 4")  # the chains are numbered from 1
+    with pytest.raises(Environment, match=f"block #0 of {broken.short} is damaged"):
+        collect(store.chains, store.objects)
+
+
 def test_what_waits_for_its_block_is_kept(store: Store) -> None:
     waiting = [store.objects.add_bytes(b"waiting"), store.objects.add_bytes(LARGE)]
     store.objects.flush()
