@@ -42,7 +42,17 @@ from engines.contract import (
     ValidateRequest,
     ValidateResponse,
 )
-from engines.errors import DEADLINE, DISK, JVM_LOST, MEMORY, EngineFault, EngineLost, LimitExceeded
+from engines.errors import (
+    DEADLINE,
+    DISK,
+    JVM_LOST,
+    MEMORY,
+    TRACE,
+    EngineFault,
+    EngineLost,
+    LimitExceeded,
+    engine_failed,
+)
 from engines.io_plan import (
     CHECKPOINT,
     DATA,
@@ -120,6 +130,7 @@ class GrpcEngine:
         return await self._ask(codec.VALIDATE, request)
 
     async def transform(self, request: TransformRequest, on_progress: OnProgress = lambda: None) -> TransformOutcome:
+        request = msgspec.structs.replace(request, reads_extensions=True)
         outcome: TransformOutcome = await self._work(codec.TRANSFORM, plan_transform(request, self._view), on_progress)
         return outcome
 
@@ -128,6 +139,7 @@ class GrpcEngine:
         return outcome
 
     async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = lambda: None) -> RawQueryOutcome:
+        request = msgspec.structs.replace(request, reads_extensions=True)
         outcome: RawQueryOutcome = await self._work(codec.RAW_QUERY, plan_raw_query(request, self._view), on_progress)
         return outcome
 
@@ -164,6 +176,10 @@ class GrpcEngine:
         await self._clear(plan)
         if isinstance(outcome, InvalidQuery | InternalError | DerivationNeeded):
             outcome = msgspec.structs.replace(outcome, message=plan.in_host_terms(outcome.message))
+        if isinstance(outcome, InvalidQuery):
+            parts = {name: getattr(outcome, name) for name in ("hint", "place")}
+            told = {name: plan.in_host_terms(text) for name, text in parts.items() if text}
+            outcome = msgspec.structs.replace(outcome, **told)
         if isinstance(outcome, InternalError) and outcome.rule in _FAULTS:
             raise _FAULTS[outcome.rule](outcome.message, rule=outcome.rule)
         return outcome
@@ -251,6 +267,9 @@ def _fault(error: Any, address: str) -> Fault:
             fault = EngineLost(f"the engine at {address} is gone: {said}", rule="engine-alive")
         case grpc.StatusCode.UNIMPLEMENTED:
             fault = EngineFault(f"the engine does not do this: {said}", rule="engine-contract")
+        case grpc.StatusCode.INTERNAL if TRACE in said:
+            message, _, trace = said.partition(TRACE)
+            return engine_failed(message, trace.strip())  # without its cause, which repeats the trace
         case _:
             fault = EngineFault(f"the engine failed ({code.name.lower()}): {said}", rule="engine-contract")
     fault.__cause__ = error

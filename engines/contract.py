@@ -17,6 +17,8 @@ from chain.model.schema import DataSchema
 from chain.model.source import MergeStrategy, ReadStep, Transform
 from chain.model.wire import U64, Time
 from engines.diagnostics import Diagnostic
+from engines.faults import InternalError as InternalError
+from engines.faults import InvalidQuery as InvalidQuery
 from engines.tables import Table, Variant
 
 
@@ -86,6 +88,8 @@ class TransformRequest(Table, frozen=True, kw_only=True):
     """Extension: the schema in force; the result is cast to it exactly. ``None``: first transaction."""
     emission_limit: Time | None = None
     """Extension: settle no output of this time or later, though more could be; what waits is settled next time."""
+    reads_extensions: bool | None = None
+    """Extension: the caller reads the parts of an InvalidQuery, so its ``message`` need not repeat them."""
 
 
 class SkippedFile(Table, frozen=True, kw_only=True):
@@ -151,28 +155,6 @@ class Success(Variant, frozen=True, kw_only=True, tag="Success"):
     """Extension: as in the IngestRequest, by an engine that looked there for slices that were not given."""
 
 
-class InvalidQuery(Variant, frozen=True, kw_only=True, tag="InvalidQuery"):
-    message: str
-    rule: str | None = None
-    """Extension: which rule was broken."""
-    hint: str | None = None
-    """Extension: what to do next; then ``message`` does not say it."""
-    place: str | None = None
-    """Extension: where in the input, as ``data.csv:3``; then ``message`` does not say it."""
-
-    def __str__(self) -> str:
-        """All of it, for people."""
-        here = f"{self.place}: " if self.place else ""
-        return f"{here}{self.message} ({self.hint})" if self.hint else f"{here}{self.message}"
-
-
-class InternalError(Variant, frozen=True, kw_only=True, tag="InternalError"):
-    message: str
-    backtrace: str | None = None
-    rule: str | None = None
-    """Extension: which limit was met, or that the JVM ended (``engines.errors``); ``None`` for what is a bug."""
-
-
 TransformResponse: TypeAlias = Progress | Success | InvalidQuery | InternalError
 
 
@@ -186,6 +168,8 @@ class RawQueryRequest(Table, frozen=True, kw_only=True):
     input_data_paths: tuple[str, ...]
     transform: Transform
     output_data_path: str
+    reads_extensions: bool | None = None
+    """Extension: as in the TransformRequest."""
 
 
 class RawQuerySuccess(Variant, frozen=True, kw_only=True, tag="RawQuerySuccess"):

@@ -12,6 +12,10 @@ DEADLINE: Final = "engine-deadline"
 MEMORY: Final = "engine-memory"
 DISK: Final = "engine-disk"
 """Rules of LimitExceeded: what a request had too much of."""
+TRACE: Final = "-- backtrace:"
+"""Line between what an engine says of a fault of its own and the backtrace, in the status of a call."""
+MAX_LINE: Final = 500
+"""Characters that a person is shown of what an engine says of a fault of its own."""
 
 
 class EngineLost(Environment):
@@ -21,9 +25,22 @@ class EngineLost(Environment):
 class EngineFault(Environment):
     """The engine answered, and its answer breaks the contract: a fault of its program, not of the query."""
 
+    def __init__(self, message: str, *, rule: str = "", hint: str = "", place: str = "", backtrace: str = "") -> None:
+        super().__init__(message, rule=rule, hint=hint, place=place)
+        self.backtrace = backtrace
+        """What the engine told of it, for the log; empty: nothing."""
+
 
 class LimitExceeded(Refused):
     """A request went over its deadline, its memory or its size. The same request meets the same limit."""
+
+
+def engine_failed(message: str, backtrace: str = "") -> EngineFault:
+    """Of an engine that tells of a fault of its own: for people one line, and where to look for the rest."""
+    return EngineFault(
+        f"the engine failed: {' '.join(message.split())[:MAX_LINE]}", rule="engine",
+        hint="the daemon's log has the whole trace; please report it", backtrace=backtrace,
+    )  # fmt: skip
 
 
 class BadFrame(Invalid):

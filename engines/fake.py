@@ -25,7 +25,7 @@ from chain.data.ddl import parse_ddl
 from chain.data.evolution import as_in_force, enlarged
 from chain.data.parquet import open_slice, write_slice
 from chain.data.quarantine import ARROW, quarantined
-from chain.errors import Fault, Invalid
+from chain.errors import Invalid
 from chain.instant import Instant, to_millis
 from chain.model.changelog import saying_changelog, says_changelog
 from chain.model.events import OffsetInterval
@@ -118,7 +118,7 @@ class FakeEngine:
         try:
             return await trio.to_thread.run_sync(_migrated, request)
         except Invalid as fault:
-            return InvalidQuery(message=str(fault))
+            return InvalidQuery.of(fault)
 
     async def derive_provenance(
         self, request: ProvenanceRequest, on_progress: OnProgress = lambda: None
@@ -127,7 +127,7 @@ class FakeEngine:
         try:
             return await trio.to_thread.run_sync(_provenance, request)
         except Invalid as fault:
-            return InvalidQuery(message=str(fault))
+            return InvalidQuery.of(fault)
 
 
 def _not_given(request: IngestRequest) -> tuple[str, ...]:
@@ -139,9 +139,10 @@ def _not_given(request: IngestRequest) -> tuple[str, ...]:
 def _answered(work: Callable[[R], TransformOutcome], request: R) -> TransformOutcome:
     try:
         return work(request)
-    except (Invalid, pa.ArrowInvalid) as fault:
-        hint = fault.hint if isinstance(fault, Fault) else ""
-        return InvalidQuery(message=f"{fault} ({hint})" if hint else str(fault))
+    except Invalid as fault:
+        return InvalidQuery.of(fault)
+    except pa.ArrowInvalid as fault:
+        return InvalidQuery(message=str(fault))
 
 
 def _alias(transform: Transform) -> str:
@@ -347,9 +348,9 @@ def _raw_query(request: RawQueryRequest) -> RawQueryOutcome:
     try:
         alias = _alias(request.transform)
     except Invalid as fault:
-        return InvalidQuery(message=str(fault))
+        return InvalidQuery.of(fault)
     if alias != "input":
-        return InvalidQuery(message=f"no view called {alias!r}; there is `input`")
+        return InvalidQuery(message=f"no view called {alias!r}", rule="unknown-input", hint="there is `input`")
     rows = pa.concat_tables(_read(path) for path in request.input_data_paths)
     write_slice(rows, Path(request.output_data_path))
     return RawQuerySuccess(num_records=rows.num_rows)

@@ -33,6 +33,7 @@ from engines.contract import (
     IngestRequest,
     IngestResponseRoot,
     InternalError,
+    InvalidQuery,
     MigrateOutcome,
     MigrateRequest,
     MigrateResponseRoot,
@@ -50,7 +51,7 @@ from engines.contract import (
     ValidateRequest,
     ValidateResponse,
 )
-from engines.errors import DEADLINE, DISK, MEMORY
+from engines.errors import DEADLINE, DISK, MEMORY, TRACE
 from engines.listen import cannot_listen, check_free, parse_address
 from engines.request_control import RequestControl
 
@@ -58,6 +59,8 @@ READY: Final = "odf-engine ready "
 """First words of the one line that an engine process prints on its standard output; the address follows."""
 MAX_BACKTRACE: Final = 16_384
 """Characters of a backtrace that travel."""
+MAX_STATUS: Final = 3_000
+"""Characters of one that travel in the status of a call, which gRPC bounds."""
 MAX_LINES: Final = 10
 """Of what an exception says of itself; the backtrace has all."""
 _IN_JAVA: Final = re.compile(r"\s+(at |\.\.\. \d+ more)|Driver stacktrace:|\s*\Z")
@@ -191,7 +194,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
         future = self.pool.submit(work, request)
         error = future.exception()
         if error is not None:
-            context.abort(grpc.StatusCode.INTERNAL, f"{_said(error)}\n{_backtrace(error)}")
+            context.abort(grpc.StatusCode.INTERNAL, f"{_said(error)}\n{TRACE}\n{_backtrace(error)[-MAX_STATUS:]}")
         return method.encode_response(future.result())
 
     def _stream(self, route: _Route, raw: bytes, context: Any) -> Iterator[bytes]:
@@ -251,6 +254,8 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
             return route.method.encode_response(route.root(value=known))
         control.check()
         outcome = route.work(request, control)
+        if isinstance(outcome, InvalidQuery) and not getattr(request, "reads_extensions", True):
+            outcome = outcome.whole
         answer = route.method.encode_response(route.root(value=outcome))
         self._memory.keep(transaction, digest, outcome, route.outputs(request))
         return answer

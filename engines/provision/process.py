@@ -16,10 +16,10 @@ import trio
 
 from engines.client import GrpcEngine
 from engines.io_plan import View
-from engines.provision.settings import OnEvent, WarmSettings
+from engines.provision.settings import ENGINE_FAILED, OnEvent, WarmSettings
 from engines.sandbox.base import Job, Mount
 from engines.sandbox.process import ConfinedProcess, start
-from engines.service import READY
+from engines.service import MAX_BACKTRACE, READY
 from engines.staging import Staging
 
 _MAX_LINE: Final = 8192
@@ -142,6 +142,10 @@ class EngineProcess:
             await trio.sleep_until(trio.current_time() + idle if self.leases else self.last_used + idle)
             if self.client is not None and not self.leases and trio.current_time() >= self.last_used + idle:
                 self.leave("idle")
+
+    def note_failure(self, message: str, backtrace: str) -> None:
+        """Tell of a fault of the engine's own, whose backtrace is of no use to who asked."""
+        self._tell(ENGINE_FAILED, message=message, trace=tuple(backtrace[-MAX_BACKTRACE:].splitlines()))
 
     def _tell(self, event: str, **facts: object) -> None:
         self._on_event(event, {"engine": self._settings.name, "pid": self.pid, **facts})

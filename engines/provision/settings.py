@@ -19,6 +19,8 @@ Within = Callable[[], AbstractAsyncContextManager[object, bool | None]]
 """What a wait for an engine to start is done within: its caller may have something better to do."""
 OnEvent = Callable[[str, Mapping[str, object]], None]
 """Told what happens: a name such as ``engine-started`` and its facts. Called in the event loop; must not block."""
+ENGINE_FAILED: Final = "engine-failed"
+"""Event: an engine told of a fault of its own. Its ``trace`` are lines."""
 Program = Callable[[str, PurePosixPath], tuple[str, ...]]
 """The engine's command line for an address to listen at and a folder of its own, both as it sees them."""
 

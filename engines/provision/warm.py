@@ -22,6 +22,7 @@ from engines.contract import (
     EngineIdentity,
     IngestAnswer,
     IngestRequest,
+    InternalError,
     MigrateOutcome,
     MigrateRequest,
     OnProgress,
@@ -34,7 +35,7 @@ from engines.contract import (
     ValidateRequest,
     ValidateResponse,
 )
-from engines.errors import JVM_LOST, EngineLost
+from engines.errors import JVM_LOST, EngineFault, EngineLost
 from engines.provision.process import EngineProcess
 from engines.provision.processes import Processes
 from engines.provision.settings import Isolation, OnEvent, Started, WarmSettings
@@ -165,7 +166,11 @@ class _Held:
         process = self._process
         assert process.client is not None
         try:
-            return await work(process.client)
+            answer = await work(process.client)
+        except EngineFault as fault:
+            if fault.backtrace:
+                process.note_failure(fault.message, fault.backtrace)
+            raise
         except EngineLost as lost:
             if lost.rule == JVM_LOST:
                 raise
@@ -177,3 +182,6 @@ class _Held:
                 rule="engine-alive",
                 hint="signal 9 is mostly a lack of memory: give it more heap; else see its lines in the log",
             ) from lost
+        if isinstance(answer, InternalError):
+            process.note_failure(answer.message, answer.backtrace or "")
+        return answer

@@ -23,7 +23,6 @@ from engines.contract import (
     EngineIdentity,
     IngestAnswer,
     IngestRequest,
-    InvalidQuery,
     MigrateOutcome,
     MigrateRequest,
     ProvenanceOutcome,
@@ -57,7 +56,7 @@ from engines.spark.provenance.derive import derive
 from engines.spark.runtime.jvm import REAPED_SECONDS, Jvm
 from engines.spark.runtime.limits import DiskWatch, limit_met
 from engines.spark.sql.parsing import analysed, as_json, parsed
-from engines.spark.sql.queries import Analyst, InputView, blames_query, diagnostic_of, first_lines
+from engines.spark.sql.queries import Analyst, InputView, answered, blames_query, diagnostic_at, diagnostic_of, refusal
 from engines.spark.sql.views import name_view, view_schema
 
 STOP_SECONDS: Final = 1.0
@@ -141,15 +140,12 @@ class SparkHandler:
 
     def raw_query(self, request: RawQueryRequest, control: RequestControl) -> RawQueryOutcome:
         """For a person who looks at data: any deterministic or other query, but no commands and no foreign code."""
-        try:
+
+        def run() -> RawQueryOutcome:
             with self._session(control) as session:
                 return _raw_query(session, request)
-        except Invalid as fault:
-            return InvalidQuery(message=f"{fault} ({fault.hint})" if fault.hint else str(fault))
-        except PySparkException as fault:
-            if not blames_query(fault):
-                raise
-            return InvalidQuery(message=first_lines(fault))
+
+        return answered(run, request.transform)
 
     def derive_provenance(self, request: ProvenanceRequest, control: RequestControl) -> ProvenanceOutcome:
         with self._session(control) as session:
@@ -223,14 +219,13 @@ def _raw_query(session: SparkSession, request: RawQueryRequest) -> RawQueryOutco
     name_view(session.read.schema(columns).parquet(*request.input_data_paths), RAW_VIEW)
     steps = read_query(request.transform).steps
     sizes: dict[str, Size] = {}
-    for step in steps:
+    for number, step in enumerate(steps):
         query = parsed(session, step.query, sizes)
         sizes[step.alias or ""] = query.judgement.size
         plan = analysed(session, query)
         found = misplaced(parse_plan(as_json(plan)), Use.QUERY)
         if found:
-            instead = f". Instead: {found[0].replace}" if found[0].replace else ""
-            return InvalidQuery(message=f"{found[0].message} [{found[0].code}]{instead}")
+            raise refusal([diagnostic_at(finding, plan, number) for finding in found], len(steps))
         frame = frame_of(session, plan)
         if step is not steps[-1]:
             name_view(frame, step.alias or "")

@@ -135,7 +135,7 @@ class EngineMigrationService:
 def _refused(outcome: Rejected) -> wire.Failure:
     """An engine that does not run a query gives another answer than one that does."""
     nowhere = wire.FailedBlock(hash=None, sequence_number=None)
-    return wire.Failure(block=nowhere, rule="transform-reproduced", message=outcome.message)
+    return wire.Failure(block=nowhere, rule="transform-reproduced", message=str(outcome))
 
 
 def _pinned(chain: ChainReader, size: int) -> tuple[str, ...]:

@@ -321,8 +321,9 @@ class IngestPullService:
             self._events.emit("dataset.derived", entry.name, f"{records:,} records", blocks=blocks, records=records)
         way = f"odfctl compact {entry.name} --keep-metadata-only, then odfctl pull {entry.name}"
         if isinstance(outcome, Rejected):
-            hint = way if outcome.rule == APPEND_ONLY else ""
-            raise Invalid(outcome.message, rule=outcome.rule or "transform", hint=hint, place=entry.name)
+            hint = ": ".join(filter(None, (outcome.hint, way if outcome.rule == APPEND_ONLY else "")))
+            place = f"{entry.name}, {outcome.place}" if outcome.place else entry.name
+            raise Invalid(outcome.message, rule=outcome.rule or "transform", hint=hint, place=place)
         if isinstance(outcome, Blocked) and outcome.rule == INPUT_DIVERGED:
             raise Refused(outcome.reason, rule=outcome.rule, hint=f"{outcome.hint}: {way}", place=entry.name)
         if isinstance(outcome, Blocked) and outcome.rule == TRANSFORM_EVOLUTION:

@@ -30,7 +30,7 @@ from engines.contract import (
     ProvenanceSuccess,
     RecordProvenance,
 )
-from engines.errors import EngineFault
+from engines.errors import EngineFault, engine_failed
 from odfd.control import wire
 from odfd.datasets.catalog import DatasetEntry
 from odfd.lineage.places import block_of_record, data_of, origin_of, rows_at
@@ -174,10 +174,11 @@ class Trace:
             case ProvenanceSuccess():
                 check_answer(answer, request)
                 return answer
-            case InvalidQuery(message=message, rule=rule):
-                raise Invalid(f"{self._name(dataset)}: {message}", rule=rule or "lineage-derive")
-            case InternalError(message=message, backtrace=trace):
-                raise EngineFault(f"the engine failed: {message}", rule="engine", hint=trace or "")
+            case InvalidQuery(message=message, rule=rule, hint=hint, place=place):
+                here = ", ".join(filter(None, (self._name(dataset), place)))
+                raise Invalid(message, rule=rule or "lineage-derive", hint=hint or "", place=here)
+            case InternalError(message=message):
+                raise engine_failed(message)
 
     def _ingested(self, dataset: DatasetId, block: Block, rows: Told) -> None:
         chain = self._home.chains.chain(dataset)

@@ -15,7 +15,7 @@ from chain.state import ChainState
 from chain.store.base import ChainStore
 from chain.walk import first_where
 from engines.contract import DerivationNeeded, Engine, InternalError, InvalidQuery
-from engines.errors import EngineFault
+from engines.errors import engine_failed
 from odfd.api.transform_check import TransformCheck
 from odfd.state.directory import STAGING, StateDirectory
 from odfd.transform.driver import fresh_folder
@@ -44,10 +44,10 @@ class EvolutionCheck:
                 raise Refused(request.reason, rule=request.rule or TRANSFORM_EVOLUTION, hint=request.hint)
             answer = await self._engine.migrate(request)
         match answer:
-            case InvalidQuery(message=message, rule=rule):
-                raise Invalid(message, rule=rule or "transform")
+            case InvalidQuery(message=message, rule=rule, hint=hint, place=place):
+                raise Invalid(message, rule=rule or "transform", hint=hint or "", place=place or "")
             case InternalError(message=message):
-                raise EngineFault(f"the engine failed: {message}", rule="engine")
+                raise engine_failed(message)
             case DerivationNeeded(message=message):
                 raise Refused(
                     f"the new transform of {name} cannot go on from its history: {message}",

@@ -131,8 +131,8 @@ class VerificationService:
 
 def unable(name: str, outcome: Rejected | Blocked) -> Invalid:
     """Why a step of the dataset ``name`` was not run again."""
-    reason, hint = (outcome.reason, outcome.hint) if isinstance(outcome, Blocked) else (outcome.message, "")
-    return Invalid(f"a step of {name} cannot be re-run here: {reason}", rule=outcome.rule or "replay", hint=hint)
+    told = f"a step of {name} cannot be re-run here: {outcome.reason}"
+    return Invalid(told, rule=outcome.rule or "replay", hint=outcome.hint)
 
 
 def mismatches(outcome: Replayed) -> list[wire.Failure]:

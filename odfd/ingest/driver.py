@@ -28,7 +28,7 @@ from chain.model.source import FetchFilesGlob, traits
 from chain.state import ChainState, load_state
 from chain.store.base import ChainStore, Head, ObjectStore
 from engines.contract import Engine, InternalError, InvalidQuery, RowCounts, SkippedFile, Success
-from engines.errors import EngineFault
+from engines.errors import EngineFault, engine_failed
 from engines.measuring import operations
 from odfd.datasets.commit import Along, Beside, Committer
 from odfd.datasets.counting import NOTHING_READ, added, says_something, together
@@ -384,8 +384,8 @@ async def _computed(deps: IngestDependencies, plan: IngestPlan, earlier: Earlier
             case InvalidQuery(message=message, rule=rule, hint=hint, place=place):
                 told = "; ".join(filter(None, (hint, *plan.remarks)))  # such as which file of an archive this is
                 raise Invalid(message, rule=rule or "ingest", hint=told, place=place or "")
-            case InternalError(message=message, backtrace=trace):
-                raise EngineFault(f"the engine failed: {message}", rule="engine", hint=trace or "")
+            case InternalError(message=message):
+                raise engine_failed(message)
             case Success():
                 return await trio.to_thread.run_sync(_settle, deps, plan, answer)
     finally:

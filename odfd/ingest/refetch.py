@@ -24,7 +24,7 @@ from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import ChainReader
 from engines.contract import InternalError, InvalidQuery, Success
-from engines.errors import EngineFault
+from engines.errors import EngineFault, engine_failed
 from odfd.ingest.driver import IngestDependencies, folder_of, prepared
 from odfd.ingest.fetch.base import Fetched, FetchJob
 from odfd.ingest.fetch.dialling import CREDENTIALS
@@ -126,7 +126,7 @@ async def _rows(
         case InvalidQuery():
             return None
         case InternalError(message=message):
-            raise EngineFault(f"the engine failed: {message}", rule="engine")
+            raise engine_failed(message)
         case Success():
             return await trio.to_thread.run_sync(_written, answer, out)
     raise EngineFault(f"the engine gave an answer of no known kind: {type(answer).__name__}", rule="engine")

@@ -21,7 +21,7 @@ from chain.model.events import (
 from chain.model.schema import DataSchema
 from chain.store.base import ObjectReader
 from engines.contract import Engine, InternalError, InvalidQuery, OnProgress, RowCounts, Success
-from engines.errors import EngineFault
+from engines.errors import engine_failed
 from engines.measuring import measured, operations, sha3_file
 from odfd.datasets.counting import NOTHING_READ, with_written
 from odfd.transform.plan import Blocked, Rejected, TransformPlan, events_of, settle
@@ -75,10 +75,10 @@ async def execute(
         return lacks(missing)
     answer = await engine.transform(request, on_progress)
     match answer:
-        case InvalidQuery(message=message, rule=rule):
-            return Rejected(message, rule or "")
-        case InternalError(message=message, backtrace=trace):
-            raise EngineFault(f"the engine failed: {message}", rule="engine", hint=trace or "")
+        case InvalidQuery():
+            return Rejected.by(answer)
+        case InternalError(message=message):
+            raise engine_failed(message)
         case Success():
             if changes is not None:
                 answer = await trio.to_thread.run_sync(joined, answer, changes, files)

@@ -29,7 +29,7 @@ from chain.model.schema import DataSchema
 from chain.model.source import Transform
 from chain.multihash import Multihash
 from chain.state import ChainState, InputPosition, Vocab
-from engines.contract import Success, Vocabulary
+from engines.contract import InvalidQuery, Success, Vocabulary
 from odfd.transform.past import NOTHING, TransformProgress
 
 APPEND_ONLY: Final = "append-only"
@@ -126,9 +126,22 @@ class Rejected(msgspec.Struct, frozen=True):
     message: str
     rule: str = ""
     """Which rule of the engine it breaks, where that is known."""
+    hint: str = ""
+    """What to do about it."""
+    place: str = ""
+    """Where in the query."""
+
+    @classmethod
+    def by(cls, answer: InvalidQuery) -> Rejected:
+        """An engine that answers so."""
+        return cls(answer.message, answer.rule or "", answer.hint or "", answer.place or "")
+
+    @property
+    def reason(self) -> str:
+        return f"{self.place}: {self.message}" if self.place else self.message
 
     def __str__(self) -> str:
-        return self.message
+        return f"{self.reason}; {self.hint}" if self.hint else self.reason
 
 
 class Handover(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,7 +20,6 @@ from chain.store.files import ObjectDamaged
 from chain.store.objects import sound_path
 from engines.contract import OnProgress
 from odfd.transform.driver import Ran, TransformDependencies, run_transform
-from odfd.transform.plan import Rejected
 from odfd.transform.replay import Replayed, ReplayOutcome, replay
 
 
@@ -83,8 +82,7 @@ def _lost(dataset: DatasetId, outcome: ReplayOutcome) -> Invalid:
         why = f"block #{outcome.block.sequence_number} comes out with another {first.field}"
         hint = "derive it anew, or run the engine that it was made by"
     else:
-        why = outcome.message if isinstance(outcome, Rejected) else outcome.reason
-        hint = "" if isinstance(outcome, Rejected) else outcome.hint
+        why, hint = outcome.reason, outcome.hint
     return Invalid(
         f"the state of {dataset.short} is lost, and it cannot be made again: {why}", rule="checkpoint-lost", hint=hint
     )

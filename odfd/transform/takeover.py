@@ -18,7 +18,7 @@ from chain.errors import NotFound
 from chain.model.events import OffsetInterval
 from chain.store.base import ObjectReader
 from engines.contract import DerivationNeeded, Engine, InternalError, InvalidQuery, OnProgress, Success
-from engines.errors import EngineFault
+from engines.errors import engine_failed
 from engines.spark.state.checkpoint import MAX_CHECKPOINT
 from odfd.transform.inputs import chosen
 from odfd.transform.past import read_past
@@ -50,12 +50,12 @@ async def take_over(
         return lacks(missing)
     answer = await engine.migrate(request, on_progress)
     match answer:
-        case InvalidQuery(message=message, rule=rule):
-            return Rejected(message, rule or "")
+        case InvalidQuery():
+            return Rejected.by(answer)
         case DerivationNeeded(message=message):
             return Blocked(f"the new transform cannot go on: {message}", "derive it anew", rule=TRANSFORM_EVOLUTION)
-        case InternalError(message=message, backtrace=trace):
-            raise EngineFault(f"the engine failed: {message}", rule="engine", hint=trace or "")
+        case InternalError(message=message):
+            raise engine_failed(message)
         case Success():
             return await trio.to_thread.run_sync(_after, plan, handover, answer, files)
 

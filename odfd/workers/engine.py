@@ -34,6 +34,7 @@ from engines.contract import (
 )
 from engines.errors import EngineLost
 from engines.provision.host import HostEngine, SparkOptions, spark_engine
+from engines.provision.settings import ENGINE_FAILED
 from engines.provision.warm import WarmEngine
 from odfd.control import wire
 from odfd.runtime.supervision import Life, Logger
@@ -98,7 +99,7 @@ class NodeEngine:
             self._logger.error("queries run without a sandbox", hint=f"{hint}; see odfctl doctor")
 
     def _tell(self, event: str, facts: Mapping[str, object]) -> None:
-        self._logger.info(event, **facts)
+        (self._logger.error if event == ENGINE_FAILED else self._logger.info)(event, **facts)
 
     def view(self) -> wire.EngineView:
         """For people, now."""

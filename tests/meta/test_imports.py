@@ -45,7 +45,7 @@ LAYERS = {
         "staging measuring key_bounds",
         "codec io_plan identity listen footers",
         "contract",
-        "diagnostics",
+        "diagnostics faults",
         "tables closure request_control",
         "errors",
         ".",

@@ -60,7 +60,7 @@ def run_migration(
         except _NewDerivation as reason:
             return DerivationNeeded(message=str(reason))
 
-    return answered(run)
+    return answered(run, request.transform)
 
 
 class _Handover:

@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 
 from chain.data.evolution import as_in_force
-from chain.errors import Invalid
 from engines.spark.analysis.classify import Classification, Mode
 from engines.spark.analysis.monotone import EARLIEST, MILLISECOND
 from engines.spark.analysis.tables import TableShape
@@ -39,7 +38,7 @@ from engines.spark.planning.lateness import Ruling, rule
 from engines.spark.planning.sessions import Sessions
 from engines.spark.planning.table_transaction import TableStep, plan_table
 from engines.spark.planning.transaction import InputFacts, TransactionStep, next_checkpoint, plan_step
-from engines.spark.sql.queries import as_text
+from engines.spark.sql.queries import refusal
 from engines.spark.state.checkpoint import VERSION, Checkpoint
 from engines.spark.state.files import State
 from engines.spark.state.tables import Kept, Tables, pack, unpack
@@ -75,7 +74,7 @@ class Replay(Transaction):
         query = self._query
         found = self._caches.analyst.analyse(self._session, query.steps, self._inputs.views(), self._request.vocab)
         if found.classification is None or found.columns is None:
-            raise Invalid(as_text(found.diagnostics, len(query.steps)), rule="query")
+            raise refusal(found.diagnostics, len(query.steps))
         self._ruling = rule(query, found.classification, self._inputs.changelogs)
         check_tick(self._ruling.shape, query)
         return self._ruling.shape, found.columns

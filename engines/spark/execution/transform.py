@@ -31,7 +31,7 @@ from chain.model.events import OffsetInterval
 from chain.model.schema import DataSchema
 from chain.model.source import Transform
 from chain.multihash import Multihash
-from engines.contract import InputBlock, InvalidQuery, RowCounts, Success, TransformOutcome, TransformRequest
+from engines.contract import InputBlock, RowCounts, Success, TransformOutcome, TransformRequest
 from engines.request_control import RequestControl
 from engines.spark.analysis.classify import Classification, Mode
 from engines.spark.analysis.declarations import Declarations, Late, Policy, Query, read_query
@@ -64,7 +64,7 @@ from engines.spark.planning.slice_facts import SliceReader, rows_before
 from engines.spark.planning.table_transaction import plan_table
 from engines.spark.planning.transaction import InputFacts, TransactionStep, next_checkpoint, plan_step
 from engines.spark.rows.tables import frame_of_rows
-from engines.spark.sql.queries import Analyst, answered, as_text, run_queries
+from engines.spark.sql.queries import Analyst, answered, refusal, run_queries
 from engines.spark.sql.views import name_view
 from engines.spark.state.checkpoint import Checkpoint
 from engines.spark.state.files import State, load, save
@@ -93,7 +93,7 @@ def run_transform(
         with _folder(request) as folder:
             return Transaction(session, request, control, caches, Path(folder)).run()
 
-    return answered(run)
+    return answered(run, request.transform)
 
 
 def identity_of(transform: Transform) -> str:
@@ -145,7 +145,7 @@ class Transaction:
             analysis = analyst.analyse(self._session, query.steps, views, request.vocab)
         shape = analysis.classification
         if shape is None or analysis.columns is None:
-            return InvalidQuery(message=as_text(analysis.diagnostics, len(query.steps)))
+            raise refusal(analysis.diagnostics, len(query.steps))
         ruling = rule(query, shape, self._inputs.changelogs)
         shape = ruling.shape
         check_tick(shape, query)

@@ -1,7 +1,6 @@
 """Event times of a batch: none is missing unless the source says so, none far ahead of its block without being asked.
 
-A row that is at fault is told with its file and line. Where a query stands between file and row, the row of the file
-is found by asking the query again about halves of the files, which is done for a fault only.
+A row that is at fault is told with its file and line.
 """
 
 from __future__ import annotations
@@ -9,46 +8,25 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from pyspark.errors import PySparkException
 
 from chain import instant
 from chain.data.parquet import to_instant
 from chain.errors import Invalid
 from chain.instant import Instant
-from chain.model.source import Transform
 from engines.spark.ingest import range_tasks
-from engines.spark.ingest.parse import Parts
-from engines.spark.ingest.preprocess import preprocess
+from engines.spark.ingest.origin import SHOWN, Origin, sought
 from engines.spark.ingest.text_columns import INSTANT, NO_EVENT_TIME, instant_type, misfit_fault
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-SHOWN: Final = 3
-"""Rows told of those at fault."""
 _FILL: Final = (
     "mend them; or say which time such rows have: `eventTime` in fetch, `--event-time`, or coalesce(…) in preprocess"
 )
 
 Wrong = Callable[[pa.Table], pa.ChunkedArray]
 """Which of some rows are at fault."""
-
-
-class Origin(NamedTuple):
-    """Where the rows of a batch come from."""
-
-    spark: SparkSession
-    parts: Parts
-    query: Transform | None
-    scratch: Path
-    column: str
-    """Of event times."""
 
 
 def missing_fault(fault: Invalid, column: str) -> Invalid:
@@ -138,33 +116,7 @@ def places_of(origin: Origin, batch: pa.Table, wrong: Wrong) -> list[str]:
 
 def _sought(origin: Origin, wrong: Wrong) -> str:
     """The first row of a file for which the query gives a row at fault."""
-    filled = [number for number, rows in enumerate(origin.parts.rows) if rows]
-    names = ", ".join(dict.fromkeys(origin.parts.tasks[number].name for number in filled[:SHOWN]))
-    try:
-        while len(filled) > 1:
-            half = filled[: len(filled) // 2]
-            filled = half if _gives([origin.parts.paths[each] for each in half], origin, wrong) else filled[len(half) :]
-        task, rows = origin.parts.tasks[filled[0]], pq.read_table(origin.parts.paths[filled[0]])
-        low, high = 0, rows.num_rows
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if _gives([_staged(rows, low, middle, origin)], origin, wrong) else (middle, high)
-        return range_tasks.place_of(task, low) if _gives([_staged(rows, low, high, origin)], origin, wrong) else names
-    except (Invalid, PySparkException):
-        return names  # a query that cannot be asked about some of its rows
-
-
-def _staged(rows: pa.Table, low: int, high: int, origin: Origin) -> Path:
-    path = origin.scratch / f"sought-{low}-{high}.parquet"
-    pq.write_table(rows.slice(low, high - low), path, compression="none")
-    return path
-
-
-def _gives(paths: list[Path], origin: Origin, wrong: Wrong) -> bool:
-    """Whether the query makes a row at fault of these rows alone."""
-    assert origin.query is not None
-    made = preprocess(origin.spark, paths, origin.parts.schema, origin.query)
-    return bool(pc.any(wrong(made)).as_py())
+    return sought(origin, lambda paths: bool(pc.any(wrong(origin.asked(paths))).as_py()))
 
 
 def rows_have(count: int) -> str:

@@ -15,7 +15,8 @@ from chain.errors import Invalid
 from chain.model.on_error import quarantine_of
 from chain.model.source import primary_key
 from engines.contract import IngestRequest
-from engines.spark.ingest.event_times import Origin, places_of, rows_have
+from engines.spark.ingest.event_times import places_of, rows_have
+from engines.spark.ingest.origin import Origin
 from engines.spark.ingest.text_columns import NOT_NULL, NULL_KEY, misfit_fault, no_key
 
 

@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.errors import PySparkException, PythonException
+from pyspark.errors import PySparkException
 
 from chain.data.arrow_schema import from_arrow, to_arrow
 from chain.data.parquet import SliceWriter, to_instant, write_slice
@@ -44,21 +44,18 @@ from engines.request_control import RequestControl
 from engines.spark.analysis.source_declarations import SourceDeclarations, read_source
 from engines.spark.ingest import range_tasks
 from engines.spark.ingest.column_types import check_made, check_read
-from engines.spark.ingest.event_times import Origin, behind, check_not_ahead, check_present, missing_fault
+from engines.spark.ingest.event_times import behind, check_not_ahead, check_present, missing_fault
 from engines.spark.ingest.history import History, SlicesMissing
 from engines.spark.ingest.keys import check_keys, checked_keys, null_key_fault
 from engines.spark.ingest.merge import MergeContext, PassedOver, merge
+from engines.spark.ingest.origin import Origin, sought
 from engines.spark.ingest.parse import Parts, SourceFile, empty_sources, parse_sources, read_schema
-from engines.spark.ingest.preprocess import preprocess
 from engines.spark.ingest.shape import check_columns, coerce_guessed, finished, fitted, no_rows, prepared, timed
 from engines.spark.ingest.text_columns import NO_EVENT_TIME, no_key
+from engines.spark.sql.queries import blames_data, blames_query, fault_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_SQL_STATES_OF_QUERIES: Final = ("0", "2", "3", "4")
-"""Classes of SQLSTATE that blame the query or its data; XX and 5x blame the engine."""
-
 
 NO_BYTES: Final = "it is empty"
 
@@ -75,11 +72,7 @@ def run_ingest(spark: SparkSession, request: IngestRequest, control: RequestCont
     except SlicesMissing as missing:
         return HistoryNeeded(hashes=missing.names)
     except Invalid as fault:
-        return InvalidQuery(message=fault.message, rule=fault.rule, hint=fault.hint, place=fault.place)
-    except PySparkException as fault:
-        if isinstance(fault, PythonException) or (fault.getSqlState() or "X")[0] not in _SQL_STATES_OF_QUERIES:
-            raise
-        return InvalidQuery(message=_first_lines(str(fault)))
+        return InvalidQuery.of(fault)
 
 
 def _ingest(spark: SparkSession, request: IngestRequest, control: RequestControl, scratch: Path) -> Success:
@@ -93,7 +86,7 @@ def _ingest(spark: SparkSession, request: IngestRequest, control: RequestControl
         return _nothing(request, empty)
     origin = Origin(spark, parts, query, scratch, vocab.event_time_column)
     check_read(parts.schema, ", ".join(source.name for source in _sources(request)), queried=query is not None)
-    batch = _rows(spark, query, parts)
+    batch = _rows(origin)
     control.check()
     if query is not None:
         check_made(batch.schema)
@@ -264,13 +257,48 @@ def advanced(before: Instant | None, to: Instant) -> Instant:
     return here if before is None else max(before, here)
 
 
-def _rows(spark: SparkSession, query: Transform | None, parts: Parts) -> pa.Table:
-    """The batch in input order."""
-    filled: Sequence[Path] = [path for path, rows in zip(parts.paths, parts.rows, strict=True) if rows]
-    if query is not None:
-        return preprocess(spark, filled, parts.schema, query)
+def _rows(origin: Origin) -> pa.Table:
+    """The batch in input order. Raises Invalid."""
+    parts = origin.parts
+    filled = [path for path, rows in zip(parts.paths, parts.rows, strict=True) if rows]
+    if origin.query is not None:
+        try:
+            return origin.asked(filled)
+        except PySparkException as fault:
+            if not blames_query(fault):
+                raise
+            raise _of_preprocess(fault, origin.query, origin) from fault
     tables = [pq.read_table(path, memory_map=True).cast(parts.schema) for path in filled]
     return pa.concat_tables([parts.schema.empty_table(), *tables])
+
+
+def _of_preprocess(fault: PySparkException, query: Transform, origin: Origin) -> Invalid:
+    """What the query cannot do, with the place in it; where a value is at fault, the first one, with file and line."""
+    told = fault_of(fault, query)
+    if not blames_data(fault):
+        told.place = _in_preprocess(told)
+        return told
+    last: PySparkException | None = None
+
+    def fails(paths: list[Path]) -> bool:
+        nonlocal last
+        last = None
+        try:
+            origin.asked(paths)
+        except PySparkException as again:
+            if again.getCondition() != fault.getCondition():
+                raise
+            last = again
+        return last is not None
+
+    place = sought(origin, fails)
+    if last is not None:  # of the row that was found; which of all rows Spark met first is chance
+        told = fault_of(last, query)
+    return Invalid(f"{_in_preprocess(told)}: {told.message}", rule=told.rule, hint=told.hint, place=place)
+
+
+def _in_preprocess(told: Invalid) -> str:
+    return f"preprocess, {told.place}" if told.place else "preprocess"
 
 
 def _sources(request: IngestRequest) -> list[SourceFile]:
@@ -278,9 +306,3 @@ def _sources(request: IngestRequest) -> list[SourceFile]:
     if len(names) != len(request.source_paths):
         raise Invalid("source_names and source_paths differ in length", rule="ingest-request")
     return [SourceFile(Path(path), name) for path, name in zip(request.source_paths, names, strict=True)]
-
-
-def _first_lines(text: str) -> str:
-    """Spark's message without the plan or the Java stack behind it."""
-    kept = text.split("JVM stacktrace:")[0].split("\n== ")[0].split(";\n")[0]
-    return kept.strip()[:2000]

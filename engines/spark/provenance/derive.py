@@ -37,7 +37,7 @@ def derive(
     session: SparkSession, request: ProvenanceRequest, control: RequestControl, caches: SharedCaches
 ) -> ProvenanceOutcome:
     """``session`` is this request's alone. Raises Environment, and what Spark raises when the fault is the engine's."""
-    return answered(lambda: _derive(session, request, control, caches))
+    return answered(lambda: _derive(session, request, control, caches), request.transform)
 
 
 def _derive(

@@ -37,7 +37,7 @@ from engines.spark.provenance.tracing import ROW
 from engines.spark.provenance.witnesses import ROWS
 from engines.spark.rows.tables import frame_of_rows, read_rows
 from engines.spark.rows.times import event_times
-from engines.spark.sql.queries import Analyst, as_text, run_queries
+from engines.spark.sql.queries import Analyst, refusal, run_queries
 from engines.spark.sql.views import name_view
 from engines.spark.state.checkpoint import Checkpoint
 
@@ -74,7 +74,7 @@ class ProvenanceContext:
         self.aliases = [given.query_alias for given in request.query_inputs]
         found = analyst.analyse(session, self.query.steps, self.inputs.views(), request.vocab)
         if found.classification is None:
-            raise Invalid(as_text(found.diagnostics, len(self.query.steps)), rule="provenance-query")
+            raise refusal(found.diagnostics, len(self.query.steps))
         ruling = rule(self.query, found.classification, self.inputs.changelogs)
         self.windows: Mapping[str, InputWindows] = windows_of(ruling, self.query.declarations)
         """By alias, if late rows correct windows."""

@@ -18,13 +18,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 
 from chain.errors import Invalid
-from chain.model.source import SqlQueryStep
+from chain.model.source import SqlQueryStep, Transform
 from engines.contract import InvalidQuery, Vocabulary
 from engines.diagnostics import Diagnostic, Severity
 from engines.spark.analysis.classify import Classification, classify
 from engines.spark.analysis.determinism import Finding, literals
 from engines.spark.analysis.dialects import foreign, may_be_foreign
-from engines.spark.analysis.hints import NOT_DETERMINISTIC, hint_of
+from engines.spark.analysis.hints import NOT_DETERMINISTIC, hint_of, hint_of_data
 from engines.spark.analysis.input_kinds import Readings
 from engines.spark.analysis.parsed import Size
 from engines.spark.analysis.phrases import Phrase
@@ -44,11 +44,16 @@ REMEMBERED: Final = 256
 """Queries whose analysis is kept."""
 _CONF_ADVICE: Final = re.compile(r" (If necessary set|To tolerate the error|If you did not qualify) .*?(?=SQLSTATE|$)")
 """Advice of Spark's that would not help: a query cannot change settings."""
+_TRY_ADVICE: Final = re.compile(r" (Use|Try) `?(try_\w+|get)\b.*?(?= SQLSTATE|$)")
+"""Advice that the hint gives, in fewer words."""
+_LABELS: Final = re.compile(r"^\[[A-Z][A-Z0-9_.]+\] | SQLSTATE: \w{5}")
+"""Names of the condition, which the rule says."""
 _POSITION: Final = re.compile(r"line (\d+),? pos(?:ition)? (\d+)")
 _CALENDAR_WINDOW: Final = re.compile(r"Intervals greater than a month is not supported \((.*)\)")
 _CONTEXT: Final = re.compile(r"== SQL.*\(line (\d+), position (\d+)\) ==")
 _BLAME_QUERY: Final = ("0A", "21", "22", "23", "42", "46", "54")
 """Classes of SQLSTATE that blame the query or its data; the others blame the engine."""
+_DATA: Final = "22"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +175,7 @@ def _analyse(
                 Finding("not-deterministic", "Spark says that the query is not deterministic", NOT_DETERMINISTIC)
             )
         if found:
-            return Analysis(None, None, (*(_diagnostic(finding, plan, number) for finding in found), *warnings))
+            return Analysis(None, None, (*(diagnostic_at(finding, plan, number) for finding in found), *warnings))
         frame = frame_of(session, plan)
         if last:
             shape = verdict.classification
@@ -246,7 +251,8 @@ def _columns(frame: DataFrame, found: Classification | None) -> pa.Schema:
     return slice_types(kept)
 
 
-def _diagnostic(finding: Finding, plan: Any, query: int) -> Diagnostic:
+def diagnostic_at(finding: Finding, plan: Any, query: int) -> Diagnostic:
+    """Of query number ``query``, whose analysed plan is ``plan``."""
     place = place_of(plan, finding.node) if finding.node is not None else finding.place
     line, column = place if place is not None else (None, None)
     return Diagnostic(
@@ -275,7 +281,7 @@ def diagnostic_of(fault: PySparkException, text: str, query: int) -> Diagnostic:
         return _calendar_window(window[1], text, query)
     place = _POSITION.search(str(fault))
     return Diagnostic(
-        code=(fault.getCondition() or "parse").lower().replace("_", "-"),
+        code=rule_of(fault.getCondition()),
         severity=Severity.ERROR,
         message=first_lines(fault),
         query=query,
@@ -299,17 +305,19 @@ def _calendar_window(interval: str, text: str, query: int) -> Diagnostic:
     )
 
 
-def answered(work: Callable[[], Answer]) -> Answer | InvalidQuery:
-    """What ``work`` gives, or what it found wrong with the query or its data. Raises what is the engine's own fault."""
+def answered(work: Callable[[], Answer], transform: Transform) -> Answer | InvalidQuery:
+    """What ``work`` gives, or what it found wrong with the queries of ``transform`` or with their data.
+
+    Raises what is the engine's own fault.
+    """
     try:
         return work()
     except Invalid as fault:
-        hint = f" ({fault.hint})" if fault.hint else ""
-        return InvalidQuery(message=f"{fault} [{fault.rule}]{hint}", rule=fault.rule)
+        return InvalidQuery.of(fault)
     except PySparkException as fault:
         if not blames_query(fault):
             raise
-        return InvalidQuery(message=first_lines(fault))
+        return InvalidQuery.of(fault_of(fault, transform))
 
 
 def blames_query(fault: PySparkException) -> bool:
@@ -317,33 +325,82 @@ def blames_query(fault: PySparkException) -> bool:
     return (fault.getSqlState() or "XX").startswith(_BLAME_QUERY)
 
 
+def blames_data(fault: PySparkException) -> bool:
+    """Whether it is the data's: the query is right in itself."""
+    return (fault.getSqlState() or "XX").startswith(_DATA)
+
+
+def fault_of(fault: PySparkException, transform: Transform) -> Invalid:
+    """What Spark says of a query, or of a row that an expression of it cannot take: by the condition's name as rule,
+    with the place and text of the expression where Spark knows them, and with what to write instead.
+    """
+    condition = fault.getCondition()
+    context, position = _CONTEXT.search(str(fault)), _POSITION.search(str(fault))
+    place, named = "", ""
+    if context is not None:
+        line, column, text = int(context[1]), int(context[2]), _fragment(fault)
+        place = f"{_query_with(text, line, column, transform)}line {line}, column {column}"
+        named = _in(text)
+    elif position is not None:
+        place = f"line {position[1]}, column {int(position[2]) + 1}"
+    said = _LABELS.sub("", _TRY_ADVICE.sub("", _said(fault))).strip().removesuffix(".")
+    hint = hint_of_data(condition) if blames_data(fault) else hint_of(condition)
+    return Invalid(f"{said}{named}", rule=rule_of(condition), place=place, hint=hint)
+
+
+def _query_with(fragment: str, line: int, column: int, transform: Transform) -> str:
+    """``query 1, `` if that one of several has the fragment at this place, and no other has."""
+    steps = transform.queries or ()
+    first = fragment.partition("\n")[0]
+    lines = [[*step.query.split("\n"), *[""] * line][line - 1] for step in steps]
+    found = [number for number, text in enumerate(lines) if first and text[column - 1 :].startswith(first)]
+    return f"query {found[0]}, " if len(steps) > 1 and len(found) == 1 else ""
+
+
+def rule_of(condition: str | None) -> str:
+    """A condition of Spark's, as ``DIVIDE_BY_ZERO``, in the form that rules have."""
+    return (condition or "parse").lower().replace("_", "-")
+
+
 def first_lines(fault: PySparkException) -> str:
     """What Spark says, without plans and stacks."""
-    text = str(fault).split("JVM stacktrace:")[0].split("\n== ")[0].split(";\n")[0]
-    said = _CONF_ADVICE.sub(" ", " ".join(text.split()))[:1000]
-    return said + _where(fault)
-
-
-def _where(fault: PySparkException) -> str:
-    """Place and text of the expression that failed on some row, where Spark knows them."""
     place = _CONTEXT.search(str(fault))
-    if place is None:
-        return ""
+    where = f" (line {place[1]}, column {int(place[2])}{_in(_fragment(fault))})" if place is not None else ""
+    return _said(fault) + where
+
+
+def _said(fault: PySparkException) -> str:
+    text = str(fault).split("JVM stacktrace:")[0].split("\n== ")[0].split(";\n")[0]
+    return _CONF_ADVICE.sub(" ", " ".join(text.split()))[:1000]
+
+
+def _fragment(fault: PySparkException) -> str:
+    """Text of the expression that failed on some row, where Spark knows it."""
     fragments = [context.fragment().strip() for context in fault.getQueryContext() or ()]
-    named = next((f" in: {' '.join(text.split())[:300]}" for text in fragments if text), "")
-    return f" (line {place[1]}, column {int(place[2])}{named})"
+    return next((text for text in fragments if text), "")
 
 
-def as_text(diagnostics: Sequence[Diagnostic], steps: int) -> str:
-    """Diagnostics as the message of an ``InvalidQuery``: one line each, with place and remedy."""
-    return "\n".join(_line(diagnostic, steps) for diagnostic in diagnostics)
+def _in(fragment: str) -> str:
+    return f" in: {' '.join(fragment.split())[:300]}" if fragment else ""
 
 
-def _line(diagnostic: Diagnostic, steps: int) -> str:
-    parts = []
-    if steps > 1:
-        parts.append(f"query {diagnostic.query}, ")
-    if diagnostic.line is not None:
-        parts.append(f"line {diagnostic.line}, column {diagnostic.column}: ")
-    remedy = f" Instead: {diagnostic.replace}" if diagnostic.replace else ""
-    return f"{''.join(parts)}{diagnostic.message} [{diagnostic.code}].{remedy}"
+def refusal(diagnostics: Sequence[Diagnostic], steps: int) -> Invalid:
+    """All that is wrong with so many queries. Several things have a line each, and the rule of the first."""
+    first = diagnostics[0]
+    if len(diagnostics) == 1:
+        return Invalid(first.message, rule=first.code, hint=first.replace or "", place=_place(first, steps))
+    remedies = dict.fromkeys(each.replace for each in diagnostics if each.replace)
+    lines = (_line(each, steps, first.code) for each in diagnostics)
+    return Invalid("\n".join(lines), rule=first.code, hint="; ".join(remedies))
+
+
+def _line(diagnostic: Diagnostic, steps: int, rule: str) -> str:
+    place = _place(diagnostic, steps)
+    own = f" [{diagnostic.code}]" if diagnostic.code != rule else ""
+    return f"{place}: {diagnostic.message}{own}" if place else f"{diagnostic.message}{own}"
+
+
+def _place(diagnostic: Diagnostic, steps: int) -> str:
+    query = [f"query {diagnostic.query}"] if steps > 1 else []
+    line = [f"line {diagnostic.line}, column {diagnostic.column}"] if diagnostic.line is not None else []
+    return ", ".join(query + line)

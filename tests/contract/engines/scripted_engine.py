@@ -39,6 +39,8 @@ class Handler:
             case "sleep":
                 control.cancelled.wait(float(rest))
                 return InvalidQuery(message="slept")
+            case "fail":
+                raise ValueError(rest)
             case "hang":
                 time.sleep(float(rest))
         paths = [path for each in request.query_inputs for path in each.data_paths]

@@ -97,6 +97,38 @@ async def test_messages_name_the_hosts_paths(bench: Any) -> None:
     assert outcome == InvalidQuery(message=f"{bench.folder}/objects/two:3: no")
 
 
+REFUSED = InvalidQuery(message="no such day", rule="no-day", hint="name another", place="line 2, column 8")
+
+
+async def test_a_refusal_has_parts_for_who_reads_them_and_is_whole_for_others(bench: Any) -> None:
+    """A foreign coordinator reads the message alone, and must not lose the hint; ours would show it twice."""
+    bench.handler.act = lambda request, _: REFUSED
+    engine = bench.engine()
+    raw = RawQueryRequest(
+        input_data_paths=(), transform=bench.request().transform, output_data_path=str(bench.folder / "rows")
+    )
+    assert await engine.transform(bench.request()) == REFUSED
+    assert await engine.raw_query(raw) == REFUSED
+    with grpc.insecure_channel(bench.server.address, options=(("grpc.default_authority", "localhost"),)) as channel:
+        for method, request in ((codec.TRANSFORM, bench.request()), (codec.RAW_QUERY, raw)):
+            call, asked = channel.unary_stream(method.path), method.encode_request(request)
+            last = (await trio.to_thread.run_sync(lambda call=call, asked=asked: list(call(asked))))[-1]
+            told = method.decode_response(last).value
+            assert told.message == "line 2, column 8: no such day [no-day] (name another)"
+            assert (told.hint, told.place) == (None, None)
+
+
+async def test_hints_and_places_name_the_hosts_paths(bench: Any) -> None:
+    def refuse(request: Any, _: Any) -> InvalidQuery:
+        path = request.query_inputs[0].data_paths[1]
+        return InvalidQuery(message="no", hint=f"look into {path}", place=f"{path}:3")
+
+    bench.handler.act = refuse
+    outcome = await bench.engine().transform(bench.request())
+    path = f"{bench.folder}/objects/two"
+    assert outcome == InvalidQuery(message="no", hint=f"look into {path}", place=f"{path}:3")
+
+
 async def test_a_trace_of_java_is_not_what_is_said(bench: Any) -> None:
     """A worker that crashed was told in two hundred lines."""
 
@@ -136,7 +168,21 @@ async def test_an_answer_that_cannot_be_said_is_the_handlers_fault(bench: Any) -
 
 async def test_an_exception_in_a_question_is_a_fault(bench: Any) -> None:
     bench.handler.identity = lambda: 1 // 0
-    with pytest.raises(EngineFault, match="ZeroDivisionError"):
+    with pytest.raises(EngineFault, match="ZeroDivisionError") as told:
+        await bench.engine().identity()
+    # Who asked sees one line and where to look; the trace is apart, for the log.
+    assert str(told.value) == "the engine failed: ZeroDivisionError: integer division or modulo by zero"
+    assert "the daemon's log" in told.value.hint
+    assert "in <lambda>" in told.value.backtrace
+    assert told.value.__cause__ is None
+
+
+async def test_a_long_backtrace_fits_into_the_status_of_a_call(bench: Any) -> None:
+    def fall() -> Any:
+        raise RuntimeError("deep\n" + "\tat org.apache.spark.Some.thing(Some.scala)\n" * 2_000)
+
+    bench.handler.identity = fall
+    with pytest.raises(EngineFault, match="the engine failed: RuntimeError: deep"):
         await bench.engine().identity()
 
 

@@ -19,6 +19,7 @@ from chain.ids import DatasetId
 from chain.model.source import SqlQueryStep, TransformSql
 from engines.contract import (
     EngineIdentity,
+    InternalError,
     InvalidQuery,
     Success,
     TransformRequest,
@@ -26,7 +27,7 @@ from engines.contract import (
     Vocabulary,
 )
 from engines.errors import EngineLost, LimitExceeded
-from engines.provision.settings import Isolation, WarmSettings, WarmthLimits
+from engines.provision.settings import ENGINE_FAILED, Isolation, WarmSettings, WarmthLimits
 from engines.provision.warm import EnginePool, WarmEngine
 from engines.sandbox.base import Level, Mount, Sandbox
 from engines.sandbox.bubblewrap import Bubblewrap
@@ -133,6 +134,18 @@ async def test_a_query_that_kills_its_engine_is_told_why_and_the_next_finds_anot
         assert isinstance(await engine.transform(asking(bench.request(), "join")), Success)
         assert pid_of(engine) != first
         nursery.cancel_scope.cancel()
+
+
+async def test_a_fault_of_the_engine_s_own_is_told_with_its_trace(bed: Bed, bench: Any) -> None:
+    """It is of no use to who asked; the log is where it belongs."""
+    engine = bed.engine()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(engine.run)
+        assert isinstance(await engine.transform(asking(bench.request(), "fail at once")), InternalError)
+        nursery.cancel_scope.cancel()
+    ((_, facts),) = [each for each in bed.events if each[0] == ENGINE_FAILED]
+    assert facts["message"] == "ValueError: at once"
+    assert any("in transform" in line for line in facts["trace"])  # type: ignore[attr-defined]
 
 
 async def test_killed_from_outside_between_requests(bed: Bed, bench: Any) -> None:

@@ -118,8 +118,8 @@ def test_options_that_are_not_understood(dataset: Callable[..., Any]) -> None:
         ("insert overwrite directory '/tmp/x' using parquet select 1", "not a query"),
         ("set spark.sql.ansi.enabled=false", "not a query"),
         ("drop view input", "not a query"),
-        ("select city, population / (population - population) q from input", "DIVIDE_BY_ZERO"),
-        ("select city, cast(city as bigint) n from input", "CAST_INVALID_INPUT"),
+        ("select city, population / (population - population) q from input", "[divide-by-zero]"),
+        ("select city, cast(city as bigint) n from input", "[cast-invalid-input]"),
     ],
 )
 def test_queries(query: str, said: str, dataset: Callable[..., Any], csv_step: Callable[..., Any]) -> None:
@@ -128,6 +128,63 @@ def test_queries(query: str, said: str, dataset: Callable[..., Any], csv_step: C
     assert isinstance(answer, InvalidQuery), answer
     assert said in str(answer)
     assert "\tat " not in str(answer)
+
+
+@pytest.mark.parametrize(
+    "query,place,message,rule,hint",
+    [
+        (
+            "select city,\n  100 / population as q from input",
+            "input-1.csv:4",  # of the second file
+            "preprocess, line 2, column 3: Division by zero in: 100 / population",
+            "divide-by-zero",
+            "try_divide(a, b)",
+        ),
+        (
+            "select city, cast(city as bigint) as n from input where city <> 'A'",
+            "input-1.csv:3",
+            'preprocess, line 1, column 14: The value \'B\' of the type "STRING" cannot be cast to "BIGINT"',
+            "cast-invalid-input",
+            "try_cast(x as",
+        ),
+        (  # no row alone is at fault
+            "select 1 / (sum(population) - 14) as q from input",
+            "input-1.csv",
+            "preprocess, line 1, column 8: Division by zero",
+            "divide-by-zero",
+            "try_divide(a, b)",
+        ),
+    ],
+)
+def test_a_value_that_a_query_cannot_take(
+    query: str,
+    place: str,
+    message: str,
+    rule: str,
+    hint: str,
+    dataset: Callable[..., Any],
+    csv_step: Callable[..., Any],
+) -> None:
+    """It is told with file and line as a bad value in a file is, and without settings that a user cannot change."""
+    steps = TransformSql(engine="spark", queries=(SqlQueryStep(query=query),))
+    texts = [HEAD + "A,1\nB,2\n", HEAD + "C,5\nE,6\nD,0\n"]
+    answer = dataset(MergeAppend()).ingest(texts, csv_step(CITY), preprocess=steps)
+    assert isinstance(answer, InvalidQuery), answer
+    assert (answer.place, answer.rule) == (place, rule)
+    assert answer.message.startswith(message)
+    assert hint in (answer.hint or "")
+    assert "spark.sql" not in str(answer)
+
+
+def test_a_query_that_means_nothing_says_where(dataset: Callable[..., Any], csv_step: Callable[..., Any]) -> None:
+    steps = TransformSql(engine="spark", queries=(SqlQueryStep(query="select city,\n nope from input"),))
+    answer = dataset(MergeAppend()).ingest(HEAD + "A,1\n", csv_step(CITY), preprocess=steps)
+    assert isinstance(answer, InvalidQuery), answer
+    assert (answer.place, (answer.rule or "").partition(".")[0]) == (
+        "preprocess, line 2, column 2",
+        "unresolved-column",
+    )
+    assert "select a column that the input has" in (answer.hint or "")
 
 
 def test_another_engine_is_not_impersonated(dataset: Callable[..., Any], csv_step: Callable[..., Any]) -> None:

@@ -378,5 +378,5 @@ def test_what_cannot_be_applied_is_refused(lab, sql, rule):
     stream = lab.given("refused", [([(at(0), "x", 1)], at(1))])
     answer, checkpoint, _ = lab.transact(sql, stream.blocks, None, 0, transform.SharedCaches(Analyst(), SliceReader()))
     assert isinstance(answer, InvalidQuery), answer
-    assert f"[{rule}" in answer.message
+    assert (answer.rule or "").startswith(rule)
     assert not checkpoint.exists()

@@ -87,7 +87,7 @@ class Derivation:
         )  # fmt: skip
         answer = run_transform(self.spark.newSession(), request, Nobody(), SharedCaches(Analyst(), SliceReader()))
         if isinstance(answer, InvalidQuery):
-            return answer.message
+            return str(answer)
         assert isinstance(answer, Success), answer
         assert self.force is None or answer.schema == request.output_schema
         return pq.read_table(self.folder / "out")

@@ -191,7 +191,11 @@ def test_raw_queries_are_free_but_may_not_act(handler, slices, tmp_path):
         "select nope from input",
         "select 1 / 0",
     ):
-        assert isinstance(handler.raw_query(raw(slices, tmp_path, sql), RequestControl()), InvalidQuery), sql
+        answer = handler.raw_query(raw(slices, tmp_path, sql), RequestControl())
+        assert isinstance(answer, InvalidQuery), sql
+        assert answer.rule, sql
+        assert answer.hint, sql
+        assert answer.hint not in answer.message
 
 
 def test_a_request_that_nobody_waits_for_ends(handler, slices, tmp_path):

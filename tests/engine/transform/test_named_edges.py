@@ -350,10 +350,10 @@ def test_decimal_overflow(spark_root, analyst, tmp_path):
         request = asked.request({"a": 3 - len(before)})
         answer = run_transform(spark_root.newSession(), request, Nobody(), asked._caches)
         assert isinstance(answer, InvalidQuery), answer
-        assert "NUMERIC_VALUE_OUT_OF_RANGE" in answer.message
+        assert (answer.rule or "").startswith("numeric-value-out-of-range")
         assert not (tmp_path / str(number) / f"out-{asked.attempts}").exists()
         assert not (tmp_path / str(number) / f"checkpoint-{asked.attempts}").exists()
-        messages.add(answer.message)
+        messages.add(str(answer))
     assert len(messages) == 1
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.spark.analysis.hints import hint_of
+from engines.spark.analysis.hints import hint_of, hint_of_data
 
 ENGINE = Path(__file__).parents[4] / "engines" / "spark"
 PARTS = ("analysis/*.py", "sql/*.py", "planning/lateness.py", "execution/transform.py")
@@ -53,3 +53,17 @@ def test_every_finding_and_refusal_has_one():
 )
 def test_conditions_of_spark_have_one(condition, part):
     assert part in hint_of(condition)
+
+
+@pytest.mark.parametrize(
+    ("condition", "part"),
+    [
+        ("DIVIDE_BY_ZERO", "try_divide(a, b)"),
+        ("CAST_INVALID_INPUT", "try_cast(x as"),
+        ("NUMERIC_VALUE_OUT_OF_RANGE.WITHOUT_SUGGESTION", "more digits"),
+        ("NOBODY_KNOWS.THIS", "case when"),
+        (None, "case when"),
+    ],
+)
+def test_conditions_that_a_value_meets_have_one(condition, part):
+    assert part in hint_of_data(condition)

@@ -13,6 +13,7 @@ from trio.testing import MockClock
 from chain.errors import Environment
 from engines.errors import EngineLost
 from engines.provision.host import SparkOptions
+from engines.provision.settings import ENGINE_FAILED
 from odfd.runtime.supervision import Life
 from odfd.workers.engine import LATEST, SOONEST, NodeEngine
 
@@ -66,6 +67,14 @@ async def test_an_engine_that_was_not_found_is_looked_for_again(
     pauses = [round(later - earlier) for earlier, later in pairwise(tried)]
     assert pauses == [SOONEST * 2**n for n in range(6)] + [LATEST] * 3
     assert journal.said == ["no engine"]
+
+
+def test_what_an_engine_says_of_its_own_fault_is_an_error_of_the_log(tmp_path: Any) -> None:
+    journal = Lines()
+    engine: Any = NodeEngine(SparkOptions(scratch=tmp_path, cache=tmp_path), {}, journal)  # type: ignore[arg-type]
+    engine._tell("engine-started", {})
+    engine._tell(ENGINE_FAILED, {"message": "a bug", "trace": ("here",)})
+    assert journal.said == [ENGINE_FAILED]
 
 
 async def test_a_node_without_an_engine_stops_when_asked(

@@ -131,12 +131,42 @@ async def test_an_engine_that_refuses_the_query_is_not_taken(world: Any, worlds:
         await alice.pull()
 
         async def refuse(*_: Any) -> InvalidQuery:
-            return InvalidQuery(message="no such function")
+            return InvalidQuery(message="no such function", rule="function", hint="write another", place="line 1")
 
         alice.engine.transform = refuse
         found = await proof(alice)
         assert (found.ok, found.recorded, found.transforms) == (False, None, 0)
-        assert [each.message for each in found.failures] == ["no such function"]
+        assert [each.message for each in found.failures] == ["line 1: no such function; write another"]
+
+
+async def test_a_refusal_of_the_engine_is_shown_in_its_parts(world: Any, worlds: Any) -> None:
+    """By a pull, a verification, and when a transform is applied: rule, hint and place are no part of the message."""
+    world.write("alice", "a.csv", *ROWS)
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT, derived(worlds, "cities", "sha256:" + "7" * 64))
+        await alice.pull()
+
+        async def refuse(*_: Any) -> InvalidQuery:
+            return InvalidQuery(message="no such day", rule="no-day", hint="name another", place="line 2, column 8")
+
+        alice.engine.transform = alice.engine.migrate = alice.engine.derive_provenance = refuse
+        with pytest.raises(
+            Invalid, match="a step of towns cannot be re-run here: line 2, column 8: no such day"
+        ) as told:
+            await alice.done(alice.api.verification.verify("towns", wire.VerifyRequest(level="reproduced")))
+        assert (told.value.rule, told.value.hint) == ("no-day", "name another")
+        with pytest.raises(Invalid, match="no such day") as told:
+            await alice.done(alice.api.lineage.trace("towns", wire.LineageRequest(record=0)))
+        assert (told.value.rule, told.value.hint, told.value.place) == (
+            "no-day", "name another", "towns, line 2, column 8",
+        )  # fmt: skip
+        world.write("alice", "b.csv", *ROWS)
+        (item,) = [each for each in await alice.pull() if each.ref == "towns"]
+        assert item.fault is not None
+        assert (item.fault.detail, item.fault.rule) == ("no such day", "no-day")
+        assert (item.fault.hint, item.fault.place) == ("name another", "towns, line 2, column 8")
+        (item,) = (await alice.apply(derived(worlds, "cities", "sha256:" + "8" * 64))).items
+        assert (item.fault.detail, item.fault.rule, item.fault.hint) == ("no such day", "no-day", "name another")
 
 
 async def test_a_root_has_nothing_to_prove(world: Any, worlds: Any) -> None:

@@ -13,10 +13,12 @@ from chain.errors import Conflict, Invalid
 from chain.ids import DatasetId
 from chain.instant import MILLISECOND
 from chain.model.events import AddData, ExecuteTransform, SetDataSchema, SetInfo
+from chain.model.source import TransformSql
 from chain.multihash import Multihash
 from chain.state import load_state
-from engines.contract import InternalError, Success
+from engines.contract import InternalError, InvalidQuery, RawQueryRequest, Success
 from engines.errors import EngineFault
+from engines.fake import FakeEngine
 from odfd.transform.driver import ATTEMPTS, Committed, plan_next, run_transform
 from odfd.transform.plan import Blocked, Rejected, TransformPlan, UpToDate
 from odfd.transform.replay import Replayed, replay, replay_step
@@ -216,11 +218,38 @@ async def test_an_engine_that_fails_is_a_fault(world: Any, monkeypatch: pytest.M
     world.add_rows([1])
 
     async def transform(request: Any, on_progress: Any = None) -> Any:
-        return InternalError(message="a bug", backtrace="here")
+        return InternalError(message="a bug\nCaused by: another", backtrace="Traceback: here")
 
     monkeypatch.setattr(world.engine, "transform", transform)
-    with pytest.raises(EngineFault, match="a bug"):
+    with pytest.raises(EngineFault, match="a bug Caused by: another") as told:
         await run_transform(world.deps, DERIVED)
+    assert "here" not in told.value.hint
+    assert "the daemon's log" in told.value.hint
+
+
+async def test_a_refusal_keeps_its_rule_hint_and_place(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it stood in the message, the rule twice."""
+    world.found()
+    world.add_rows([1])
+
+    async def transform(request: Any, on_progress: Any = None) -> Any:
+        return InvalidQuery(message="no such day", rule="no-day", hint="name another", place="line 2, column 8")
+
+    monkeypatch.setattr(world.engine, "transform", transform)
+    outcome = await run_transform(world.deps, DERIVED)
+    assert outcome == Rejected("no such day", "no-day", "name another", "line 2, column 8")
+    assert str(outcome) == "line 2, column 8: no such day; name another"
+
+
+@pytest.mark.parametrize("query", ["select 1", "select * from b"])
+async def test_the_small_engine_answers_in_parts(query: str) -> None:
+    asked = RawQueryRequest(
+        input_data_paths=(), transform=TransformSql(engine="spark", query=query), output_data_path=""
+    )
+    answer = await FakeEngine().raw_query(asked)
+    assert isinstance(answer, InvalidQuery)
+    assert answer.hint
+    assert answer.hint not in answer.message
 
 
 async def steps(world: Any) -> list[Any]:

@@ -1,0 +1,49 @@
+"""Answers of an engine that tell of a fault in place of a result: the query's or its data's, or the engine's own.
+
+Tables of the Open Data Fabric schema, with extensions after their last field; a part of ``engines.contract``.
+"""
+
+from __future__ import annotations
+
+from chain.errors import Fault
+from engines.tables import Variant
+
+
+class InvalidQuery(Variant, frozen=True, kw_only=True, tag="InvalidQuery"):
+    """A fault of the query or of its data, in parts: ``message`` says none of what the others say.
+
+    A coordinator that knows ODF's table alone reads ``message`` alone. So whoever serves an engine puts all parts into
+    the message (``whole``) for a caller that does not say that it ``reads_extensions``; ours says so in each request.
+    Methods of ``odfd.Engine`` have no other callers and always answer in parts.
+    """
+
+    message: str
+    rule: str | None = None
+    """Extension: which rule was broken."""
+    hint: str | None = None
+    """Extension: what to do next."""
+    place: str | None = None
+    """Extension: where in the data or the query, as ``data.csv:3`` or ``line 2, column 8``."""
+
+    @classmethod
+    def of(cls, fault: Fault) -> InvalidQuery:
+        return cls(message=fault.message, rule=fault.rule or None, hint=fault.hint or None, place=fault.place or None)
+
+    def __str__(self) -> str:
+        """All of it, for people."""
+        here = f"{self.place}: " if self.place else ""
+        rule = f" [{self.rule}]" if self.rule else ""
+        hint = f" ({self.hint})" if self.hint else ""
+        return f"{here}{self.message}{rule}{hint}"
+
+    @property
+    def whole(self) -> InvalidQuery:
+        """All of it in the message; the rule is a name for programs besides."""
+        return InvalidQuery(message=str(self), rule=self.rule)
+
+
+class InternalError(Variant, frozen=True, kw_only=True, tag="InternalError"):
+    message: str
+    backtrace: str | None = None
+    rule: str | None = None
+    """Extension: which limit was met, or that the JVM ended (``engines.errors``); ``None`` for what is a bug."""
