@@ -33,6 +33,7 @@ from chain.model.source import TransformSql
 from chain.refs import parse_own_name
 from chain.state import ChainState, Vocab, load_state
 from chain.store.base import Head
+from chain.wording import plural
 from engines.contract import Engine
 from engines.diagnostics import Diagnostic, Severity
 from engines.errors import EngineFault
@@ -186,7 +187,7 @@ class ApplyOperation:
         if events and not dry_run:
             dataset = await trio.to_thread.run_sync(self._commit, wish, held, events)
             done = "updated" if held else "created"
-            self._events.emit(f"dataset.{done}", wish.name, f"{len(events)} blocks", id=str(dataset))
+            self._events.emit(f"dataset.{done}", wish.name, plural(len(events), "block"), id=str(dataset))
         elif held is not None and not dry_run:
             await trio.to_thread.run_sync(self._place, wish, held[0])
         return wire.ApplyItem(

@@ -23,6 +23,7 @@ from chain.store.append import BLOCK_UNKNOWN
 from chain.store.base import ChainReader
 from chain.store.schema import KINDS
 from chain.store.sqlite import SqliteChain
+from chain.wording import agree, plural
 from odfd.api import quarantine
 from odfd.api.apply import BASE_KIND, ApplyOperation
 from odfd.api.holder_counts import HolderCounts
@@ -102,7 +103,7 @@ class DatasetService:
         async with self._scheduler.still(entry.id):
             view = await _in_thread(lambda: self._delete(entry))
         self._gone(entry.id)
-        self._events.emit("dataset.deleted", view.name, f"{view.blocks} blocks forgotten")
+        self._events.emit("dataset.deleted", view.name, f"{plural(view.blocks, 'block')} forgotten")
         return view
 
     async def rename(self, ref: str, request: wire.RenameRequest) -> wire.DatasetView:
@@ -222,9 +223,9 @@ class DatasetService:
         readers = [other.name for other in self._views.readers.of(entry.id)]
         if readers:
             raise Refused(
-                f"{', '.join(readers)} derive from {entry.name}",
+                f"{', '.join(readers)} {agree(len(readers), 'derives', 'derive')} from {entry.name}",
                 rule="dataset-in-use",
-                hint=f"delete them first: odfctl delete dataset {readers[0]}",
+                hint=f"delete {agree(len(readers), 'it', 'them')} first: odfctl delete dataset {readers[0]}",
             )
         return entry
 
@@ -288,7 +289,9 @@ def _numbered(chain: ChainReader, digits: str) -> Block:
     head = chain.head()
     size = head.size if head else 0
     if len(digits) > MAX_DIGITS or int(digits) >= size:
-        raise NotFound(f"there is no block #{digits[:40]}", rule="block-number", hint=f"the chain has {size} blocks")
+        raise NotFound(
+            f"there is no block #{digits[:40]}", rule="block-number", hint=f"the chain has {plural(size, 'block')}"
+        )
     return chain.block_at(int(digits))
 
 

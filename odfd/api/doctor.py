@@ -17,6 +17,7 @@ from chain.errors import Fault
 from chain.ids import DatasetId, KeyDid
 from chain.model.events import Seed
 from chain.store.sqlite import snapshot_of
+from chain.wording import agree, plural
 from odfd.control import wire
 from odfd.datasets import row_counts
 from odfd.datasets.references import references_hold
@@ -92,7 +93,7 @@ class Doctor:
             return failed("disk", f"cannot write to {directory}: {error.strerror}", hint)
         free = shutil.disk_usage(directory).free
         waiting = [file.stat().st_size for file in self._home.folder(PARTIAL).iterdir()]
-        under_way = f"; {len(waiting)} objects on their way hold {sum(waiting) >> 20} MiB" if waiting else ""
+        under_way = f"; {_on_the_way(waiting)}" if waiting else ""
         if free < LOW_DISK:
             message, hint = f"{free >> 20} MiB free{under_way}", "free some space: mirrors stop when it is full"
             return wire.Probe(name="disk", result="warning", message=message, hint=hint)
@@ -136,7 +137,7 @@ class Doctor:
             strays = connection.execute("PRAGMA foreign_key_check").fetchall()
         spoilt = [name for names in found.values() for name in names]
         if strays:
-            spoilt.append(f"{len(strays)} blocks that belong to no chain")
+            spoilt.append(f"{plural(len(strays), 'block')} of no chain")
         if not spoilt:
             return ok("rows", "every row with a seal is what was written")
         hint = next((table.hint for table, names in found.items() if names), "odfctl pull REF --repair")
@@ -161,7 +162,7 @@ class Doctor:
                 f"signing journals are gone, and these sign nothing: {names}",
                 "odfctl trust sign asks peers what they have signed; with nobody to ask: odfctl trust sign --alone",
             )
-        return ok("keys", f"{count} keys and their journals can be read")
+        return ok("keys", f"{plural(count, 'key')} and {agree(count, 'its journal', 'their journals')} can be read")
 
     def _signer(self, key: KeyDid) -> str:
         if key == self._home.keys.node_key().did:
@@ -194,7 +195,7 @@ class Doctor:
         with self._home.catalog() as catalog:
             names = {entry.id: entry.name for entry in catalog.entries()}
         public = self._visibility.public_of(names)
-        counted = f"{len(public)} of {len(names)} datasets"
+        counted = f"{len(public)} of {plural(len(names), 'dataset')}"
         with self._home.database.read() as connection:
             before = [
                 names[each] for each, mark in Marks(connection).all().items() if mark is Mark.BEFORE and each in names
@@ -277,3 +278,8 @@ def ok(name: str, message: str) -> wire.Probe:
 
 def failed(name: str, message: str, hint: str) -> wire.Probe:
     return wire.Probe(name=name, result="failed", message=message, hint=hint)
+
+
+def _on_the_way(sizes: list[int]) -> str:
+    count = plural(len(sizes), "object")
+    return f"{count} on {agree(len(sizes), 'its way holds', 'their way hold')} {sum(sizes) >> 20} MiB"

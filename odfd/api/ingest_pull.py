@@ -20,6 +20,7 @@ from chain.ids import DatasetId
 from chain.model.events import DatasetKind
 from chain.model.source import ReadCsv, ReadGeoJson, ReadJson, ReadNdGeoJson, ReadNdJson, ReadParquet, ReadStep
 from chain.state import ChainState, load_state
+from chain.wording import plural
 from odfd.api.apply import BASE_KIND
 from odfd.api.correction import Correcting
 from odfd.api.import_export import ImportExport
@@ -122,7 +123,7 @@ class IngestPullService:
             files = self._uploads.claim(request.uploads)
             try:
                 async with self._home.turns.of(entry.id, partial(_wait, report, entry)):
-                    report.begin(f"ingesting {len(files)} files", None, "rows")
+                    report.begin(f"ingesting {plural(len(files), 'file')}", None, "rows")
                     log = PushTable(self._home.database)
                     outcome = await push_files(
                         self._ingest, entry.id, files, terms, log, lambda step: _show(report, step)
@@ -280,7 +281,7 @@ class IngestPullService:
                 self._events.emit(
                     "dataset.appended",
                     entry.name,
-                    f"{outcome.rows:,} records",
+                    plural(outcome.rows, "record"),
                     blocks=outcome.blocks,
                     records=outcome.rows,
                 )
@@ -318,7 +319,7 @@ class IngestPullService:
         after = await trio.to_thread.run_sync(self._state, entry.id)
         blocks = after.size - before.size
         if blocks:
-            self._events.emit("dataset.derived", entry.name, f"{records:,} records", blocks=blocks, records=records)
+            self._events.emit("dataset.derived", entry.name, plural(records, "record"), blocks=blocks, records=records)
         way = f"odfctl compact {entry.name} --keep-metadata-only, then odfctl pull {entry.name}"
         if isinstance(outcome, Rejected):
             hint = ": ".join(filter(None, (outcome.hint, way if outcome.rule == APPEND_ONLY else "")))

@@ -11,6 +11,7 @@ from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.state import load_state
 from chain.statements.envelope import Signed
+from chain.wording import agree
 from config.model import Settings
 from odfd.control import wire
 from odfd.control.assembly import Context
@@ -87,8 +88,9 @@ class VisibilityService:
         hidden = [each for each in inputs if not self._visibility.is_public(each)] if public else []
         if hidden:
             yield (
-                f"it derives from {self._names(hidden)}, private here: their ids stand in its blocks, and without them"
-                " nobody else can run it again"
+                f"it derives from {self._names(hidden)}, private here, whose"
+                f" {agree(len(hidden), 'id stands', 'ids stand')} in its blocks, and without which nobody else can run"
+                " it again"
             )
         if not public:
             with self._home.catalog() as catalog:
@@ -96,7 +98,8 @@ class VisibilityService:
             readers = [each.id for each in entries if each.id != entry.id and entry.id in self._inputs(each.id)]
             told = [each for each in readers if self._visibility.is_public(each)]
             if told:
-                yield f"{self._names(told)} derive from it and stay published: its id stands in their blocks"
+                does = agree(len(told), "derives from it and stays", "derive from it and stay")
+                yield f"{self._names(told)} {does} published, with its id in the blocks"
 
     def _inputs(self, dataset: DatasetId) -> list[DatasetId]:
         transform = load_state(self._home.chains.chain(dataset)).set_transform

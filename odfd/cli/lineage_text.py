@@ -148,7 +148,8 @@ def _dataset(node: wire.LineageNode) -> str:
     head = clean(node.ref, 60)
     if node.problem:
         return f"{head}  {clean(node.problem.detail, 200)}  ({node.problem.hint})"
-    parts = [head, str(node.kind), f"{words.count(node.records)} records"]
+    records = f"{words.NOTHING} records" if node.records is None else words.plural(node.records, "record")
+    parts = [head, str(node.kind), records]
     if node.watermark:
         parts.append(f"watermark {words.moment(node.watermark)}")
     if node.source:

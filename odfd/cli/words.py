@@ -8,6 +8,7 @@ from typing import Any, Final
 from chain import instant
 from chain.errors import Invalid
 from chain.instant import SECOND, Instant
+from chain.wording import plural as plural
 
 NOTHING: Final = "-"
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -85,8 +86,3 @@ def identity(text: str | None) -> str:
         return f"{text[:15]}…{text[-2:]}"
     bare = text.removeprefix("did:key:")
     return f"{bare[:5]}…{bare[-3:]}" if len(bare) > 24 else bare
-
-
-def plural(number: int, noun: str) -> str:
-    """``1 block``, ``15 blocks``."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

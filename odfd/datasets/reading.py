@@ -34,6 +34,7 @@ from chain.model.events import (
 )
 from chain.model.schema import Option
 from chain.store.base import ChainReader, ObjectStore
+from chain.wording import plural
 
 MAX_TAIL: Final = 10_000
 """Rows that ``tail`` gives at the most."""
@@ -158,7 +159,7 @@ def summary(block: Block) -> str:
             return _data_summary(event)
         case SetDataSchema(schema=schema):
             changes = ", rows can be corrected" if says_changelog(schema) else ""
-            return f"{len(schema.fields)} columns{changes}" if schema else "an Arrow schema"
+            return f"{plural(len(schema.fields), 'column')}{changes}" if schema else "an Arrow schema"
         case SetPollingSource(fetch=fetch, merge=merge):
             return f"{_tag(fetch)}, {_tag(merge)}"
         case AddPushSource(source_name=name, merge=merge):

@@ -25,6 +25,7 @@ from chain.store.database import Database
 from chain.store.mending import Mending
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import Mark, SqliteChain, SqliteChains
+from chain.wording import plural
 from odfd.datasets.references import references_hold, remake_references
 from odfd.mirrors.holders import Holders
 from odfd.trust.ledger.authorities import Authorities
@@ -170,8 +171,8 @@ class ChainRepair:
             if blocks is not None:
                 return blocks
         raise NotFound(
-            f"no connected peer has {len(mending.lacking):,} blocks of {dataset.short} that are damaged here,"
-            f" the first of them #{mending.lacking[0] if mending.lacking else truth.size - 1}",
+            f"no connected peer has {plural(len(mending.lacking), 'block')} of {dataset.short},"
+            f" damaged here, the first of them #{mending.lacking[0] if mending.lacking else truth.size - 1}",
             rule="repair",
             hint="try again when a peer that mirrors it is connected: odfctl peer list; or restore a backup",
         )

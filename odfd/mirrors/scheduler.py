@@ -19,6 +19,7 @@ from chain.backoff import Backoff
 from chain.errors import Environment, Fault, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.store.database import Database
+from chain.wording import plural
 from odfd.datasets import visibility
 from odfd.datasets.catalog import Catalog
 from odfd.datasets.holdings import Holdings
@@ -357,7 +358,7 @@ class MirrorScheduler:
                 self._note(mirror, note)
                 mirror.state, mirror.message, mirror.asked = SchedulerState.CURRENT, note, peers
                 self._events.emit(
-                    "mirror.synced", name, f"{blocks} blocks, head #{head.sequence_number}", blocks=blocks
+                    "mirror.synced", name, f"{plural(blocks, 'block')}, head #{head.sequence_number}", blocks=blocks
                 )
                 self._after_sync(mirror.wish.id)
                 return False

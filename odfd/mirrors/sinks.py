@@ -19,6 +19,7 @@ from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier
 from chain.store.files import disk
 from chain.store.objects import DiskObjects
+from chain.wording import plural
 from odfd.mirrors.spool import Spool
 from p2p.ports import PeerId, Tip
 
@@ -52,7 +53,7 @@ class VerifiedChain:
         self.bytes = 0
         if self.until - state.size > MAX_PENDING:
             raise Refused(
-                f"{head.dataset.short} is {self.until - state.size:,} blocks ahead",
+                f"{head.dataset.short} is {plural(self.until - state.size, 'block')} ahead",
                 rule="mirror-step",
                 hint=f"at most {MAX_PENDING:,} at once for now; import it from a directory first",
             )

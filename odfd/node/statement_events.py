@@ -24,6 +24,7 @@ from chain.statements.statement import (
     Observation,
     PolicyStatement,
 )
+from chain.wording import plural
 from odfd.api.trust import proof_view
 from odfd.control.assembly import Context
 from odfd.mirrors.scheduler import MirrorScheduler
@@ -107,7 +108,7 @@ class StatementEvents:
 
 
 def _head(parts: EventContext, said: HeadStatement, name: str) -> None:
-    parts.context.events.emit("head.heard", name, f"{said.size} blocks", size=said.size)
+    parts.context.events.emit("head.heard", name, plural(said.size, "block"), size=said.size)
     if said.dataset in parts.policy.attended:
         parts.witnessing.loop.touch(said.dataset)
 
@@ -119,7 +120,7 @@ def _authority(parts: EventContext, said: Authority, name: str) -> None:
 
 def _attestation(parts: EventContext, said: Attestation, name: str) -> None:
     wrong = [each.sequence_number for each in said.mismatch]
-    verdict = f"mismatch at #{wrong[0]}" if wrong else f"{said.size} blocks"
+    verdict = f"mismatch at #{wrong[0]}" if wrong else plural(said.size, "block")
     parts.context.events.emit("attestation.heard", name, f"{said.validator.short}: {verdict}")
 
 

@@ -35,6 +35,7 @@ from chain.store.layout import (
     read_head,
 )
 from chain.store.objects import staged_in
+from chain.wording import plural
 from odfd.transfer.named import NamedObjects
 from odfd.verify.report import VerificationResult
 from odfd.verify.verify import VerificationRequest, verify_chain
@@ -60,8 +61,9 @@ class NotVerified(Invalid):
 
     def __init__(self, place: str, report: VerificationResult, hint: str) -> None:
         first = report.failures[0]
+        failures = plural(len(report.failures), "failure")
         super().__init__(
-            f"{len(report.failures)} failures in {place}, first at #{first.block.sequence_number}: {first.message}",
+            f"{failures} in {place}, first at #{first.block.sequence_number}: {first.message}",
             rule=first.rule,
             hint=hint,
         )

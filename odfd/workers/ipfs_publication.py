@@ -19,6 +19,7 @@ from chain import instant
 from chain.errors import Fault, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.instant import Instant
+from chain.wording import plural
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
@@ -209,7 +210,10 @@ class PublicationService:
             kept = KeptPublication(PublicationSpec(standing=standing, delegation=delegation), became)
             await trio.to_thread.run_sync(self._keep, dataset, kept)
         self._events.emit(
-            "publication.published", self._name(dataset), f"{done.size} blocks, {became.root}", added=done.blocks
+            "publication.published",
+            self._name(dataset),
+            f"{plural(done.size, 'block')}, {became.root}",
+            added=done.blocks,
         )
         return done, kept
 

@@ -13,6 +13,7 @@ from chain.ids import DatasetId
 from chain.model.block import NamedObject, objects_of
 from chain.multihash import Multihash
 from chain.statements.tree import Frontier
+from chain.wording import agree, plural
 from odfd.datasets.catalog import DatasetEntry
 from odfd.mirrors import mirror_spec as wishes
 from odfd.mirrors.chain_repair import ChainRepair
@@ -80,7 +81,8 @@ class Repair:
             await self._sync.repair(entry.id, damaged.named, damaged.linked)
             left = await trio.to_thread.run_sync(self._damaged, entry)
             if left.count:
-                raise NotFound(f"{left.count} objects of {entry.name} are still damaged", rule="repair")
+                are = agree(left.count, "is", "are")
+                raise NotFound(f"{plural(left.count, 'object')} of {entry.name} {are} still damaged", rule="repair")
         await trio.to_thread.run_sync(self._note_whole, entry.id, tree)
         self._caught_up(entry.id)
         return Repaired(mended.blocks, mended.rows, damaged.count)
@@ -98,8 +100,9 @@ class Repair:
             return 0
         outcome = await self._sync.sync(MirrorSpec(dataset=str(entry.id), name=entry.name), MirrorProgress())
         if not isinstance(outcome, Synced):
+            are = agree(lacking, "is signed and is", "are signed and are")
             raise NotFound(
-                f"{lacking} blocks of {entry.name} are signed and are not here, and no connected peer serves them",
+                f"{plural(lacking, 'block')} of {entry.name} {are} not here, nor served by a connected peer",
                 rule="repair",
                 hint="try again when a peer that mirrors it is connected: odfctl peer list",
             )

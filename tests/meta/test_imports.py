@@ -33,7 +33,7 @@ LAYERS = {
         "refs",
         "ids",
         "multihash",
-        "multibase instant backoff",
+        "multibase instant backoff wording",
         "errors",
         ".",
     ],
@@ -125,7 +125,7 @@ WORLD = {
 }  # fmt: skip
 CLI_SEES = [
     "odfd.cli", "odfd.control.client", "odfd.control.wire", "odfd.runtime", "odfd.errors",
-    "odfd.__version__", "chain.errors", "chain.instant",
+    "odfd.__version__", "chain.errors", "chain.instant", "chain.wording",
 ]  # fmt: skip
 CLI_OFFLINE = "odfd.cli.offline"
 """Commands that work on files with no daemon: the one part of the command line that may know chain and verify."""

@@ -31,6 +31,7 @@ from chain.model.events import OffsetInterval
 from chain.model.schema import DataSchema
 from chain.model.source import Transform
 from chain.multihash import Multihash
+from chain.wording import plural
 from engines.contract import InputBlock, RowCounts, Success, TransformOutcome, TransformRequest
 from engines.request_control import RequestControl
 from engines.spark.analysis.classify import Classification, Mode
@@ -295,7 +296,7 @@ class Transaction:
             count, first = rows_before(Path(check.path), self._inputs.vocabs[check.alias], check.threshold)
             if count and declared.late_of(check.alias) == Policy(Late.FAIL):
                 raise Invalid(
-                    f"input {check.alias}: {count} rows of a block came later than its watermark allows, "
+                    f"input {check.alias}: {plural(count, 'row')} of a block came later than its watermark allows, "
                     f"the first at offset {first}",
                     rule="late",
                     hint="SET odf.late = 'drop' to go on without such rows",

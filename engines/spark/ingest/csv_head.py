@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from chain.errors import Invalid
+from chain.wording import plural
 from engines.spark.ingest.csv_text import NO_NUMBER, Head, parse_csv, read_values
 from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.quoting import record_end, unescaped
@@ -111,7 +112,7 @@ def _matched(header: list[str], schema: pa.Schema, dialect: CsvDialect, here: st
     if len(header) != len(wanted):
         is_header = any(_plain(name) in plain for name in header)
         raise Invalid(
-            f"the header has {len(header)} columns and the schema {len(wanted)}; {'; '.join(parts)}",
+            f"the header has {plural(len(header), 'column')} and the schema {len(wanted)}; {'; '.join(parts)}",
             rule="read-columns",
             hint="make the read schema list the columns of the file"
             if is_header

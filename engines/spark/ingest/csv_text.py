@@ -18,6 +18,7 @@ import pyarrow.csv as pc_csv
 from pyarrow.csv import InvalidRow
 
 from chain.errors import Invalid
+from chain.wording import agree, plural
 from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.quoting import unescaped
 from engines.spark.ingest.text_columns import (
@@ -208,8 +209,9 @@ def _explained(
 
 def miscounted(row: InvalidRow, names: Sequence[str], dialect: CsvDialect, place: str) -> Invalid:
     """A record that has more or fewer values than there are columns."""
+    are = agree(row.expected_columns, "is", "are")
     return Invalid(
-        f"{row.actual_columns} columns where {row.expected_columns} are expected: {row.text[:80]!r}",
+        f"{plural(row.actual_columns, 'column')} where {row.expected_columns} {are} expected: {row.text[:80]!r}",
         rule="read-columns",
         hint=f"the columns are {', '.join(names)}; put quotes around values that hold {dialect.separator!r}",
         place=place,

@@ -14,6 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from chain.errors import Invalid
+from chain.wording import agree
 from engines.spark.ingest.json_text import read_objects
 from engines.spark.ingest.records import Records
 from engines.spark.ingest.text_columns import text_of
@@ -45,7 +46,8 @@ def guess_json(records: Records, place: str) -> pa.Schema:
     text = "\n".join(text for text, _ in sample).encode()
     table = read_objects(Records(text, records.line_of), None, place)
     if not table.num_columns:
-        what = f"the first {len(sample):,} records have no fields, so no columns are guessed"
+        first = agree(len(sample), "record has", f"{len(sample):,} records have")
+        what = f"the first {first} no fields, so no columns are guessed"
         raise Invalid(what, rule="read-infer", hint=_GIVE, place=f"{place}:{records.line_of(0)}")
     return pa.schema([(field.name, _plain(field.type, (field.name,), numbers, place)) for field in table.schema])
 

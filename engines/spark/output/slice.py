@@ -18,6 +18,7 @@ from chain.data.operations import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT
 from chain.errors import Invalid
 from chain.instant import Instant, to_millis
 from chain.model.schema import DataSchema
+from chain.wording import plural
 from engines.contract import Vocabulary
 from engines.spark.analysis.monotone import MILLISECOND
 from engines.spark.catalyst.plans import HIDDEN, HIDDEN_BEFORE, HIDDEN_OFFSET, HIDDEN_OP, HIDDEN_SOURCE
@@ -259,7 +260,7 @@ def slice_of(
         values = system[field.name] if field.name in system else rows.column(field.name)
         if not field.nullable and values.null_count:
             raise Invalid(
-                f"{field.name} is null in {values.null_count} rows, and the dataset does not allow that",
+                f"{field.name} is null in {plural(values.null_count, 'row')}, and the dataset does not allow that",
                 rule="schema-in-force",
                 hint="use coalesce, or filter them out",
             )

@@ -95,7 +95,7 @@ def doubt_of(dataset: wire.DatasetView) -> str | None:
         return None
     known = f"rely on the first {rely.blocks}" if rely.blocks else "rely on none"
     why = f" ({rely.fact})" if rely.fact else ""
-    return f"Of its {dataset.blocks} blocks {known}{why}: odfctl trust show {dataset.name}"
+    return f"Of its {words.plural(dataset.blocks, 'block')} {known}{why}: odfctl trust show {dataset.name}"
 
 
 def _rows(records: wire.Records) -> str:

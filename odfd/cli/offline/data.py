@@ -14,6 +14,7 @@ from chain.errors import Invalid
 from chain.model.schema import Option
 from chain.multihash import Multihash
 from chain.store.files import disk
+from odfd.cli import words
 from odfd.cli.offline import files
 from odfd.cli.parsers import Subparsers
 from odfd.cli.session import Session
@@ -170,7 +171,7 @@ def _show_text(answer: dict[str, Any]) -> str:
     facts = fields(
         [
             ("records", f"{answer['records']:,}"),
-            ("size", f"{answer['size']:,} bytes in {answer['rowGroups']} row groups"),
+            ("size", f"{answer['size']:,} bytes in {words.plural(answer['rowGroups'], 'row group')}"),
             ("offsets", f"{offsets['start']:,} to {offsets['end']:,}" if offsets else ""),
             ("event time", f"{times['min']} to {times['max']}" if times else ""),
         ]

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from chain.wording import plural
 from odfd.datasets.reading import plain_values
 
 MAX_CELLS: Final = 20
@@ -98,7 +99,7 @@ def _value(table: pa.Table, row: int, column: str) -> object:
 def _message(published: pa.Table, computed: pa.Table, differing: dict[str, np.ndarray], cells: tuple[Cell, ...]) -> str:
     columns = [f"{name} ({len(found)})" for name, found in differing.items() if len(found)]
     if published.num_rows != computed.num_rows:
-        return f"{published.num_rows} rows published, {computed.num_rows} computed"
+        return f"{plural(published.num_rows, 'row')} published, {computed.num_rows:,} computed"
     if not cells:
         return "the rows are equal; offsets, watermark or schema differ"
-    return f"{', '.join(columns)} of {published.num_rows} rows differ"
+    return f"{', '.join(columns)} of {plural(published.num_rows, 'row')} differ"

@@ -19,6 +19,7 @@ from chain.statements import envelope, statement
 from chain.statements.envelope import Signed
 from chain.statements.proof import Proof, statements_of
 from chain.statements.statement import Authority, HeadStatement
+from chain.wording import plural
 from odfd.trust.ledger.resolutions import ABANDONED, BRANCH, EPOCH, VERDICT, VERSION, Resolution
 
 
@@ -124,12 +125,12 @@ def choices(case: PendingDecision) -> Iterator[Choice]:
         for _, signed in case.versions.others:
             yield Choice(signed.sid, f"the other version {case.versions.number}")
     if case.head is not None and (case.fork is not None or case.stops or case.abandoned):
-        yield Choice(case.head, f"the history that is here, {case.size} blocks")
+        yield Choice(case.head, f"the history that is here, {plural(case.size, 'block')}")
     for side in case.fork.sides if case.fork else ():
         if case.fork is not None and case.number_of(side.leaf) != case.fork.index:
-            yield Choice(side.leaf, f"the other history, {side.head.size} blocks of it known")
+            yield Choice(side.leaf, f"the other history, {plural(side.head.size, 'block')} of it known")
     if case.waiting is not None:
-        yield Choice(case.waiting.head, f"epoch {case.waiting.epoch}, {case.waiting.size} blocks")
+        yield Choice(case.waiting.head, f"epoch {case.waiting.epoch}, {plural(case.waiting.size, 'block')}")
 
 
 def follow(case: PendingDecision, name: Multihash, now: Instant) -> DecisionOutcome:

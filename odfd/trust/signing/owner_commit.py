@@ -38,6 +38,7 @@ from chain.store.base import Append, ChainStore, Head, Rewrite
 from chain.store.database import Database
 from chain.store.leaves import leaves_of
 from chain.store.rewriting import RewritePlan
+from chain.wording import plural
 from engines.contract import RowCounts
 from odfd.datasets import pushes, row_counts
 from odfd.datasets.commit import Along, Beside
@@ -388,8 +389,9 @@ def _epoch(dataset: DatasetId, checked: CheckedChain, rights: Rights) -> int:
     while opened is not None:
         tree = checked.frontier
         if (opened.base.size, opened.base.root_hash) != (tree.size, tree.root):
+            kept = plural(opened.base.size, "block")
             raise Refused(
-                f"epoch {opened.number} of {dataset.short} keeps {opened.base.size} blocks, and here are {tree.size}",
+                f"epoch {opened.number} of {dataset.short} keeps {kept}, and here are {tree.size}",
                 rule="trust.epoch",
                 hint="bring the chain to where the epoch begins before writing in it",
             )
@@ -402,7 +404,7 @@ def _check_newest(newest: HeadStatement | None, epoch: int, size: int) -> None:
     """A later head by a writer of this dataset was seen: adding to older blocks would make a fork. Raises Refused."""
     if newest is not None and newest.epoch == epoch and newest.size > size:
         raise Refused(
-            f"a head of {newest.size} blocks is signed already, and only {size} are here",
+            f"a head of {plural(newest.size, 'block')} is signed already, and only {size} are here",
             rule="trust.behind",
             hint="odfctl pull REF --repair fetches them; if a key was stolen: odfctl trust authority rotate REF",
         )

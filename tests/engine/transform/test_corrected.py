@@ -306,7 +306,7 @@ def test_late_rows_may_fail_and_the_offset_is_named(lab):
         "set odf.late = 'fail';\n" + SUMS, stream.blocks, None, 0, transform.SharedCaches(Analyst(), SliceReader())
     )
     assert isinstance(answer, InvalidQuery)
-    assert "1 rows of a block came later" in answer.message
+    assert "1 row of a block came later" in answer.message
     assert "the first at offset 2" in answer.message
     assert not checkpoint.exists()
 

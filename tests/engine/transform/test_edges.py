@@ -42,7 +42,7 @@ def test_late_rows_may_fail_the_transform_and_lateness_be_allowed(lab):
     caches = SharedCaches(Analyst(), SliceReader())
     answer, _, _ = lab.transact(failing, stream.blocks, None, 0, caches)
     assert isinstance(answer, InvalidQuery)
-    assert "1 rows of a block came later" in answer.message
+    assert "1 row of a block came later" in answer.message
     patient = "set odf.lateness.a = '2 days';\n" + DAILY
     for groups in ([3], [1, 1, 1]):
         got = lab.replay(patient, stream, groups)

@@ -181,7 +181,7 @@ JSON = ReadJson(ddl_schema=("a BIGINT, t STRING",))
         ('{"a": 1}\n{"a": 2', NDJSON, ":2", "not the JSON expected"),
         ('{"t": 5}', ReadNdJson(ddl_schema=("t TIMESTAMP",)), ":1", "the schema reads a string (Timestamp)"),
         ("\n{}\n{}", ReadNdJson(), ":2", "the first 2 records have no fields"),
-        ("[{}]", ReadJson(), ":1", "the first 1 records have no fields"),
+        ("[{}]", ReadJson(), ":1", "the first record has no fields"),
         ("null", NDJSON, ":1", "a record that is no object but: null"),
         (' \n null {"a": 1}', NDJSON, ":2", "a record that is no object but: null"),
         ('{"t": "} null"}\n{}\n{"a": null}\n\nnull\n{"a": 1}', NDJSON, ":5", "a record that is no object but: null"),

@@ -88,7 +88,7 @@ def test_a_declared_escape_works_within_quotes_only(tmp_path: Path) -> None:
         (b'a,b\n1,"x"y\n', "text behind the quote that closes a value", 2),
         (b'a,b\n"x" ,2\n', "text behind the quote", 2),
         (b"a,b\n1,2,\n", "3 columns where 2 are expected", 2),
-        (b"a,b\n1,2\n3\n", "1 columns where 2 are expected", 3),
+        (b"a,b\n1,2\n3\n", "1 column where 2 are expected", 3),
         (b"a,b,\n1,2,\n", "the header has 3 columns and the schema 2; not in the schema: ''", 1),
         (b"a;b\n1;2\n", "the header is one column, 'a;b'", 1),
         (b"a\tb\n1\t2\n", "the header is one column", 1),
@@ -185,7 +185,7 @@ def test_headers_that_match(tmp_path: Path, header: str, names: None, remarks: i
         ("station,time,x\n", "read-columns", "'station' where the schema has 'time'"),
         ("\n\n\n", "read-header", "no header: all lines are empty"),
         ("\ufeff", "read-header", "no header: all lines are empty"),
-        ("Report of 2024\n\ntime,station,celsius\n", "read-columns", "the header has 1 columns and the schema 3"),
+        ("Report of 2024\n\ntime,station,celsius\n", "read-columns", "the header has 1 column and the schema 3"),
     ],
 )
 def test_headers_of_something_else(tmp_path: Path, data: str, rule: str, said: str) -> None:

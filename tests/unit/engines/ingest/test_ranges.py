@@ -184,7 +184,7 @@ def test_quoted_newlines_are_read_when_the_file_is_whole() -> None:
     dialect = CsvDialect(whole=True)
     data = b'"a\nb",c\n\nd,"e ""f"""\n'
     assert parse(data, [Range(0, len(data))], dialect) == [{"x": "a\nb", "y": "c"}, {"x": "d", "y": 'e "f"'}]
-    with pytest.raises(Invalid, match="f:4: 1 columns where 2 are expected"):
+    with pytest.raises(Invalid, match="f:4: 1 column where 2 are expected"):
         parse(b'"a\nb",c\n\nd\n', [Range(0, 12)], dialect)
 
 

@@ -132,7 +132,7 @@ async def test_who_derives_from_a_dataset_is_found_without_a_look_at_all(world: 
         async with world.running(name) as node:
             await node.apply(BOTH)
             await fill(node, count)
-            with pytest.raises(Refused, match="towns derive from cities"):
+            with pytest.raises(Refused, match="towns derives from cities"):
                 await node.api.datasets.delete("cities")
         node = world.node(name)
         with node.home.catalog() as catalog:

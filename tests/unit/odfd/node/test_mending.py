@@ -146,7 +146,7 @@ async def test_what_nobody_has_is_said(world: Any, worlds: Any) -> None:
         flip_block(alice, cities, 2)
         item = await repaired(alice, "cities")
         assert item.outcome == "failed"
-        assert "no connected peer has 1 blocks" in item.message
+        assert "no connected peer has 1 block" in item.message
         assert "#2" in item.message
 
 

@@ -336,12 +336,12 @@ async def test_publishing_what_derives_from_private_data_says_so(world: Any, wor
         await made(world, worlds, alice)
         (view,) = await alice.publish("towns")
         assert view.notes == (
-            "it derives from cities, private here: their ids stand in its blocks, and without them nobody else can run"
+            "it derives from cities, private here, whose id stands in its blocks, and without which nobody else can run"
             " it again",
         )
         await alice.publish("cities")
         (view,) = await alice.unpublish("cities")
-        assert view.notes == ("towns derive from it and stay published: its id stands in their blocks",)
+        assert view.notes == ("towns derives from it and stays published, with its id in the blocks",)
 
 
 async def test_names_that_are_none_publish_nothing(world: Any, worlds: Any) -> None:

@@ -167,8 +167,14 @@ async def test_deleting(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
         await alice.apply(worlds.ROOT, worlds.DERIVED)
         await alice.pull()
-        with pytest.raises(Refused, match="towns derive from cities"):
+        with pytest.raises(Refused, match="towns derives from cities") as told:
             await alice.api.datasets.delete("cities")
+        assert told.value.hint.startswith("delete it first")
+        await alice.apply(worlds.DERIVED.replace("name: towns", "name: hamlets"))
+        with pytest.raises(Refused, match=r"\w+, \w+ derive from cities") as told:
+            await alice.api.datasets.delete("cities")
+        assert told.value.hint.startswith("delete them first")
+        await alice.api.datasets.delete("hamlets")
         assert alice.size("cities") > 0
         for name in ("towns", "cities"):
             await alice.api.datasets.delete(name)

@@ -1,0 +1,13 @@
+"""Counted nouns and the words that agree with them, for messages. English only, as all messages are."""
+
+from __future__ import annotations
+
+
+def plural(number: int, noun: str) -> str:
+    """``1 block``, ``1,500 blocks``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def agree(number: int, one: str, many: str) -> str:
+    """``one`` of a single thing, ``many`` of several: ``agree(len(names), "derives", "derive")``."""
+    return one if number == 1 else many
