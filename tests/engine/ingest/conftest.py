@@ -61,8 +61,12 @@ class Dataset:
         fills: bool = True,
         needs: bool = False,
         bounded: bool = False,
+        null_keys: bool = False,
     ) -> TransformOutcome:
-        """``bounded``: event times may not be far ahead of ``system_time``, which is the reference's."""
+        """``bounded``: event times may not be far ahead of ``system_time``, which is the reference's.
+
+        ``null_keys``: rows may have no value in their primary key, which the reference takes.
+        """
         self.rounds += 1
         if preprocess is None and not bounded:
             preprocess = ANY_TIME
@@ -89,6 +93,7 @@ class Dataset:
             source_names=tuple(f"input-{self.rounds}.csv" for _ in sources),
             fills_event_time=fills,
             needs_event_time=needs,
+            allows_null_keys=null_keys,
         )
         answer = run_ingest(self.spark, request, Waiting())
         assert sorted(path.name for path in self.folder.glob("ingest-*")) == [], "scratch was left behind"

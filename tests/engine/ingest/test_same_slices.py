@@ -131,6 +131,7 @@ def test_same_slices(name: str, dataset: Callable[..., Any], tmp_path: Path) -> 
             system_time=instant.render(block.system_time),
             source_time=stamp,
             remember=False,
+            null_keys=True,
         )
         assert isinstance(answer, Success), answer
         if name != "changes":  # the reference calls the operation of a changelog optional
