@@ -101,7 +101,7 @@ def _fill(folder: Path, count: int, start: int = 0) -> None:
             file.write_text("---\n".join(map(_MANIFEST.format, range(first, min(count, first + _AT_ONCE)))))
             odfctl(node, "apply", "-q", "-f", str(file))()
         if count >= _AT_ONCE:
-            time.sleep(QUIET_SECONDS)
+            time.sleep(QUIET_SECONDS + 1)
             settle(node)
 
 

@@ -1,8 +1,8 @@
 """Computes the views of datasets in the background, so that no listing waits for a look at many chains.
 
 After a start each dataset is looked at once, whatever was saved of it; later, those that a write or the time changed.
-What was looked at is saved for the next start. Works while its ``loop`` runs. A list that comes while a round is under
-way shows what was saved, and looks at the rest itself.
+What was looked at is saved for the next start. Works while its ``loop`` runs. A list that comes before a round, or
+while one is under way, shows what was saved and looks at the rest itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from odfd.runtime.reconcile_loop import ReconcileLoop
 ROUND_SECONDS: Final = 3600.0
 """Between rounds when nothing is written: signed heads age within days."""
 QUIET_SECONDS: Final = 5.0
-"""Between rounds at the least: what is written meanwhile is looked at once, and saved in one transaction."""
+"""Before each round: what is written meanwhile is looked at once, and a start has other work."""
 
 
 class Views(Protocol):
@@ -48,6 +48,6 @@ class ViewRefresher:
         await trio.to_thread.run_sync(self._views.save)
 
     async def _round(self) -> float:
-        await self.refresh()
         await trio.sleep(QUIET_SECONDS)
-        return ROUND_SECONDS - QUIET_SECONDS
+        await self.refresh()
+        return ROUND_SECONDS

@@ -34,6 +34,7 @@ class KeyStore:
         self._directory = directory
         self._entropy = entropy
         self._journals: dict[bytes, SigningJournal] = {}
+        self._own: SigningKey | None = None
         self._signing = threading.Lock()
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -48,7 +49,10 @@ class KeyStore:
         return self._read(path)
 
     def node_key(self) -> SigningKey:
-        return SigningKey(self.node_seed())
+        """This node's own key, read once: it is asked for about every dataset."""
+        if self._own is None:
+            self._own = SigningKey(self.node_seed())
+        return self._own
 
     def new_dataset_key(self) -> SigningKey:
         seed = self._entropy(32)
