@@ -55,15 +55,14 @@ class ClockProbe:
             name="clock",
             result="failed",
             message="; ".join(said for _, said, _ in marked[:SHOWN]) + more,
-            hint=f"if the clock is right: odfctl reset {name} '#{keep}', then odfctl pull {name};"
-            " mirrors follow the epoch as their policy says",
+            hint=_way_out(name, keep),
         )
 
     def _own(self) -> list[DatasetId]:
         return [each for each in self._home.chains.datasets() if self._home.keys.has_dataset_key(each)]
 
     def _marked(self, dataset: DatasetId, limit: Instant) -> tuple[str, str, int] | None:
-        """Name, what is wrong, and the last block before it."""
+        """Name, what is wrong, and the last block before it: -1 where it is the first."""
         chain = self._home.chains.chain(dataset)
         state = load_state(chain)
         if state.system_time is None or state.kind is None:
@@ -79,6 +78,18 @@ class ClockProbe:
             mark = instant.render(state.watermark)
             return name, f"{name}: since block #{first} its watermark is {mark}, and all rows are late", first - 1
         return None
+
+
+def _way_out(name: str, keep: int) -> str:
+    """What to type so that the blocks behind ``keep`` are given up; a source that they declared is applied again."""
+    give_up, after = f"odfctl reset {name} '#{keep}'", "mirrors follow the epoch as their policy says"
+    if keep < 0:
+        give_up, after = f"odfctl delete dataset {name}", "it has another id then: those who follow it have to be told"
+    file = f"{name}.yaml"
+    return (
+        f"if the clock is right: odfctl get dataset {name} -o manifest > {file}; {give_up}; odfctl apply -f {file}; "
+        f"odfctl pull {name}; {after}"
+    )
 
 
 def _is_meant(state: ChainState) -> bool:

@@ -282,6 +282,8 @@ def named_block(chain: ChainReader, at: str) -> Block:
     number = at.removeprefix("#")
     if number.isascii() and number.isdecimal():
         return _numbered(chain, number)
+    if number != at:
+        raise Invalid(f"not a block number: {at[:40]!r}", rule="block-number", hint="#0 is the first block")
     return chain.block_by_hash(Multihash.parse(at))
 
 

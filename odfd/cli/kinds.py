@@ -8,7 +8,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from chain.instant import Instant
 from odfd.cli import words
-from odfd.cli.table import TableColumn, render
+from odfd.cli.table import WHOLE, TableColumn, render
 from odfd.control import wire
 from odfd.errors import Usage
 
@@ -73,7 +73,7 @@ def _mirrors(_now: Instant) -> tuple[TableColumn[wire.MirrorView], ...]:
         TableColumn("HELD", lambda row: words.size(row.held), right=True),
         TableColumn("PEERS", lambda row: words.count(row.peers), right=True),
         TableColumn("SERVING", lambda row: "yes" if row.serving else "no"),
-        TableColumn("", lambda row: row.message, most=80),
+        TableColumn("", lambda row: row.message, most=WHOLE),
     )
 
 
@@ -110,7 +110,7 @@ def _validators(now: Instant) -> tuple[TableColumn[wire.ValidatorView], ...]:
         TableColumn("GROUP", lambda row: row.group),
         TableColumn("ATTESTATIONS", lambda row: words.count(row.attestations), right=True),
         TableColumn("SEEN", lambda row: words.ago(row.last_seen, now)),
-        TableColumn("", lambda row: f"suspended: {row.reason}" if row.suspended else "", most=160),
+        TableColumn("", lambda row: f"suspended: {row.reason}" if row.suspended else "", most=WHOLE),
     )
 
 
@@ -122,7 +122,7 @@ def _tasks(now: Instant) -> tuple[TableColumn[wire.TaskView], ...]:
         TableColumn("STATE", lambda row: row.state),
         TableColumn("DONE", _task_done, right=True),
         TableColumn("STARTED", lambda row: words.ago(row.started_at, now)),
-        TableColumn("", lambda row: (row.fault and row.fault.detail) or row.message, most=80),
+        TableColumn("", lambda row: (row.fault and row.fault.detail) or row.message, most=WHOLE),
     )
 
 

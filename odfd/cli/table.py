@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 GAP: Final = "  "
+WHOLE: Final = 2000
+"""Characters of a last cell that says what is wrong or what to do: more than any message of ours has."""
 R = TypeVar("R")
 """A row."""
 

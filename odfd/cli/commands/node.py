@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Final
 
 from chain.instant import SECOND
 from odfd.cli import conditions, words
 from odfd.cli.parsers import Subparsers
 from odfd.cli.session import Session
-from odfd.cli.table import TableColumn, clean, fields, render
+from odfd.cli.table import WHOLE, TableColumn, clean, fields, render
 from odfd.control import wire
 from odfd.control.client import Answer
 from odfd.errors import ExitCode, Unreachable
@@ -113,15 +114,20 @@ def _disk(disk: wire.DiskView | None) -> str:
 
 def _doctor(args: argparse.Namespace) -> int:
     session = Session(args)
+    probes = _all_probes(session) if args.deep else session.client.get("/doctor", list[wire.Probe])
+    session.answer(probes, doctor_text)
+    return ExitCode.NO if any(probe.result == "failed" for probe in probes.value) else ExitCode.OK
+
+
+def doctor_text(probes: Sequence[wire.Probe]) -> str:
+    """A table; what is to be done stands below it, since a line may be long and none of it may be missing."""
     columns: tuple[TableColumn[wire.Probe], ...] = (
         TableColumn("PROBE", lambda probe: probe.name),
         TableColumn("RESULT", lambda probe: _MARKS.get(probe.result, probe.result)),
-        TableColumn("FOUND", lambda probe: probe.message, most=100),
-        TableColumn("TO DO", lambda probe: probe.hint, most=120),
+        TableColumn("FOUND", lambda probe: probe.message, most=WHOLE),
     )
-    probes = _all_probes(session) if args.deep else session.client.get("/doctor", list[wire.Probe])
-    session.answer(probes, lambda rows: render(columns, rows))
-    return ExitCode.NO if any(probe.result == "failed" for probe in probes.value) else ExitCode.OK
+    hints = fields((f"  {probe.name}", clean(probe.hint, WHOLE)) for probe in probes)
+    return render(columns, probes) + (f"\n\nto do:\n{hints}" if hints else "")
 
 
 def _all_probes(session: Session) -> Answer[list[wire.Probe]]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from chain import instant
+from chain.errors import Invalid
 from chain.instant import Instant
 from odfd.control import wire
 
@@ -80,13 +81,29 @@ async def test_a_clock_that_was_years_ahead_freezes_nothing(world: Any, worlds: 
         told = await clock_probe(alice)
         assert told.result == "failed"
         assert f"cities: blocks from #{before} on are of 2035" in told.message
-        assert f"odfctl reset cities '#{before - 1}', then odfctl pull cities" in told.hint
+        assert f"; odfctl reset cities '#{before - 1}'; odfctl apply -f cities.yaml; odfctl pull cities;" in told.hint
         back = wire.RewriteRequest(action="reset", to=f"#{before - 1}")
         await alice.done(alice.api.rewriting.rewrite("cities", back))
         assert (await clock_probe(alice)).result == "ok"
         (item,) = await alice.pull("cities")
         assert (item.outcome, item.records) == ("updated", 2), "both files are taken in, under times that are true"
         assert (await alice.done(alice.api.verification.verify("cities", wire.VerifyRequest(level="data")))).ok
+
+
+async def test_a_dataset_that_was_made_years_ahead_is_made_anew(world: Any, worlds: Any) -> None:
+    """No block of it can stay, so that there is nothing to reset it to."""
+    async with world.running("alice") as alice:
+        world.clock.instant += 10 * YEAR
+        await alice.apply(worlds.ROOT)
+        assert (await grown(world, alice, 0)).outcome == "updated"
+        world.clock.instant -= 10 * YEAR
+        assert (await grown(world, alice, 1)).fault.rule == "clock-behind"
+        told = await clock_probe(alice)
+        assert "cities: blocks from #0 on are of 2035" in told.message
+        assert "; odfctl delete dataset cities; odfctl apply -f cities.yaml; odfctl pull cities;" in told.hint
+        with pytest.raises(Invalid) as raised:
+            await alice.done(alice.api.rewriting.rewrite("cities", wire.RewriteRequest(action="reset", to="#-1")))
+        assert raised.value.rule == "block-number"
 
 
 async def test_a_clock_that_is_set_ahead_of_the_monotonic_one_writes_nothing(world: Any, worlds: Any) -> None:
