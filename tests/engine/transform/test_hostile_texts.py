@@ -43,7 +43,8 @@ COLUMNS = pa.schema(
     ]
 )
 MUTANTS = int(os.environ.get("ODFD_FUZZ", "0")) or 300
-"""Mutated queries; a long run sets ODFD_FUZZ."""
+FIRST_MUTANT = int(os.environ.get("ODFD_FUZZ_FIRST", "0"))
+"""Mutated queries, and the seed of the first; a long run sets ODFD_FUZZ, and goes on from ODFD_FUZZ_FIRST."""
 
 ACTS = {
     "execute immediate": "execute immediate 'insert overwrite directory \"{marker}\" using parquet select 1'",
@@ -509,7 +510,7 @@ def test_mutated_queries_are_answered_and_the_engine_stays(handler, spark_root):
     jvm = spark_root._jvm.java.lang.ProcessHandle.current().pid()
     wrong = []
     verdicts = collections.Counter()
-    for seed in range(MUTANTS):
+    for seed in range(FIRST_MUTANT, FIRST_MUTANT + MUTANTS):
         sql = mutated(random.Random(seed))
         try:
             answer = as_transform(handler, sql)
