@@ -42,6 +42,7 @@ RETRY_SECONDS: Final = 60.0
 """While one of them is not up to date."""
 RENEW: Final = 12 * 3600 * instant.SECOND
 """Age at which a record is put anew: those who keep it for others forget it after two days."""
+_NOT_KEPT: Final = "neither kept nor withdrawn while [ipfs] api of the settings names no Kubo"
 
 
 class PublicationSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -300,7 +301,7 @@ class PublicationService:
             added_blocks=done.blocks if done is not None else 0,
             added_objects=done.objects if done is not None else 0,
             added_bytes=done.bytes if done is not None else 0,
-            message=self._troubles.get(dataset, ""),
+            message=self._troubles.get(dataset, "") if self._publisher is not None else _NOT_KEPT,
         )
 
 

@@ -10,7 +10,7 @@ from odfd.cli.commands.authority import offline_key
 from odfd.cli.parsers import Subparsers
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
-from odfd.cli.table import TableColumn, render
+from odfd.cli.table import WHOLE, TableColumn, render
 from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import ExitCode
@@ -86,10 +86,10 @@ def _publications(session: Session, rows: list[wire.PublicationView]) -> str:
     columns: tuple[TableColumn[wire.PublicationView], ...] = (
         TableColumn("NAME", lambda row: row.ref),
         TableColumn("BLOCKS", lambda row: f"{row.blocks:,}", right=True),
-        TableColumn("ROOT", lambda row: row.root),
-        TableColumn("IPNS", lambda row: row.name or "-"),
+        TableColumn("ROOT", lambda row: row.root, most=WHOLE),
+        TableColumn("IPNS", lambda row: row.name or "-", most=WHOLE),
         TableColumn("RENEWED", lambda row: words.ago(row.at, now)),
-        TableColumn("STATE", lambda row: row.message or ("kept" if row.standing else "once")),
+        TableColumn("STATE", lambda row: row.message or ("kept" if row.standing else "once"), most=WHOLE),
     )
     return render(columns, rows)
 

@@ -206,6 +206,22 @@ async def test_withdrawn_it_is_gone_and_not_published_again(world: Any, worlds: 
         assert await alice.api.publications.list() == []
 
 
+async def test_what_is_there_and_cannot_be_kept_is_told(world: Any, worlds: Any, daemons: Any) -> None:
+    """The settings named a Kubo once: what it holds stays there, also of a dataset that is deleted meanwhile."""
+    kubo = daemons[0]
+    async with world.running("alice", ipfs=kubo) as alice:
+        await made(world, worlds, alice)
+        await published(alice)
+    async with world.running("alice") as alice:
+        await alice.api.datasets.delete("cities")
+        (view,) = await alice.api.publications.list()
+        assert "names no Kubo" in view.message
+    async with world.running("alice", ipfs=kubo) as alice:
+        await alice.heard("publication.withdrawn")
+        assert not kubo.files
+        assert await alice.api.publications.list() == []
+
+
 @pytest.mark.parametrize("part", ["blocks/", "data/", "refs/head", "trust/head"])
 @pytest.mark.parametrize("few", [256, 1])
 async def test_a_kubo_that_lies_achieves_nothing(
