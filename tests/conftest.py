@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 settings.register_profile("odfd", deadline=None)
 """How long an example takes is the machine's affair, and no test asserts a time."""
@@ -19,14 +20,33 @@ gc.disable()
 
 TESTS: Final = Path(__file__).parent
 LONGEST: Final = tuple((TESTS / "longest.txt").read_text().split())
-"""Files that take longest, those first. One that starts last leaves the other processes idle."""
+"""Files that take longest, those first. One that starts last leaves the other processes idle. A test of a file that is
+named with it is given out by itself, in all its parameters: a file of several minutes would keep one process alone."""
+
+
+def unit_of(nodeid: str) -> str:
+    """What a test is given out with: its file, or those of its name."""
+    test = nodeid.removeprefix("tests/").partition("[")[0]
+    return test if test in LONGEST else test.partition("::")[0]
+
+
+class Units(LoadScopeScheduling):
+    """Gives units to processes in the order in which they were collected."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return unit_of(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Units:
+    return Units(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """For several processes, which take files in this order (``--dist loadfile --no-loadscope-reorder``)."""
+    """For several processes, which take units in this order (``--no-loadscope-reorder``)."""
     if hasattr(config, "workerinput"):
-        rank = {TESTS / name: number for number, name in enumerate(LONGEST)}
-        items.sort(key=lambda item: rank.get(item.path, len(rank)))
+        rank = {name: number for number, name in enumerate(LONGEST)}
+        items.sort(key=lambda item: rank.get(unit_of(item.nodeid), len(rank)))
 
 
 @pytest.hookimpl(tryfirst=True)
