@@ -1,12 +1,12 @@
 """The law, on random histories: any grouping, interleaving, lateness, restart, kill or lost checkpoint, one output.
 
-Fifty runs a shape, two thousand in ``make soak`` (``ODFD_ENGINE_RUNS``). A run is a random history under a random
+Twelve runs a shape, two thousand in ``make soak`` (``ODFD_ENGINE_RUNS``). A run is a random history under a random
 schedule with random troubles; its rows, in order, must be the oracle's, its state that of other routes to the same cut.
 
 All runs go through the engine's own code: ``run_transform`` with its judging, planning, ordering, state and files. A
-transaction that settles something takes Spark a tenth of a second or more and DuckDB some milliseconds, so fifty runs
-of fifty shapes would be an hour on Spark and are minutes here. So most runs have DuckDB below the engine in place of
-Spark (``conformance.duck``); what Spark makes of a text is then not what is tried, it is how the engine feeds the text
+transaction that settles something takes Spark a tenth of a second or more and DuckDB some milliseconds, so most runs
+have DuckDB below the engine in place of Spark (``conformance.duck``), and take minutes where Spark would take an hour;
+what Spark makes of a text is then not what is tried, it is how the engine feeds the text
 and what it does with its answers. The plan is always Spark's own: each text is analysed by the real one. The first run
 of each shape is also done on the real Spark, against the same oracle, which holds the two engines to one meaning.
 
@@ -23,11 +23,9 @@ from conformance.cases import CASES
 from conformance.coordinator import Bed, Killed, Troubles
 from conformance.histories import schedule
 from conformance.mutants import NAMED, OWN, PAIRS, mutate
-from conformance.runs import FIRST, RUNS, run, world
+from conformance.runs import FIRST, RUNS, numbers, run, world
 
 pytestmark = pytest.mark.engine
-CAUGHT_WITHIN = 60
-"""Runs in which a broken engine has to be noticed."""
 KINDS = (
     "bucket-day", "overlapping", "sessions", "left-interval-join", "self-join", "versions", "latest-as-of",
     "days-of-changes", "map", "map-of-changes", "union-log", "union-of-changes", "group-grows", "group-of-two",
@@ -48,7 +46,7 @@ def test_any_history_gives_what_the_oracle_says(name, cheap, duck, troubles, tmp
     case, came = CASES[name], 0
     duck.texts = case.dialect
     rows = 0
-    for number in range(FIRST, FIRST + RUNS):
+    for number in numbers(name, FIRST, RUNS):
         try:
             done = run(case, number, cheap, duck, tmp_path, troubles)
         except AssertionError as fault:
@@ -74,10 +72,11 @@ def test_every_mutant_of_the_specification_is_here():
 
 @pytest.mark.parametrize(("kind", "name"), PAIRS, ids=[f"{kind}: {name}" for kind, name in PAIRS])
 def test_a_broken_engine_is_caught(kind, name, cheap, duck, tmp_path, monkeypatch):
+    """By the runs that ``make test`` does."""
     case = CASES[name]
     duck.texts = case.dialect
     mutate(kind, monkeypatch)
-    for number in range(CAUGHT_WITHIN):
+    for number in numbers(name):
         try:
             run(case, number, cheap, duck, tmp_path)
         except AssertionError:
