@@ -37,10 +37,13 @@ _WAITING: Final = 16
 
 def place_of(source: str) -> str | None:
     """``/ipfs/CID`` or ``/ipns/NAME`` of what a person wrote; ``None``: it is no such place. Raises Invalid."""
-    for scheme, root in (("ipfs://", _IPFS), ("ipns://", _IPNS)):
+    kinds = (("ipfs://", _IPFS, names.check_cid), ("ipns://", _IPNS, names.check_key_name))
+    for scheme, root, check in kinds:
         for start in (scheme, root):
             if source.startswith(start):
-                return root + _checked(source.removeprefix(start).rstrip("/"), source)
+                name = source.removeprefix(start).rstrip("/")
+                check(name)
+                return root + name
     return None
 
 
@@ -168,11 +171,3 @@ def _is_hash(name: str) -> bool:
     except Invalid:
         return False
     return True
-
-
-def _checked(name: str, source: str) -> str:
-    if not name.isalnum() or len(name) > 128:
-        raise Invalid(
-            f"{source[:80]!r} is not a folder on IPFS", rule="ipfs-place", hint="like ipfs://bafy… or ipns://k51qzi5u…"
-        )
-    return name

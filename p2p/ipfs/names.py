@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from multiformats import CID
+from multiformats import CID, multibase, multihash
 
 from chain.errors import Invalid
 from chain.ids import DatasetId
@@ -18,6 +18,8 @@ _KEY: Final = bytes([0x08, 0x01, 0x12, 32])
 _CODEC, _HASH, _BASE = "libp2p-key", "identity", "base36"
 MAX_NAME: Final = 80
 """Characters; the name of an Ed25519 key has 62."""
+MAX_CID: Final = 128
+"""Characters of a CID that somebody else made; most have 59."""
 
 
 def name_of(dataset: DatasetId) -> str:
@@ -37,6 +39,26 @@ def dataset_of(name: str) -> DatasetId:
     if name_of(dataset) != text:
         raise _bad(name)
     return dataset
+
+
+def check_cid(text: str) -> None:
+    """Raises Invalid for a text that is no CID, of either version and in any base."""
+    try:
+        CID.decode(text[: MAX_CID + 1])
+    except (ValueError, LookupError) as error:
+        raise Invalid(f"{text[:80]!r} is no CID", rule="cid", hint="it looks like bafybei… or Qm…") from error
+
+
+def check_key_name(text: str) -> None:
+    """Raises Invalid for a text that names no key: neither a CID of one, nor a peer id as it was written before."""
+    raw = f"z{text}" if text.startswith(("12D3", "Qm")) else None
+    try:
+        if raw is not None:
+            multihash.unwrap(multibase.decode(raw[: MAX_CID + 1]))
+        elif CID.decode(text[: MAX_CID + 1]).codec.name != _CODEC:
+            raise ValueError(text)
+    except (ValueError, LookupError) as error:
+        raise Invalid(f"{text[:80]!r} names no key", rule="ipns-name", hint="it looks like k51qzi5u…") from error
 
 
 def routing_key(dataset: DatasetId) -> bytes:

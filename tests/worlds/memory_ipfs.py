@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 import trio
+from multiformats import CID
 
 from chain.errors import Remote
 from p2p.files import Missing
@@ -75,7 +76,7 @@ class MemoryIpfs:
         if not files:
             return None
         whole = b"".join(hashlib.sha256(name.encode() + b"\0" + raw).digest() for name, raw in sorted(files.items()))
-        cid = "bafy" + hashlib.sha256(whole).hexdigest()
+        cid = str(CID("base32", 1, "dag-pb", ("sha2-256", hashlib.sha256(whole).digest())))
         self.swarm.roots[cid] = files
         return cid
 

@@ -85,6 +85,12 @@ SUBMITTED = submission.Submission(
 POINTER = record.Pointer(value="/ipfs/bafkreiem4twkqzsq2aj4shbycd4yvoj2cx72vezi", sequence=3, expires=NOW, ttl=3600)
 RECORD = record.seal(POINTER, KEY)
 DELEGATION = record.seal(record.Pointer(value="/ipns/k51", sequence=1, expires=NOW, ttl=60), KEY)
+IPFS_PLACES = [
+    b"ipfs://bafybeigdyrzt5sfp7udm7hu76uh7y26nf3efuylqabf3oclgtqy55fbzdi",
+    b"/ipfs/QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWKPbdG",
+    b"ipns://k51qzi5uqu5dlmrv00ck5c5vkhe8blzfi58chjpu2u93xfpyqsf33iegtu7bd6/",
+    b"/ipns/12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5",
+]
 ADDRESSES = (
     b"/ip4/203.0.113.7/tcp/4150", b"/dns4/node.example/tcp/4150", b"/ip6/2001:db8::7/tcp/1",
     b"/ip4/10.0.0.1/tcp/4001/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN",
@@ -429,7 +435,20 @@ TARGETS: Sequence[Target] = (
     ),
     simple(head_in, SEALED, lambda raw: head_in(raw, "x")),
     Target(PublishedSource.edition, [*SEALED, str(SID).encode(), BLOCK], folder_of, dear=5),
-    simple(ipfs_place_of, [b"ipfs://bafy", b"/ipns/k51", b"ipns://k51/"], text_of(ipfs_place_of, spelled=False)),
+    simple(
+        names.check_cid,
+        [place.strip(b"/").split(b"/")[-1] for place in IPFS_PLACES],
+        text_of(names.check_cid, spelled=False),
+    ),
+    simple(
+        names.check_key_name,
+        [
+            b"k51qzi5uqu5dlmrv00ck5c5vkhe8blzfi58chjpu2u93xfpyqsf33iegtu7bd6",
+            b"12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5",
+        ],
+        text_of(names.check_key_name, spelled=False),
+    ),
+    simple(ipfs_place_of, IPFS_PLACES, text_of(ipfs_place_of, spelled=False)),
     simple(place_of, [b"https://data.example:8080/nyc.flights/", b"http://[::1]/x"], text_of(place_of, spelled=False)),
 )
 """Blocks have a fuzzer of their own, ``tests/fuzz/fuzz_blocks.py``."""

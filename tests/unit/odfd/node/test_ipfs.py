@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from chain.errors import Invalid, NotFound, Refused, Remote
+from chain.ids import DatasetId
 from odfd.control import wire
 from odfd.ipfs.delegation import delegate
 from odfd.ipfs.publishing import folder_of
@@ -298,14 +299,39 @@ async def test_without_a_kubo_it_says_how(world: Any, worlds: Any) -> None:
         for asked in (
             alice.api.publications.publish(wire.PublishRequest(ref="cities")),
             alice.api.mirrors.add(wire.MirrorRequest(source="ipfs://bafkqaaa")),
-            alice.api.flow.import_(wire.ImportRequest(source="ipns://k51abc")),
+            alice.api.flow.import_(wire.ImportRequest(source=f"ipns://{KEY}")),
         ):
             with pytest.raises(Refused, match="has no IPFS") as told:
                 await asked
             assert "[ipfs] api" in told.value.hint
 
 
-@pytest.mark.parametrize("place", ["ipfs://", "ipfs://a/b", "ipns://k51-x", "ipfs://" + "a" * 200])
-def test_places_that_are_none(place: str) -> None:
-    with pytest.raises(Invalid):
+CID_1, CID_0 = (
+    "bafybeigdyrzt5sfp7udm7hu76uh7y26nf3efuylqabf3oclgtqy55fbzdi",
+    "QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWKPbdG",
+)
+KEY, PEER = names.name_of(DatasetId.from_public_key(bytes(32))), "12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5"
+
+
+@pytest.mark.parametrize(
+    ("place", "rule"),
+    [
+        *(
+            (f"ipfs://{each}", "cid")
+            for each in ("", "a/b", "a" * 200, CID_1[:-1], CID_1 + "a", "bafk-x", "hello", "z" * 46)
+        ),
+        *((f"ipns://{each}", "ipns-name") for each in ("", "k51-x", "k51abc", CID_1, PEER[:-1], "Qm", "é", KEY[:-1])),
+    ],
+)
+def test_places_that_are_none(place: str, rule: str) -> None:
+    with pytest.raises(Invalid) as told:
         place_of(place)
+    assert told.value.rule == rule
+
+
+def test_places_of_every_spelling() -> None:
+    for name in (CID_1, CID_0):
+        assert place_of(f"ipfs://{name}") == place_of(f"/ipfs/{name}/") == f"/ipfs/{name}"
+    for name in (KEY, PEER, CID_0):
+        assert place_of(f"ipns://{name}/") == place_of(f"/ipns/{name}") == f"/ipns/{name}"
+    assert place_of("https://example.org/cities") is None
