@@ -83,7 +83,7 @@ def _why(record: wire.LineageRecord) -> Iterator[str]:
         where = f"  [query {query}, {line}:{column}]" if line is not None else ""
         yield f"{operator} {clean(detail, _WIDE)}".rstrip() + where
         if hides:
-            yield "  what it took away bears on the record too, and is not named"
+            yield "  rows that it took away, or added up before, bear on the record too, and are not named"
     for number in record.absent:
         path = record.paths[number]
         yield f"no record of {clean(path.ref, 60)} met it"

@@ -15,7 +15,7 @@ from typing import Any
 
 from chain.model.source import SqlQueryStep, TemporalTable, TransformSql
 from conformance import oracles
-from conformance.duck import Duck
+from conformance.duck import Duck, Running
 from conformance.histories import Histories, Maker
 from conformance.oracles import Expected, Low
 
@@ -39,6 +39,8 @@ class Case:
     changelogs: tuple[str, ...] = ()
     temporal: tuple[str, ...] = ()
     lows: Mapping[str, Sequence[Low]] = field(default_factory=dict)
+    running: Running | None = None
+    """How DuckDB runs the text in steps, if it looks at all history."""
 
     @property
     def sql(self) -> TransformSql:
@@ -61,6 +63,10 @@ class Case:
         """DuckDB's text for each of Spark's."""
         last = {self.text.replace("{h}", "").replace("{r}", "").strip(): self.duck or self.text}
         return {**{text.replace("{h}", "").replace("{r}", "").strip(): text for _, text in self.before}, **last}
+
+    def tell(self, duck: Duck) -> None:
+        """What DuckDB has to know to stand in for Spark."""
+        duck.texts, duck.running = self.dialect, self.running
 
     def histories(self, rng: random.Random) -> dict[str, tuple[Any, ...]]:
         return {alias: make(rng) for alias, make in self.inputs.items()}

@@ -9,6 +9,7 @@ from conformance.case import DAYS, Case, final_oracle
 from conformance.changing import CHANGING, LOG, TABLE
 from conformance.histories import DAY, HOUR, grows
 from conformance.oracles import Low, day, days, local_day, month, next_month, same
+from conformance.over_history import OVER_HISTORY
 
 
 def _one(name: str, text: str, low: Low | Sequence[Low], duck: str = "", **more: Any) -> Case:
@@ -310,4 +311,4 @@ FINAL = (
 )
 
 
-CASES = {case.name: case for case in (*FINAL, *CHANGING, *LOG, *TABLE)}
+CASES = {case.name: case for case in (*FINAL, *OVER_HISTORY, *CHANGING, *LOG, *TABLE)}

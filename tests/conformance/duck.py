@@ -4,14 +4,15 @@ A small transaction takes Spark a tenth of a second and DuckDB a hundredth, so t
 histories; and a second SQL engine that agrees with Spark on a shape's text is an oracle that shares nothing with it.
 
 What is replaced is what the engine calls Spark for: making views of slices and tables, running the text of the
-queries, and the expressions that merge accumulators; and opening an input's slice again, which is the larger part of
-so small a transaction. Analysis stays Spark's. Hidden columns ride along in Spark's plan; here the text says where, as
-``{h}``.
+queries, taking them apart at a window over all history, and the expressions that merge accumulators; and opening an
+input's slice again, which is the larger part of so small a transaction. Analysis stays Spark's. Hidden columns ride
+along in Spark's plan; here the text says where, as ``{h}``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import pytest
 from pyspark.sql import types as st
 
 import engines.spark.execution.inputs as inputs
+import engines.spark.execution.running as running
 import engines.spark.execution.tables as tables
 import engines.spark.execution.transform as transform
 import engines.spark.planning.sessions as sessions
@@ -40,10 +42,24 @@ from engines.spark.catalyst.plans import (
     HIDDEN_ROW,
     HIDDEN_SOURCE,
 )
+from engines.spark.catalyst.running import Part, Stage
 from engines.spark.catalyst.types import struct_type
 from engines.spark.planning.transaction import Read
 from engines.spark.rows.tables import read_rows
 from engines.spark.rows.times import event_times
+
+
+@dataclass(frozen=True)
+class Running:
+    """A text with OVER over all history, as the engine takes it apart: what is below the window, and what is above."""
+
+    below: str
+    """With columns for keys, order, parts and what is read above, under the engine's names for them."""
+    above: str
+    """Over ``these``, the rows with what the functions of the window are."""
+    parts: tuple[Part, ...]
+    directions: tuple[str, ...] = ("asc nulls first",)
+
 
 MICROS = pa.timestamp("us", "UTC")
 _MACROS = """
@@ -61,6 +77,8 @@ class Duck:
         self._connection.execute(_MACROS)
         self.texts: Mapping[str, str] = {}
         """What to run for each text of Spark's that is not the same here."""
+        self.running: Running | None = None
+        """Of the shape at hand, if it looks at all history."""
         self.before_query: Callable[[], None] = lambda: None
         self._views: dict[str, pa.Table] = {}
 
@@ -114,6 +132,32 @@ class Frame:
         return self.duck.expressions(self.table, self._texts) if self._texts else self.table
 
 
+@dataclass(frozen=True)
+class RunningTexts:
+    """Stands where a ``RunningQuery`` stands."""
+
+    duck: Duck
+
+    @classmethod
+    def of(cls, duck: Duck, *_: object) -> RunningTexts:
+        return cls(duck)
+
+    @property
+    def _texts(self) -> Running:
+        assert self.duck.running is not None
+        return self.duck.running
+
+    def stage(self) -> Stage:
+        return Stage(self.duck.query([("", self._texts.below)]), self._texts.parts, self._texts.directions)
+
+    def filled(self, rows: pa.Table) -> RunningTexts:
+        self.duck.name("these", rows)
+        return self
+
+    def result(self) -> pa.Table:
+        return self.duck.query([("", self._texts.above)])
+
+
 class OpenedBefore:
     """A slice in memory: what the engine uses of a ``SliceFile``."""
 
@@ -160,7 +204,8 @@ def in_place_of_spark(patch: pytest.MonkeyPatch) -> None:
         transform, "carried", lambda session, steps, names: Frame(session, session.query(_texts(steps), names))
     )
     patch.setattr(transform, "run_exactly", lambda session, steps, run, exact=True: run(steps))
-    for module in (transform, inputs, tables):
+    patch.setattr(transform, "RunningQuery", RunningTexts)
+    for module in (transform, inputs, tables, running):
         patch.setattr(module, "frame_of_rows", Frame)
     patch.setattr(inputs, "slices_view", _slices)
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import engines.spark.execution.inputs as inputs
+import engines.spark.execution.running as running
 import engines.spark.execution.tables as tables
 import engines.spark.execution.transform as transform
 import engines.spark.execution.versions as versions
@@ -251,6 +252,31 @@ def windows_corrected_before_they_close(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(input_windows.InputWindows, "last_instants", lambda self, times: times)
 
 
+def earlier_rows_forgotten(patch: pytest.MonkeyPatch) -> None:
+    kept = transform.run_over_history
+    patch.setattr(
+        transform,
+        "run_over_history",
+        lambda session, query, windows, _, *rest: kept(session, query, windows, {}, *rest),
+    )
+
+
+def earlier_rows_of_idle_steps_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(transform, "unchanged", lambda former: {})
+
+
+def one_row_kept(patch: pytest.MonkeyPatch) -> None:
+    """Of ``rows n preceding``, whatever n is."""
+    last = running._last
+
+    def mutant(seen: Any, keys: Any, parts: Any, schema: Any) -> Any:
+        short = [dataclasses.replace(each, preceding=min(each.preceding or 1, 1)) if each.preceding else each
+                 for each in parts]  # fmt: skip
+        return last(seen, keys, short, schema)
+
+    patch.setattr(running, "_last", mutant)
+
+
 NAMED: Final[Mapping[str, tuple[Mutate, str]]] = {
     "lateness per transaction": (
         late_by_transaction, "bucket-day overlapping sessions left-interval-join self-join latest-as-of",
@@ -305,6 +331,9 @@ OWN: Final[Mapping[str, tuple[Mutate, str]]] = {
     ),
     "held back and forgotten": (held_back_forgotten, "bucket-day left-interval-join versions sessions"),
     "limit of tables forgotten": (limit_of_tables_forgotten, "group-changes"),
+    "earlier rows forgotten": (earlier_rows_forgotten, "holdings last-rows-and-all-rows total-of-a-join"),
+    "earlier rows forgotten when nothing is settled": (earlier_rows_of_idle_steps_forgotten, "holdings"),
+    "one row kept": (one_row_kept, "last-rows-and-all-rows"),
     "late rows counted twice": (late_rows_counted_twice, "bucket-day latest-as-of"),
 }
 PAIRS: Final = [(kind, case) for table in (NAMED, OWN) for kind, (_, cases) in table.items() for case in cases.split()]

@@ -112,10 +112,9 @@ def table(found: Mapping[str, Query]) -> str:
     accepted = sum(not query.refused for query in found.values())
     other = sum(bool(query.refused and query.steps) for query in found.values())
     lines.append("")
-    lines.append(
-        f"Of {len(found)} queries {accepted} are accepted as published, {other} in other words, and "
-        f"{len(found) - accepted - other} cannot be asked yet."
-    )
+    missing = len(found) - accepted - other
+    rest = f"{other} in other words, and {missing} cannot be asked yet" if missing else f"and {other} in other words"
+    lines.append(f"Of {len(found)} queries {accepted} are accepted as published, {rest}.")
     return "\n".join(lines)
 
 

@@ -23,6 +23,7 @@ from engines.spark.analysis.input_kinds import UNKNOWN, Readings
 from engines.spark.analysis.monotone import MILLISECOND, Floor, Function
 from engines.spark.analysis.refusals import HISTORY, OPERATION, OUTER_TIME
 from engines.spark.analysis.relation import Relation, path_of
+from engines.spark.analysis.running import misplaced
 from engines.spark.analysis.tables import TableShape, table_shape
 from engines.spark.analysis.tree import Node, parse_plan
 from engines.spark.analysis.walk import Walk
@@ -79,6 +80,8 @@ class Classification:
     """In final mode how late rows could count."""
     exact: bool = False
     """Whether there are aggregates that are not computed as Spark does."""
+    running: int = 0
+    """In final mode how many window operators look at all history; nothing but projections and filters is above."""
 
     def changelog(self, inputs: Iterable[bool | None]) -> bool | None:
         """Whether output rows can be taken back, given the same of the inputs; ``None``: not known."""
@@ -128,6 +131,8 @@ def classify(
     if walk.tables:
         return _table(root, walk, relation, findings)
     influence = _event_time(relation, output)
+    if not findings and walk.running:
+        findings += misplaced(root, walk.shared, walk.running, influence, output.event_time_column)
     if not findings and not linear and set(influence) != set(range(len(walk.paths))):
         missing = sorted({walk.paths[path] for path in range(len(walk.paths)) if path not in influence})
         half = any(isinstance(relation.scope.get(identity), Half) for name, identity in relation.columns
@@ -158,8 +163,11 @@ def classify(
     mode = Mode.LOG if linear else Mode.FINAL
     late = None if linear else correction(root, walk, relation, influence, output.event_time_column)
     return Verdict(
-        Classification(mode, paths, tuple(names), dropped, operation=stated, correction=late, exact=walk.exact), ()
-    )
+        Classification(
+            mode, paths, tuple(names), dropped, operation=stated, correction=late, exact=walk.exact,
+            running=len(walk.running),
+        ), ()
+    )  # fmt: skip
 
 
 def _stated(names: list[str], walk: Walk, output: Vocabulary) -> str | None:
@@ -172,6 +180,8 @@ def _stated(names: list[str], walk: Walk, output: Vocabulary) -> str | None:
 def _table(root: Node, walk: Walk, relation: Relation, findings: list[Finding]) -> Verdict:
     if any(finding.code != "partial-order" for finding in findings):
         findings.extend(core.blocker for core in walk.tables)
+    if not findings:
+        findings.extend(misplaced(root, walk.shared, walk.running, {}, "") if walk.running else ())
     if not findings:
         shape = table_shape(root, walk.shared, walk.tables, relation, walk.paths, walk.temporal)
         if isinstance(shape, TableShape) and shape.merge is None and not shape.first and _only_grow(walk):

@@ -62,7 +62,15 @@ UNBOUNDED_FRAME: Final = Refusal(
     "unbounded-frame",
     "OVER looks at rows without a bound in event time",
     "partition by a window of event time, or order by event_time range between interval '1' day preceding and "
-    "current row",
+    "current row; of aggregates, order by event_time range between unbounded preceding and current row",
+)
+EARLIER_ROWS: Final = Refusal(
+    "unbounded-frame",
+    "OVER looks at earlier rows however far back they are, and its functions, or their frames, cannot be kept up row "
+    "by row",
+    "use sum, avg, count, min, max or another aggregate that can be merged, over rows between unbounded preceding and "
+    "current row, or rows between 10 preceding and current row (at most 10,000); or over range between interval '1' "
+    "day preceding and current row",
 )
 HOP_CALENDAR: Final = Refusal(
     "hop-calendar",

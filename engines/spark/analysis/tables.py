@@ -7,7 +7,7 @@ Spec: docs/spec/engine-semantics.md#table-mode, #shapes, #classification.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -76,7 +76,7 @@ def table_shape(
     ``known``: of an operator that windows are keys of; by the place of a key the column that is known to say it.
     """
     core = cores[0]
-    above = list(_down_to(root, shared, core.node))
+    above = list(down_to(root, shared, core.node))
     if len(cores) == 1 and core.node.kind != "Join" and above[-1] is core.node and core.below.linear:
         return _of_one(above, core, relation, paths, shared, known)
     if known is not None:
@@ -158,8 +158,10 @@ def _not_selected(node: Node) -> Finding:
     )  # fmt: skip
 
 
-def _down_to(root: Node, shared: Mapping[int, Node], core: Node) -> Iterator[Node]:
-    """Operators from the root to the core, as long as they pass rows one by one."""
+def down_to(
+    root: Node, shared: Mapping[int, Node], core: Node, through: Set[str] = PASSING | {"Project", "Filter"}
+) -> Iterator[Node]:
+    """Operators from the root to the core, as long as they are of kinds to be gone through: one by one by default."""
     node = root
     while True:
         if node.kind != "WithCTE":
@@ -170,7 +172,7 @@ def _down_to(root: Node, shared: Mapping[int, Node], core: Node) -> Iterator[Nod
             node = node.children[-1]
         elif node.kind == "CTERelationRef":
             node = shared[node.fields["cteId"]]
-        elif node.kind in PASSING | {"Project", "Filter"} and node.children:
+        elif node.kind in through and node.children:
             node = node.only
         else:
             return
@@ -240,7 +242,7 @@ def _merge(
         function = MERGED_BY.get(inner.children[0].kind) if inner.kind == "AggregateExpression" else None
         if function is None or inner.fields.get("isDistinct"):
             return None
-        if _merged_by(inner) == EXACTLY and function not in ("min", "max"):
+        if merged_by(inner) == EXACTLY and function not in ("min", "max"):
             return None  # the value of a part is not what the whole is made of: it is rounded, or may not fit
         found[names[0]] = function
     return found if set(found) | set(keys) == {name for name, _ in relation.columns} else None
@@ -252,12 +254,13 @@ def _bare(core: Node) -> Mapping[str, str] | None:
         return None
     found = [part for each in core.expressions("aggregateExpressions") for part in each.preorder()
              if part.kind == "AggregateExpression"]  # fmt: skip
-    functions = [None if part.fields.get("isDistinct") else _merged_by(part) for part in found]
+    functions = [None if part.fields.get("isDistinct") else merged_by(part) for part in found]
     known = {f"{BARE_PART}{number}": name for number, name in enumerate(functions) if name is not None}
     return known if len(known) == len(functions) else None
 
 
-def _merged_by(part: Node) -> str | None:
+def merged_by(part: Node) -> str | None:
+    """What merges an aggregate of parts with another; ``None``: nothing does."""
     function = part.children[0]
     wide = function.kind == "Sum" and may_be_wide(function.only)
     return EXACTLY if wide or computed_exactly(part) else MERGED_BY.get(function.kind)

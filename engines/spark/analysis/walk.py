@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from chain.errors import Invalid
+from engines.spark.analysis import running
 from engines.spark.analysis.determinism import Finding, computed_exactly, examine, is_float, is_map
 from engines.spark.analysis.filters import Filters, filters_above_joins
 from engines.spark.analysis.influence import (
@@ -101,6 +102,8 @@ class Walk:
     """Where something is computed of a column ``op`` of facts; only rows that speak for themselves have one."""
     settled: list[Core] = field(default_factory=list)
     """Operators that put rows together within windows of event time."""
+    running: list[Core] = field(default_factory=list)
+    """Window operators that look at all history in the order of event time, from the inputs up."""
     shared: dict[int, Node] = field(default_factory=dict)
     exact: bool = False
     """Whether there are aggregates that are not computed as Spark does."""
@@ -362,7 +365,11 @@ class Walk:
             if all(frame.function in RANKS for frame in frames_of(node)) and node.fields.get("partitionSpec"):
                 self._table(node, below, UNBOUNDED_FRAME)
             else:
-                self._refuse(UNBOUNDED_FRAME, node)
+                found = running.judged(node, below)
+                if isinstance(found, Relation):
+                    self.running.append(Core(node, below, _finding(UNBOUNDED_FRAME, node)))
+                    return found
+                self.findings.append(found)
             made = node.expressions("windowExpressions")
             return Relation({}, below.columns + columns_of(made), below.floats | floats_of(made), linear=False)
         self.settled.append(Core(node, below, _finding(UNBOUNDED_FRAME, node)))

@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 from engines.spark.analysis.exact import BOUNDED, COMPLETE, EXTREMES, MEANS, MOMENTS, QUICK, ROOM, Grids, digits_of
 from engines.spark.catalyst.exact_calls import FLOATS, Call
 from engines.spark.catalyst.exact_recipes import TOO_COARSE, WHOLE, Recipe, make_recipe
-from engines.spark.catalyst.expressions import Catalyst
+from engines.spark.catalyst.expressions import Catalyst, over_as_sql
 from engines.spark.catalyst.plans import is_aggregate, items, kind_of, replaced
 
 Answer = TypeVar("Answer")
@@ -144,7 +144,7 @@ class _Exact:
         values = items(_summing(aggregate).children())
         if aggregate.filter().isDefined():
             values.append(aggregate.filter().get())
-        return [self._alias(value, column) for value, column in zip(values, recipe.given, strict=True)]
+        return [self._catalyst.under(value, column) for value, column in zip(values, recipe.given, strict=True)]
 
     def _aggregate(self, node: Any, wholes: list[Any], calls: list[tuple[Any, Recipe]], below: Any) -> Any:
         named, keys, known = [], [], []
@@ -168,12 +168,13 @@ class _Exact:
         made = items(node.windowExpressions())
         kept = [each for each in made if not any(_holds(each, whole) for whole, _ in calls)]
         parts = [
-            self._alias(over(part.child(), whole.windowSpec()), part)
+            self._catalyst.under(over(part.child(), whole.windowSpec()), part)
             for whole, recipe in calls
             for part in recipe.parts
         ]
         listed = self._catalyst.sequence([*kept, *parts])
         inner = node.copy(listed, node.partitionSpec(), node.orderSpec(), below, node.hint())
+        self._catalyst.note(inner, over_as_sql(node))
         shown = [each.toAttribute() if any(each is one for one in kept) else each for each in made]
         known = [(whole, recipe.result) for whole, recipe in calls]
         return self._final([*items(node.child().output()), *shown], known, [], inner, calls)
@@ -194,12 +195,6 @@ class _Exact:
         for each in more:
             columns = columns.appended(each)
         return self._logical.Project(columns, plan)
-
-    def _alias(self, value: Any, column: Any) -> Any:
-        """An expression under the name and the id of a column."""
-        none, empty = self.session._jvm.scala.Option.empty(), self._catalyst.empty()
-        alias = self.session._jvm.org.apache.spark.sql.catalyst.expressions.Alias
-        return alias(value, column.name(), column.exprId(), empty, none, empty)
 
     def _recipe(self, call: Call) -> Recipe:
         known = _RECIPES.setdefault(self.session.sparkContext._gateway, {})

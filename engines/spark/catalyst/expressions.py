@@ -22,6 +22,7 @@ class Catalyst:
         self._state = session._jsparkSession.sessionState()
         self._skip = self._jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
         self._logical = self._jvm.org.apache.spark.sql.catalyst.plans.logical
+        self._tag = self._jvm.org.apache.spark.sql.catalyst.trees.TreeNodeTag("odf.asked")
 
     def inlined(self, plan: Any) -> Any:
         """With common table expressions written out where they are used."""
@@ -41,6 +42,21 @@ class Catalyst:
         return self._jvm.org.apache.spark.sql.catalyst.expressions.Alias(
             expression, name, fresh, self.empty(), self._jvm.scala.Option.empty(), self.empty()
         )
+
+    def under(self, expression: Any, column: Any) -> Any:
+        """A resolved expression under the name and the id of a column."""
+        none, empty = self._jvm.scala.Option.empty(), self.empty()
+        alias = self._jvm.org.apache.spark.sql.catalyst.expressions.Alias
+        return alias(expression, column.name(), column.exprId(), empty, none, empty)
+
+    def note(self, made: Any, text: str) -> None:
+        """Leave at an operator what was asked by the one that it was made for; it stays when what is below changes."""
+        made.setTagValue(self._tag, text)
+
+    def noted(self, node: Any) -> str | None:
+        """What ``note`` left at an operator, if anything."""
+        found = node.getTagValue(self._tag)
+        return str(found.get()) if found.isDefined() else None
 
     def over(self, function: str, window: Any, name: str) -> Any:
         """``function OVER window AS name``: the function as a text, the window as it stands in a plan."""
@@ -73,6 +89,11 @@ class Catalyst:
     def _one(self, name: str) -> Any:
         """A Scala object among the expressions."""
         return getattr(getattr(self._jvm.org.apache.spark.sql.catalyst.expressions, name + "$"), "MODULE$")
+
+
+def over_as_sql(window: Any) -> str:
+    """The functions of a window operator."""
+    return ", ".join(str(each.child().sql()) for each in items(window.windowExpressions()))
 
 
 def items(sequence: Any) -> list[Any]:

@@ -34,7 +34,7 @@ from engines.spark.analysis.classify import Classification, Mode
 from engines.spark.analysis.monotone import MILLISECOND
 from engines.spark.analysis.tables import TableShape
 from engines.spark.catalyst.types import as_written
-from engines.spark.execution.replay import Replay
+from engines.spark.execution.replay import NOT_SETTLED, Replay
 from engines.spark.execution.transform import SharedCaches, identity_of
 from engines.spark.output.slice import output_schema, schema_in_force, slice_of
 from engines.spark.rows.changelog import row_codes
@@ -98,7 +98,12 @@ class _Handover:
         state = self._loaded(old.mode.value)
         assert state.checkpoint is not None
         since = None if state.checkpoint.g is None else state.checkpoint.g * MILLISECOND
-        done = self._new.rebuild(new, since)
+        try:
+            done = self._new.rebuild(new, since)
+        except Invalid as fault:
+            if fault.rule != NOT_SETTLED:
+                raise
+            raise _NewDerivation(fault.message) from fault
         _check_cut(state.checkpoint, done.checkpoint, new.mode)
         rows = None
         if old.table is not None and new.table is not None:

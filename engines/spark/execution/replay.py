@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from chain.data.evolution import as_in_force
+from chain.errors import Invalid
 from engines.spark.analysis.classify import Classification, Mode
 from engines.spark.analysis.monotone import EARLIEST, MILLISECOND
 from engines.spark.analysis.tables import TableShape
@@ -43,6 +44,8 @@ from engines.spark.state.checkpoint import VERSION, Checkpoint
 from engines.spark.state.files import State
 from engines.spark.state.tables import Kept, Tables, pack, unpack
 
+NOT_SETTLED: Final = "running-not-settled"
+"""Rule of what ``rebuild`` raises for a query that adds up rows which are not all there yet."""
 CHUNK: Final = 64
 """Blocks of history that a table is rebuilt from at a time."""
 
@@ -89,7 +92,7 @@ class Replay(Transaction):
         return shape.changelog(self._inputs.can_change(alias) for alias in self._inputs.schemas)
 
     def rebuild(self, shape: Classification, since: int | None) -> Rebuilt:
-        """If output before ``since`` (microseconds) is out."""
+        """If output before ``since`` (microseconds) is out. Raises Invalid."""
         facts = self._inputs.facts(self._ruling, self._blocks(State()))
         if shape.table is not None:
             return self._rebuilt_table(shape, shape.table, facts, since)
@@ -106,7 +109,27 @@ class Replay(Transaction):
         late = self._late(step, self._query.declarations)
         versions = self._versions(step, State())
         checkpoint = next_checkpoint(shape, identity, replace(step, watermark=since), late, None)
-        return Rebuilt(checkpoint, self._kept(step, versions))
+        return Rebuilt(checkpoint, {**self._kept(step, versions), **self._earlier_rows(shape, facts, since)})
+
+    def _earlier_rows(
+        self, shape: Classification, facts: tuple[InputFacts, ...], since: int | None
+    ) -> Mapping[str, Kept]:
+        """What a query with OVER over all history keeps of the rows before ``since`` (microseconds).
+
+        Raises Invalid where more of them may come.
+        """
+        if not shape.running or since is None:
+            return {}
+        step = plan_step(shape, facts, None, Sessions(self._inputs.vocabs).oldest, since)
+        if step.watermark is None or step.watermark < since:
+            raise Invalid(
+                "rows from before the time up to which all is out may still come, and count in what it adds up",
+                rule=NOT_SETTLED,
+            )
+        if step.idle:
+            return {}
+        self._show(self._ruling, step, self._versions(step, State()))
+        return self._over_history(shape.running, step, {})[1]
 
     def _rebuilt_table(
         self, shape: Classification, table: TableShape, facts: tuple[InputFacts, ...], since: int | None

@@ -41,9 +41,11 @@ from engines.spark.analysis.tables import TableShape
 from engines.spark.catalyst.exact import complete_plan, run_exactly
 from engines.spark.catalyst.partial_aggregates import Partials
 from engines.spark.catalyst.plans import HIDDEN, HIDDEN_ROUND, HIDDEN_ROW, carried, frame_of
+from engines.spark.catalyst.running import RunningQuery
 from engines.spark.catalyst.types import as_written
 from engines.spark.execution.foreign_coordinators import blocks_of, kept_rows
 from engines.spark.execution.inputs import Inputs, micros
+from engines.spark.execution.running import run_over_history, unchanged
 from engines.spark.execution.scans import scanned, united
 from engines.spark.execution.tables import (
     FIRST,
@@ -69,6 +71,7 @@ from engines.spark.sql.queries import Analyst, answered, refusal, run_queries
 from engines.spark.sql.views import name_view
 from engines.spark.state.checkpoint import Checkpoint
 from engines.spark.state.files import State, load, save
+from engines.spark.state.tables import Kept, Stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +163,14 @@ class Transaction:
         late = self._late(step, query.declarations)
         versions = self._versions(step, state)
         self._control.check()
-        rows = None if step.idle else self._rows(ruling, step, versions, schema)
+        rows, running = None, unchanged(state.stored)
+        if not step.idle:
+            self._show(ruling, step, versions)
+            if shape.running:
+                result, running = self._over_history(shape.running, step, state.stored)
+                rows = self._settled(result, 0, step, schema, shape.operation)
+            else:
+                rows = self._rows(ruling, step, schema)
         self._control.check()
         if ruling.behind is not None:
             known = state.checkpoint.g if state.checkpoint is not None else None
@@ -172,7 +182,7 @@ class Transaction:
             )
             step = dataclasses.replace(step, watermark=mark)
         checkpoint = next_checkpoint(shape, identity, step, late, state.checkpoint)
-        save(request.new_checkpoint_path, self._embedding(checkpoint), self._kept(step, versions))
+        save(request.new_checkpoint_path, self._embedding(checkpoint), {**self._kept(step, versions), **running})
         changelog = shape.changelog(self._inputs.can_change(alias) for alias in self._inputs.schemas)
         by_time = shape.mode is Mode.LOG and shape.operation is None and self._inputs.by_time
         return self._answer(rows, step, late, schema, changelog, by_time)
@@ -335,16 +345,27 @@ class Transaction:
             **kept_rows(embedded, self._inputs.schemas, self._inputs.vocabs),
         }
 
-    def _rows(
-        self, ruling: Ruling, step: TransactionStep, versions: Mapping[str, VersionRows], schema: pa.Schema
-    ) -> pa.Table | int:
-        """The rows to write, or how many were written already."""
-        shape = ruling.shape
+    def _show(self, ruling: Ruling, step: TransactionStep, versions: Mapping[str, VersionRows]) -> None:
+        """Name the views that the query reads."""
         for number, (alias, reads) in enumerate(step.reads.items()):
-            origin = number if shape.mode is Mode.LOG or ruling.reach else None
+            origin = number if ruling.shape.mode is Mode.LOG or ruling.reach else None
             name_view(self._inputs.view(self._session, alias, reads, origin), alias)
         for alias, each in versions.items():
             name_view(frame_of_rows(self._session, each.seen), alias)
+
+    def _over_history(
+        self, windows: int, step: TransactionStep, former: Mapping[str, Stored]
+    ) -> tuple[pa.Table, dict[str, Kept]]:
+        """What is settled of a query with OVER over all history, and what that keeps."""
+        if step.emit_until is None:
+            raise AssertionError("a query ran though nothing is settled")
+        query = RunningQuery.of(self._session, run_queries(self._session, self._query.steps), windows)
+        self._control.progress()
+        return run_over_history(self._session, query, windows, former, step.emit_from, step.emit_until)
+
+    def _rows(self, ruling: Ruling, step: TransactionStep, schema: pa.Schema) -> pa.Table | int:
+        """The rows to write, or how many were written already."""
+        shape = ruling.shape
         hidden = HIDDEN if ruling.reach else self._inputs.hidden(step.reads)
         one_by_one = shape.mode is Mode.LOG or ruling.reach
         large = shape.mode is Mode.FINAL and not ruling.reach and is_large(step.paths)

@@ -43,7 +43,8 @@ class Settled:
         time = context.data.column(vocab.event_time_column)[place]
         at, step = microseconds_of(time), self._step
         settled = step.emit_until is not None and at < step.emit_until
-        out = step.emit_from is not None and at < step.emit_from and not context.counts_late
+        since = context.reached[0] if context.shape.running else step.emit_from
+        out = since is not None and at < since and not context.counts_late
         if not settled or out:
             raise context.unlike(place)
         shown = Shown(context)
@@ -52,7 +53,7 @@ class Settled:
         for alias, versions in self._versions.items():
             shown.show(alias, versions.seen)
         plan = context.plan()
-        traced = trace(context.session, plan, context.step_numbers, context.request.column)
+        traced = trace(context.session, plan, context.step_numbers, context.request.column, context.shape.running)
         result = self._alike(frame_of(context.session, traced.plan), place).toArrow()
         instants = pc.floor_temporal(
             result.column(vocab.event_time_column).cast(pa.timestamp("us")), unit="millisecond"
@@ -80,7 +81,8 @@ class Settled:
         if context.changes(alias):
             return net(rows_of(context, alias, reads), context.inputs.vocabs[alias])
         paths = [path for path in context.shape.paths if path.input == alias]
-        return rows_of(context, alias, [narrowed(read, paths, at) for read in reads])
+        whole = context.shape.running > 0
+        return rows_of(context, alias, [narrowed(read, paths, at, whole) for read in reads])
 
     def _version(self, alias: str) -> VersionRows:
         """Who was in force, from the input's first statement on."""
@@ -96,7 +98,10 @@ class Settled:
         return advance(step, former, schema, vocab, told, by_time)
 
 
-def narrowed(read: Read, paths: Sequence[Path], at: int) -> Read:
-    """Of the rows that the transaction saw only those that can reach the output time ``at`` (microseconds)."""
+def narrowed(read: Read, paths: Sequence[Path], at: int, history: bool = False) -> Read:
+    """Of the rows that the transaction saw only those that can reach the output time ``at`` (microseconds).
+
+    ``history``: and those before them, however long.
+    """
     low, high = reaching(paths, at)
-    return dataclasses.replace(read, low=max(read.low, low), high=min(read.high, high))
+    return dataclasses.replace(read, low=read.low if history else max(read.low, low), high=min(read.high, high))

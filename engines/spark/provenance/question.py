@@ -8,7 +8,7 @@ when it ran; no checkpoint is read, so none has to be held or believed. Spec: do
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -116,16 +116,15 @@ class ProvenanceContext:
 
     def before(self) -> tuple[InputFacts, ...]:
         """The inputs as the transaction before left them."""
-        return tuple(
-            dataclasses.replace(
-                given,
-                blocks=tuple(dataclasses.replace(b, reopened=False) for b in given.blocks if b.reopened),
-            )
-            for given in self.facts
-        )
+        known = [tuple(block for block in given.blocks if block.reopened) for given in self.facts]
+        return _as_new(dataclasses.replace(g, blocks=blocks) for g, blocks in zip(self.facts, known, strict=True))
 
     def steps(self) -> tuple[TransactionStep | None, TransactionStep]:
         """All transactions before as one, if there were any, and the transaction itself; log and final mode."""
+        if self.shape.running:
+            # Rows stand on all before them, so the inputs are gone through from their first blocks on.
+            oldest = Sessions(self.inputs.vocabs).oldest
+            return None, plan_step(self.shape, _as_new(self.facts), None, oldest, self.reached[1])
         earlier, first, previous = self.before(), None, None
         if any(given.blocks for given in earlier):
             first = plan_step(self.shape, earlier, None, Sessions(self.inputs.vocabs).oldest, self.reached[0])
@@ -172,6 +171,14 @@ class ProvenanceContext:
         stated = np.asarray(stated_ops(rows, self.shape.operation))
         both: np.ndarray = same & (stated == self.ops[place])
         return both
+
+
+def _as_new(inputs: Iterable[InputFacts]) -> tuple[InputFacts, ...]:
+    """None of whose blocks was consumed before."""
+    return tuple(
+        dataclasses.replace(given, blocks=tuple(dataclasses.replace(block, reopened=False) for block in given.blocks))
+        for given in inputs
+    )
 
 
 def _check(request: ProvenanceRequest) -> None:

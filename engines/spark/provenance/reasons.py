@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from engines.spark.catalyst.expressions import items, kind_of
+from engines.spark.catalyst.expressions import items, kind_of, over_as_sql, parts
 
 MAX_DETAIL: Final = 300
 """Characters of what an operator asks."""
@@ -33,21 +33,39 @@ class Reason:
     line: int | None
     column: int | None
     hides: bool = False
-    """Rows that it took away bear on the record, and are not named."""
+    """Rows that it took away, or that came before and were added up, bear on the record, and are not named."""
 
 
-def reason_of(plan: Any, kind: str, number: int, query: int | None, above: Sequence[Reason]) -> Reason | None:
-    """``None`` for operators that say nothing: names and plain lists of columns. ``above``: those that it feeds."""
+def reason_of(
+    plan: Any, kind: str, number: int, query: int | None, above: Sequence[Reason], history: bool = False,
+    asked: str | None = None,
+) -> Reason | None:  # fmt: skip
+    """``None`` for operators that say nothing: names and plain lists of columns. ``above``: those that it feeds.
+
+    ``history``: of windows over all rows so far earlier rows are not named. ``asked``: what was written, where the
+    operator was made for another.
+    """
     told = _TOLD.get(kind)
     if told is None:
         return None
     operator, detail = told(plan)
+    detail = asked or detail
     origin = plan.origin()
     known = not (origin.line().isEmpty() or origin.startPosition().isEmpty())
     line, column = (origin.line().get(), origin.startPosition().get() + 1) if known else (None, None)
     detail = detail if len(detail) <= MAX_DETAIL else detail[: MAX_DETAIL - 1] + "…"
     counted = any(each.operator in _TOGETHER for each in above)
-    return Reason(number, operator, detail, query, line, column, counted and _takes_away(plan, operator))
+    hides = counted and _takes_away(plan, operator)
+    if history and operator == "over":
+        hides = hides or any(map(looks_back_to_the_first, items(plan.windowExpressions())))
+    return Reason(number, operator, detail, query, line, column, hides)
+
+
+def looks_back_to_the_first(function: Any) -> bool:
+    """Whether the frame of a function of a window operator begins with the first row of all, and orders them."""
+    spec = next(part for part in parts(function) if kind_of(part) == "WindowExpression").windowSpec()
+    low = kind_of(spec.frameSpecification().lower())
+    return bool(spec.orderSpec().size()) and low.startswith("UnboundedPreceding")
 
 
 def _takes_away(plan: Any, operator: str) -> bool:
@@ -79,7 +97,7 @@ def _as_of(plan: Any) -> tuple[str, str]:
 
 
 def _window(plan: Any) -> tuple[str, str]:
-    return "over", ", ".join(str(each.child().sql()) for each in items(plan.windowExpressions()))
+    return "over", over_as_sql(plan)
 
 
 _TOLD: Final[Mapping[str, Any]] = {

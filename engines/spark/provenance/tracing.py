@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from chain.errors import Invalid
 from engines.spark.catalyst.expressions import Catalyst, column, items, kind_of, parts, references
-from engines.spark.provenance.reasons import Reason, name_of_view, reason_of
+from engines.spark.provenance.reasons import Reason, looks_back_to_the_first, name_of_view, reason_of
 from engines.spark.provenance.witnesses import DECIDES, PATH
 
 ROW: Final = "__odf_row"
@@ -49,11 +49,15 @@ class Traced:
     """By number of the path: alias of its input."""
 
 
-def trace(session: SparkSession, plan: Any, aliases: Mapping[str, int], asked: str | None = None) -> Traced:
+def trace(
+    session: SparkSession, plan: Any, aliases: Mapping[str, int], asked: str | None = None, running: int = 0
+) -> Traced:
     """``plan``: analysed, over views with a hidden column ``ROW``. ``aliases``: number of the query that each named
-    query is, for places in the text. Raises Invalid for a column that there is not.
+    query is, for places in the text. ``running``: how many windows, from the root down, are over all history: of
+    functions over all rows so far only the row itself is named, and the record before it names others. Raises Invalid
+    for a column that there is not.
     """
-    tracing = _Tracing(Catalyst(session), aliases)
+    tracing = _Tracing(Catalyst(session), aliases, running)
     whole = tracing.catalyst.inlined(plan)
     wanted: Wanted = None
     if asked is not None:
@@ -70,6 +74,8 @@ def trace(session: SparkSession, plan: Any, aliases: Mapping[str, int], asked: s
 class _Tracing:
     catalyst: Catalyst
     aliases: Mapping[str, int]
+    running: int = 0
+    """Windows over all history that are still to be met on the way down."""
     paths: list[tuple[Reason, ...]] = field(default_factory=list)
     inputs: list[str] = field(default_factory=list)
     above: list[Reason] = field(default_factory=list)
@@ -93,7 +99,8 @@ class _Tracing:
         if kind == "View":
             self.view = name_of_view(plan)
             self.query = self.aliases.get(self.view, self.query)
-        reason = reason_of(plan, kind, self.operators, self.query, self.above)
+        asked = self.catalyst.noted(plan) if kind == "Window" else None
+        reason = reason_of(plan, kind, self.operators, self.query, self.above, self.running > 0, asked)
         self.operators += 1
         self.above += [reason] if reason is not None else []
         made = rule(self, plan, wanted)
@@ -236,12 +243,15 @@ class _Tracing:
         )
 
     def _window(self, plan: Any, wanted: Wanted) -> Any:
-        made = items(plan.windowExpressions())
+        made, running = items(plan.windowExpressions()), self.running > 0
+        self.running -= running
         asked = [each for each in made if wanted is None or each.exprId().id() in wanted]
         inner = _more(wanted, [*asked, *items(plan.partitionSpec()), *items(plan.orderSpec())] if asked else [])
         below = self.go(plan.child(), inner)
         frames, pieces = [], [LINEAGE]
         for number, each in enumerate(asked):
+            if running and looks_back_to_the_first(each):
+                continue
             window = next(part for part in parts(each) if kind_of(part) == "WindowExpression")
             added, piece = self._framed(window, number)
             frames += added

@@ -56,7 +56,7 @@ def test_any_composition_gives_what_the_oracle_says(analyst, cheap, duck, troubl
             assert verdict is Mode.LOG or verdict <= REFUSED, (verdict, case.text)
             continue
         tried += 1
-        duck.texts = case.dialect
+        case.tell(duck)
         for history in range(1 + RUNS // 1000):
             try:
                 rows += run(case, history, cheap, duck, tmp_path, troubles).rows
@@ -70,7 +70,7 @@ def test_any_composition_of_corrected_windows_gives_what_the_oracle_says(cheap, 
     ops = Counter()
     for number in range(FIRST, FIRST + QUERIES):
         case = corrected_composition(number)
-        duck.texts = case.dialect
+        case.tell(duck)
         try:
             run(case, 0, cheap, duck, tmp_path, troubles)
         except AssertionError as fault:
@@ -96,7 +96,7 @@ def test_a_broken_engine_is_caught_by_some(kind, analyst, cheap, duck, tmp_path,
         case = composition(number)
         if accepted(analyst, case) is not Mode.FINAL:
             continue
-        duck.texts = case.dialect
+        case.tell(duck)
         try:
             run(case, 0, cheap, duck, tmp_path)
         except AssertionError:

@@ -30,6 +30,7 @@ KINDS = (
     "bucket-day", "overlapping", "sessions", "left-interval-join", "self-join", "versions", "latest-as-of",
     "days-of-changes", "map", "map-of-changes", "union-log", "union-of-changes", "group-grows", "group-of-two",
     "group-changes", "one-of-two-changes", "top-of-a-key",
+    "holdings", "last-rows-and-all-rows",
 )  # fmt: skip
 """A shape for every kind of state: what is tried here step by step, random runs try on all shapes now and then."""
 SENTENCES = (
@@ -44,7 +45,7 @@ SENTENCES = (
 @pytest.mark.parametrize("name", CASES)
 def test_any_history_gives_what_the_oracle_says(name, cheap, duck, troubles, tmp_path):
     case, came = CASES[name], 0
-    duck.texts = case.dialect
+    case.tell(duck)
     rows = 0
     for number in numbers(name, FIRST, RUNS):
         try:
@@ -74,7 +75,7 @@ def test_every_mutant_of_the_specification_is_here():
 def test_a_broken_engine_is_caught(kind, name, cheap, duck, tmp_path, monkeypatch):
     """By the runs that ``make test`` does."""
     case = CASES[name]
-    duck.texts = case.dialect
+    case.tell(duck)
     mutate(kind, monkeypatch)
     for number in numbers(name):
         try:
@@ -88,7 +89,7 @@ def test_a_broken_engine_is_caught(kind, name, cheap, duck, tmp_path, monkeypatc
 def test_from_any_cut_with_a_rebuilt_checkpoint(name, cheap, duck, tmp_path):
     """Property 3: whoever lacks a checkpoint makes it in one step, and goes on as if it had always been there."""
     case = CASES[name]
-    duck.texts = case.dialect
+    case.tell(duck)
     here = world(case, 3, cheap, tmp_path)
     rows, _ = case.expected(duck, here.histories)
     whole = here.at_once()
@@ -107,7 +108,7 @@ def test_from_any_cut_with_a_rebuilt_checkpoint(name, cheap, duck, tmp_path):
 def test_killed_at_every_write_and_asked_again(name, cheap, duck, troubles, tmp_path):
     """Property 4: a transaction that was cut off anywhere gives the same files when it is asked for again."""
     case = CASES[name]
-    duck.texts = case.dialect
+    case.tell(duck)
     here = next(found for number in range(100) if (found := world(case, number, cheap, tmp_path)).at_once().rows)
     peaceful, harried = here.coordinator("peaceful"), here.coordinator("harried")
     killed = set()

@@ -54,7 +54,7 @@ def made(here, rng, steps=None, alias="a"):
 
 def consume(case, laid, bed, folder, duck, number, more=()):
     """What a consumer gives of a chain in one step; in pieces it must be the same, and the oracle's."""
-    duck.texts = case.dialect
+    case.tell(duck)
     inputs = {"a": laid, **dict(more)}
     histories = {alias: history_of(each) for alias, each in inputs.items()}
     here = World(case, number, histories, inputs, bed, folder)
@@ -74,7 +74,7 @@ def consume(case, laid, bed, folder, duck, number, more=()):
 def test_final_output_is_a_perfect_stream(maker, name, cheap, duck, tmp_path):
     upstream, seen = renamed(*MAKERS[maker]), 0
     for number in range(ENOUGH + 20):
-        duck.texts = upstream.dialect
+        upstream.tell(duck)
         here = world(upstream, number, cheap, tmp_path)
         rng = random.Random(number)
         chains = [made(here, rng), made(here, rng), made(here, rng, [(here.sizes, None)])]
@@ -97,7 +97,7 @@ def test_a_chain_of_changes_is_a_chain_like_any_other(maker, name, cheap, duck, 
     upstream = dataclasses.replace(CASES[maker], text=CHANGING[maker])
     seen = 0
     for number in range(ENOUGH + 20):
-        duck.texts = upstream.dialect
+        upstream.tell(duck)
         here = world(upstream, number, cheap, tmp_path)
         seen += len(
             consume(CASES[name], made(here, random.Random(number)), cheap, tmp_path / str(number), duck, number).rows
@@ -110,7 +110,7 @@ def test_a_table_is_a_dimension_for_a_ledger(cheap, duck, tmp_path):
     upstream = dataclasses.replace(CASES["group-grows"], text=CHANGING["group-grows"])
     seen = 0
     for number in range(ENOUGH + 20):
-        duck.texts = upstream.dialect
+        upstream.tell(duck)
         table = world(upstream, number, cheap, tmp_path)
         ledger = world(CASES["bucket-day"], number, cheap, tmp_path).inputs["a"]
         chain = made(table, random.Random(number), alias="b")

@@ -28,6 +28,7 @@ DAY = "time_bucket(interval '1' day, event_time)"
 ROW = "select event_time,\n  {} as z\nfrom a"
 GROUP = f"select {DAY} as event_time,\n  {{}} as z\nfrom a group by 1"
 OVER = f"select event_time, v,\n  {{}} over (partition by {DAY} {{}}) as z\nfrom a"
+HISTORY = "select event_time, v, {} over (partition by k order by event_time, v {}) as z from a"
 
 
 def each(template, expressions, code, way_out):
@@ -129,6 +130,23 @@ DENIED = {
         (f"select event_time, v from a qualify |row_number() over (partition by {DAY} order by v) = 1",
          "partial-order", OVER.format("rank()", "order by v")),
         (OVER.format("|any_value(v)", ""), "arbitrary-row", OVER.format("dense_rank()", "order by k")),
+    ],
+    "earlier rows however far back": [
+        *each("select event_time, v,\n  {} as z\nfrom a",
+              ["lag(v) over (partition by k order by event_time, v)",
+               "percentile(v, 0.5) over (partition by k order by event_time)",
+               "sum(v) over (partition by k order by event_time, v rows between 3 preceding and 1 preceding)",
+               "sum(v) over (order by event_time, v rows 10001 preceding)"],
+              "unbounded-frame", HISTORY.format("sum(v)", "rows between 10 preceding and current row")),
+        *each("select event_time, v,\n  {} as z\nfrom a", ["sum(v) over (partition by k order by event_time desc)"],
+              "unbounded-frame", HISTORY.format("sum(v)", "range between unbounded preceding and current row")),
+        ("select date_trunc('day', event_time) as event_time, |sum(v) over (order by event_time) as z from a",
+         "unbounded-frame", HISTORY.format("avg(v)", "rows between unbounded preceding and current row")),
+        (f"select {DAY} as event_time, max(z) as z from (\n select event_time, |sum(v) over (order by event_time) as z "
+         "from a) group by 1",
+         "unbounded-frame", HISTORY.format("count(*)", "rows between 10 preceding and current row")),
+        ("select event_time, d, v,\n |sum(v) over (partition by d order by event_time) as z from a", "float-key",
+         "select event_time, v, sum(v) over (partition by cast(d as decimal(38,12)) order by event_time) as z from a"),
     ],
     "merged sketches and samples": [
         *each(GROUP, ["approx_percentile(v, 0.5)", "percentile_approx(v, 0.5)", "histogram_numeric(v, 5)",

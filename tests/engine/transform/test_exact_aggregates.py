@@ -346,6 +346,11 @@ CASES = {
     "a table over a changelog": Case(
         "exact-changes", f"select k, max(event_time) as event_time, avg({X}) as m, corr({X}, v) as c from a group by k",
         {"a": changes}, lambda *_: None, changelogs=("a",)),
+    "running": Case(
+        "exact-running",
+        f"select event_time, k, v, max({X}) over (partition by k order by event_time, v rows between 3 preceding and "
+        f"current row) as h, avg({X}) over (partition by k order by event_time) as m, sum({SOME}) over (order by "
+        "event_time) as t from a", {"a": grows}, lambda *_: None),
     "corrected days": Case(
         "exact-late", "select time_bucket(interval '1' day, event_time) as event_time, k, "
         f"avg({X}) as m from a group by 1, 2", {"a": grows}, lambda *_: None,
@@ -364,6 +369,10 @@ def test_however_the_input_is_cut(name, spark_root, analyst, tmp_path):
         assert (got.rows, got.state, got.watermark) == (whole.rows, whole.state, whole.watermark)
     if "decimals" in name:
         assert any(None in row[-2:] for row in whole.rows)
+    if name == "running":
+        for _, time, k, _, _, mean, _ in whole.rows:
+            earlier = [number(row[3]) for row in whole.rows if row[1] <= time and row[2] == k]
+            assert mean == linear(earlier, True)
     if name == "days":
         assert _days_checked(here, whole) > 3
 

@@ -39,6 +39,9 @@ FINAL = {
     "more lateness": (window(10), "set odf.lateness = '7 seconds'; " + window(10)),
     "sessions": (window(10), "select session_window(event_time, '2 seconds').end as event_time, sum(k) as s from x "
                  "group by session_window(event_time, '2 seconds')"),
+    "running sums": ("select event_time, k, sum(k) over (partition by k % 3 order by event_time) as s from x",
+                     "select event_time, k, sum(k * 2) over (partition by k % 2 order by event_time, k rows between 2 "
+                     "preceding and current row) + count(*) over (order by event_time) as s from x"),
 }  # fmt: skip
 TABLES = {
     "another sum": (
@@ -72,6 +75,7 @@ CORRECTED = {
                      "set odf.late = 'apply within 9 seconds'; " + DAILY.format(5, "count(distinct k)")),
 }  # fmt: skip
 """Windows that late rows correct."""
+RUNNING = "select event_time, sum(k) over (order by event_time) as s from x"
 LOG = ("select event_time, k from x", "select event_time, k * 10 as k from x where k % 2 = 0")
 
 
@@ -259,6 +263,7 @@ def test_a_map_goes_on_with_the_next_block(make_world):
         (window(5), "set odf.late = 'apply'; " + window(5), "final mode so far, table mode"),
         ("set odf.late = 'apply'; " + window(5), "select max(event_time) as event_time, k % 2 as s from x group by 2",
          "another primary key"),
+        (RUNNING, "set odf.lateness = '7 seconds'; " + RUNNING, "may still come"),
     ],
 )  # fmt: skip
 def test_what_cannot_go_on_needs_a_new_derivation(make_world, old, new, why):

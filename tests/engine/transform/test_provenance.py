@@ -92,6 +92,10 @@ CASES = {
         "select event_time, k, v, sum(v) over (order by event_time range between interval '1' day preceding and "
         "current row) as s from a"
     ),
+    "last rows": Case(
+        "select event_time, k, v, sum(v) over (partition by k order by event_time, v rows between 2 preceding and "
+        "current row) as s from a"
+    ),
     "interval join": Case(f"select a.event_time, a.k, a.v, b.v as w from a join b on a.k = b.k and {NEAR}", "ab"),
     "left join": Case(f"select a.event_time, a.k, a.v, b.v as w from a left join b on a.k = b.k and {NEAR}", "ab"),
     "semi": Case(f"select a.event_time, a.k, a.v from a left semi join b on a.k = b.k and {NEAR}", "ab"),
@@ -427,6 +431,10 @@ def test_what_is_named_suffices_and_nothing_else_matters(lab, name, seed):
         assert world.ask(offset) == answer, "the same question must give the same answer"
 
 
+RUNNING = Case(
+    "select event_time, k, v, sum(v) over (partition by k order by event_time) as s, "
+    "avg(v) over (partition by k order by event_time) as m from a"
+)
 WEEKS = Case(
     "select date_trunc('week', event_time) as event_time, sum(v) as s, max(v) as m, "
     "count(*) filter (where v % 2 = 0) as even from a group by 1"
@@ -479,7 +487,9 @@ def test_blocks_that_our_checkpoint_keeps_open_are_enough(lab, name):
         assert world.ask(offset, narrow=True) == whole
 
 
-@pytest.mark.parametrize("name", ["bucket", "session", "versions", "table", "table of changes", "by the day"])
+@pytest.mark.parametrize(
+    "name", ["bucket", "session", "versions", "last rows", "table", "table of changes", "by the day"]
+)
 def test_what_was_held_back_is_found_where_it_left(lab, name):
     """By a limit of emission: the blocks were consumed before, the record was not written then."""
     world = World(lab, CASES[name], 5, limits=(START + 4 * DAY, START + 8 * DAY))
@@ -491,6 +501,22 @@ def test_what_was_held_back_is_found_where_it_left(lab, name):
         answer = world.ask(offset)
         assert isinstance(answer, ProvenanceSuccess), answer
         assert answer.records[0].rows
+
+
+def test_of_a_running_sum_the_row_itself_is_named_and_that_others_are_not(lab):
+    world = World(lab, RUNNING, 6)
+    values = {row["offset"]: row for _, row in world.statements()}
+    later = [offset for offset in range(len(world.rows)) if world.slices[offset][0]]
+    assert later, "a record that stands on those of earlier transactions"
+    for offset in (0, *later[:: max(1, len(later) // 3)]):
+        answer, row = world.ask(offset), world.rows[offset]
+        assert isinstance(answer, ProvenanceSuccess), answer
+        record = answer.records[0]
+        assert [(values[each.offset]["v"], each.role) for each in record.rows] == [(row["v"], "value")]
+        (step,) = [step for path in answer.paths for step in path.steps if step.hides]
+        assert step.operator == "over"
+        assert step.detail.startswith("sum(a.v) OVER (PARTITION BY a.k ORDER BY a.event_time")
+        assert ", avg(a.v) OVER (" in step.detail, "what was written, and not what makes it exact"
 
 
 def test_places_name_the_query_they_are_in(lab):

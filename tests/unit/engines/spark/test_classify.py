@@ -79,6 +79,7 @@ def test_verdict(name):
     assert found.mode.value == case["mode"]
     assert found.operation == case.get("operation")
     assert found.exact == case.get("exact", False)
+    assert found.running == case.get("running", 0)
     if "keys" in case:
         table = found.table
         assert table.bare == case.get("bare", False)

@@ -37,7 +37,8 @@ REFUSED = {
     "join": "late-apply-join", "self-join": "late-apply-join", "equal-windows": "late-apply-join",
     "anti": "late-apply-join", "sum-of-join": "late-apply-join", "hop": "late-apply-shape",
     "session": "late-apply-shape", "months-of-days": "late-apply-shape", "rollup": "late-apply-shape",
-    "running-range": "late-apply-shape", "local-days": "late-apply-shape", "greatest-time": "key-not-selected",
+    "running-range": "late-apply-shape", "running-sum": "late-apply-shape", "running-of-days": "late-apply-shape",
+    "local-days": "late-apply-shape", "greatest-time": "key-not-selected",
 }  # fmt: skip
 
 

@@ -63,7 +63,7 @@ def test_what_an_operator_hides_is_said() -> None:
     text = record_tree(answer(record("top", 3, paths=paths, rows=(row("a", 1),), count=1)))
     assert text.splitlines()[1:3] == [
         "├─ left anti join x = y  [query 1, 2:3]",
-        "├─   what it took away bears on the record too, and is not named",
+        "├─   rows that it took away, or added up before, bear on the record too, and are not named",
     ]
 
 

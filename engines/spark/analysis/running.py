@@ -1,0 +1,102 @@
+"""Aggregates over all history of a key in the order of event time: running sums, and the last rows of each key.
+
+``sum(v) over (partition by k order by event_time)`` needs every earlier row of a key, so no bound of event time says
+which input rows are wanted again. But its rows come in order: a row is settled when the watermark has passed it, and
+then all rows before it are known. So each key keeps what its settled rows add up to, or its last few rows, and history
+is not read again. Pure. Spec: docs/spec/engine-semantics.md#running, #shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from engines.spark.analysis.determinism import Finding, is_float
+from engines.spark.analysis.influence import Influence, influence
+from engines.spark.analysis.refusals import EARLIER_ROWS, UNBOUNDED_FRAME, Refusal
+from engines.spark.analysis.relation import Relation, columns_of, floats_of, path_of
+from engines.spark.analysis.tables import Core, down_to, merged_by
+from engines.spark.analysis.tree import PASSING, Node
+
+MAX_ROWS: Final = 10_000
+"""Of ``rows n preceding``: so many rows of each key are kept."""
+
+
+def judged(window: Node, below: Relation) -> Relation | Finding:
+    """The relation of a window operator all of whose functions can be kept up in the order of event time."""
+    order = window.expressions("orderSpec")
+    time = path_of(influence(order[0].only, below.scope)) if order else {}
+    identity = order[0].only.id if order else None
+    if not time or identity is None or "Ascending" not in str(order[0].fields.get("direction")):
+        return _finding(UNBOUNDED_FRAME, window)
+    for key in window.expressions("partitionSpec"):
+        if is_float(key):
+            return Finding(
+                "float-key", f"{key.name or 'a key'} is floating point: 0.0 and -0.0 are one key with two values",
+                "partition by cast(x as decimal(38,12))", _shown(window),
+            )  # fmt: skip
+    made = window.expressions("windowExpressions")
+    for each in made:
+        if not _is_kept(each):
+            return _finding(EARLIER_ROWS, window, each)
+    columns = below.columns + columns_of(made)
+    return Relation({identity: time}, columns, below.floats | floats_of(made), linear=False, origins=below.origins)
+
+
+def _finding(refusal: Refusal, window: Node, made: Node | None = None) -> Finding:
+    return Finding(refusal.code, refusal.message, refusal.replace, _shown(window, made))
+
+
+def _shown(window: Node, made: Node | None = None) -> Node:
+    """Whose place is told: a function with its OVER, the first if none is to blame."""
+    named = window.expressions("windowExpressions")[0] if made is None else made
+    return named.only if named.kind == "Alias" else named
+
+
+def _is_kept(made: Node) -> bool:
+    """Whether a function adds up, over all rows of its key up to its own, or so many before it."""
+    window = made.only if made.kind == "Alias" else made
+    if window.kind != "WindowExpression" or window.children[0].kind != "AggregateExpression":
+        return False
+    function, frame = window.children[0], window.children[1].children[-1]
+    if function.fields.get("isDistinct") or merged_by(function) is None or frame.kind != "SpecifiedWindowFrame":
+        return False
+    low, high = frame.children
+    if high.kind != "CurrentRow$":
+        return False
+    by_rows = "RowFrame" in str(frame.fields.get("frameType"))
+    return low.kind == "UnboundedPreceding$" or (by_rows and (_rows(low) or MAX_ROWS + 1) <= MAX_ROWS)
+
+
+def _rows(low: Node) -> int | None:
+    """How many rows before its own a frame begins; ``None`` if that is not said, or none."""
+    sign = 1
+    if low.kind == "UnaryMinus":
+        low, sign = low.only, -1
+    value = low.fields.get("value") if low.kind == "Literal" and low.type_name == "integer" else None
+    count = 0 if value is None else -sign * int(value)
+    return count if count > 0 else None
+
+
+def misplaced(
+    root: Node, shared: Mapping[int, Node], cores: Sequence[Core], time: Influence, column: str
+) -> list[Finding]:
+    """Why windows over all history, as the walk met them, cannot be kept up in their place in the whole plan.
+
+    ``time``: of the output's event time, the column named ``column``.
+    """
+    above = down_to(root, shared, cores[0].node, PASSING | {"Project", "Filter", "Window"})
+    met = [node for node in above if node.kind == "Window"]
+    if len(met) != len(cores) or any(node is not core.node for node, core in zip(met, cores[::-1], strict=True)):
+        return [Finding(
+            UNBOUNDED_FRAME.code, "OVER looks at all history, and its result is joined, grouped or ranked again",
+            "make the query with this OVER a dataset of its own", _shown(cores[0].node),
+        )]  # fmt: skip
+    return [
+        Finding(
+            UNBOUNDED_FRAME.code, f"OVER looks at all history in another order than that of {column}, in which rows "
+            "come out", f"select the time by which OVER orders as {column}, as it is", _shown(core.node),
+        )
+        for core in cores
+        if path_of(influence(core.node.expressions("orderSpec")[0].only, core.below.scope)) != time
+    ]  # fmt: skip

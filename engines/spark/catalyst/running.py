@@ -1,0 +1,175 @@
+"""A query with OVER over all history, taken apart at each such window operator. JVM plans.
+
+Below the operator stands what gives its rows; the rows come out here with what each adds to its key, its *parts*:
+aggregates of one row, which can be merged. What the operator makes of them, with what was kept of earlier rows, is
+worked out elsewhere (``engines.spark.execution.running``) and put back in its place. Aggregates are computed exactly
+throughout, so that their parts can be merged. Spec: docs/spec/engine-semantics.md#running.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from engines.spark.analysis.tables import LISTS, MERGED_BY
+from engines.spark.catalyst.exact import complete_plan
+from engines.spark.catalyst.expressions import Catalyst
+from engines.spark.catalyst.plans import frame_of, inlined, items, kind_of
+from engines.spark.rows.tables import frame_of_rows
+
+KEY: Final = "__odf_key"
+"""What rows are partitioned by, numbered."""
+ORDER: Final = "__odf_order"
+"""What they are ordered by; the first is the time in which rows come out."""
+PART: Final = "__odf_part"
+"""What a row adds to each aggregate, by itself."""
+COLUMN: Final = "__odf_column"
+"""Columns of the rows that the rest of the query reads."""
+VALUE: Final = "__odf_value"
+"""What each aggregate is, for a row."""
+_ARGUMENT: Final = "__odf_argument"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """How an aggregate is made of parts of rows."""
+
+    function: str
+    """That merges them."""
+    kind: str
+    """The type of part and aggregate, as SQL."""
+    by_range: bool = True
+    """Whether rows of the same place in the order count for each other."""
+    preceding: int | None = None
+    """How many rows before its own count; ``None``: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The rows below one window operator."""
+
+    rows: pa.Table
+    """Columns ``KEY``, ``ORDER``, ``PART`` and ``COLUMN``, each with their numbers."""
+    parts: tuple[Part, ...]
+    directions: tuple[str, ...]
+    """Of each part of the order, as SQL: ``ASC NULLS FIRST``."""
+
+
+class Staged(Protocol):
+    """A query whose windows over all history are gone through from the inputs up."""
+
+    def stage(self) -> Stage:
+        """What the lowest of them is made of; runs everything below it."""
+        ...
+
+    def filled(self, rows: pa.Table) -> Staged:
+        """The query with that window's rows, which have columns ``COLUMN`` and ``VALUE``, in its place."""
+        ...
+
+    def result(self) -> pa.Table:
+        """Once there is no such window any more."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunningQuery:
+    """A plan of the JVM."""
+
+    session: SparkSession
+    plan: Any
+    """Exact, with common table expressions written in where they are used."""
+    windows: int
+    """How many window operators, counted from the root down, are to be gone through."""
+
+    @classmethod
+    def of(cls, session: SparkSession, plan: Any, windows: int) -> RunningQuery:
+        return cls(session, inlined(session, complete_plan(session, plan)), windows)
+
+    def stage(self) -> Stage:
+        window, catalyst = self._window(), Catalyst(self.session)
+        functions = [each.child().windowFunction().aggregateFunction() for each in items(window.windowExpressions())]
+        arguments = [
+            catalyst.named(argument, f"{_ARGUMENT}{number}_{place}")
+            for number, function in enumerate(functions)
+            for place, argument in enumerate(items(function.children()))
+        ]
+        below = catalyst.project([*items(window.child().output()), *arguments], window.child())
+        order = items(window.orderSpec())
+        given = (
+            (KEY, items(window.partitionSpec())),
+            (ORDER, [each.child() for each in order]),
+            (COLUMN, self._needed(window)),
+        )
+        made = [catalyst.named(each, f"{name}{at}") for name, some in given for at, each in enumerate(some)]
+        made += [catalyst.read(f"{_alone(function, number)} as {PART}{number}")
+                 for number, function in enumerate(functions)]  # fmt: skip
+        frames = [each.child().windowSpec().frameSpecification() for each in items(window.windowExpressions())]
+        parts = [_part(function, frame) for function, frame in zip(functions, frames, strict=True)]
+        directions = tuple(f"{each.direction().sql()} {each.nullOrdering().sql()}" for each in order)
+        rows = frame_of(self.session, catalyst.project(made, below)).toArrow()
+        return Stage(rows, tuple(parts), directions)
+
+    def filled(self, rows: pa.Table) -> RunningQuery:
+        window, catalyst = self._window(), Catalyst(self.session)
+        source = frame_of_rows(self.session, rows)._jdf.queryExecution().analyzed()
+        columns = {each.name(): each for each in items(source.output())}
+        wanted = ((COLUMN, self._needed(window)), (VALUE, items(window.windowExpressions())))
+        made = [catalyst.under(columns[f"{name}{at}"], like) for name, some in wanted for at, like in enumerate(some)]
+        plan = self._replaced(self.plan, self.windows, catalyst.project(made, source))
+        return RunningQuery(self.session, plan, self.windows - 1)
+
+    def result(self) -> pa.Table:
+        return frame_of(self.session, self.plan).toArrow()
+
+    def _down(self) -> Iterator[Any]:
+        """Operators from the root to the lowest window."""
+        node, left = self.plan, self.windows
+        while left:
+            left -= kind_of(node) == "Window"
+            yield node
+            node = node.children().apply(0)
+
+    def _window(self) -> Any:
+        return list(self._down())[-1]
+
+    def _needed(self, window: Any) -> list[Any]:
+        """Columns of the rows below that something above the window reads."""
+        *above, _ = self._down()
+        read = {each.exprId().id() for node in above for each in items(node.references().toSeq())}
+        read |= {each.exprId().id() for each in items(self.plan.output())}
+        return [each for each in items(window.child().output()) if each.exprId().id() in read]
+
+    def _replaced(self, node: Any, left: int, source: Any) -> Any:
+        left -= kind_of(node) == "Window"
+        if not left:
+            return source
+        children = node.children()
+        return node.withNewChildren(children.updated(0, self._replaced(children.apply(0), left, source)))
+
+
+def _alone(function: Any, number: int) -> str:
+    """What an aggregate is of one row, as SQL over its arguments."""
+    kind, first = kind_of(function), f"{_ARGUMENT}{number}_0"
+    if kind == "Count":
+        places = range(function.children().size())
+        return f"if({' and '.join(f'{_ARGUMENT}{number}_{at} is not null' for at in places)}, 1L, 0L)"
+    if kind == "CountIf":
+        return f"if({first}, 1L, 0L)"
+    if kind == "CollectList":
+        return f"if({first} is null, array(), array({first}))"
+    return f"cast({first} as {function.dataType().sql()})" if kind == "Sum" else first
+
+
+def _part(function: Any, frame: Any) -> Part:
+    kind = kind_of(function)
+    merge = LISTS if kind == "CollectList" else MERGED_BY[kind]
+    if merge == "sum" and str(function).startswith("try_"):
+        merge = "try_sum"
+    low = frame.lower()
+    preceding = None if kind_of(low).startswith("Unbounded") else -int(low.eval(None))
+    by_range = kind_of(frame.frameType()).startswith("Range")
+    return Part(merge, str(function.dataType().sql()), by_range, preceding)

@@ -1,0 +1,137 @@
+"""Running aggregates: what each settled row makes of its key's history, of which only what it adds up to is kept.
+
+State is a table for each window operator, by key: of an aggregate over all rows so far its value, of one over the last
+n rows what each of these adds. New rows of a transaction are put after them, and one query over both gives the value of
+every new row. Spec: docs/spec/engine-semantics.md#running, #state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from engines.spark.analysis.tables import LISTS
+from engines.spark.catalyst.plans import HIDDEN_ROW
+from engines.spark.catalyst.running import COLUMN, KEY, ORDER, PART, VALUE, Part, Stage, Staged
+from engines.spark.rows.changelog import row_codes
+from engines.spark.rows.tables import frame_of_rows
+from engines.spark.state.buckets import BucketedTable, hashes_of
+from engines.spark.state.tables import Kept, Stored
+
+RUNNING: Final = "running"
+_PLACE: Final = "__odf_place"
+"""Of a row among those of its key."""
+
+
+def run_over_history(
+    session: SparkSession, query: Staged, windows: int, former: Mapping[str, Stored],
+    emit_from: int | None, emit_until: int,
+) -> tuple[pa.Table, dict[str, Kept]]:  # fmt: skip
+    """The query's rows with ``emit_from <= time < emit_until`` (microseconds), and the state after them.
+
+    Raises Invalid for damaged state.
+    """
+    state: dict[str, Kept] = {}
+    for number in range(windows):
+        stage = query.stage()
+        fresh = stage.rows if number else _between(stage.rows, emit_from, emit_until)
+        rows, kept = _advanced(session, f"{RUNNING}:{number}", stage, fresh, former)
+        state.update(kept)
+        query = query.filled(rows)
+    return query.result(), state
+
+
+def unchanged(former: Mapping[str, Stored]) -> dict[str, Kept]:
+    """The state after a transaction that settles nothing."""
+    return {name: each for name, each in former.items() if name.startswith(f"{RUNNING}:")}
+
+
+def _between(rows: pa.Table, since: int | None, until: int) -> pa.Table:
+    times = rows.column(f"{ORDER}0").cast(pa.timestamp("us")).cast(pa.int64())
+    inside = pc.less(times, until)
+    return rows.filter(inside if since is None else pc.and_(inside, pc.greater_equal(times, since)))
+
+
+def _advanced(
+    session: SparkSession, name: str, stage: Stage, fresh: pa.Table, former: Mapping[str, Stored]
+) -> tuple[pa.Table, dict[str, Kept]]:
+    """Rows with the value of each function, and what is kept."""
+    keys = [each for each in fresh.column_names if each.startswith(KEY)]
+    fresh = fresh.append_column(HIDDEN_ROW, pa.array(np.zeros(fresh.num_rows, np.int64)))
+    columns = [*keys, *(f"{PART}{at}" for at in range(len(stage.parts))), HIDDEN_ROW]
+    schema = pa.schema([fresh.schema.field(each).with_nullable(True) for each in columns]).remove_metadata()
+    shelf = BucketedTable(name, schema, former)
+    opened = [each.select(columns).cast(schema) for each in shelf.take(_hashes(fresh, keys))]
+    old = pa.concat_tables([schema.empty_table(), *opened])
+    codes = row_codes(pa.concat_tables([old, fresh.select(columns).cast(schema)]).select(keys))
+    touched = np.isin(codes[: old.num_rows], codes[old.num_rows :])
+    before = old.filter(pa.array(touched))
+    both = pa.concat_tables([_widened(before, fresh.schema), fresh.cast(_nullable(fresh.schema))])
+    seen = frame_of_rows(session, both).selectExpr(*_texts(stage, keys, fresh.column_names)).toArrow()
+    new = np.asarray(seen.column(HIDDEN_ROW)) == 0
+    shown = [each for each in seen.column_names if each.startswith((COLUMN, VALUE))]
+    still = [old.filter(pa.array(~touched)), _last(seen, keys, stage.parts, schema)]
+    state = shelf.keep(pa.concat_tables(still), partial(_hashes, keys=keys))
+    return seen.filter(pa.array(new)).select(shown), state
+
+
+def _hashes(rows: pa.Table, keys: Sequence[str]) -> np.ndarray:
+    return hashes_of(rows.select(keys))
+
+
+def _nullable(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field.with_nullable(True) for field in schema])
+
+
+def _widened(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """With columns of ``schema`` that it lacks, null."""
+    known = rows.column_names
+    columns = [rows.column(f.name) if f.name in known else pa.nulls(rows.num_rows, f.type) for f in schema]
+    return pa.table(columns, schema=_nullable(schema))
+
+
+def _texts(stage: Stage, keys: Sequence[str], columns: Sequence[str]) -> list[str]:
+    """What was kept, and the new rows in their order: values, and places among the rows of a key."""
+    partition = f"partition by {', '.join(keys)} " if keys else ""
+    order = [HIDDEN_ROW, *(f"{ORDER}{at} {direction}" for at, direction in enumerate(stage.directions))]
+    by = f"{partition}order by {', '.join(order)}"
+    values = [_value(part, f"{PART}{at}", by) + f" as {VALUE}{at}" for at, part in enumerate(stage.parts)]
+    wanted = [each for each in columns if not each.startswith(ORDER)]
+    return [*wanted, *values, f"row_number() over ({by}) as {_PLACE}"]
+
+
+def _value(part: Part, column: str, by: str) -> str:
+    low = "unbounded" if part.preceding is None else str(part.preceding)
+    frame = f"{by} {'range' if part.by_range else 'rows'} between {low} preceding and current row"
+    if part.function == LISTS:
+        return f"array_sort(flatten(collect_list({column}) over ({frame})))"
+    return f"cast({part.function}({column}) over ({frame}) as {part.kind})"
+
+
+def _last(seen: pa.Table, keys: Sequence[str], parts: Sequence[Part], schema: pa.Schema) -> pa.Table:
+    """Of each key its last rows: as many as the longest frame reaches back, numbered backwards from -1.
+
+    An aggregate over all rows has its value in the last one, and nothing in those before it.
+    """
+    codes, places = row_codes(seen.select(keys)), np.asarray(seen.column(_PLACE)).astype(np.int64)
+    lengths = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
+    np.maximum.at(lengths, codes, places)
+    numbers = places - lengths[codes] - 1
+    reach = max(1 if part.preceding is None else part.preceding for part in parts)
+    chosen = pa.array(numbers >= -reach)
+    rows = seen.filter(chosen).set_column(
+        seen.column_names.index(HIDDEN_ROW), HIDDEN_ROW, pa.array(numbers[numbers >= -reach])
+    )
+    earlier = pa.array(np.asarray(rows.column(HIDDEN_ROW)) < -1)
+    for at, part in enumerate(parts):
+        if part.preceding is None:
+            name = f"{PART}{at}"
+            value = pc.if_else(earlier, pa.scalar(None, schema.field(name).type), rows.column(f"{VALUE}{at}"))
+            rows = rows.set_column(rows.column_names.index(name), name, value)
+    return rows.select(schema.names).cast(schema)

@@ -1,0 +1,74 @@
+"""Shapes with OVER over all history in the order of event time, in final mode."""
+
+from __future__ import annotations
+
+from conformance.case import Case, final_oracle
+from conformance.duck import Running
+from conformance.histories import DAY, grows, moves
+from conformance.oracles import same
+from engines.spark.catalyst.running import Part
+
+_ALL = Part("sum", "bigint")
+_HOLDINGS = "select event_time, k, v, sum(v) over (partition by k order by event_time) as s from a"
+_OF_A = (
+    "select k as __odf_key0, event_time as __odf_order0, v as __odf_part0, event_time as __odf_column0, "
+    "k as __odf_column1, v as __odf_column2 from a"
+)
+_SHOWN = "select __odf_column0 as event_time, __odf_column1 as k, __odf_column2 as v, __odf_value0 as s from these"
+
+
+OVER_HISTORY = (
+    Case(
+        "holdings",
+        _HOLDINGS,
+        {"a": grows},
+        final_oracle,
+        lows={"a": (same,)},
+        running=Running(_OF_A, _SHOWN, (_ALL,)),
+    ),
+    Case(
+        "holdings-of-changes",
+        _HOLDINGS,
+        {"a": moves},
+        final_oracle,
+        head="SET odf.late = 'drop'; ",
+        changelogs=("a",),
+        lows={"a": (same,)},
+        running=Running(_OF_A, _SHOWN, (_ALL,)),
+    ),
+    Case(
+        "last-rows-and-all-rows",
+        "select event_time, k, s, high, c from (select event_time, k, v, "
+        "sum(v) over (partition by k order by event_time, v desc nulls last rows between 3 preceding and current row) "
+        "as s, max(v) over (partition by k order by event_time, v desc nulls last rows 1 preceding) as high, "
+        "count(v) over (partition by k order by event_time, v desc nulls last rows unbounded preceding) as c from a) "
+        "where v % 4 <> 0",
+        {"a": grows},
+        final_oracle,
+        lows={"a": (same,)},
+        running=Running(
+            "select k as __odf_key0, event_time as __odf_order0, v as __odf_order1, v as __odf_part0, "
+            "v as __odf_part1, if(v is null, 0, 1) as __odf_part2, event_time as __odf_column0, k as __odf_column1, "
+            "v as __odf_column2 from a",
+            "select __odf_column0 as event_time, __odf_column1 as k, __odf_value0 as s, __odf_value1 as high, "
+            "__odf_value2 as c from these where __odf_column2 % 4 <> 0",
+            (Part("sum", "bigint", False, 3), Part("max", "bigint", False, 1), Part("sum", "bigint", False)),
+            ("asc nulls first", "desc nulls last"),
+        ),
+    ),
+    Case(
+        "total-of-a-join",
+        "select event_time, k, sum(w) over (order by event_time) as s from (select a.event_time, a.k, b.v as w from a "
+        "left join b on a.k = b.k and b.event_time between a.event_time and a.event_time + interval '2' day)",
+        {"a": grows, "b": grows},
+        final_oracle,
+        lows={"a": (same,), "b": (lambda time: time - 2 * DAY,)},
+        running=Running(
+            "select event_time as __odf_order0, w as __odf_part0, event_time as __odf_column0, k as __odf_column1 "
+            "from (select a.event_time, a.k, b.v as w from a left join b on a.k = b.k "
+            "and b.event_time between a.event_time and a.event_time + interval '2' day)",
+            "select __odf_column0 as event_time, __odf_column1 as k, __odf_value0 as s from these",
+            (_ALL,),
+        ),
+    ),
+)

@@ -1,0 +1,99 @@
+"""What is kept of rows that running aggregates have seen, with DuckDB in place of Spark for the one query over them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from conformance.duck import Duck, Frame
+from engines.spark.catalyst.running import Part, Stage
+from engines.spark.execution import running
+from engines.spark.execution.running import run_over_history
+from engines.spark.state.tables import Stored, pack, unpack
+
+KEYS = 20_000
+TOTAL, LAST = Part("sum", "bigint"), Part("sum", "bigint", False, 3)
+
+
+class Rows:
+    """A query of one window right over some rows."""
+
+    def __init__(self, keys, times, values, parts):
+        columns = {"__odf_key0": keys, "__odf_order0": pa.array(times, pa.timestamp("us", "UTC"))}
+        columns |= {f"__odf_part{at}": pa.array(values, pa.int64()) for at in range(len(parts))}
+        self._stage = Stage(pa.table({**columns, "__odf_column0": values}), tuple(parts), ("asc nulls first",))
+
+    def stage(self):
+        return self._stage
+
+    def filled(self, rows):
+        self._rows = rows
+        return self
+
+    def result(self):
+        return self._rows
+
+
+@pytest.fixture
+def advance(monkeypatch):
+    """State and the values of rows, after rows (key, time, value) from one time on and before another."""
+    monkeypatch.setattr(running, "frame_of_rows", Frame)
+
+    def run(state, rows, since, until, parts=(TOTAL, LAST)):
+        keys, times, values = (list(each) for each in zip(*rows, strict=True))
+        described, body = pack(state)
+        former = unpack(described, memoryview(b"".join(body))).stored
+        result, kept = run_over_history(Duck(), Rows(keys, times, values, parts), 1, former, since, until)
+        return kept, sorted(tuple(row.values()) for row in result.to_pylist())
+
+    return run
+
+
+def rows_of(state):
+    return sum(each.rows if isinstance(each, Stored) else each.num_rows for each in state.values())
+
+
+def test_rows_go_on_from_what_was_kept(advance):
+    state, first = advance({}, [("a", 1, 1), ("a", 2, 2), ("b", 2, 5), ("a", 9, 100)], None, 5)
+    assert first == [(1, 1, 1), (2, 3, 3), (5, 5, 5)]
+    state, second = advance(state, [("a", 2, 2), ("a", 9, 100), ("a", 10, 3), ("a", 11, 4)], 5, 20)
+    assert second == [(3, 106, 106), (4, 110, 109), (100, 103, 103)]
+    assert rows_of(state) == 4, "three of a, whose last rows alone count, and one of b"
+
+
+def test_rows_at_one_time_count_for_each_other(advance):
+    state, _ = advance({}, [("a", 1, 1)], None, 2, [TOTAL])
+    _, rows = advance(state, [("a", 3, 10), ("a", 3, 20)], 2, 4, [TOTAL])
+    assert rows == [(10, 31), (20, 31)]
+
+
+def test_state_does_not_grow_with_history(advance):
+    state = {}
+    for begin in range(0, 3000, 1000):
+        rows = [("a", begin + at, at) for at in range(1000)]
+        state, _ = advance(state, rows, begin, begin + 1000)
+        assert rows_of(state) == 3
+
+
+def test_only_keys_at_hand_are_looked_at(advance, monkeypatch):
+    keys = [f"k{number}" for number in range(KEYS)]
+    state, _ = advance({}, list(zip(keys, range(KEYS), range(KEYS), strict=True)), None, KEYS, [TOTAL])
+    opened, table = [], Stored.table
+    monkeypatch.setattr(Stored, "table", lambda self: opened.append(self) or table(self))
+    after, rows = advance(state, [("k7", KEYS, 1)], KEYS, KEYS + 1, [TOTAL])
+    assert rows == [(1, 8)]
+    assert len(opened) == 1 < len(state)
+    assert rows_of(after) == KEYS
+
+
+def test_the_state_is_the_same_however_rows_came(advance):
+    rng = np.random.default_rng(1)
+    rows = [(f"k{key}", at, int(value)) for at, (key, value) in enumerate(rng.integers(0, 40, (500, 2)))]
+    whole, together = advance({}, rows, None, 500)
+    state, apart, since = {}, [], None
+    for until in (3, 100, 101, 350, 500):
+        state, some = advance(state, rows, since, until)
+        since, apart = until, apart + some
+    assert sorted(apart) == together
+    assert pack(whole)[0] == pack(state)[0]
