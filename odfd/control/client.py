@@ -1,4 +1,4 @@
-"""The client of the control API, over HTTP of the standard library, so that ``odfctl`` starts quickly.
+"""The client of the control API, which imports little, so that ``odfctl`` starts quickly.
 
 One connection a request. A request is a value of ``wire``; its answer is decoded as the type that the caller names.
 Beside the value an ``Answer`` holds the JSON as it came, which ``-o json`` prints: fields of a newer daemon, of which
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import http.client
 import json
 import os
 import socket
@@ -23,6 +22,7 @@ import msgspec
 
 from chain.errors import Environment, Invalid, Refused
 from odfd.control import wire
+from odfd.control.exchange import CutOff, Exchange
 from odfd.errors import Bug, Unreachable, from_problem
 
 ANSWER_SECONDS: Final = 60.0
@@ -30,7 +30,6 @@ ANSWER_SECONDS: Final = 60.0
 MAX_ANSWER: Final = 256 * 1024 * 1024
 """Bytes of one answer that we hold in memory."""
 MAX_LINE: Final = 16 * 1024 * 1024
-_CHUNK: Final = 1 << 18
 
 Query = Mapping[str, object]
 T = TypeVar("T")
@@ -79,34 +78,31 @@ class Client:
         return self._json("DELETE", path, kind)
 
     def raw(self, path: str) -> bytes:
-        with self._asked("GET", path) as response:
-            return _whole(response)
+        with self._asked("GET", path) as answer:
+            return answer.whole(MAX_ANSWER)
 
     def download(self, path: str, out: BinaryIO) -> int:
         """Write the bytes of an answer to ``out`` as they come; their number."""
         total = 0
-        with self._asked("GET", path) as response:
-            while data := response.read(_CHUNK):
+        with self._asked("GET", path) as answer:
+            for data in answer.chunks():
                 out.write(data)
                 total += len(data)
-            if response.length:
-                raise self.gone()
         return total
 
     def upload(self, name: str, source: BinaryIO) -> Answer[wire.Upload]:
         """Bring the bytes of ``source`` to the daemon."""
         headers = {"content-type": "application/octet-stream"}
-        with self._asked("POST", "/uploads", {"name": name}, source, headers) as response:
-            return Answer.of(_parsed(_whole(response)), wire.Upload)
+        with self._asked("POST", "/uploads", {"name": name}, source, headers) as answer:
+            return Answer.of(_parsed(answer.whole(MAX_ANSWER)), wire.Upload)
 
     def stream(self, path: str, kind: type[T], query: Query | None = None) -> Generator[Answer[T], None, None]:
         """Values of an NDJSON answer as they come. Raises the fault that the stream ends with, if it does.
 
-        A daemon that goes away ends the stream like any other end: http.client does not tell the two apart. Whoever
-        knows that more had to come raises ``gone()``.
+        A daemon that stops may end the stream in good order. Whoever knows that more had to come raises ``gone()``.
         """
-        with self._asked("GET", path, query, patience=None) as response:
-            while line := response.readline(MAX_LINE):
+        with self._asked("GET", path, query, patience=None) as answer:
+            for line in answer.lines(MAX_LINE):
                 sent = _parsed(line)
                 if isinstance(sent, dict) and set(sent) == {"problem"}:
                     raise from_problem(sent["problem"])
@@ -123,8 +119,8 @@ class Client:
         self, method: str, path: str, kind: type[T], request: wire.Request | None = None, query: Query | None = None
     ) -> Answer[T]:
         data = None if request is None else msgspec.json.encode(request)
-        with self._asked(method, path, query, data, {"content-type": "application/json"}) as response:
-            return Answer.of(_parsed(_whole(response)), kind)
+        with self._asked(method, path, query, data, {"content-type": "application/json"}) as answer:
+            return Answer.of(_parsed(answer.whole(MAX_ANSWER)), kind)
 
     @contextlib.contextmanager
     def _asked(
@@ -135,48 +131,38 @@ class Client:
         body: bytes | BinaryIO | None = None,
         headers: Mapping[str, str] | None = None,
         patience: float | None = ANSWER_SECONDS,
-    ) -> Iterator[http.client.HTTPResponse]:
+    ) -> Iterator[Exchange]:
+        """The answer, of which the head is read."""
         target = "/v1" + path + ("?" + urlencode(query, doseq=True) if query else "")
-        connection = _UnixConnection(self.path, patience)
+        connection = _connected(self.path, patience)
         try:
-            try:
-                # A file is sent in chunks, for its size is not known when it is a pipe.
-                connection.request(method, target, body, dict(headers or {}), encode_chunked=hasattr(body, "read"))
-            except BrokenPipeError:
-                # The daemon answered and closed before it had all: its answer says why.
-                response = http.client.HTTPResponse(connection.sock, method=method)
-                response.begin()
-            else:
-                response = connection.getresponse()
-            if response.status >= 400:
-                raise from_problem(_problem(response))
-            yield response
+            exchange = Exchange(connection)
+            exchange.send(method, target, headers or {}, body)
+            head = exchange.begin()
+            if head.status_code >= 400:
+                raise from_problem(_problem(exchange, head.status_code))
+            yield exchange
         except TimeoutError as error:
             raise Unreachable(
                 f"the daemon at {self.path} did not answer within {ANSWER_SECONDS:g} s",
                 rule="answer-deadline",
                 hint="its log says what it is at; odfctl watch shows whether it lives",
             ) from error
-        except (http.client.HTTPException, ConnectionError) as error:
+        except (CutOff, ConnectionError) as error:
             raise self.gone() from error
         finally:
             connection.close()
 
 
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path, patience: float | None) -> None:
-        super().__init__("localhost", timeout=patience, blocksize=_CHUNK)
-        self._path = path
-
-    def connect(self) -> None:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.settimeout(self.timeout)
-        try:
-            connection.connect(os.fspath(self._path))
-        except OSError as error:
-            connection.close()
-            raise _why_not(self._path, error) from error
-        self.sock = connection
+def _connected(path: Path, patience: float | None) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(patience)
+    try:
+        connection.connect(os.fspath(path))
+    except OSError as error:
+        connection.close()
+        raise _why_not(path, error) from error
+    return connection
 
 
 def _why_not(path: Path, error: OSError) -> Unreachable | Refused | Environment | Invalid:
@@ -202,21 +188,14 @@ def part(text: str) -> str:
     return quote(text, safe=":")
 
 
-def _problem(response: http.client.HTTPResponse) -> dict[str, Any]:
+def _problem(answer: Exchange, status: int) -> dict[str, Any]:
     try:
-        problem = json.loads(_whole(response))
+        problem = json.loads(answer.whole(MAX_ANSWER))
     except ValueError:
         problem = None
     if isinstance(problem, dict):
         return problem
-    return {"family": "Bug", "detail": f"the daemon answered {response.status} {response.reason} without saying why"}
-
-
-def _whole(response: http.client.HTTPResponse) -> bytes:
-    data = response.read(MAX_ANSWER + 1)
-    if len(data) > MAX_ANSWER:
-        raise Invalid(f"the answer is larger than {MAX_ANSWER} bytes", rule="answer-size", hint="ask for less")
-    return data
+    return {"family": "Bug", "detail": f"the daemon answered {status} without saying why"}
 
 
 def _parsed(data: bytes) -> Any:
