@@ -135,8 +135,8 @@ class SparkHandler:
             return run_migration(session, request, control, self._caches)
 
     def ingest(self, request: IngestRequest, control: RequestControl) -> IngestAnswer:
-        with self._session(control) as session:
-            return run_ingest(session, request, control)
+        with self._request(control) as opened:
+            return run_ingest(opened, request, control)
 
     def raw_query(self, request: RawQueryRequest, control: RequestControl) -> RawQueryOutcome:
         """For a person who looks at data: any deterministic or other query, but no commands and no foreign code."""

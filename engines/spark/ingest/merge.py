@@ -37,7 +37,9 @@ from engines.spark.catalyst.types import struct_type
 from engines.spark.ingest.history import History
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
+
+    from engines.spark.runtime.session import OpenSession
 
 _ORDINAL: Final = "n"
 _NOT_A_KEY: Final = "a key column holds numbers, texts, dates, times or booleans"
@@ -65,7 +67,7 @@ class Merged(NamedTuple):
 class MergeContext(NamedTuple):
     """Where merging works: a Spark session, a scratch directory for what Spark must see, names of system columns."""
 
-    spark: SparkSession
+    session: OpenSession
     scratch: Path
     vocab: Vocabulary
 
@@ -110,7 +112,7 @@ def _unseen(
         return batch, PassedOver()
     names = _aliases(keys)
     new = _staged(context, batch, names)
-    old = _renamed(history.frame(context.spark, list(names.values()), slices), names)
+    old = _renamed(history.frame(context.session(), list(names.values()), slices), names)
     same = [new[alias] == old[alias] for alias in names]
     unseen = np.sort(new.join(old, same, "left_anti").select(_ORDINAL).toArrow().column(_ORDINAL).to_numpy())
     if len(unseen) == batch.num_rows:
@@ -133,7 +135,9 @@ def _repeating(
     if history.changed(context.vocab.operation_type_column):
         old = _standing(context, history, names, values, slices)
     else:
-        old = _renamed(history.frame(context.spark, [*names.values(), *values.values()], slices), {**names, **values})
+        old = _renamed(
+            history.frame(context.session(), [*names.values(), *values.values()], slices), {**names, **values}
+        )
     same = [new[alias] == old[alias] for alias in names]
     for alias, name in values.items():
         equal = new[alias].eqNullSafe(old[alias])
@@ -150,7 +154,7 @@ def _standing(
     vocab = context.vocab
     beside = {"o": vocab.offset_column, "p": vocab.operation_type_column}
     columns = {**names, **values, **beside}
-    rows = _renamed(history.frame(context.spark, list(dict.fromkeys(columns.values())), slices), columns)
+    rows = _renamed(history.frame(context.session(), list(dict.fromkeys(columns.values())), slices), columns)
     last = rows.filter(f.col("p") != APPEND).groupBy(*names).agg(f.max("o").alias("l"))
     last = last.select(*(last[alias].alias(f"l{alias}") for alias in names), "l")
     same = [rows[alias] == last[f"l{alias}"] for alias in names]
@@ -247,7 +251,7 @@ def _state(context: MergeContext, history: History, names: dict[str, str], value
     vocab = context.vocab
     system = {"old": vocab.offset_column, "op": vocab.operation_type_column}
     columns = list(dict.fromkeys([*names.values(), *values.values(), *system.values()]))
-    old = _renamed(history.frame(context.spark, columns, history.paths), {**names, **values, **system})
+    old = _renamed(history.frame(context.session(), columns, history.paths), {**names, **values, **system})
     old = old.withColumn("old", old["old"].cast("long"))
     newest = Window.partitionBy(*names).orderBy(f.desc("old"))
     ranked = old.withColumn("rank", f.row_number().over(newest))
@@ -286,7 +290,7 @@ def _staged(context: MergeContext, batch: pa.Table, names: dict[str, str]) -> Da
     schema = struct_type(table.schema)
     path = context.scratch / "batch.parquet"
     pq.write_table(table, path, compression="none")
-    return context.spark.read.schema(schema).parquet(str(path))
+    return context.session().read.schema(schema).parquet(str(path))
 
 
 def _renamed(frame: DataFrame, names: dict[str, str]) -> DataFrame:

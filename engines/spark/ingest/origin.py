@@ -21,7 +21,7 @@ from engines.spark.ingest.parse import Parts
 from engines.spark.ingest.preprocess import preprocess
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from engines.spark.runtime.session import OpenSession
 
 SHOWN: Final = 3
 """Rows, or files, told of those at fault."""
@@ -32,7 +32,7 @@ Fails = Callable[[list[Path]], bool]
 class Origin(NamedTuple):
     """Where the rows of a batch come from."""
 
-    spark: SparkSession
+    session: OpenSession
     parts: Parts
     query: Transform | None
     scratch: Path
@@ -42,7 +42,7 @@ class Origin(NamedTuple):
     def asked(self, paths: list[Path]) -> pa.Table:
         """What the query makes of these parts alone. Raises Invalid, and what Spark raises."""
         assert self.query is not None
-        return preprocess(self.spark, paths, self.parts.schema, self.query)
+        return preprocess(self.session(), paths, self.parts.schema, self.query)
 
 
 def sought(origin: Origin, fails: Fails) -> str:

@@ -49,8 +49,12 @@ from engines.spark.ingest.text_columns import Absence
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from engines.spark.runtime.session import OpenSession
+
 MAX_WHOLE: Final = 1 << 30
 """Bytes of a file that cannot be cut: Arrow parses it in one block, whose size it counts in 31 bits."""
+SMALL: Final = 1 << 20
+"""Bytes of text up to which parsing takes less than a Spark job, and far less than the start of a worker."""
 
 
 _TOLD_FIELDS: Final = 10
@@ -102,7 +106,7 @@ def read_schema(step: ReadStep) -> pa.Schema | None:
 
 
 def parse_sources(
-    spark: SparkSession,
+    session: OpenSession,
     sources: Sequence[SourceFile],
     step: ReadStep,
     folder: Path,
@@ -110,6 +114,7 @@ def parse_sources(
 ) -> Parts | None:
     """Parse all sources into parts under ``folder``; ``None`` when they hold no byte.
 
+    ``session`` is opened for a Spark job only: small texts are parsed in this process.
     Columns ``required``, where there are such, must have a value in every row (rule ``not-null``); records that are set
     aside are told why. Parts keep the schema, in which they may be nullable.
     A file of no bytes is no input, so it does not empty a snapshot; a header without rows, or ``[]``, does. Such a file
@@ -156,7 +161,7 @@ def parse_sources(
         return Parts(untyped, (), (), tuple(remarks), typed=False)
     if wanted is None or not planned:
         return None
-    rows, bad, unknown = _run(spark, tuple(todo)) if todo else ((), (), {})
+    rows, bad, unknown = _run(session, tuple(todo)) if todo else ((), (), {})
     if quarantine is not None:
         _check_share(quarantine, todo, rows, bad)
     if unknown:
@@ -208,21 +213,32 @@ def _check_share(quarantine: Quarantine, todo: Sequence[Task], rows: Sequence[in
             raise too_many(what, first["reason"], f"{first['file']}:{first['line']}")
 
 
-def _run(spark: SparkSession, todo: tuple[Task, ...]) -> tuple[tuple[int, ...], tuple[int, ...], Mapping[str, int]]:
-    """One Spark job, one task a range: rows of each, records of each that were set aside, and unknown fields of all.
+def _run(session: OpenSession, todo: tuple[Task, ...]) -> tuple[tuple[int, ...], tuple[int, ...], Mapping[str, int]]:
+    """Rows of each range, records of each that were set aside, and unknown fields of all.
 
     The first fault in input order is raised.
     """
-    numbers = spark.range(0, len(todo), 1, len(todo))
-    work = functools.partial(range_tasks.perform, tasks=todo)
-    declared = "task long, rows long, bad long, unknown binary, fault binary"
-    answers = numbers.mapInArrow(work, declared).toArrow().sort_by("task")
+    answers = range_tasks.perform_all(todo) if _is_small(todo) else _on_spark(session(), todo)
     for fault in answers.column("fault").drop_null().slice(0, 1):
         raise msgspec.json.decode(fault.as_py(), type=range_tasks.Fault).raised()
     unknown: Counter[str] = Counter()
     for text in answers.column("unknown").drop_null().to_pylist():
         unknown.update(msgspec.json.decode(text, type=dict[str, int]))
     return tuple(answers.column("rows").to_pylist()), tuple(answers.column("bad").to_pylist()), unknown
+
+
+def _is_small(todo: Sequence[Task]) -> bool:
+    """Whether the ranges are parsed in this process. A small Parquet file can hold any number of rows."""
+    texts = all(not isinstance(task.format, range_tasks.ParquetFormat) for task in todo)
+    return texts and sum(task.span.stop - task.span.start for task in todo) <= SMALL
+
+
+def _on_spark(spark: SparkSession, todo: tuple[Task, ...]) -> pa.Table:
+    """One Spark job, one task a range; the answers in input order."""
+    numbers = spark.range(0, len(todo), 1, len(todo))
+    work = functools.partial(range_tasks.perform, tasks=todo)
+    declared = "task long, rows long, bad long, unknown binary, fault binary"
+    return numbers.mapInArrow(work, declared).toArrow().sort_by("task")
 
 
 def _size(source: SourceFile) -> int:

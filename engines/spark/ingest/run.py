@@ -6,6 +6,7 @@ schema or query is an answer (``InvalidQuery``); what is wrong with the machine 
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,34 +58,37 @@ from engines.spark.sql.queries import blames_data, blames_query, fault_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from engines.spark.runtime.session import OpenSession
+
 NO_BYTES: Final = "it is empty"
 
 
-def run_ingest(spark: SparkSession, request: IngestRequest, control: RequestControl) -> IngestAnswer:
-    """``spark`` is a session of this request alone: views are made in it.
+def run_ingest(session: SparkSession | OpenSession, request: IngestRequest, control: RequestControl) -> IngestAnswer:
+    """``session`` is this request's alone, for views are made in it; or opens one when Spark has something to do.
 
     Raises Environment, and Spark's faults that are not the query's.
     """
     output = Path(request.new_data_path)
+    opened = functools.cache(session if callable(session) else lambda: session)
     try:
         with tempfile.TemporaryDirectory(prefix="ingest-", dir=output.parent) as scratch:
-            return _ingest(spark, request, control, Path(scratch))
+            return _ingest(opened, request, control, Path(scratch))
     except SlicesMissing as missing:
         return HistoryNeeded(hashes=missing.names)
     except Invalid as fault:
         return InvalidQuery.of(fault)
 
 
-def _ingest(spark: SparkSession, request: IngestRequest, control: RequestControl, scratch: Path) -> Success:
+def _ingest(session: OpenSession, request: IngestRequest, control: RequestControl, scratch: Path) -> Success:
     vocab, force = request.vocab, None if request.schema is None else to_arrow(request.schema)
     query, declared = read_source(request.preprocess)
     keys = checked_keys(request)
-    parts = _parsed(spark, request, scratch, keys, strict=query is None and not request.fills_event_time)
+    parts = _parsed(session, request, scratch, keys, strict=query is None and not request.fills_event_time)
     control.check()
     empty = tuple(SkippedFile(name=name, reason=NO_BYTES) for name in empty_sources(_sources(request)))
     if parts is None:
         return _nothing(request, empty)
-    origin = Origin(spark, parts, query, scratch, vocab.event_time_column)
+    origin = Origin(session, parts, query, scratch, vocab.event_time_column)
     check_read(parts.schema, ", ".join(source.name for source in _sources(request)), queried=query is not None)
     batch = _rows(origin)
     control.check()
@@ -105,7 +109,7 @@ def _ingest(spark: SparkSession, request: IngestRequest, control: RequestControl
     check_columns(batch.schema, vocab, force)
     batch, untimed = _keyed(request, batch, keys, origin)
     history = _history(request, force)
-    merged = merge(MergeContext(spark, scratch, vocab), batch, history, request.merge)
+    merged = merge(MergeContext(session, scratch, vocab), batch, history, request.merge)
     control.check()
     times = merged.rows.column(vocab.event_time_column).filter(merged.fresh)
     late = 0 if request.prev_watermark is None else behind(times, request.prev_watermark)
@@ -137,7 +141,7 @@ def _nothing(request: IngestRequest, skipped: tuple[SkippedFile, ...], remarks: 
 
 
 def _parsed(
-    spark: SparkSession, request: IngestRequest, scratch: Path, keys: Sequence[str], *, strict: bool
+    session: OpenSession, request: IngestRequest, scratch: Path, keys: Sequence[str], *, strict: bool
 ) -> Parts | None:
     """``strict``: each row has an event time where its file has a column of them.
 
@@ -147,7 +151,7 @@ def _parsed(
     aside = request.preprocess is None and quarantine_of(request.read.schema) is not None
     required = {key: no_key(key) for key in keys if aside} | ({name: NO_EVENT_TIME} if strict else {})
     try:
-        return parse_sources(spark, _sources(request), request.read, scratch, required)
+        return parse_sources(session, _sources(request), request.read, scratch, required)
     except Invalid as fault:
         told = missing_fault(fault, name) if strict else fault
         raise null_key_fault(told, keys) from fault

@@ -11,7 +11,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +28,8 @@ from engines.spark.runtime.java import Java, find_java
 from engines.spark.runtime.masters import check_reachable, parse_master
 from engines.spark.runtime.settings import jvm_options, spark_settings
 
+OpenSession = Callable[[], SparkSession]
+"""Gives the session of a request; only the first call costs round trips to the JVM."""
 _FOREIGN: Final = (
     "SPARK_HOME",
     "SPARK_CONF_DIR",

@@ -40,7 +40,7 @@ def read(spark: SparkSession, tmp_path: Path) -> Callable[..., pa.Table]:
     def run(text: str, step: steps.ReadStep) -> pa.Table:
         path = tmp_path / "source"
         path.write_text(text)
-        parts = parse_sources(spark, [SourceFile(path, "source")], step, tmp_path)
+        parts = parse_sources(lambda: spark, [SourceFile(path, "source")], step, tmp_path)
         assert parts is not None
         table = pa.concat_tables([pq.read_table(part) for part in parts.paths])
         assert sum(parts.rows) == table.num_rows
@@ -141,7 +141,7 @@ def test_parquet_round(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "typed.parquet"
     table = pa.table({"t": pa.array([1, None], pa.timestamp("us")), "l": pa.array([["a"], []], pa.list_(pa.string()))})
     pq.write_table(table, path)
-    parts = parse_sources(spark, [SourceFile(path, "typed")], steps.ReadParquet(), tmp_path)
+    parts = parse_sources(lambda: spark, [SourceFile(path, "typed")], steps.ReadParquet(), tmp_path)
     assert parts is not None
     assert parts.schema.field("t").type == pa.timestamp("us", "UTC")
     assert pq.read_table(parts.paths[0]).column("t").cast(pa.int64()).to_pylist() == [1, None]
