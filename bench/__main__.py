@@ -46,6 +46,7 @@ ROWS: Final[Mapping[str, str]] = MappingProxyType(
         "cli": "bench.node",
         "memory": "bench.node",
         "datasets": "bench.many_datasets",
+        "pull": "bench.pulls",
         "transform": "bench.engine",
         "ingest": "bench.engine",
         "again": "bench.again",
