@@ -63,7 +63,7 @@ def said(merged: Merged) -> list[list[Any]]:
 def test_as_the_reference(spark: SparkSession, tmp_path: Path, vector: dict[str, Any]) -> None:
     content = {"kind": vector["strategy"], **({"primaryKey": vector["pk"]} if "pk" in vector else {})}
     strategy = msgspec.convert(content, MergeStrategy)
-    context, history = MergeContext(spark, tmp_path, VOCAB), history_of(vector["ledger"], tmp_path)
+    context, history = MergeContext(lambda: spark, tmp_path, VOCAB), history_of(vector["ledger"], tmp_path)
     batch = batch_of(vector["input"])
     if vector["expected"] == "ERROR Internal":
         with pytest.raises(Invalid, match="no column 'foo'") as caught:
@@ -77,7 +77,9 @@ def test_as_the_reference(spark: SparkSession, tmp_path: Path, vector: dict[str,
 def test_state_is_the_latest_row_of_each_key(spark: SparkSession, tmp_path: Path, vector: dict[str, Any]) -> None:
     """An empty snapshot takes back exactly the state."""
     strategy = msgspec.convert({"kind": "Snapshot", "primaryKey": ["city"]}, MergeStrategy)
-    merged = merge(MergeContext(spark, tmp_path, VOCAB), batch_of([]), history_of(vector["ledger"], tmp_path), strategy)
+    merged = merge(
+        MergeContext(lambda: spark, tmp_path, VOCAB), batch_of([]), history_of(vector["ledger"], tmp_path), strategy
+    )
     state = sorted([row[1:] for row in vector["expected_state"]])
     assert sorted(row[1:] for row in said(merged)) == state
     assert {row[0] for row in said(merged)} <= {"R"}
