@@ -123,6 +123,9 @@ class Ingest:
     source_bytes: int = setting(
         64 * 2**30, "of one file of a source, as it comes and after each step of its preparation", unit="B", low=1
     )
+    folders: tuple[str, ...] = setting(
+        (), "whose files sources may name, by FilesGlob or file://, with all below them; none: any but the node's own"
+    )
     connect_seconds: float = setting(10.0, "to find a web server, to connect, for TLS, each", unit="s", low=0.1)
     silence_seconds: float = setting(60.0, "without a byte, before a web server is given up", unit="s", low=0.1)
     least_rate: int = setting(

@@ -11,6 +11,7 @@ import contextlib
 import sqlite3
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -254,7 +255,8 @@ class ApplyOperation:
 
     def _check_source(self, event: SetPollingSource | AddPushSource, wish: WantedSnapshot) -> None:
         """Raises Invalid, Refused: what would be refused with the first data is refused now."""
-        refused = check_source(event, self._ingestion())
+        settings = msgspec.structs.replace(self._ingestion(), base=Path(wish.base) if wish.base else None)
+        refused = check_source(event, settings)
         if refused is not None:
             part, fault = refused
             fault.place = wish.source_place(event, part)

@@ -47,7 +47,7 @@ def check_source(
     parts: dict[str, Callable[[], None]] = {}
     if isinstance(event, SetPollingSource):
         fetch, steps = event.fetch, event.prepare or ()
-        parts["fetch"] = lambda: check_fetch(fetch)
+        parts["fetch"] = lambda: check_fetch(fetch, settings)
         parts["prepare"] = lambda: check_prepare(steps, settings)
     parts["read"] = lambda: _check_read(event.read)
     parts["preprocess"] = lambda: _check_preprocess(event.preprocess)

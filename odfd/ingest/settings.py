@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from odfd.ingest.readable import Readable
 from p2p.web.patience import Patience
 
 MAX_SOURCE: Final = 64 << 30
@@ -48,5 +49,7 @@ class IngestSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that a file of this machine must have been left alone before it is taken."""
     may_dial: MayDial | None = None
     """Which addresses a web server may have, where a stranger said which server; ``None``: any, by way of any proxy."""
+    readable: Readable = Readable()
+    """Files of this machine that sources may name."""
     base: Path | None = None
     """Folder that relative paths in a manifest start from, on this machine; ``None``: they are refused."""

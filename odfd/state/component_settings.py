@@ -12,6 +12,7 @@ from engines.client import CallLimits
 from engines.provision.host import OnCluster, SparkOptions
 from engines.provision.settings import Isolation, WarmthLimits
 from engines.sandbox.base import Level
+from odfd.ingest.readable import Readable
 from odfd.ingest.settings import IngestSettings
 from odfd.mirrors.object_fetcher import ObjectFetcher, ObjectLimits
 from odfd.network.membership import HostOptions, Network
@@ -60,6 +61,9 @@ def ingest_settings(settings: Settings, home: StateDirectory, environ: Mapping[s
             span=ingest.silence_seconds,
             least=round(ingest.least_rate * ingest.silence_seconds),
             total=ingest.fetch_seconds,
+        ),
+        readable=Readable(
+            (home.directory.resolve(),), tuple(Path(folder).expanduser().resolve() for folder in ingest.folders)
         ),
         settle=ingest.settle_seconds,
         allow_pipe=ingest.allow_pipe,

@@ -9,6 +9,7 @@ from chain.model.source import FetchFilesGlob, FetchStep, FetchUrl
 from odfd.ingest.fetch.base import FetchJob, FetchOutcome
 from odfd.ingest.fetch.files import check_files, fetch_files
 from odfd.ingest.fetch.url import check_url, fetch_url
+from odfd.ingest.settings import IngestSettings
 
 
 async def fetch(step: FetchStep, job: FetchJob) -> FetchOutcome:
@@ -21,13 +22,13 @@ async def fetch(step: FetchStep, job: FetchJob) -> FetchOutcome:
     raise _not_built(step)
 
 
-def check_fetch(step: FetchStep) -> None:
+def check_fetch(step: FetchStep, settings: IngestSettings) -> None:
     """What can be told of a step before it is tried. Raises Refused for kinds not built, Invalid."""
     match step:
         case FetchFilesGlob():
-            check_files(step)
+            check_files(step, settings)
         case FetchUrl():
-            check_url(step)
+            check_url(step, settings)
         case _:
             raise _not_built(step)
 

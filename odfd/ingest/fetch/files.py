@@ -29,6 +29,7 @@ from odfd.ingest.fetch.base import (
     Unchanged,
     file_identity,
 )
+from odfd.ingest.settings import IngestSettings
 
 DEFAULT_FORMAT = "%Y-%m-%d"
 _MICROSECOND = 1000
@@ -36,11 +37,14 @@ _MICROSECOND = 1000
 
 def fetch_files(step: FetchFilesGlob, job: FetchJob) -> FetchOutcome:
     """Raises NotFound when nothing ever matched, Invalid for a step that cannot work, Environment."""
-    check_files(step)
+    check_files(step, job.settings)
+    readable = job.settings.readable
     found = matching(_placed(step.path, job.settings.base))
+    for folder in {os.path.dirname(path) for path in found}:  # noqa: PTH120 - one for many files
+        readable.check(Path(folder), folder)
     last = job.known(ETAG)
     start = 0 if last is None else bisect.bisect_right(found, last, key=os.path.basename)
-    ahead = list(itertools.islice(filter(os.path.isfile, itertools.islice(found, start, None)), 2))
+    ahead = list(itertools.islice(itertools.filterfalse(os.path.isdir, itertools.islice(found, start, None)), 2))
     if not ahead:
         if last is None:
             raise NotFound(
@@ -48,12 +52,13 @@ def fetch_files(step: FetchFilesGlob, job: FetchJob) -> FetchOutcome:
             )
         return Unchanged(_passed_over(found[:start], job))
     path = Path(ahead[0])
+    real = readable.file(path, ahead[0])
     try:
-        identity, local = file_identity(path), Local.of(path)
+        identity, local = file_identity(real), Local.of(real)
     except OSError as error:
         raise Environment(f"cannot read {path}: {error.strerror}", rule="source-file") from error
     return Fetched(
-        path=path,
+        path=real,
         name=path.name,
         identity=identity,
         event_time=_event_time(step, path, job.now),
@@ -69,8 +74,10 @@ def _passed_over(paths: list[str], job: FetchJob) -> tuple[SkippedFile, ...]:
     return job.passed_over(paths, job.now) if job.passed_over is not None and paths else ()
 
 
-def check_files(step: FetchFilesGlob) -> None:
+def check_files(step: FetchFilesGlob, settings: IngestSettings) -> None:
     """What can be told of a step before a file is there. Raises Invalid."""
+    if Path(step.path).is_absolute() or settings.base is not None:
+        settings.readable.check_pattern(_placed(step.path, settings.base))
     if step.order is SourceOrdering.BY_EVENT_TIME:
         raise Invalid("order ByEventTime is not supported", rule="files-order", hint="name files so that ByName fits")
     match step.event_time:

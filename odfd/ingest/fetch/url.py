@@ -35,7 +35,7 @@ from odfd.ingest.fetch.base import (
 from odfd.ingest.fetch.coding import codings, is_gzip, undone
 from odfd.ingest.fetch.dialling import CREDENTIALS
 from odfd.ingest.fetch.page import Page, page
-from odfd.ingest.settings import CHUNK
+from odfd.ingest.settings import CHUNK, IngestSettings
 from odfd.ingest.templates import TEMPLATE, Filled, fill, tells
 from odfd.ingest.writing import Filling
 
@@ -62,7 +62,7 @@ async def fetch_url(step: FetchUrl, job: FetchJob) -> FetchOutcome:
     Faults name the URL as the manifest writes it; what they quote of others may hold values of variables still
     (``odfd.ingest.templates.redacted``).
     """
-    check_url(step)
+    check_url(step, job.settings)
     url = fill(step.url, job.settings.variables)
     if step.cache is not None and job.state is not None:
         return Unchanged()
@@ -74,7 +74,7 @@ async def fetch_url(step: FetchUrl, job: FetchJob) -> FetchOutcome:
     raise _no_scheme(scheme, str(url))
 
 
-def check_url(step: FetchUrl) -> None:
+def check_url(step: FetchUrl, settings: IngestSettings) -> None:
     """What can be told of a step as it is written. Raises Invalid."""
     if isinstance(step.event_time, FromPath):
         raise Invalid("eventTime FromPath has no meaning for a URL", rule="event-time-source", hint="use FromMetadata")
@@ -83,6 +83,8 @@ def check_url(step: FetchUrl) -> None:
     # A variable may bring the scheme, or be what has none.
     if (scheme is None and TEMPLATE.match(step.url) is None) or (scheme and scheme[1].lower() not in _SCHEMES):
         raise _no_scheme(scheme[1] if scheme else "", step.url)
+    if scheme and scheme[1].lower() == "file" and TEMPLATE.search(step.url) is None:
+        settings.readable.check(_path(step.url, step.url), step.url)
 
 
 def _no_scheme(scheme: str, url: str) -> Invalid:
@@ -101,28 +103,32 @@ def _refuse_password(written: str) -> None:
 
 
 def _fetch_file(step: FetchUrl, url: Filled, job: FetchJob) -> FetchOutcome:
-    parts = urllib.parse.urlsplit(url.reveal())
-    if parts.netloc not in ("", "localhost"):
-        raise Invalid(f"not a file of this machine: {url}", rule="url-file", hint="write file:///path, three slashes")
-    path = Path(urllib.parse.unquote(parts.path))
+    path = _path(url.reveal(), str(url))
+    real = job.settings.readable.file(path, str(url))
     try:
-        stat = path.stat()
-        identity, local = file_identity(path), Local.of(path)
-    except FileNotFoundError as error:
-        raise NotFound(f"no file {url}", rule="url-file", hint="the daemon must be able to see it") from error
+        stat = real.stat()
+        identity, local = file_identity(real), Local.of(real)
     except OSError as error:
         raise Environment(f"cannot read {url}: {error.strerror}", rule="url-file") from error
     changed = Instant(round(stat.st_mtime_ns / MILLISECOND) * MILLISECOND)
     if job.known(LAST_MODIFIED) == render(changed):
         return Unchanged()
     return Fetched(
-        path=path,
+        path=real,
         name=_name(url, path.name),
         identity=identity,
         event_time=job.now if isinstance(step.event_time, FromSystemTime) else changed,
         state=SourceState(source_name=DEFAULT_SOURCE, kind=LAST_MODIFIED, value=render(changed)),
         local=local,
     )
+
+
+def _path(url: str, told: str) -> Path:
+    """Raises Invalid."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.netloc not in ("", "localhost"):
+        raise Invalid(f"not a file of this machine: {told}", rule="url-file", hint="write file:///path, three slashes")
+    return Path(urllib.parse.unquote(parts.path))
 
 
 def _remedy(status: int) -> str:

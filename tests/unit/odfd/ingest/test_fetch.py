@@ -90,8 +90,8 @@ def test_of_files_that_were_taken_only_names_are_looked_at(
     for name in ("100a.csv", "498a.csv", "498b.csv", "499a.csv"):
         (tmp_path / name).mkdir()
     looked: list[str] = []
-    is_file = os.path.isfile
-    monkeypatch.setattr(os.path, "isfile", lambda path: not looked.append(Path(path).name) and is_file(path))
+    is_folder = os.path.isdir
+    monkeypatch.setattr(os.path, "isdir", lambda path: looked.append(Path(path).name) or is_folder(path))
     step = FetchFilesGlob(path=str(tmp_path / "*.csv"))
     found = fetch(step, job((ETAG, "497.csv")))
     assert isinstance(found, Fetched)

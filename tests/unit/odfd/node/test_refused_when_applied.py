@@ -146,6 +146,20 @@ content:
         assert (item.fault.rule, item.fault.place) == ("read-kind", "m0.yaml:13")
 
 
+async def test_a_source_names_no_file_of_the_node(world: Any, tmp_path: Any) -> None:
+    """Its keys lie there, and what is ingested may be published."""
+    async with world.running("alice") as alice:
+        for fetch in (
+            f"{{kind: Url, url: 'file://{alice.home.directory}/keys/node.key'}}",
+            f"{{kind: FilesGlob, path: '{alice.home.directory}/keys/*.key'}}",
+        ):
+            (item,) = (await alice.apply(manifest(fetch=fetch))).items
+            assert (item.fault.rule, item.fault.place) == ("source-own", "m0.yaml:8")
+    async with world.running("bob", ingest=model.Ingest(folders=(str(tmp_path / "open"),))) as bob:
+        (item,) = (await bob.apply(manifest(fetch=f"{{kind: FilesGlob, path: '{tmp_path}/shut/*.csv'}}"))).items
+        assert item.fault.rule == "source-folder"
+
+
 async def test_a_pipe_that_is_allowed_is_taken(world: Any) -> None:
     async with world.running("alice", ingest=model.Ingest(allow_pipe=True)) as alice:
         (item,) = (await alice.apply(next(text for rule, _, text in BAD if rule == "prepare-pipe"))).items

@@ -1,0 +1,96 @@
+"""Finds the file of this machine that a source names, and refuses what no source may read.
+
+A manifest may be written by others than those who run the daemon, and what is ingested may be published: a path in it
+never reads the node's own directory, in which its keys lie, nor a file outside the folders that the settings allow.
+Links are followed before a path is judged. A FIFO, a socket or a device is refused and never opened: reading one may
+wait for ever, or change something. Blocking.
+"""
+
+from __future__ import annotations
+
+import errno
+import glob
+import itertools
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from chain.errors import Environment, Invalid, NotFound
+
+_KINDS: Final = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+class Readable(NamedTuple):
+    """Which files of this machine sources may read."""
+
+    own: tuple[Path, ...] = ()
+    """Folders of the node: nothing in them is read."""
+    folders: tuple[Path, ...] = ()
+    """All that is read lies in one of these; none: anywhere."""
+
+    def check(self, path: Path, told: str) -> Path:
+        """Where ``path`` leads, whether or not a file is there. ``told``: what people call it. Raises Invalid."""
+        real = _resolved(path, told)
+        if _lies_in(real, self.own):
+            raise Invalid(
+                f"{told} lies in the node's own directory",
+                rule="source-own",
+                hint="a source never reads what the node keeps, its keys among it; copy the file elsewhere",
+            )
+        if self.folders and not _lies_in(real, self.folders):
+            leads = "" if real == path else f", which is {real},"
+            raise Invalid(
+                f"{told}{leads} is outside the folders that sources may read",
+                rule="source-folder",
+                hint=f"these are {', '.join(map(str, self.folders))}: [ingest] folders of the settings",
+            )
+        return real
+
+    def check_pattern(self, pattern: str) -> None:
+        """Of a glob pattern, before there are files: whether anything that it can match may be read. Raises Invalid."""
+        parts = Path(pattern).parts
+        fixed = Path(*itertools.takewhile(lambda part: not glob.has_magic(part), parts[:-1]))
+        real = _resolved(fixed, pattern)
+        if not any(_lies_in(folder, (real,)) for folder in self.folders):
+            self.check(fixed, pattern)
+
+    def file(self, path: Path, told: str) -> Path:
+        """The regular file that ``path`` leads to. Raises Invalid, NotFound, Environment."""
+        real = self.check(path, told)
+        try:
+            mode = real.stat().st_mode
+            if stat.S_ISREG(mode):
+                os.close(os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        except FileNotFoundError as error:
+            raise NotFound(f"no file {told}", rule="source-file", hint="the daemon must be able to see it") from error
+        except OSError as error:
+            raise Environment(
+                f"cannot read {told}: {error.strerror}",
+                rule="source-file",
+                hint="the daemon's user must be allowed to read it" if error.errno == errno.EACCES else "",
+            ) from error
+        if not stat.S_ISREG(mode):
+            kind = next((name for matches, name in _KINDS if matches(mode)), "no regular file")
+            raise Invalid(f"{told} is {kind}", rule="source-file", hint="a source reads regular files")
+        return real
+
+
+def _resolved(path: Path, told: str) -> Path:
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # a circle of links; a NUL
+        raise Invalid(
+            f"{told!r} is no path to a file: {error}", rule="source-path", hint="see it with ls -l"
+        ) from error
+
+
+def _lies_in(path: Path, folders: Sequence[Path]) -> bool:
+    return any(path == folder or folder in path.parents for folder in folders)
