@@ -55,7 +55,7 @@ def bind(path: Path, gid: int | None = None) -> socket.socket:
         raise Environment(
             f"cannot listen on {path}: {error.strerror or error}",
             rule="control-socket",
-            hint="name another place with --socket, or mend the folder's permissions",
+            hint="mend the folder's permissions, or name another: --state for all of the node, --socket for this alone",
         ) from error
     return listener
 

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from chain.errors import Invalid
 from chain.model.on_error import quarantine_of
 from chain.model.source import primary_key
+from chain.wording import agree
 from engines.contract import IngestRequest
 from engines.spark.ingest.event_times import places_of, rows_have
 from engines.spark.ingest.origin import Origin
@@ -43,7 +44,7 @@ def check_keys(batch: pa.Table, keys: Sequence[str], origin: Origin) -> None:
         return found
 
     count = pc.sum(without_key(batch)).as_py()
-    names, are = " or ".join(map(repr, lacking)), "is" if len(lacking) == 1 else "are"
+    names, are = " or ".join(map(repr, lacking)), agree(len(lacking), "is", "are")
     raise Invalid(
         f"{rows_have(count)} no value in {names}, which {are} in the primary key",
         rule=NULL_KEY,
