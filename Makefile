@@ -65,6 +65,7 @@ soak: install  ## ten thousand simulated networks of each kind, faulty lives, fl
 
 engine-image: install  ## the engine image, to the same digest from the same inputs; LOCK=1 takes what Debian has now
 	@$(PY) -m engines.image.build $(if $(LOCK),--lock)
+	$(PY) -m engines.provision.preparation
 
 lock:  ## resolve requirements/*.txt anew (needs uv)
 	@.venv/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra java --extra demo --extra dev pyproject.toml -o requirements/lock.txt

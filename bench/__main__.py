@@ -56,6 +56,7 @@ ROWS: Final[Mapping[str, str]] = MappingProxyType(
         "history": "bench.transactions",
         "large": "bench.transactions",
         "table": "bench.transactions",
+        "nexmark": "bench.nexmark",
         "cluster": "bench.cluster",
     }
 )

@@ -59,8 +59,7 @@ class Control:
 @dataclass(frozen=True, slots=True)
 class P2p:
     listen: tuple[str, ...] | None = setting(
-        None,
-        "multiaddrs; not said: port 4150, of all addresses in a network, else of this machine alone; empty: dial only",
+        None, "multiaddrs; not said: port 4150 of all addresses while a network is joined; empty: dial only"
     )
     announce: tuple[str, ...] = setting((), "multiaddrs told to others in place of those found; behind a NAT")
     network: str = setting("", "network to join at start; empty: those joined by odfctl")
@@ -68,6 +67,11 @@ class P2p:
     max_peers: int = setting(64, "connections at once; each costs about 1 MB of buffers", low=1, high=4096)
     max_streams: int = setting(256, "streams of one connection; more are reset", low=8, high=4096)
     dial_seconds: float = setting(10.0, "to connect and secure a connection", unit="s", low=0.1, high=300)
+    inside: tuple[str, ...] | None = setting(
+        None,
+        "networks that are not of the Internet, like 192.168.1.0/24, in which peers are dialled that others tell of; "
+        "not said: this machine, while listen, announce and bootstrap name nothing beyond it",
+    )
     mdns: bool = setting(False, "find peers of the same network on the LAN, and be found there, by multicast")
     download_rate: int = setting(0, "of chains and objects, from wherever they come; 0: no cap", unit="B/s", low=0)
     upload_rate: int = setting(0, "the same, to all peers together", unit="B/s", low=0)
@@ -159,6 +163,9 @@ class Validators:
     spot_check: float | None = setting(
         None, "share of steps re-run without attesting; not said: by profile", low=0, high=1
     )
+    step_seconds: int = setting(
+        600, "of an engine, for one step of others; over it the step is told to be too costly", unit="s", low=1
+    )
     recheck: bool = setting(
         True, "fetch the evidence that listed validators name of datasets held here, and run the step again"
     )
@@ -235,7 +242,7 @@ class Limits:
     disk_reserve_bytes: int = setting(2**30, "left free on the state directory's disk; below it we take no more",
                                       unit="B", low=0)  # fmt: skip
     mirror_bytes: int = setting(
-        0, "data of mirrors on disk, unfinished too; 0: as much as the disk has", unit="B", low=0
+        0, "of mirrors on disk: data, blocks, what is unfinished or staged; 0: as much as the disk has", unit="B", low=0
     )
     tasks_running: int = setting(16, "long operations at once; more wait", low=1, high=1024)
     tasks_kept: int = setting(500, "finished ones that odfctl get tasks still shows", low=1, high=100_000)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -15,6 +15,7 @@ import msgspec
 from chain.errors import Invalid
 from p2p.errors import BadAddress
 from p2p.identity import parse_peer
+from p2p.ip import Ip, parse_ip
 from p2p.ports import PeerId
 
 MAX_ADDRESS: Final = 400
@@ -36,6 +37,15 @@ class Address(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return self.transport + (f"/p2p/{self.peer}" if self.peer else "")
+
+    @property
+    def ip(self) -> Ip | None:
+        """``None``: a name, of which is not known what it stands for."""
+        return parse_ip(self.host) if self.network in ("ip4", "ip6") else None
+
+    def at(self, ip: Ip) -> Address:
+        """The same at one of its host's addresses."""
+        return Address(f"ip{ip.version}", str(ip), self.port, self.peer)
 
     @property
     def transport(self) -> str:
@@ -69,35 +79,26 @@ def parse_address(text: str) -> Address:
     return Address(network, _checked_host(text, network, host), int(port), peer)
 
 
-def is_worth_dialling(address: Address, ours: Iterable[str]) -> bool:
-    """Whether a stranger's word may make us dial it.
-
-    Never a multicast or link-local address, and loopback or a private network only when we are reached there ourselves.
-    Names are taken as they are: what they stand for is not known here.
-    """
-    if not address.network.startswith("ip"):
-        return True
-    there = ipaddress.ip_address(address.host)
-    if there.is_multicast or there.is_unspecified or there.is_link_local:
-        return False
-    if not there.is_private:
-        return True
-    own = [ipaddress.ip_address(one.host) for one in map(parse_address, ours) if one.network.startswith("ip")]
-    return any(there.is_loopback == one.is_loopback and one.is_private for one in own)
-
-
 def network_of(host: str) -> str:
     """The block of addresses that one operator is likely to hold all of: a /16 of IPv4, a /32 of IPv6.
 
     Empty for what is no IP address. Spec: docs/spec/trust.md#first-contact.
     """
+    return _block(host, 16, 32)
+
+
+@lru_cache(maxsize=4096)
+def prefix_of(host: str) -> str:
+    """The smallest block of addresses that is given to somebody: a /24 of IPv4, a /48 of IPv6. Empty as above."""
+    return _block(host, 24, 48)
+
+
+def _block(host: str, of_ip4: int, of_ip6: int) -> str:
     try:
-        address = ipaddress.ip_address(host.partition("%")[0])
+        address = parse_ip(host)
     except ValueError:
         return ""
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    length = 16 if address.version == 4 else 32
+    length = of_ip4 if address.version == 4 else of_ip6
     return str(ipaddress.ip_network((address, length), strict=False))
 
 

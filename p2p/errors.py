@@ -62,3 +62,11 @@ class AddressInUse(Environment):
 
 class UnsupportedLibrary(Environment):
     """The installed py-libp2p is not the one whose faults we know how to mend."""
+
+
+def only(group: BaseExceptionGroup) -> BaseException:
+    """The one exception in a nest of groups; the group when there are several."""
+    if len(group.exceptions) != 1:
+        return group
+    inner = group.exceptions[0]
+    return only(inner) if isinstance(inner, BaseExceptionGroup) else inner

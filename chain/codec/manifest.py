@@ -22,6 +22,7 @@ from chain.codec.yaml_tree import Node
 from chain.errors import Invalid
 from chain.model.block import Block, MetadataBlock, UnknownEvent
 from chain.model.events import DatasetSnapshot, MetadataEvent
+from chain.visible import is_visible
 
 _EVENT: Final[Kind] = next(each.kind for each in fields_of(MetadataBlock) if each.name == "event")
 _EVENT_CLASSES: Final = _EVENT.variants if isinstance(_EVENT, Union) else ()
@@ -97,8 +98,10 @@ def render_manifest(value: Content | Block) -> str:
 
 
 def render_yaml(plain: object) -> str:
-    """YAML of dicts, lists and scalars, in their order, text of several lines as a block."""
+    """YAML of dicts, lists and scalars, in their order, text of several lines as a block. All of it is visible."""
     text: str = yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    if not is_visible(text):  # again, with escapes for what a terminal would obey
+        text = yaml.dump(plain, Dumper=_Dumper, sort_keys=False, width=120)
     return text
 
 

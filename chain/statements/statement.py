@@ -157,6 +157,13 @@ class Mismatch(_Part, frozen=True, kw_only=True):
     actual: Actual
 
 
+class CostLimit(_Part, frozen=True, kw_only=True):
+    """What a validator spends on one step at most."""
+
+    seconds: Count
+    """Of an engine's time."""
+
+
 class Attestation(_Predicate, frozen=True, kw_only=True):
     """A validator's living verdict on a chain: cumulative, replaced by the next serial. The subject is block size-1.
 
@@ -180,6 +187,8 @@ class Attestation(_Predicate, frozen=True, kw_only=True):
     inputs: tuple[InputTree, ...] = ()
     spans: Annotated[tuple[Span, ...], msgspec.Meta(max_length=128)]
     mismatch: Annotated[tuple[Mismatch, ...], msgspec.Meta(max_length=128)] = ()
+    budget: CostLimit | None = None
+    """Told where a span says that a step exceeds it."""
     head: Annotated[Multihash, "subject"]
 
     def times(self) -> Iterable[str]:

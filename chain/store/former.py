@@ -15,7 +15,7 @@ from chain.store.base import Apart
 
 NAME_SIZE: Final = 42
 """Bytes of a name: a dataset's id, and the number of the epoch."""
-_LAST: Final = b"\xff" * 8
+LAST: Final = b"\xff" * 8
 
 
 def name_of(dataset: DatasetId, epoch: int) -> bytes:
@@ -25,7 +25,7 @@ def name_of(dataset: DatasetId, epoch: int) -> bytes:
 def epochs_of(connection: sqlite3.Connection, dataset: DatasetId) -> list[int]:
     """The former epochs of which blocks are kept, the oldest first."""
     rows = connection.execute(
-        "SELECT id FROM datasets WHERE id > ? AND id <= ? ORDER BY id", (dataset, bytes(dataset) + _LAST)
+        "SELECT id FROM datasets WHERE id > ? AND id <= ? ORDER BY id", (dataset, bytes(dataset) + LAST)
     )
     return [int.from_bytes(row[0][-8:], "big") for row in rows]
 

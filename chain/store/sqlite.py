@@ -399,6 +399,16 @@ def snapshot_of(connection: sqlite3.Connection, dataset: DatasetId, name: bytes 
     return Snapshot(head, (row[2], row[3]))
 
 
+def stored_bytes(connection: sqlite3.Connection, dataset: DatasetId) -> tuple[int, int]:
+    """How many blocks of a dataset lie here, those of former epochs too, and their bytes. Looks at each."""
+    (count, total) = connection.execute(
+        "SELECT count(*), coalesce(sum(length(raw)), 0) FROM blocks"
+        " WHERE dataset IN (SELECT number FROM datasets WHERE id >= ?1 AND id <= ?2)",
+        (dataset, bytes(dataset) + former.LAST),
+    ).fetchone()
+    return int(count), int(total)
+
+
 def _as_head(name: bytes, number: int) -> Head | None:
     try:
         return Head(Multihash.from_bytes(name), number)

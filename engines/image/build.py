@@ -19,6 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from chain.errors import Environment, Fault
+from chain.visible import visible
 from engines.closure import files_of
 from engines.identity import ENGINE, FileDigests, code_digest
 from engines.image import debian
@@ -65,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
         manifest, config = build(args.layout, lock, args.locks / "lock.txt", args.cache)
         unpack_for_all(args.layout)
     except Fault as fault:
-        sys.stderr.write(f"{fault}\n{fault.hint}\n")
+        sys.stderr.write(visible(f"{fault}\n{fault.hint}\n"))
         return fault.exit_code
     write_record(args.layout, manifest, config)
     sys.stdout.write(f"manifest {manifest}\nconfig   {config}\nlayout   {args.layout}\n")

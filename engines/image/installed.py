@@ -18,6 +18,7 @@ import msgspec
 from chain.errors import Environment
 from engines.identity import FileDigests, code_digest
 from engines.image.oci import CODE, SPARK, read_manifest
+from engines.image.tree import check, decode, digest_of, encode, listed
 from engines.image.unpack import is_unpacked, unpacked
 
 SITE: Final = "opt/odf"
@@ -28,6 +29,9 @@ ENVIRONMENT: Final[Mapping[str, str]] = {
     "PYTHONDONTWRITEBYTECODE": "1",
 }  # fmt: skip
 """Of every process inside; a job's own stand beside it."""
+PREPARED: Final = "prepared"
+PREPARED_LISTING: Final = "prepared-listing"
+"""Beside the root file system that the installation unpacked."""
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -35,6 +39,8 @@ class Record(msgspec.Struct, frozen=True):
 
     manifest: str
     config: str
+    prepared: str = ""
+    """Digest of the listing of what was prepared for quick starts, if anything was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,8 @@ class Image:
     layout: Path
     version: str
     """Of Spark."""
+    prepared: Path | None = None
+    """Bytecode and class data archive of an engine that was started from it once, checked."""
 
 
 def installed_layout() -> Path:
@@ -66,6 +74,35 @@ def unpack_for_all(layout: Path) -> None:
     digests.save()
 
 
+def staged_preparation(image: Image) -> Path:
+    """An empty folder for what an engine leaves that is started to be quicker the next time."""
+    folder = image.rootfs.with_name(f"{PREPARED}.new")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    return folder
+
+
+def keep_preparation(layout: Path, image: Image, staged: Path) -> None:
+    """From now on all nodes of the installation use what is in ``staged``, and check it. Raises Environment."""
+    write_record(layout, image.manifest, image.config)  # whatever ends this on the way, the image can be used
+    folder = image.rootfs.with_name(PREPARED)
+    shutil.rmtree(folder, ignore_errors=True)
+    staged.replace(folder)
+    digests = FileDigests(_digests(layout))
+    unpacked(layout, _shared(layout), digests)
+    listing = encode(listed(folder, digests))
+    folder.with_name(PREPARED_LISTING).write_bytes(listing)
+    digests.save()
+    write_record(layout, image.manifest, image.config, digest_of(listing))
+
+
+def _preparation(rootfs: Path, listing: str, digests: FileDigests) -> Path:
+    """Checked as the files of the image are."""
+    folder = rootfs.with_name(PREPARED)
+    check(folder, decode(folder.with_name(PREPARED_LISTING).read_bytes(), listing), digests)
+    return folder
+
+
 def _shared(layout: Path) -> Path:
     return layout.with_name(f"{layout.name}-files")
 
@@ -74,8 +111,8 @@ def _digests(layout: Path) -> Path:
     return layout.with_name(f"{layout.name}-digests.json")
 
 
-def write_record(layout: Path, manifest: str, config: str) -> None:
-    layout.with_suffix(".json").write_bytes(msgspec.json.encode(Record(manifest, config)))
+def write_record(layout: Path, manifest: str, config: str, prepared: str = "") -> None:
+    layout.with_suffix(".json").write_bytes(msgspec.json.encode(Record(manifest, config, prepared)))
 
 
 def installed(cache: Path, layout: Path | None = None) -> Image | str:
@@ -95,8 +132,10 @@ def installed(cache: Path, layout: Path | None = None) -> Image | str:
         if manifest.annotations.get(CODE) != code_digest(digests):
             return f"the engine image at {place} holds other code than this odfd: `make engine-image`"
         shared = _shared(place)
-        rootfs = unpacked(place, shared if is_unpacked(shared, digest) else cache / "engine-image", digests)
+        is_shared = is_unpacked(shared, digest)
+        rootfs = unpacked(place, shared if is_shared else cache / "engine-image", digests)
+        prepared = _preparation(rootfs, pinned.prepared, digests) if is_shared and pinned.prepared else None
         digests.save()
     except (OSError, msgspec.DecodeError, Environment) as error:
         return f"the engine image at {place} cannot be used: {error}"
-    return Image(digest, manifest.config.digest, rootfs, place, manifest.annotations.get(SPARK, ""))
+    return Image(digest, manifest.config.digest, rootfs, place, manifest.annotations.get(SPARK, ""), prepared)

@@ -62,12 +62,22 @@ def check(root: Path, entries: Iterable[Entry], digests: FileDigests) -> None:
         raise _differs(path, "is not in the image")
 
 
+def listed(root: Path, digests: FileDigests) -> Iterator[Entry]:
+    """What a folder holds: files and folders. Raises Environment for anything else."""
+    for path, found in _walk(root):
+        kind = _kind(found)
+        if kind not in ("f", "d"):
+            raise Environment(f"{root / path} is neither a file nor a folder", rule="image-tree")
+        yield Entry(path, kind, _mode(found), digests.of(root / path) if kind == "f" else "")
+
+
 def _walk(root: Path) -> Iterator[tuple[str, os.stat_result]]:
     folders = [""]
     while folders:
-        with os.scandir(root / folders.pop()) as inside:
+        folder = folders.pop()
+        with os.scandir(root / folder) as inside:
             for item in inside:
-                path = os.path.relpath(item.path, root)
+                path = f"{folder}/{item.name}" if folder else item.name
                 yield path, item.stat(follow_symlinks=False)
                 if item.is_dir(follow_symlinks=False):
                     folders.append(path)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import shutil
 import tarfile
 from pathlib import Path, PurePosixPath
@@ -123,6 +124,8 @@ def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> str:
             hashed.update(piece)
             file.write(piece)
     target.chmod(member.mode & 0o755)
+    # As in a container: bytecode and class data archives know their sources by the time, wherever they were made.
+    os.utime(target, (member.mtime, member.mtime))
     return hashed.hexdigest()
 
 

@@ -1,9 +1,9 @@
 """The class data archive of the JVM: Spark's classes as one start left them, so that later starts need not load them.
 What Spark's files hash to is remembered with it: a new node would hash half a gigabyte.
 
-Recorded by starting the engine once, without a sandbox, for a few queries of its own (``warm_up``), and asking it to
-leave. A JVM that does not fit an archive passes over it, so an old one costs nothing but its place; one that is lost is
-recorded again when asked for.
+Recorded by an engine that starts once, without a sandbox, for a few queries of its own (``warm_up``). A JVM that
+does not fit an archive passes over it, so an old one costs nothing but its place; one that is lost is recorded again
+when asked for.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Final
 
+from chain.visible import visible
 from engines.errors import EngineLost
 from engines.identity import FileDigests, host_manifest
-from engines.service import READY
-from engines.spark.runtime.class_archive import archive_path, find_archive, install_folder, installed_digests
+from engines.spark.runtime.class_archive import archive_path, base_of, find_archive, install_folder, installed_digests
 from engines.spark.runtime.java import find_java
 from engines.spark.runtime.settings import manifest_settings
 
-LEAVE_SECONDS: Final = 180.0
-"""For leaving: the JVM writes 180 MB on its way out."""
+RECORD_SECONDS: Final = 600.0
+"""For a cold start, a few queries, and 180 MB that the JVM writes as it ends."""
 
 
 def record_archive(cache: Path, environ: Mapping[str, str]) -> Path:
@@ -34,23 +34,23 @@ def record_archive(cache: Path, environ: Mapping[str, str]) -> Path:
     staged = archive.with_suffix(".new")
     staged.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix="odf-") as folder:
-        argv = (
-            *(sys.executable, "-P", "-m", "engines.spark", "--listen", f"unix:{folder}/s", "--scratch", folder),
-            *("--quick", "--archive", str(staged), "--record-archive"),
-        )
+        argv = (sys.executable, "-P", *recording(staged, Path(folder)))
         env = {"PATH": "/usr/bin:/bin", "HOME": folder, "LANG": "C.UTF-8", "JAVA_HOME": str(java.runtime)}
-        with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as engine:
-            assert engine.stdout is not None
-            is_ready = any(line.startswith(READY) for line in engine.stdout)
-            engine.terminate()
-            try:
-                code = engine.wait(LEAVE_SECONDS)
-            except subprocess.TimeoutExpired:
-                engine.kill()
-                code = engine.wait()
-    if code or not is_ready or not staged.is_file():
-        raise EngineLost(f"no class data archive was made (exit code {code})", rule="engine-archive")
+        try:
+            done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=RECORD_SECONDS, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise EngineLost(f"no class data archive was made: {error}", rule="engine-archive") from error
+    if done.returncode or not staged.is_file():
+        said = done.stderr.strip()[-300:]
+        raise EngineLost(f"no class data archive was made (exit code {done.returncode}): {said}", rule="engine-archive")
+    if base_of(staged).is_file():
+        base_of(staged).replace(base_of(archive))
     return staged.replace(archive)
+
+
+def recording(archive: PurePath, scratch: PurePath) -> tuple[str, ...]:
+    """What to give Python, for an engine that makes ``archive`` and leaves."""
+    return ("-m", "engines.spark", "--scratch", str(scratch), "--quick", "--archive", str(archive), "--record-archive")
 
 
 def main() -> int:
@@ -65,7 +65,7 @@ def main() -> int:
         if find_archive(folder, java) is None:
             record_archive(folder, os.environ)
     except EngineLost as fault:
-        sys.stderr.write(f"engines will start without a class data archive: {fault}\n")
+        sys.stderr.write(visible(f"engines will start without a class data archive: {fault}\n"))
     return 0
 
 

@@ -20,9 +20,10 @@ from engines.client import CallLimits
 from engines.contract import EngineIdentity
 from engines.identity import FileDigests, host_manifest, identity_of, image_identity
 from engines.image.installed import installed
+from engines.provision.preparation import Preparation, of_host, of_image
 from engines.provision.settings import Isolation, OnEvent, Program, WarmSettings, WarmthLimits, Within
 from engines.provision.warm import WarmEngine
-from engines.sandbox.base import Level, Mount, Sandbox
+from engines.sandbox.base import Level, Sandbox
 from engines.sandbox.probe import Choice, choose, unconfined
 from engines.spark.runtime.class_archive import find_archive, installed_digests
 from engines.spark.runtime.java import Java, find_java
@@ -102,19 +103,20 @@ async def spark_engine(options: SparkOptions, environ: Mapping[str, str], on_eve
         identity = image_identity(choice.image.version, choice.image.manifest, choice.level.value)
     else:
         identity = await _aside(partial(_identity, java.runtime, options.cache, choice.level))
-    recorded = await _aside(partial(find_archive, options.cache, java))
-    # Made for the Java of this machine; an image brings another.
-    usable = recorded if sandbox.java_home is None else None
-    archive = Mount(usable, PurePosixPath("/odf/archive.jsa")) if usable is not None else None
+    if choice.image is None:
+        recorded = await _aside(partial(find_archive, options.cache, java))
+        start = Preparation() if recorded is None else of_host(recorded)
+    else:
+        start = of_image(choice.image)
     memory = heap_bytes(options.heap) + MEMORY_BEYOND_HEAP
     settings = WarmSettings(
         name="spark",
-        program=_program(options, sandbox, sandbox.seen(archive) if archive else None),
+        program=_program(options, sandbox, sandbox.seen(start.archive) if start.archive else None),
         sandbox=sandbox,
         identity=identity,
         scratch=options.scratch,
-        env={"JAVA_HOME": str(sandbox.java_home or java.runtime)},
-        mounts=(archive,) if archive else (),
+        env={"JAVA_HOME": str(sandbox.java_home or java.runtime), **start.env},
+        mounts=start.mounts,
         memory=memory,
         total=MEMORY_TOGETHER * memory,
         processes=PROCESSES,

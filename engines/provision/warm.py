@@ -35,7 +35,7 @@ from engines.contract import (
     ValidateRequest,
     ValidateResponse,
 )
-from engines.errors import JVM_LOST, EngineFault, EngineLost
+from engines.errors import DEADLINE, JVM_LOST, EngineFault, EngineLost, LimitExceeded
 from engines.provision.process import EngineProcess
 from engines.provision.processes import Processes
 from engines.provision.settings import Isolation, OnEvent, Started, WarmSettings
@@ -94,6 +94,20 @@ class WarmEngine:
         async with self._processes.fresh() as process:
             yield _Held(self._settings, process)
 
+    def drop(self, dataset: DatasetId, why: str) -> None:
+        """End the process that works for a dataset: a request that was cancelled may go on in it for ever.
+
+        Whoever else uses it sees it gone, and may ask another again.
+        """
+        process = self._processes.running().get(self._tenant(dataset))
+        if process is not None:
+            process.leave(why)
+
+    def _tenant(self, dataset: DatasetId | None) -> str:
+        """What concerns no dataset is kept together."""
+        apart = self._settings.isolation is Isolation.DATASET and dataset is not None
+        return str(dataset) if apart else ""
+
     async def identity(self) -> EngineIdentity:
         """Computed from what would run; starts nothing."""
         return self._settings.identity
@@ -126,9 +140,8 @@ class WarmEngine:
 
     @asynccontextmanager
     async def _lease(self, dataset: DatasetId | None = None) -> AsyncIterator[Engine]:
-        """For a request about a dataset; what concerns none is kept together."""
-        apart = self._settings.isolation is Isolation.DATASET and dataset is not None
-        async with self._processes.lease(str(dataset) if apart else "") as process:
+        """For a request about a dataset."""
+        async with self._processes.lease(self._tenant(dataset)) as process:
             yield _Held(self._settings, process)
 
 
@@ -167,6 +180,10 @@ class _Held:
         assert process.client is not None
         try:
             answer = await work(process.client)
+        except LimitExceeded as fault:
+            if fault.rule == DEADLINE:
+                process.leave("a request was over its time")
+            raise
         except EngineFault as fault:
             if fault.backtrace:
                 process.note_failure(fault.message, fault.backtrace)

@@ -18,13 +18,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from chain.errors import Fault
+from chain.errors import Fault, Invalid
+from chain.visible import visible
 from engines.contract import EngineIdentity
 from engines.identity import FileDigests, host_manifest, identity_of
 from engines.listen import DEFAULT, Address, check_free, parse_address
 from engines.service import ServiceLimits, serve
 from engines.spark.handler import SparkHandler
-from engines.spark.runtime.class_archive import find_archive
+from engines.spark.runtime.class_archive import dump_base, find_archive
 from engines.spark.runtime.cluster import Cluster, read_settings
 from engines.spark.runtime.java import Java, find_java
 from engines.spark.runtime.jvm import Jvm
@@ -42,11 +43,12 @@ def main(arguments: list[str] | None = None) -> int:
     told = _told_to_stop()
     try:
         address = parse_address(args.listen)
-        check_free(address)  # before Spark starts: that takes seconds
+        if not args.record_archive:
+            check_free(address)  # before Spark starts: that takes seconds
         with _scratch(args.scratch) as scratch:
             _limit_memory(heap_bytes(args.heap) + MEMORY_BEYOND_HEAP)
             java = find_java(os.environ, scratch)
-            archive = args.archive or find_archive(scratch, java)
+            archive = args.archive if args.record_archive else args.archive or find_archive(scratch, java)
             options = SessionOptions(
                 scratch=scratch,
                 cores=args.cores,
@@ -56,20 +58,33 @@ def main(arguments: list[str] | None = None) -> int:
                 record=args.record_archive,
                 cluster=_cluster(args, scratch),
             )
-            _serve(args, address, options, java, told)
+            if args.record_archive:
+                _record(options, java)
+            else:
+                _serve(args, address, options, java, told)
     except Fault as fault:
-        sys.stderr.write(f"{fault}\n{fault.hint}\n")
+        sys.stderr.write(visible(f"{fault}\n{fault.hint}\n"))
         return fault.exit_code
     return 0
+
+
+def _record(options: SessionOptions, java: Java) -> None:
+    """One start, and a few queries; the archive is written as the JVM ends."""
+    if options.archive is None:
+        raise Invalid("nobody said where the archive is to be", rule="engine-archive", hint="--archive FILE")
+    dump_base(java, options.archive)
+    spark = Jvm(options)
+    try:
+        rehearse(spark.session(), options.scratch / "rehearsal")
+    finally:
+        spark.stop()
 
 
 def _serve(args: argparse.Namespace, address: Address, options: SessionOptions, java: Java, told: int) -> None:
     """Until ``told`` can be read."""
     spark = Jvm(options)
     try:
-        session = spark.session()
-        if options.record:
-            rehearse(session, options.scratch / "rehearsal")
+        spark.session()
         handler = SparkHandler(
             spark,
             functools.cache(lambda: _identity(java, options.scratch, args.sandbox)),
@@ -144,7 +159,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--master", help="a cluster to run on: spark://HOST:PORT, yarn, k8s://…; see docs/cluster.md")
     parser.add_argument("--address", default="127.0.0.1", help="of this machine, as the cluster's executors reach it")
     parser.add_argument("--settings", type=Path, help="more settings of Spark for the cluster, a name and value a line")
-    parser.add_argument("--record-archive", action="store_true", help="make the archive on exit instead")
+    parser.add_argument("--record-archive", action="store_true", help="make the archive, and serve nobody")
     return parser
 
 

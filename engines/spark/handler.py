@@ -96,7 +96,10 @@ class SparkHandler:
             query = read_query(request.transform)
             query.check_inputs([given.query_alias for given in request.inputs])
             views = [_view(given, query) for given in request.inputs]
-            found = self._caches.analyst.analyse(self._spark.newSession(), query.steps, views, request.vocab)
+            analyst = self._caches.analyst
+            found = analyst.known(query.steps, views, request.vocab) or analyst.analyse(
+                self._spark.newSession(), query.steps, views, request.vocab
+            )
             if found.classification is None or found.columns is None:
                 return ValidateResponse(ok=False, determinism="no", diagnostics=found.diagnostics)
             stated = from_arrow(schema_in_force(found.columns, request.vocab, None))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 import trio
@@ -49,6 +49,12 @@ SHOW_SECONDS: Final = 0.2
 Work = Callable[[Report], Awaitable[wire.TransferResult]]
 
 
+class AttendingStore(StatementStore, Protocol):
+    """A statement store that keeps what is said of a dataset while a person brings it."""
+
+    def attend(self, dataset: DatasetId) -> AbstractContextManager[None]: ...
+
+
 class ImportExport:
     """The import and export of a node, which also settles imports that a crash cut off."""
 
@@ -59,7 +65,7 @@ class ImportExport:
         object_fetcher: ObjectFetcher,
         clock: Clock,
         changed: Callable[[DatasetId], None],
-        board: StatementStore,
+        board: AttendingStore,
     ) -> None:
         """``board`` judges what is signed of a copy that comes in."""
         self._board = board
@@ -123,7 +129,7 @@ class ImportExport:
             async with self._remotes.replication.reading(place) as shown:
                 async with outside(request.source):
                     head = await shown.source.head_of(shown.root)
-                    chain = await shown.source.staged(shown.root, shown.root, head)
+                    chain = await shown.source.staged(shown.root, shown.root, head, is_mirrored=False)
                 name = await trio.to_thread.run_sync(self._name_for, chain, request.as_name, name_in(place))
                 async with outside(request.source):
                     await self._fetch_objects(shown.peer, chain, report)
@@ -159,11 +165,14 @@ class ImportExport:
             report.message = "waiting until nobody else writes it"
 
         def take() -> tuple[Transfer, str]:
-            epoch = 0
-            if isinstance(seed, Seed):
+            if not isinstance(seed, Seed):
+                return bring(0)
+            with self._board.attend(seed.dataset_id):
                 self._show_statements(copy, seed.dataset_id, statements)
-                if self._home.chains.chain(seed.dataset_id).head() != copy.chain.head():
-                    epoch = self._epoch(seed.dataset_id, copy.chain)
+                is_here = self._home.chains.chain(seed.dataset_id).head() == copy.chain.head()
+                return bring(0 if is_here else self._epoch(seed.dataset_id, copy.chain))
+
+        def bring(epoch: int) -> tuple[Transfer, str]:
             done = import_copy(copy, self._home.chains, self._home.objects, lambda so_far: _show(report, so_far))
             return done, self._settle(done.dataset, name, epoch)
 

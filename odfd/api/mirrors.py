@@ -26,6 +26,7 @@ from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.retention import ALL, UNCAPPED
 from odfd.mirrors.scheduler import Mirror, MirrorScheduler, PassedOn, SchedulerState
 from odfd.network.membership import Membership, Network
+from odfd.network.unheld_statements import UnheldStatements
 from odfd.runtime.tasks import Report, TaskBoard, outside
 from odfd.state.directory import StateDirectory
 from odfd.state.remotes import Remotes, place_of
@@ -247,8 +248,14 @@ class NetworkService:
     """The API service for networks."""
 
     def __init__(
-        self, home: StateDirectory, membership: Membership, visibility: Visibility, holders: HolderCounts
+        self,
+        home: StateDirectory,
+        membership: Membership,
+        visibility: Visibility,
+        holders: HolderCounts,
+        unheld: UnheldStatements,
     ) -> None:
+        self._unheld = unheld
         self._home = home
         self._membership = membership
         self._visibility = visibility
@@ -294,26 +301,27 @@ class NetworkService:
     def _signed(self) -> tuple[Sequence[DatasetId], Collection[DatasetId]]:
         """Datasets of which a signed head is known, and those of them that are public."""
         with self._home.database.read() as connection:
-            signed = tuple(Ledger(connection).datasets(HEAD))
-        return signed, self._visibility.public_of(signed)
+            signed = {*Ledger(connection).datasets(HEAD), *self._unheld.datasets()}
+        return tuple(signed), self._visibility.public_of(signed)
 
     def _announced(self, counts: Mapping[DatasetId, int]) -> tuple[wire.Announced, ...]:
         with self._home.catalog() as catalog:
             names = {entry.id: entry.name for entry in catalog.entries()}
-        announced = []
+        announced, unheld = [], self._unheld.heads()
         with self._home.database.read() as connection:
             ledger = Ledger(connection)
             for dataset, peers in counts.items():
-                newest = ledger.newest_head(dataset)
+                kept = ledger.newest_head(dataset)
+                newest = unheld.get(dataset) if kept is None else kept[0]
                 if newest is None:
                     continue
                 announced.append(
                     wire.Announced(
                         id=str(dataset),
                         name=names.get(dataset),
-                        blocks=newest[0].size,
-                        head=str(newest[0].head),
-                        signed_at=newest[0].issued_at,
+                        blocks=newest.size,
+                        head=str(newest.head),
+                        signed_at=newest.issued_at,
                         peers=peers,
                         held=dataset in names,
                     )

@@ -39,6 +39,10 @@ class Readers:
             entries = [entry for each in found if (entry := catalog.find(each)) is not None]
         return sorted(entries, key=lambda entry: entry.name)
 
+    def has_any(self, source: DatasetId) -> bool:
+        """Whether any dataset here is derived from ``source``. Raises Environment for a damaged block."""
+        return any(str(source) in self._inputs(each) for each in self._home.chains.having(_TRANSFORM) if each != source)
+
     def own(self, source: DatasetId) -> str | None:
         """The name of one of this node's own that is derived from ``source``; ``None`` when there is none."""
         return next((entry.name for entry in self.of(source) if self._home.keys.has_dataset_key(entry.id)), None)

@@ -310,6 +310,7 @@ _REASONS: Final = {
     "nondeterministic": "it does not give the same answer twice",
     "disputed": "a validator got another answer, not enough to decide",
     "pending": "nobody has re-run it yet",
+    "too-costly": "it takes an engine longer than those who tried it spend on a step",
 }
 _OTHER: Final = {
     "fork": "its owner's key signed two histories; below this block they agree",

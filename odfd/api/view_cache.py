@@ -71,6 +71,10 @@ class ViewCache:
         self._unsaved: set[DatasetId] = set()
         self._entries: tuple[int, Sequence[DatasetEntry]] = (-1, ())
 
+    def load(self) -> None:
+        """Read what an earlier run saved, unless that was done before."""
+        self._known()
+
     def all(self) -> list[wire.DatasetView]:
         """Of all datasets, by name. What nothing touched since it was looked at is not looked at again."""
         return [self.dataset(entry) for entry in self.entries()]

@@ -24,6 +24,9 @@ QUIET_SECONDS: Final = 5.0
 class Views(Protocol):
     """What keeps views. Called in worker threads."""
 
+    def load(self) -> None:
+        """Read what an earlier run saved, so that the first list does not have to."""
+
     def outdated(self) -> Sequence[DatasetEntry]:
         """Of datasets whose view does not hold any more, or was saved by an earlier run and not looked at since."""
 
@@ -48,6 +51,7 @@ class ViewRefresher:
         await trio.to_thread.run_sync(self._views.save)
 
     async def _round(self) -> float:
+        await trio.to_thread.run_sync(self._views.load)
         await trio.sleep(QUIET_SECONDS)
         await self.refresh()
         return ROUND_SECONDS

@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from chain.errors import Refused
+from odfd import output
 from odfd.errors import Usage
 
 
@@ -18,6 +19,6 @@ def confirm(question: str, declined: str) -> None:
     """Raises Usage without a terminal, Refused with the message ``declined`` for any answer but yes."""
     if not sys.stdin.isatty():
         raise Usage(f"nobody is here to answer: {question}", hint="add --yes if you mean it")
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    output.remark(f"{question} [y/N] ", end="")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Refused(declined, rule="not-confirmed")

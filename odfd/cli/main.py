@@ -6,13 +6,12 @@ Only the module of the command that was typed is imported; the whole list is in 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
 from chain.errors import Fault
-from odfd import __version__
+from odfd import __version__, output
 from odfd.cli import registry
 from odfd.cli.parsers import Subparsers
 from odfd.cli.session import FORMATS, MANIFEST
@@ -31,6 +30,11 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise Usage(message, hint=f"see {self.prog} --help")
 
+    def _print_message(self, message: str, _file: Any = None) -> None:
+        """Help, and the version."""
+        if message:
+            output.say(message, end="")
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The entry point. Returns the exit code."""
@@ -44,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has seen enough (odfctl log … | head): nothing is wrong.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        output.leave()
         return ExitCode.OK
     except Exception as error:  # noqa: BLE001  the outermost frame: a bug is told as one, with its trace
         return _told(sole_fault(error) or _bug(error), verbose)
@@ -62,11 +66,11 @@ def _run(words: Sequence[str]) -> int:
         if args.output == MANIFEST and not getattr(args, "writes_manifests", False):
             raise Usage(f"odfctl {name} has no manifests to show", hint="like odfctl get dataset NAME -o manifest")
         code = int(args.run(args))
-        sys.stdout.flush()
+        output.flush()
         return code
     if name is None:
         parser.parse_args(words)
-        print(parser.format_help().rstrip("\n"))
+        output.say(parser.format_help().rstrip("\n"))
         return ExitCode.USAGE
     raise Usage(f"there is no command {name!r}", hint=_suggestion(name, list(known)))
 
@@ -147,15 +151,13 @@ def _suggestion(name: str, known: Sequence[str]) -> str:
 
 
 def _told(fault: Fault, verbose: bool) -> int:
-    sys.stdout.flush()
-    print(render(fault, verbose), file=sys.stderr)
+    output.flush()
+    output.remark(render(fault, verbose))
     return exit_code(fault)
 
 
 def _bug(error: Exception) -> Bug:
-    import traceback
-
-    traceback.print_exception(error)
+    output.trace(error)
     bug = Bug(f"{type(error).__name__}: {error}", rule="bug", hint="this is a fault of odfctl; please report it")
     bug.__cause__ = error
     return bug

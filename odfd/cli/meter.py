@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, TextIO
 
 from chain.instant import SECOND
+from odfd import output
 from odfd.cli import words
 from odfd.cli.session import Session
 from odfd.control import wire
@@ -51,19 +52,16 @@ class Meter:
         rate = (done - self._stage[2]) / elapsed if elapsed >= 0.5 else 0.0
         text = describe(task, rate)
         if self._terminal:
-            self._stream.write(f"\r\x1b[K{text}")
-            self._stream.flush()
+            output.draw(self._stream, text)
             self._drawn = True
         elif text != self._last_text and now - self._last_line >= LINE_SECONDS * SECOND:
-            self._stream.write(text + "\n")
-            self._stream.flush()
+            output.note(self._stream, text)
             self._last_line, self._last_text = now, text
 
     def clear(self) -> None:
         """Leave the terminal as if nothing had been drawn."""
         if self._drawn:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
+            output.draw(self._stream, "")
             self._drawn = False
 
 

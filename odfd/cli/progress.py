@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TypeVar
 
 from chain.errors import Refused
+from odfd import output
 from odfd.cli.meter import Meter
 from odfd.cli.session import Session
 from odfd.control import wire
@@ -23,7 +23,7 @@ class Detached(KeyboardInterrupt):
 
 def follow(session: Session, ref: wire.TaskRef, kind: type[T]) -> Answer[T]:
     """Wait for the task ``ref`` and return its result, a ``kind``. Raises its fault, or Detached on ``^C``."""
-    meter = Meter(session, sys.stderr)
+    meter = Meter(session, output.error_stream())
     task: wire.TaskView | None = None
     try:
         for snapshot in session.client.stream(f"/tasks/{part(ref.id)}", wire.TaskView, {"follow": "1"}):

@@ -8,11 +8,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from chain.visible import is_visible
+from odfd import output
+from odfd.output import visible_values
 from odfd.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -62,16 +64,20 @@ class Session:
         else:
             text = json.dumps(value, indent=2, ensure_ascii=False)
         if text:
-            print(text.rstrip("\n"))
+            say = output.say if self.output in ("table", "yaml") else output.say_json
+            say(text.rstrip("\n"))
 
     def line(self, value: Any, text: str) -> None:
         """One item of an answer that has no end, and what is said of it to a person."""
-        print(text if self.output == "table" else to_json(value), flush=True)
+        if self.output == "table":
+            output.say(text)
+        else:
+            output.say_json(to_json(value))
 
     def remark(self, text: str) -> None:
         """For a person, beside the answer."""
         if not self.quiet:
-            print(text, file=sys.stderr, flush=True)
+            output.remark(text)
 
 
 def socket_path(given: str | None, environ: Mapping[str, str]) -> Path:
@@ -98,4 +104,13 @@ def to_yaml(value: Any) -> str:
     import yaml
 
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    return str(yaml.dump(value, Dumper=dumper, sort_keys=False, allow_unicode=True, width=120))
+
+    def dumped(value: Any, **more: Any) -> str:
+        return str(yaml.dump(value, Dumper=dumper, sort_keys=False, width=120, **more))
+
+    try:
+        said = dumped(value, allow_unicode=True)
+    except UnicodeEncodeError:  # halves of characters, which YAML has no words for
+        value = visible_values(value)
+        said = dumped(value, allow_unicode=True)
+    return said if is_visible(said) else dumped(value)  # the same with escapes

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from chain.visible import one_line
+
 GAP: Final = "  "
 WHOLE: Final = 2000
 """Characters of a last cell that says what is wrong or what to do: more than any message of ours has."""
@@ -50,8 +52,8 @@ def width(text: str) -> int:
 
 
 def clean(text: str, most: int) -> str:
-    """On one line, without control characters: names and messages come from strangers."""
-    safe = "".join(char if char.isprintable() else "�" for char in text.replace("\n", " ").replace("\t", " "))
+    """On one line, with nothing in it that a terminal obeys: names and messages come from strangers."""
+    safe = one_line(text)
     return safe if len(safe) <= most else safe[: most - 1] + "…"
 
 

@@ -8,7 +8,6 @@ import importlib
 import json
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -19,7 +18,7 @@ from chain.errors import Fault, Invalid
 from config import render as rendering
 from config.errors import ConfigError
 from config.load import Loaded, load
-from odfd import __version__
+from odfd import __version__, output
 from odfd.control.assembly import Build
 from odfd.errors import Bug, ExitCode, exit_code, render, sole_fault
 
@@ -40,11 +39,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(words)
     try:
         code = int(args.run(args))
-        sys.stdout.flush()
+        output.flush()
         return code
     except BrokenPipeError:
         # The reader of our output has seen enough (odfd config show | head): nothing is wrong.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        output.leave()
         return ExitCode.OK
     except ConfigError as error:
         return _told(_as_fault(error), verbose=False)
@@ -100,7 +99,9 @@ def _run(args: argparse.Namespace) -> int:
     # What only the daemon needs is imported here: `odfd config` stays quick.
     from odfd.daemon import wiring
     from odfd.obs import log
+    from odfd.runtime.modes import set_umask
 
+    set_umask()
     loaded = _loaded(args)
     log.configure(loaded.settings.node.log_level, loaded.settings.node.log_format)
     # Modules stay until the end. Looking at what they hold took a tenth of importing them, and each full collection
@@ -121,7 +122,7 @@ def _services() -> Build:
 
 def _check(args: argparse.Namespace) -> int:
     loaded = _loaded(args)
-    print(f"ok: {loaded.file or 'no file, defaults alone'}", file=sys.stderr)  # noqa: T201
+    output.remark(f"ok: {loaded.file or 'no file, defaults alone'}")
     return ExitCode.OK
 
 
@@ -133,7 +134,7 @@ def _show(args: argparse.Namespace) -> int:
         shown = rendering.plain(loaded.settings)
         as_json = args.output == "json"
         text = json.dumps(shown, indent=2) if as_json else rendering.toml(loaded.settings, loaded.origins)
-    print(text.rstrip("\n"))  # noqa: T201
+    output.say(text.rstrip("\n"))
     return ExitCode.OK
 
 
@@ -146,12 +147,12 @@ def _as_fault(error: ConfigError) -> Invalid:
 
 
 def _bug(error: Exception) -> Bug:
-    traceback.print_exception(error)
+    output.trace(error)
     return Bug(f"{type(error).__name__}: {error}", rule="bug", hint="this is a fault of odfd; please report it")
 
 
 def _told(fault: Fault, verbose: bool) -> int:
-    print(render(fault, verbose), file=sys.stderr)  # noqa: T201
+    output.remark(render(fault, verbose))
     return exit_code(fault)
 
 

@@ -16,6 +16,7 @@ import msgspec
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.store.seals import Sealed
+from chain.store.sqlite import stored_bytes
 
 STEP: Final = """
 CREATE TABLE held_extents (
@@ -47,6 +48,31 @@ CREATE TRIGGER held_less AFTER DELETE ON held_objects BEGIN
 END;
 """
 """Tables, one step of the references' room: what is named no longer is held no longer, in one transaction."""
+ALL_OF_IT: Final = """
+-- Blocks of mirrors, and how many objects are held: what others can fill a disk with is more than the bytes of objects.
+CREATE TABLE held_blocks (
+    dataset BLOB PRIMARY KEY,
+    blocks INTEGER NOT NULL,
+    bytes INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+ALTER TABLE held_bytes ADD COLUMN objects INTEGER NOT NULL DEFAULT 0;
+UPDATE held_bytes
+    SET objects = (SELECT count(*) FROM held_objects WHERE held_objects.dataset = held_bytes.dataset);
+DROP TRIGGER held_more;
+DROP TRIGGER held_less;
+CREATE TRIGGER held_more AFTER INSERT ON held_objects BEGIN
+    INSERT INTO held_bytes VALUES (NEW.dataset, NEW.size, 1)
+    ON CONFLICT DO UPDATE SET bytes = bytes + NEW.size, objects = objects + 1;
+END;
+CREATE TRIGGER held_less AFTER DELETE ON held_objects BEGIN
+    UPDATE held_bytes SET bytes = bytes - OLD.size, objects = objects - 1 WHERE dataset = OLD.dataset;
+END;
+"""
+"""A later step of the same room."""
+PER_OBJECT: Final = 512
+"""Bytes that an object takes beside its own, in tables and indexes, or by which its file is rounded up."""
+PER_BLOCK: Final = 512
+"""The same of a block: two indexes, a hash of its tree, what it names."""
 _EXTENTS: Final = Sealed("held_extents", ("dataset", "first", "seen", "keep"), "odfctl mirror add plans it anew")
 _UNPLANNED: Final = "?"
 _UNKNOWN: Final = 1 << 62
@@ -110,6 +136,33 @@ class Holdings:
         """Of each; an object that two hold is counted for both."""
         return {DatasetId(row[0]): row[1] for row in self._db.execute("SELECT dataset, bytes FROM held_bytes")}
 
+    def taken(self) -> int:
+        """Bytes on the disk that mirrors take: objects, blocks, and the tables about both."""
+        (objects,) = self._db.execute(
+            "SELECT coalesce(sum(bytes + ? * objects), 0) FROM held_bytes", (PER_OBJECT,)
+        ).fetchone()
+        (blocks,) = self._db.execute(
+            "SELECT coalesce(sum(bytes + ? * blocks), 0) FROM held_blocks", (PER_BLOCK,)
+        ).fetchone()
+        return int(objects + blocks)
+
+    def counts_blocks(self, dataset: DatasetId) -> bool:
+        """Whether its blocks are counted: those of a mirror are from its first pass on."""
+        row = self._db.execute("SELECT 1 FROM held_blocks WHERE dataset = ?", (dataset,)).fetchone()
+        return row is not None
+
+    def count_blocks(self, dataset: DatasetId) -> None:
+        """All that lie here, looked at one by one: after what is no append."""
+        self._db.execute(
+            "INSERT OR REPLACE INTO held_blocks VALUES (?, ?, ?)", (dataset, *stored_bytes(self._db, dataset))
+        )
+
+    def more_blocks(self, dataset: DatasetId, count: int, size: int) -> None:
+        """So many were appended, of so many bytes."""
+        self._db.execute(
+            "UPDATE held_blocks SET blocks = blocks + ?, bytes = bytes + ? WHERE dataset = ?", (count, size, dataset)
+        )
+
     def by_block(self, dataset: DatasetId, stop: int = _UNKNOWN) -> Generator[tuple[int, int], None, None]:
         """Numbers of blocks before ``stop``, the oldest first, and the bytes that nothing later needs."""
         yield from self._db.execute(
@@ -134,6 +187,8 @@ def cut(connection: sqlite3.Connection, dataset: DatasetId, size: int) -> None:
     """A chain goes back to ``size`` blocks: what only later ones bring is held for it no longer."""
     connection.execute("DELETE FROM held_objects WHERE dataset = ? AND last >= ?", (dataset, size))
     holdings = Holdings(connection)
+    if holdings.counts_blocks(dataset):
+        holdings.count_blocks(dataset)
     extent = holdings.extent(dataset)
     if extent.first > size or extent.seen > size:
         holdings.keep_extent(dataset, Extent(min(extent.first, size), min(extent.seen, size), extent.keep))
@@ -141,5 +196,5 @@ def cut(connection: sqlite3.Connection, dataset: DatasetId, size: int) -> None:
 
 def forget(connection: sqlite3.Connection, dataset: DatasetId) -> None:
     """Nothing of a dataset is here any more."""
-    for table in ("held_objects", "held_bytes", "held_extents"):
+    for table in ("held_objects", "held_bytes", "held_extents", "held_blocks"):
         connection.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))  # noqa: S608

@@ -53,6 +53,7 @@ STEPS: Final = (
     CREATE INDEX object_references_block ON object_references (dataset, sequence);
     CREATE INDEX object_references_name ON object_references (substr(object, 3, 8));
     """,
+    holdings.ALL_OF_IT,
 )
 """Tables, as the steps that made them; steps are added at the end and never changed.
 

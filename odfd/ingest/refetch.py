@@ -30,9 +30,10 @@ from odfd.ingest.fetch.base import Fetched, FetchJob
 from odfd.ingest.fetch.dialling import CREDENTIALS
 from odfd.ingest.fetch.dispatch import fetch
 from odfd.ingest.plan import Batch, Earlier, SourceInForce, plan_ingest, polling
-from odfd.ingest.settings import CHUNK, IngestSettings, MayDial
+from odfd.ingest.settings import CHUNK, IngestSettings
 from odfd.ingest.slices import SliceIndex
 from odfd.runtime.slots import waiting
+from p2p.ip import Allows
 
 MAX_BYTES: Final = 256 << 20
 """Of one document that a stranger's manifest names."""
@@ -56,12 +57,12 @@ class Refetched(msgspec.Struct, frozen=True, kw_only=True):
     """``None``: the bytes cannot be read as the manifest says."""
 
 
-def observing(deps: IngestDependencies, may_dial: MayDial) -> IngestDependencies:
+def observing(deps: IngestDependencies, may_dial: Allows) -> IngestDependencies:
     """The same dependencies, for sources that strangers declared."""
     return dataclasses.replace(deps, settings=confined(deps.settings, may_dial), index=SliceIndex())
 
 
-def confined(settings: IngestSettings, may_dial: MayDial) -> IngestSettings:
+def confined(settings: IngestSettings, may_dial: Allows) -> IngestSettings:
     """What a stranger's manifest may do here."""
     size = min(settings.max_source_bytes, MAX_BYTES)
     return msgspec.structs.replace(

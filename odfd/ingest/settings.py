@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from odfd.ingest.readable import Readable
+from p2p.ip import Allows
 from p2p.web.patience import Patience
 
 MAX_SOURCE: Final = 64 << 30
@@ -22,7 +23,6 @@ CHUNK: Final = 1 << 20
 _NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
 
 Check: TypeAlias = Callable[[], None]
-MayDial: TypeAlias = Callable[[str], bool]
 
 
 def unstoppable() -> None:
@@ -47,7 +47,7 @@ class IngestSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What ``${{ env.NAME }}`` in source URLs and headers may name."""
     settle: float = 0.0
     """Seconds that a file of this machine must have been left alone before it is taken."""
-    may_dial: MayDial | None = None
+    may_dial: Allows | None = None
     """Which addresses a web server may have, where a stranger said which server; ``None``: any, by way of any proxy."""
     readable: Readable = Readable()
     """Files of this machine that sources may name."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import shutil
 import tarfile
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
@@ -20,7 +19,7 @@ from chain.multihash import Multihash
 from chain.store.files import disk, make_folder
 from chain.store.layout import BLOCKS, read_head
 from odfd.errors import sole_fault
-from odfd.runtime.disk import CHECK_ROOM, check_room
+from odfd.published.transport import Take
 from p2p.ipfs import names, record
 from p2p.kubo.rpc import Ipfs
 
@@ -61,14 +60,13 @@ def no_ipfs() -> Refused:
 
 
 class IpfsTransport:
-    """The way to datasets on IPFS. ``reserve``: bytes left free on the disk of the staging folder."""
+    """The way to datasets on IPFS."""
 
     is_fixed = True
     few = 256
 
-    def __init__(self, ipfs: Ipfs, reserve: Callable[[], int] = int) -> None:
+    def __init__(self, ipfs: Ipfs) -> None:
         self.files = ipfs
-        self._reserve = reserve
 
     async def resolve(self, place: str, now: Instant) -> str:
         """``/ipfs/CID`` that a place stands for now. Raises Remote, Invalid for a record that is not the key's own."""
@@ -95,12 +93,12 @@ class IpfsTransport:
             place = found
         raise Invalid(f"more than {MAX_HOPS} names point to one another, the last is {place}", rule="ipns-value")
 
-    async def bring_blocks(self, root: str, head: Multihash, _first: int, folder: Path) -> None:
+    async def bring_blocks(self, root: str, head: Multihash, _first: int, folder: Path, take: Take) -> None:
         """All of them: one stream costs less than many questions. A folder that is whole stays as it is."""
         if await trio.to_thread.run_sync(read_head, folder) == head:
             return
         send, receive = trio.open_memory_channel[bytes](_WAITING)
-        unpack = partial(self._unpack, io.BufferedReader(_Received(receive)), folder / BLOCKS)
+        unpack = partial(self._unpack, io.BufferedReader(_Received(receive)), folder / BLOCKS, take)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(trio.to_thread.run_sync, unpack)
@@ -113,10 +111,9 @@ class IpfsTransport:
                 raise
             raise fault from group
 
-    def _unpack(self, stream: io.BufferedReader, folder: Path) -> None:
+    def _unpack(self, stream: io.BufferedReader, folder: Path, take: Take) -> None:
         """Files named by a hash, as a tar stream gives them."""
         make_folder(folder)
-        unchecked = CHECK_ROOM
         try:
             with disk(folder), tarfile.open(fileobj=stream, mode="r|") as archive:
                 for member in archive:
@@ -127,10 +124,8 @@ class IpfsTransport:
                         raise Refused(
                             f"block {name} has {member.size:,} bytes, and {MAX_BLOCK:,} are allowed", rule="block-size"
                         )
-                    unchecked += member.size
-                    if unchecked >= CHECK_ROOM:
-                        check_room(folder, self._reserve(), CHECK_ROOM + member.size)
-                        unchecked = 0
+                    before = _size_of(folder / name)
+                    take(member.size - (before or 0), 1 if before is None else 0)
                     content = archive.extractfile(member)
                     assert content is not None
                     with (folder / name).open("wb") as file:
@@ -163,6 +158,13 @@ class _Received(io.RawIOBase):
         target[:size] = self._left[:size]
         self._left = self._left[size:]
         return size
+
+
+def _size_of(file: Path) -> int | None:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return None
 
 
 def _is_hash(name: str) -> bool:

@@ -55,10 +55,18 @@ class DataRetention:
         self._gave_way: dict[DatasetId, str] = {}
         self._lock = threading.RLock()
 
-    def held_bytes(self) -> int:
-        """Of all mirrors."""
+    def taken(self) -> int:
+        """Bytes on the disk that all mirrors take, blocks and all."""
         with self._database.read() as connection:
-            return sum(Holdings(connection).all_bytes().values())
+            return Holdings(connection).taken()
+
+    def count_blocks(self, dataset: DatasetId) -> None:
+        """Begin to count the blocks of a mirror, unless they are."""
+        with self._database.read() as connection:
+            counted = Holdings(connection).counts_blocks(dataset)
+        if not counted:
+            with self._database.write() as connection:
+                Holdings(connection).count_blocks(dataset)
 
     def give_way(self, wish: MirrorSpec, needed: int) -> bool:
         """Let go of data of mirrors of a lower priority than this wish's, if that frees so many bytes; else of none."""

@@ -1,8 +1,9 @@
-"""Divides the disk space of mirrors: counts what they hold, and reserves space before anything is fetched.
+"""Divides the disk space of mirrors: counts what they take, and reserves space before anything is fetched.
 
-What counts is what mirrors hold, what is promised to fetches under way, and what was left of those that were cut off.
-Where room is short, those leftovers go first; then mirrors of a lower priority give way, the lowest and the oldest data
-first; equals never do. Safe to use from any thread; made with the arrivals.
+What counts is all that a stranger can make a mirror write: objects and blocks, what the tables about them take, what is
+promised to fetches under way (objects, and blocks that wait to be proven), what was left of those that were cut off,
+and blocks that are staged as files. Where room is short, leftovers go first; then mirrors of a lower priority give way,
+the lowest and the oldest data first; equals never do. Safe to use from any thread; made with the arrivals.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
+from typing import Final
 
 from chain.errors import Environment
 from chain.multihash import Multihash
 from chain.store.files import disk
+from odfd.datasets.holdings import PER_OBJECT
 from odfd.mirrors.data_retention import DataRetention
 from odfd.mirrors.mirror_spec import MirrorSpec
+
+_NOTHING: Final[Mapping[Multihash, int]] = MappingProxyType({})
 
 
 class MirrorQuota:
@@ -35,7 +41,13 @@ class MirrorQuota:
         self._busy = busy
         self.limit = limit
         self._promised: dict[Multihash, int] = {}
+        self._blocks = 0
+        """Promised to blocks that are not proven yet."""
         self._lock = threading.Lock()
+        self.staged: Callable[[], int] = lambda: 0
+        """Bytes of blocks that lie in files until they are taken over."""
+        self.remove_leftovers: Callable[[], None] = lambda: None
+        """Remove those of which nobody takes any more over."""
 
     def to_come(self, missing: Mapping[Multihash, int]) -> int:
         """Bytes of these and of what is promised that are not on the disk yet. Raises Environment."""
@@ -50,8 +62,26 @@ class MirrorQuota:
         with self._lock:
             new = {name: size for name, size in missing.items() if name not in self._promised}
             if self.limit:
-                self._find(wish, new)
+                self._find(wish, sum(new.values()) + PER_OBJECT * len(new), new)
             self._promised |= new
+
+    def promise_blocks(self, wish: MirrorSpec, size: int) -> None:
+        """Room for blocks of so many bytes. Raises Environment."""
+        with self._lock:
+            if self.limit:
+                self._find(wish, size)
+            self._blocks += size
+
+    def take_back_blocks(self, size: int) -> None:
+        """They are kept, and counted, or did not prove true."""
+        with self._lock:
+            self._blocks -= size
+
+    def check_staged(self, size: int) -> None:
+        """Whether so many more bytes may be staged, for whichever mirror: no other gives way. Raises Environment."""
+        with self._lock:
+            if self.limit:
+                self._find(None, size)
 
     def take_back(self, names: Iterable[Multihash]) -> None:
         """Promises that are kept, and counted, or broken."""
@@ -59,14 +89,19 @@ class MirrorQuota:
             for name in names:
                 self._promised.pop(name, None)
 
-    def _find(self, wish: MirrorSpec, new: Mapping[Multihash, int]) -> None:
-        needed, left = sum(new.values()), self._left(new)
-        used = self._keeping.held_bytes() + sum(self._promised.values())
+    def _find(self, wish: MirrorSpec | None, needed: int, new: Mapping[Multihash, int] = _NOTHING) -> None:
+        left = self._left(new)
+        promised = sum(self._promised.values()) + PER_OBJECT * len(self._promised) + self._blocks
+        used = self._keeping.taken() + promised + self.staged()
+        if used + needed > self.limit:
+            used -= self.staged()
+            self.remove_leftovers()
+            used += self.staged()
         busy = self._busy()
         idle = [file for file in left if file.name not in busy]
         over = used + sum(left.values()) + needed - self.limit
         beyond = over - sum(left[file] for file in idle)
-        if needed and beyond > 0 and not self._keeping.give_way(wish, beyond):
+        if needed and beyond > 0 and (wish is None or not self._keeping.give_way(wish, beyond)):
             raise Environment(
                 f"{needed:,} bytes are missing, and of the {self.limit:,} that mirrors may hold {used:,} are taken",
                 rule="mirror-quota",
@@ -97,3 +132,28 @@ class MirrorQuota:
                 with suppress(FileNotFoundError):  # it is whole by now, and elsewhere
                     found.append((file, file.stat()))
         return found
+
+
+class BlockRoom:
+    """The room for the blocks of one walk of a mirror, promised as they come. Safe to use from any thread."""
+
+    def __init__(self, quota: MirrorQuota, wish: MirrorSpec) -> None:
+        self._quota = quota
+        self._wish = wish
+        self._taken = 0
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> None:
+        """Raises Environment: there is no room for so many bytes more."""
+        with self._lock:
+            self._quota.promise_blocks(self._wish, size)
+            self._taken += size
+
+    def give_back(self, size: int) -> None:
+        with self._lock:
+            self._quota.take_back_blocks(size)
+            self._taken -= size
+
+    def close(self) -> None:
+        """Give back what is left."""
+        self.give_back(self._taken)

@@ -135,6 +135,8 @@ class MirrorScheduler:
         after_sync: Callable[[DatasetId], None],
         doubted: Callable[[DatasetId], object] = lambda _: None,
     ) -> None:
+        self.wished: Callable[[DatasetId], object] = lambda _: None
+        """Called from a worker thread after a wish was kept, before anything is fetched for it."""
         self._doubted = doubted
         self._database = database
         self._sync = sync
@@ -173,6 +175,7 @@ class MirrorScheduler:
                 Holdings(connection).replan(wish.id)
 
         await trio.to_thread.run_sync(record)
+        await trio.to_thread.run_sync(self.wished, wish.id)
         known = self._mirrors.get(wish.id)
         if known is None or known.wish.paused:
             return self._begin(wish)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from chain.errors import Invalid, Refused
+from chain.errors import Environment, Invalid, Refused
 from chain.model.block import SealedBlock
 from chain.multihash import SHA3_256, Multihash
 from chain.rules.judge import Judge
@@ -20,6 +20,8 @@ from chain.statements.tree import Frontier
 from chain.store.files import disk
 from chain.store.objects import DiskObjects
 from chain.wording import plural
+from odfd.datasets.holdings import PER_BLOCK
+from odfd.mirrors.quota import BlockRoom
 from odfd.mirrors.spool import Spool
 from p2p.ports import PeerId, Tip
 
@@ -41,9 +43,19 @@ class VerifiedChain:
     is then for a peer to show.
     """
 
-    def __init__(self, state: ChainState, frontier: Frontier, head: HeadStatement, until: int | None = None) -> None:
+    def __init__(
+        self,
+        state: ChainState,
+        frontier: Frontier,
+        head: HeadStatement,
+        until: int | None = None,
+        room: BlockRoom | None = None,
+    ) -> None:
+        """``room``: where blocks are counted before they are taken; ``None``: nowhere."""
         self.start, self.began = state, frontier
         self._head = head
+        self._room = room
+        self._reserved = 0
         self.until = head.size if until is None else until
         self.givers: set[PeerId] = set()
         self.blocks: list[SealedBlock] = []
@@ -80,6 +92,7 @@ class VerifiedChain:
         if start != self.size or start + len(blocks) > self.until:
             raise Invalid(f"blocks from #{start} were not asked for", rule="range", place=str(peer))
         self.givers.add(peer)
+        self._reserve(blocks)
         sealed = self._judge.take(blocks)
         self.frontier = self.frontier.extend((block.hash.digest for block in sealed), self.groups)
         self.blocks += sealed
@@ -90,6 +103,23 @@ class VerifiedChain:
                 rule="mirror-step",
                 hint=f"at most {MAX_PENDING_BYTES:,} at once for now; import it from a directory first",
             )
+
+    def _reserve(self, blocks: Sequence[bytes]) -> None:
+        """Raises Full, because of Environment: there is no room for these; those taken until now are good."""
+        if self._room is None:
+            return
+        size = sum(map(len, blocks)) + PER_BLOCK * len(blocks)
+        try:
+            self._room.take(size)
+        except Environment as fault:
+            raise Full(fault.message, rule=fault.rule, hint=fault.hint) from fault
+        self._reserved += size
+
+    def let_go(self) -> None:
+        """The room of these blocks: they are stored, and counted there, or forgotten."""
+        if self._room is not None:
+            self._room.give_back(self._reserved)
+        self._reserved = 0
 
     def end_here(self) -> None:
         """Instead of ``until``, after Full. Raises Invalid as ``finish``."""
@@ -107,6 +137,7 @@ class VerifiedChain:
             self._forget("the blocks are not those that the signed head commits to", "trust.tree")
 
     def _forget(self, message: str, rule: str) -> None:
+        self.let_go()
         self._judge, self.frontier, self.bytes = Judge(self.start), self.began, 0
         self.blocks.clear()
         self.groups.clear()

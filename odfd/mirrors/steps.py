@@ -24,6 +24,7 @@ from chain.statements.statement import HeadStatement
 from chain.store.base import Append, Head
 from chain.store.database import Database
 from chain.store.sqlite import SqliteChains
+from odfd.datasets.holdings import Holdings
 from odfd.datasets.references import keep_references
 from odfd.errors import sole_fault
 from odfd.mirrors.epoch_switch import check_base
@@ -33,6 +34,7 @@ from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.object_fetcher import ObjectFetcher
 from odfd.mirrors.prefetch import Prefetch, Start
 from odfd.mirrors.progress import MirrorProgress
+from odfd.mirrors.quota import BlockRoom
 from odfd.mirrors.sinks import Full, VerifiedChain
 from odfd.transfer.linked import may_link, note_links
 from odfd.trust.ledger.log import CheckedChain, Ledger
@@ -90,7 +92,8 @@ class Steps:
         Raises Remote (peers), Invalid or Refused (the chain breaks a rule or a limit), Environment (our disk).
         """
         kept = StepsKept()
-        ahead = Prefetch(partial(self._fetch, goal), start, goal.signed.size)
+        room = BlockRoom(self._object_fetcher.room, goal.wish)
+        ahead = Prefetch(partial(self._fetch, goal, room), start, goal.signed.size)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(ahead.run)
@@ -108,18 +111,21 @@ class Steps:
             if fault is None:
                 raise
             raise fault from group
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(room.close)
         return kept
 
-    async def _fetch(self, goal: Goal, start: Start) -> VerifiedChain:
+    async def _fetch(self, goal: Goal, room: BlockRoom, start: Start) -> VerifiedChain:
         signed, wish = goal.signed, goal.wish
         whole = _needs_whole(start.state.size, goal, self._first_contact.rung(wish))
         until = signed.size if whole else min(signed.size, start.state.size + STEP)
-        sink = VerifiedChain(start.state, start.frontier, signed, until)
+        sink = VerifiedChain(start.state, start.frontier, signed, until, room)
         try:
             await self._replication.pull_chain(goal.peers, wish.id, until, sink, self._object_fetcher.paces.of(wish))
-        except Full:
-            if whole:
-                raise
+        except Full as full:
+            if whole or not sink.blocks:
+                raise (full.__cause__ or full) from None
             await trio.to_thread.run_sync(sink.end_here)
         return sink
 
@@ -170,12 +176,14 @@ class Steps:
                 whole = sink.size
             ledger.grow(dataset, sink.began, CheckedChain(sink.frontier, whole, sink.epoch), sink.groups)
             keep_references(connection, dataset, sink.blocks)
+            Holdings(connection).more_blocks(dataset, len(sink.blocks), sink.bytes)
             if not state.size:
                 self._first_contact.keep(connection, wish, networks)
 
         expected = Head(state.head, state.sequence_number) if state.head else None
         names = [name for block in sink.blocks for name, _ in block.objects] if wish.brings_data else []
         self._chains.commit([Append(dataset=dataset, expected=expected, blocks=sink.blocks, objects=names)], together)
+        sink.let_go()
         if links:
             # A cut before this leaves blocks without their data: the next pass looks at them again.
             self.note_whole(dataset, terms, sink.blocks)

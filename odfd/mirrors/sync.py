@@ -121,6 +121,7 @@ class MirrorSync:
         """``begun`` is called before anything is fetched; many passes find nothing to fetch.
 
         Raises Remote (peers), Invalid or Refused (the chain breaks a rule or a limit), Environment (our disk)."""
+        await trio.to_thread.run_sync(self._keeping.count_blocks, wish.id)
         if wish.want == "data":
             await trio.to_thread.run_sync(self._keeping.settle, wish)
         unheard = None if wish.via is None else await self._holders.published(wish.id, wish.via)

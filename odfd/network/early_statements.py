@@ -1,13 +1,13 @@
 """Holds statements that arrived before the authority version they depend on, and retries them when it arrives.
 
-In memory and bounded: whatever had to make room is asked for again, since anti-entropy finds it still lacking. Safe to
-use from any thread.
+In memory and bounded: the sender of most of what waits makes room first. Whatever had to make room is asked for again,
+since anti-entropy finds it still lacking. Safe to use from any thread.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import Final
 
 from chain.ids import DatasetId
@@ -20,7 +20,7 @@ MAX_OF_ONE: Final = 64
 
 
 class EarlyStatements:
-    """A bounded store of waiting statements. The oldest make room."""
+    """A bounded store of waiting statements. The oldest of whoever sent most make room."""
 
     def __init__(self) -> None:
         self._by_envelope: OrderedDict[bytes, tuple[DatasetId, PeerId]] = OrderedDict()
@@ -33,7 +33,8 @@ class EarlyStatements:
                 del self._by_envelope[same[0]]
             self._by_envelope[envelope] = (dataset, sender)
             if len(self._by_envelope) > MAX_WAITING:
-                self._by_envelope.popitem(last=False)
+                heaviest, _ = Counter(of for _, of in self._by_envelope.values()).most_common(1)[0]
+                del self._by_envelope[next(raw for raw, (_, of) in self._by_envelope.items() if of == heaviest)]
 
     def take(self, dataset: DatasetId) -> list[tuple[bytes, PeerId]]:
         """All of one dataset, oldest first; they wait no longer."""

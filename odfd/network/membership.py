@@ -1,11 +1,13 @@
-"""Manages this node's membership of a network: the host runs while the node does, replication while one is joined.
+"""Manages this node's membership of a network: replication while one is joined, and the host that it speaks through.
 
 Implements ``p2p.ports.Replication`` for the rooms above, whether or not a network is joined just now: without one,
-asking peers for anything is a Remote fault that says what to do. One network at a time.
+asking peers for anything is a Remote fault that says what to do. One network at a time. Without one the host runs only
+where the settings say where to listen, and until it runs libp2p is not imported.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from random import Random
@@ -26,11 +28,9 @@ from odfd.resources.store import Resources
 from odfd.runtime.clock import Clock
 from odfd.runtime.supervision import Life, Logger
 from p2p.address import parse_address
-from p2p.driver.network import open_network
 from p2p.driver.ports import HostPort
 from p2p.driver.replication import ReplicationDriver
 from p2p.driver.settings import ReplicationSettings
-from p2p.host.host import open_host
 from p2p.host.identity import peer_of_seed
 from p2p.host.limits import HostLimits
 from p2p.pace import Bandwidth, Pace
@@ -41,7 +41,6 @@ BLOCKED: Final = "blocked-peer"
 """Resource kind: a peer that a person shut out."""
 
 
-HERE: Final = ("/ip4/127.0.0.1/tcp/4150",)
 EVERYWHERE: Final = ("/ip4/0.0.0.0/tcp/4150",)
 
 
@@ -57,7 +56,7 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     seed: bytes
     listen: tuple[str, ...] | None
-    """Multiaddrs; ``None``: EVERYWHERE while a network is joined, else HERE."""
+    """Multiaddrs; ``None``: EVERYWHERE while a network is joined, else nowhere."""
     limits: HostLimits
     announce: tuple[str, ...] = ()
     """Told to others in place of where we listen."""
@@ -68,6 +67,8 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
     patience: float = 15.0
     """Seconds without a byte after which a transfer turns to another peer."""
     entropy_interval: float = 60.0
+    inside: tuple[str, ...] | None = None
+    """Networks beyond the Internet in which peers that others tell of are dialled (``ReplicationSettings.inside``)."""
     lan: int | None = None
     """Port of multicast DNS; ``None``: nobody is looked for on the LAN."""
     bandwidth: Bandwidth = msgspec.field(default_factory=Bandwidth)
@@ -92,6 +93,7 @@ class Membership:
         self._logger = logger
         self._on_connect = on_connect
         self._host: HostPort | None = None
+        self._running = False
         self._driver: ReplicationDriver | None = None
         self._network: Network | None = None
         self._blocked: frozenset[PeerId] = frozenset()
@@ -104,22 +106,46 @@ class Membership:
     async def run(self, life: Life) -> None:
         """Until asked to stop. Raises Environment when it cannot listen."""
         self._network, self._blocked = await trio.to_thread.run_sync(self._kept)
+        self._running = True
         try:
             while not life.stopping.is_set():
-                await self._open(life, self._listen())
+                listen = self._listen()
+                await (self._alone(life) if listen is None else self._open(life, listen))
         except BaseException as error:
             self._failure = sole_fault(error)
-            self._settled.set()  # nobody waits for what cannot be
             raise
+        finally:
+            self._running = False
+            self._settled.set()  # nobody waits for what will not be
 
-    def _listen(self) -> tuple[str, ...]:
-        """Where nobody said: nobody elsewhere has a reason to come before a network is joined."""
+    def _listen(self) -> tuple[str, ...] | None:
+        """``None``: no host is needed, since nobody has a reason to come before a network is joined."""
         said = self._options.listen
-        return said if said is not None else HERE if self._network is None else EVERYWHERE
+        if self._network is None:
+            return said or None
+        return said if said is not None else EVERYWHERE
+
+    async def _alone(self, life: Life) -> None:
+        """Until asked to stop, or until a host is needed."""
+        async with trio.open_nursery() as nursery:
+
+            async def end() -> None:
+                await life.stopping.wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(end)
+            self._changed = trio.Event()
+            await self._until_changed(life)
+            nursery.cancel_scope.cancel()
 
     async def _open(self, life: Life, listen: tuple[str, ...]) -> None:
         """Until asked to stop, or until it is to listen elsewhere."""
         options = self._options
+        # libp2p takes as long to import as half of the daemon: a node that needs no host starts without it.
+        await trio.to_thread.run_sync(importlib.import_module, "p2p.driver.network")
+        from p2p.driver.network import open_network
+        from p2p.host.host import open_host
+
         opening = open_host(options.seed, listen, options.limits, options.announce)
         async with opening as host, open_network(host) as network, trio.open_nursery() as nursery:
             self._host = network
@@ -147,27 +173,43 @@ class Membership:
                 async with trio.open_nursery() as nursery:
                     if self._network is not None:
                         driver = self._replication(network, self._network)
+                        self._choose(network, self._network)
                         await self._remember(driver, nursery, self._network)
                         await nursery.start(driver.run)  # type: ignore[arg-type]  # trio cannot name what it passes
                         self._driver = driver
                         nursery.start_soon(self._watch, driver)
                         self._logger.info("network joined", network=self._network.name)
-                    if not self._changed.is_set():
-                        self._settled.set()
-                    life.ready()
-                    await self._changed.wait()
+                    await self._until_changed(life)
                     nursery.cancel_scope.cancel()
             finally:
                 self._driver = None
 
+    async def _until_changed(self, life: Life) -> None:
+        """What was asked for is in force, and stays so until it is to change again."""
+        if not self._changed.is_set():
+            self._settled.set()
+        life.ready()
+        await self._changed.wait()
+
+    def _choose(self, host: HostPort, network: Network) -> None:
+        """The bootstrap peers are a person's own: no stranger takes their room."""
+        addresses = self._bootstrap(network)
+        host.choose([peer for each in addresses if (peer := parse_address(each).peer)], addresses)
+
+    def _bootstrap(self, network: Network) -> tuple[str, ...]:
+        """Those that were given when joining, and those of the settings."""
+        set_up = self._options.network
+        known = set_up.bootstrap if set_up is not None and set_up.name == network.name else ()
+        return tuple(dict.fromkeys([*network.bootstrap, *known]))
+
     def _replication(self, host: HostPort, network: Network) -> ReplicationDriver:
         options = self._options
-        known = options.network.bootstrap if options.network and options.network.name == network.name else ()
         settings = ReplicationSettings(
             network=network.name,
-            bootstrap=tuple(dict.fromkeys([*network.bootstrap, *known])),
+            bootstrap=self._bootstrap(network),
             entropy_interval=options.entropy_interval,
             transfer_patience=options.patience,
+            inside=options.inside,
             lan=options.lan,
             line=options.bandwidth,
         )
@@ -227,7 +269,7 @@ class Membership:
         return left
 
     async def _change(self, network: Network | None) -> None:
-        if self._host is None:
+        if not self._running:
             raise Environment(
                 "the network is not running: the daemon is stopping, or it has failed and is started again",
                 rule="network-down", hint="try again in a moment; the log tells of failures",

@@ -1,29 +1,53 @@
-"""Limits how many statements of strangers are kept: for datasets not held here, and for validators of each dataset.
+"""Says whose statements are of interest here, and limits how many are taken: of each signer, and of all strangers.
 
-Limits of docs/spec/trust.md#room, counted in the ledger's own tables and, for what a peer may bring in an hour, in
-memory. Used inside the transaction that hears the statement; one thread at a time.
+What is of interest is kept by the ledger: datasets that are held or wished for, and words of this node's own keys.
+Everything else stays in memory (``odfd.network.unheld_statements``). A signer who may speak of a dataset, as its writer
+or as a validator, is paced: so many words at once, then one in so many seconds. What exceeds that is not refused but
+heard later, since peers are asked for it again. Words of validators, observers and witnesses that nobody listed share
+one pace, however many keys they have. Limits of docs/spec/trust.md#room; in memory. Safe to use from any thread.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections import OrderedDict
+import threading
 from collections.abc import Callable
 from typing import Final
 
 from chain.ids import DatasetId, KeyDid
 from chain.instant import SECOND, Instant
-from chain.statements.statement import AnyPredicate, PolicyStatement
+from chain.statements.statement import (
+    ATTESTATION,
+    AUTHORITY,
+    HEAD,
+    OBSERVATION,
+    AnyPredicate,
+    Attestation,
+    Observation,
+    PolicyStatement,
+)
 from odfd.network.statement_kinds import KINDS
+from odfd.trust.admission.statement_processor import Judged
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.policy.witness_quorum import Witnesses
-from p2p.peers.budget import Budget, Rate
+from p2p.budget.buckets import Budget, Rate
 from p2p.ports import PeerId
 
 NEW_DATASETS: Final = Rate(per_second=100 / 3600, burst=100.0)
 """Datasets never heard of that one peer may bring."""
-MAX_NOT_HELD: Final = 10_000
-"""Datasets without a block here of which statements are kept; those heard of least lately make room."""
+PACES: Final = {
+    HEAD: Rate(per_second=1.0, burst=60.0),
+    AUTHORITY: Rate(per_second=1 / 60, burst=256.0),
+    ATTESTATION: Rate(per_second=1 / 60, burst=8.0),
+    OBSERVATION: Rate(per_second=1 / 10, burst=64.0),
+}
+"""Words of one signer on one dataset that are taken in, by kind; an authority has 256 versions, which come at once."""
+RENEWALS: Final = Rate(per_second=1 / 600, burst=4.0)
+"""Heads of one signer that say nothing new but when they were signed."""
+CONTRADICTIONS: Final = Rate(per_second=1 / 600, burst=8.0)
+"""Of one signer with itself, and proofs on one dataset."""
+UNLISTED: Final = Rate(per_second=1 / 10, burst=256.0)
+"""Words of all validators, observers and witnesses together whom nobody listed here."""
 
 
 class StatementQuota:
@@ -31,46 +55,76 @@ class StatementQuota:
 
     def __init__(
         self,
-        is_listed: Callable[[KeyDid], bool] = lambda _: False,
-        is_wished: Callable[[sqlite3.Connection, DatasetId], bool] = lambda _connection, _dataset: False,
-        most: int = MAX_NOT_HELD,
+        is_listed: Callable[[KeyDid], bool] = lambda _: True,
+        is_wished: Callable[[sqlite3.Connection, DatasetId], bool] = lambda _connection, _dataset: True,
         witnesses: Callable[[], Witnesses] = Witnesses,
         speaks_for_us: Callable[[PolicyStatement], bool] = lambda _: False,
+        is_mine: Callable[[KeyDid], bool] = lambda _: False,
     ) -> None:
         """``is_listed``: whether a validator's word counts here; ``is_wished``: whether a dataset is to be mirrored.
 
-        ``speaks_for_us``: whether a policy is of the network that this node takes rules from.
+        ``speaks_for_us``: whether a policy is of the network that this node takes rules from; ``is_mine``: whether a
+        key is this node's, as its own or as a dataset's.
         """
         self._speaks_for_us = speaks_for_us
         self.witnesses = witnesses
-        self._is_listed = is_listed
+        self.is_listed = is_listed
         self._is_wished = is_wished
-        self._most = most
+        self._is_mine = is_mine
+        self._lock = threading.Lock()
         self._new = Budget[PeerId](NEW_DATASETS)
-        self._not_held: OrderedDict[DatasetId, None] | None = None
-        """Those with statements and without blocks, least lately heard of first."""
+        self._words = {kind: Budget[tuple[DatasetId, KeyDid]](rate) for kind, rate in PACES.items()}
+        self._renewals = Budget[tuple[DatasetId, KeyDid]](RENEWALS)
+        self._contradictions = Budget[tuple[DatasetId, KeyDid]](CONTRADICTIONS)
+        self._proofs = Budget[DatasetId](CONTRADICTIONS)
+        self._unlisted = Budget[None](UNLISTED)
 
-    def admits(self, connection: sqlite3.Connection, said: AnyPredicate, sender: PeerId, now: Instant) -> bool:
-        """Whether there is room to hear it. A refusal may be none an hour later."""
+    def concerns(self, connection: sqlite3.Connection, dataset: DatasetId) -> bool:
+        """Whether what is said of a dataset is kept: it is held, wished for, or this node's own."""
+        return (
+            Ledger(connection).chain(dataset).frontier.size > 0
+            or self._is_wished(connection, dataset)
+            or self._is_mine(KeyDid.from_public_key(dataset.public_key))
+        )
+
+    def is_known(self, keys: tuple[KeyDid, ...]) -> bool:
+        """Whether any of these keys is this node's or was listed: what they say, or is proven of them, is kept."""
+        return any(self._is_mine(key) or self.is_listed(key) for key in keys)
+
+    def is_mine(self, keys: tuple[KeyDid, ...]) -> bool:
+        return any(map(self._is_mine, keys))
+
+    def has_room(self, connection: sqlite3.Connection, said: AnyPredicate) -> bool:
+        """Whether there is room for a word of its kind."""
         if isinstance(said, PolicyStatement):
             return self._speaks_for_us(said)
-        ledger = Ledger(connection)
-        if not ledger.speaks_of(said.dataset) and not self._is_ours(connection, said.dataset):
+        return KINDS[said.KIND].has_room(connection, said, self.is_listed)
+
+    def brings_new(self, sender: PeerId, now: Instant) -> bool:
+        """Whether a peer may bring one more dataset that nobody here has heard of. A refusal may be none later."""
+        with self._lock:
             return self._new.spend(sender, now / SECOND)
-        return KINDS[said.KIND].has_room(connection, said, self._is_listed)
 
-    def _is_ours(self, connection: sqlite3.Connection, dataset: DatasetId) -> bool:
-        return Ledger(connection).chain(dataset).frontier.size > 0 or self._is_wished(connection, dataset)
+    def takes(self, said: AnyPredicate, found: Judged, now: Instant) -> bool:
+        """Whether one more word of its signer is taken now."""
+        if isinstance(said, PolicyStatement) or found.signer is None:
+            return True
+        key = (said.dataset, found.signer)
+        if found.contradicts:
+            paced = self._contradictions
+        else:
+            paced = self._renewals if found.is_renewal else self._words[said.KIND]
+        with self._lock:
+            if isinstance(said, Attestation | Observation) and not self.is_known((found.signer,)):
+                return paced.spend(key, now / SECOND) and self._unlisted.spend(None, now / SECOND)
+            return paced.spend(key, now / SECOND)
 
-    def took(self, connection: sqlite3.Connection, dataset: DatasetId) -> None:
-        """Something of ``dataset`` was recorded: if it is not held here, others may have to go."""
-        ledger = Ledger(connection)
-        if self._not_held is None:
-            self._not_held = OrderedDict.fromkeys(ledger.not_held())
-        if self._is_ours(connection, dataset):
-            self._not_held.pop(dataset, None)
-            return
-        self._not_held[dataset] = None
-        self._not_held.move_to_end(dataset)
-        while len(self._not_held) > self._most:
-            ledger.forget_said(self._not_held.popitem(last=False)[0])
+    def takes_proof(self, dataset: DatasetId, now: Instant) -> bool:
+        """Whether one more proof on a dataset is kept now."""
+        with self._lock:
+            return self._proofs.spend(dataset, now / SECOND)
+
+    def takes_unlisted(self, now: Instant) -> bool:
+        """Whether one more word of somebody whom nobody listed is taken now."""
+        with self._lock:
+            return self._unlisted.spend(None, now / SECOND)

@@ -1,15 +1,18 @@
 """Takes in signed statements from peers: admits them, records them, and notifies subscribers.
 
 Implements ``p2p.ports.StatementStore``; called from worker threads. Cheap checks come first: size, then whether it is
-known, then JSON and signature, then budgets, then order. What was new is handed to ``on_news`` after it was recorded.
-What cannot be judged yet, because a version of its authority is missing, waits for that version for a while; nothing
-is remembered as seen whose answer may be another tomorrow.
+known, then JSON and signature, then order, then budgets. All is judged on a reading connection, and only what will be
+kept takes the node's one writing transaction. What is said of datasets that nobody wants here stays in memory. What was
+new is handed to ``on_news`` after it was recorded. What cannot be judged yet, because a version of its authority is
+missing, waits for that version for a while; nothing is remembered as seen whose answer may be another tomorrow.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -22,12 +25,15 @@ from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements import cosignature, envelope, statement
 from chain.statements import proof as proofs
+from chain.statements.authority import Rights
 from chain.statements.cosignature import Cosignature
 from chain.statements.envelope import Signed
-from chain.statements.proof import AUTHORITY_FORK, MAX_PROOF, Proof
+from chain.statements.proof import AUTHORITY_FORK, DOUBLE_COSIGN, DOUBLE_VOTE, MAX_PROOF, Proof
 from chain.statements.statement import (
     AnyPredicate,
     Authority,
+    Observation,
+    PolicyStatement,
 )
 from chain.store.base import ChainStore
 from chain.store.database import Database
@@ -36,6 +42,7 @@ from odfd.datasets.visibility import PublicOf
 from odfd.network.early_statements import EarlyStatements
 from odfd.network.statement_kinds import KINDS
 from odfd.network.statement_quota import StatementQuota
+from odfd.network.unheld_statements import NoRoom, UnheldStatements
 from odfd.trust.admission.rules import EARLY_LIMIT, AdmissionOutcome
 from odfd.trust.admission.statement_processor import Processed, StatementProcessor
 from odfd.trust.judgement import authority_fork_choice
@@ -43,12 +50,16 @@ from odfd.trust.ledger import kinds
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.cosignatures import Cosignatures
 from odfd.trust.ledger.log import Ledger
+from odfd.trust.ledger.proofs import Proofs
 from p2p.ports import Judgement, PeerId, StatementRef, Topic
 
 SEEN: Final = 65_536
 """Envelopes remembered by their hash, so that a repeated one costs one lookup."""
 _COSIGNATURE: Final = b'{"line":'
 """How the canonical form of a cosignature begins, and no envelope does."""
+_OURSELVES: Final = PeerId("")
+_OF_VOICES: Final = frozenset({DOUBLE_VOTE, DOUBLE_COSIGN})
+"""Proofs against validators and witnesses, whom each node lists for itself."""
 _NOT_YET: Final = frozenset({AdmissionOutcome.EARLY, AdmissionOutcome.UNKNOWN_AUTHORITY})
 """Outcomes that time or another statement changes."""
 
@@ -98,6 +109,11 @@ class LedgerStatementStore:
         self._leaves = partial(leaves_of, chains)
         self._clock = clock
         self._room = room or StatementQuota()
+        self.unheld = UnheldStatements()
+        self._attended: Counter[DatasetId] = Counter()
+        """Datasets that a person brings here just now."""
+        self._adopting = threading.RLock()
+        """Held while what was in memory is heard again: nobody sees half of it."""
         self._waiting = EarlyStatements()
         self._seen: LRUCache[Multihash, Judgement] = LRUCache(SEEN)
         self._lock = threading.Lock()
@@ -126,16 +142,37 @@ class LedgerStatementStore:
         wanted = None if datasets is None else set(datasets)
         public = self._public_of({dataset for dataset, _ in found if wanted is None or dataset in wanted})
         said = [StatementRef(sid, dataset) for dataset, sid in found if dataset in public]
-        return [*said, *(StatementRef(sid, key) for key, sid in rules if wanted is None or key in wanted)]
+        unheld = [ref for ref in self.unheld.refs() if wanted is None or ref.dataset in wanted]
+        return [*said, *unheld, *(StatementRef(sid, key) for key, sid in rules if wanted is None or key in wanted)]
 
     def envelope(self, sid: Multihash) -> tuple[Topic, bytes] | None:
         with self._database.read() as connection:
-            dataset = kinds.subject_of(connection, sid)
+            dataset, found = kinds.subject_of(connection, sid), kinds.find(connection, sid)
+        if found is None:
+            unheld = self.unheld.envelope(sid)
+            return None if unheld is None else unheld[1:]
         if dataset is not None and not self._public_of([dataset]):
             return None
-        with self._database.read() as connection:
-            found = kinds.find(connection, sid)
-        return None if found is None else (KINDS[found[0]].topic, found[1])
+        return KINDS[found[0]].topic, found[1]
+
+    def adopt(self, dataset: DatasetId) -> None:
+        """From now on a dataset is wanted here: what was said of it is heard again, and kept."""
+        with self._adopting:  # also where nothing is left: another may be at it
+            if self.unheld.speaks_of(dataset):
+                for topic, raw in self.unheld.take(dataset):
+                    self._way_in(topic, raw)(topic, raw, _OURSELVES)
+
+    @contextmanager
+    def attend(self, dataset: DatasetId) -> Iterator[None]:
+        """Inside, what is said of a dataset is kept though it is not here yet: a person brings it."""
+        with self._lock:
+            self._attended[dataset] += 1
+        try:
+            self.adopt(dataset)
+            yield
+        finally:
+            with self._lock:
+                self._attended[dataset] -= 1
 
     def keep(self, proof: Proof) -> bool:
         """Keep a proof that was made here, and tell of it; whether it was new."""
@@ -154,30 +191,65 @@ class LedgerStatementStore:
             return Judgement.REJECT, True
         if KINDS[said.KIND].topic is not topic:
             return Judgement.REJECT, True
-        heard = self._hear(said, signed, sender)
+        is_ours = isinstance(said, PolicyStatement) or self._room.is_mine(signed.signers)
+        is_kept_here = is_ours or self._is_wanted(said.dataset)
+        heard = self._hear(said, signed, sender) if is_kept_here else self._hear_unheld(said, signed, sender)
+        if not is_kept_here and self._became_wanted(said.dataset):
+            is_kept_here, heard = True, self._hear(said, signed, sender)
         if heard is None:
             return Judgement.IGNORE, False
         if heard.outcome is AdmissionOutcome.UNKNOWN_AUTHORITY:
             self._waiting.put(said.dataset, raw, sender)
+        lasts = heard.verdict.lasts and is_kept_here  # what stays in memory may go and come again
         if heard.outcome is AdmissionOutcome.REJECTED:
             return Judgement.REJECT, heard.verdict.lasts
         if not heard.outcome.changes:
-            return Judgement.IGNORE, heard.verdict.lasts and heard.outcome not in _NOT_YET
+            return Judgement.IGNORE, lasts and heard.outcome not in _NOT_YET
+        if not heard.is_kept:
+            return Judgement.IGNORE, True
         if isinstance(said, Authority) and heard.outcome is AdmissionOutcome.NEW:
             self._try_again(self._waiting.take(said.dataset))
-        return Judgement.ACCEPT, True
+        return Judgement.ACCEPT, is_kept_here
+
+    def _is_wanted(self, dataset: DatasetId) -> bool:
+        if self._attended[dataset]:
+            return True
+        with self._database.read() as connection:
+            return self._room.concerns(connection, dataset)
+
+    def _became_wanted(self, dataset: DatasetId) -> bool:
+        """Whether somebody wished for a dataset while something said of it went to memory; that is kept now."""
+        if not self._is_wanted(dataset):
+            return False
+        self.adopt(dataset)
+        return True
 
     def _hear(self, said: AnyPredicate, signed: Signed, sender: PeerId) -> Processed | None:
         """``None``: there is no room for it now."""
+        self.adopt(said.dataset)
         now = self._clock()
-        with self._database.write() as connection:
-            if not self._room.admits(connection, said, sender, now):
+        with self._database.read() as connection:
+            if not self._room.has_room(connection, said):
                 return None
+            found = StatementProcessor(connection, self._leaves, sender, now).judge(said, signed)
+        if (found.verdict.outcome.changes or found.is_kept) and not self._room.takes(said, found, now):
+            return None
+        if not found.is_kept:
+            heard = Processed(found.verdict, found.signer, is_kept=False)
+        else:
+            heard = self._record(said, signed, sender, now)
+        self._tell(said, signed, sender, heard)
+        return heard
+
+    def _record(self, said: AnyPredicate, signed: Signed, sender: PeerId, now: Instant) -> Processed:
+        """Judged once more, in the transaction that writes: another statement may have come between."""
+        with self._database.write() as connection:
             heard = StatementProcessor(connection, self._leaves, sender, now).hear(said, signed)
             if isinstance(said, Authority) and heard.outcome.changes:
                 authority_fork_choice.settle(connection, said.dataset, self._room.witnesses(), now)
-            if heard.outcome.changes and said.KIND in kinds.OF_DATASET:
-                self._room.took(connection, said.dataset)
+        return heard
+
+    def _tell(self, said: AnyPredicate, signed: Signed, sender: PeerId, heard: Processed) -> None:
         if heard.proof is not None:
             self._on_proof(heard.proof, True)
         if heard.outcome.changes and heard.signer is not None:
@@ -191,7 +263,37 @@ class LedgerStatementStore:
                 proof=heard.proof,
             )
             self._on_news(news)
+
+    def _hear_unheld(self, said: AnyPredicate, signed: Signed, sender: PeerId) -> Processed | None:
+        """Of a dataset that nobody wants here: judged and kept in memory, and told to nobody but peers."""
+        now, dataset = self._clock(), said.dataset
+        if isinstance(said, Observation) and not self._room.is_known((said.observer,)):
+            return None
+        if not self.unheld.speaks_of(dataset) and not self._room.brings_new(sender, now):
+            return None
+        try:
+            with self.unheld.write(dataset) as connection:
+                if not self._room.has_room(connection, said):
+                    return None
+                processor = StatementProcessor(connection, _no_leaves, sender, now)
+                found = processor.judge(said, signed)
+                if found.is_kept and found.verdict.outcome.changes and not self._room.takes(said, found, now):
+                    return None
+                heard = processor.hear(said, signed)
+                if isinstance(said, Authority) and heard.outcome.changes:
+                    authority_fork_choice.settle(connection, dataset, self._room.witnesses(), now)
+        except NoRoom:
+            return None
+        if heard.proof is not None:
+            self._keep_if_known(heard.proof, sender, now)
+            self._on_proof(heard.proof, True)
         return heard
+
+    def _keep_if_known(self, proof: Proof, sender: PeerId, now: Instant) -> None:
+        """What is proven of those whose word counts here is kept, whatever dataset it is of."""
+        if self._room.is_known(proof.accused):
+            with self._database.write() as connection:
+                StatementProcessor(connection, self._leaves, sender, now).hear_proof(proof)
 
     def _try_again(self, waited: Iterable[tuple[bytes, PeerId]]) -> None:
         """What waited for a version, now that it is here. What must wait for the next waits again."""
@@ -206,30 +308,73 @@ class LedgerStatementStore:
             return Judgement.REJECT, True
         if topic is not Topic.HEADS:
             return Judgement.REJECT, True
-        if made.at > self._clock() + EARLY_LIMIT:
+        now = self._clock()
+        if made.at > now + EARLY_LIMIT:
             return Judgement.IGNORE, False
-        dataset = made.checkpoint.dataset
-        with self._database.write() as connection:
+        dataset, witnesses = made.checkpoint.dataset, self._room.witnesses()
+        is_listed = made.witness in witnesses.groups or self._room.is_mine((made.witness,))
+        if not is_listed and not self._room.takes_unlisted(now):
+            return Judgement.IGNORE, False
+        if not self._room.is_mine((made.witness,)) and not self._is_wanted(dataset):
+            kept = self._keep_unheld_cosignature(made, listed=is_listed)
+            if not self._became_wanted(dataset):
+                return kept
+        self.adopt(dataset)
+        with self._database.read() as connection:
             if not Ledger(connection).speaks_of(dataset):
                 return Judgement.IGNORE, False
-            witnesses = self._room.witnesses()
-            is_new = Cosignatures(connection).keep(made, listed=made.witness in witnesses.groups)
+            if not Cosignatures(connection).is_news(made, listed=is_listed):
+                return Judgement.IGNORE, True
+        with self._database.write() as connection:
+            is_new = Cosignatures(connection).keep(made, listed=is_listed)
             if is_new and made.checkpoint.epoch is None:
-                authority_fork_choice.settle(connection, dataset, witnesses, self._clock())
+                authority_fork_choice.settle(connection, dataset, witnesses, now)
         if is_new and made.witness in witnesses.groups:
             self._on_cosignature(made)
         return (Judgement.ACCEPT if is_new else Judgement.IGNORE), True
 
+    def _keep_unheld_cosignature(self, made: Cosignature, *, listed: bool) -> tuple[Judgement, bool]:
+        dataset = made.checkpoint.dataset
+        if not self.unheld.speaks_of(dataset):
+            return Judgement.IGNORE, False
+        try:
+            with self.unheld.write(dataset) as connection:
+                is_new = Cosignatures(connection).keep(made, listed=listed)
+        except NoRoom:
+            return Judgement.IGNORE, False
+        return (Judgement.ACCEPT if is_new else Judgement.IGNORE), False
+
+    def _rights_at(self, dataset: DatasetId, version: int) -> Rights | None:
+        with self._database.read() as connection:
+            found = Authorities(connection).rights_at(dataset, version)
+        if found is not None or not self.unheld.speaks_of(dataset):
+            return found
+        with self.unheld.read() as connection:
+            return Authorities(connection).rights_at(dataset, version)
+
     def _admit_proof(self, _topic: Topic, raw: bytes, sender: PeerId) -> tuple[Judgement, bool]:
         try:
-            with self._database.read() as connection:
-                proof = proofs.decode(raw, Authorities(connection).rights_at)
+            proof = proofs.decode(raw, self._rights_at)
         except Invalid as fault:
             # A later authority may be known to others: not bad bytes, only of no use here yet.
             later = fault.rule in ("proof-authority", "proof-kind")
             return (Judgement.IGNORE, False) if later else (Judgement.REJECT, True)
+        now, is_known = self._clock(), self._room.is_known(proof.accused)
+        is_wanted = self._is_wanted(proof.dataset)
+        if is_wanted and not is_known and proof.kind in _OF_VOICES:
+            # Of a voice that counts for nothing here: others may have listed it.
+            return (Judgement.ACCEPT, True) if self._room.takes_unlisted(now) else (Judgement.IGNORE, False)
+        if not is_wanted and not is_known:
+            unheld = self._keep_unheld_proof(proof, sender, now)
+            if not self._became_wanted(proof.dataset):
+                return unheld
+        self.adopt(proof.dataset)
+        with self._database.read() as connection:
+            if not Proofs(connection).is_news(proof):
+                return Judgement.IGNORE, True
+        if not self._room.takes_proof(proof.dataset, now):
+            return Judgement.IGNORE, False
         with self._database.write() as connection:
-            now = self._clock()
             is_new = StatementProcessor(connection, self._leaves, sender, now).hear_proof(proof)
             if is_new and proof.kind == AUTHORITY_FORK:
                 authority_fork_choice.settle(connection, proof.dataset, self._room.witnesses(), now)
@@ -237,3 +382,22 @@ class LedgerStatementStore:
             return Judgement.IGNORE, True
         self._on_proof(proof, False)
         return Judgement.ACCEPT, True
+
+    def _keep_unheld_proof(self, proof: Proof, sender: PeerId, now: Instant) -> tuple[Judgement, bool]:
+        if not self.unheld.speaks_of(proof.dataset) and not self._room.brings_new(sender, now):
+            return Judgement.IGNORE, False
+        if not self._room.takes_proof(proof.dataset, now):
+            return Judgement.IGNORE, False
+        try:
+            with self.unheld.write(proof.dataset) as connection:
+                is_new = StatementProcessor(connection, _no_leaves, sender, now).hear_proof(proof)
+                if is_new and proof.kind == AUTHORITY_FORK:
+                    authority_fork_choice.settle(connection, proof.dataset, self._room.witnesses(), now)
+        except NoRoom:
+            return Judgement.IGNORE, False
+        return (Judgement.ACCEPT if is_new else Judgement.IGNORE), False
+
+
+def _no_leaves(_dataset: DatasetId, _start: int, _stop: int) -> Sequence[bytes]:
+    """Of a dataset that is not here."""
+    return ()

@@ -62,7 +62,7 @@ def services_of(parts: NodeParts) -> Services:
         ),
         visibility=VisibilityService(home, parts.visibility, context, parts.shown_otherwise, parts.signed),
         publications=parts.publications,
-        networks=NetworkService(home, parts.membership, parts.visibility, holders),
+        networks=NetworkService(home, parts.membership, parts.visibility, holders, parts.board.unheld),
         peers=PeerService(parts.membership),
         verification=VerificationService(home, parts.transform_deps, context.board, parts.damage, parts.scheduler),
         proving=EngineMigrationService(home, parts.transform_deps, parts.committer, context.board, context.events),

@@ -12,7 +12,7 @@ from functools import partial
 
 import trio
 
-from chain.ids import DatasetId
+from chain.ids import DatasetId, KeyDid
 from chain.multihash import Multihash
 from chain.statements.envelope import Signed
 from chain.statements.statement import PolicyStatement
@@ -28,9 +28,7 @@ from odfd.api.visibility import is_elsewhere, settle_visibility
 from odfd.control.assembly import Context
 from odfd.datasets.visibility import Visibility
 from odfd.ingest.driver import IngestDependencies
-from odfd.ingest.fetch.dialling import is_public
 from odfd.ingest.refetch import confined
-from odfd.ingest.settings import MayDial
 from odfd.ingest.slices import SliceIndex
 from odfd.mirrors import mirror_spec as wishes
 from odfd.mirrors.chain_repair import ChainRepair
@@ -82,6 +80,7 @@ from odfd.workers.head_signer import HeadSigner
 from odfd.workers.ipfs_publication import PublicationService, PublicationTerms
 from odfd.workers.journal_recovery import JournalRecovery
 from odfd.workers.repair import Repair
+from p2p.ip import Allows, is_global
 from p2p.kubo.rpc import Ipfs
 from p2p.pace import Bandwidth
 from p2p.ports import Topic
@@ -103,7 +102,7 @@ class NodeParts:
         engine: NodeEngine | None = None,
         membership: Callable[..., Membership] = Membership,
         ipfs: Ipfs | None = None,
-        may_dial: MayDial = is_public,
+        may_dial: Allows = is_global,
     ) -> None:
         """``may_dial``: where sources that strangers declared may be."""
         self.may_dial = may_dial
@@ -130,9 +129,8 @@ class NodeParts:
         self.witnessed = told.witnessed
         hearers = Subscribers(told.heard, told.proven, told.witnessed)
         public_of = self.visibility.public_of
-        self.board = LedgerStatementStore(
-            home.database, home.chains, context.clock.now, public_of, hearers, self._room()
-        )
+        self.quota = self._quota()
+        self.board = LedgerStatementStore(home.database, home.chains, context.clock.now, public_of, hearers, self.quota)
         self.damage = DamageRegistry(home, context.clock, self._found_damaged)
         self.bundles = BundleStore(home.folder("evidence"), refuted=self._untrue)
         self.library = ServingLibrary(
@@ -184,7 +182,13 @@ class NodeParts:
         """The garbage collection, and the publication to IPFS."""
         home, context, settings = self.home, self.context, self.settings
         self.collection = GarbageCollection(
-            home, context.board, context.events, context.logger, settings.node.collect_hours, context.clock.now
+            home,
+            context.board,
+            context.events,
+            context.logger,
+            settings.node.collect_hours,
+            context.clock.now,
+            self.quota.concerns,
         )
         self.publications = PublicationService(
             home, self.remotes.publisher, PublicationTerms(self._served, self.visibility), self._on_ipfs, context
@@ -211,6 +215,9 @@ class NodeParts:
             replication, self.bundles, home.folder(PARTIAL_EVIDENCE), lambda: self.remotes.reserve
         )
         self.object_fetcher = ObjectFetcher(home.objects, keeping, home.folder(PARTIAL), replication, limits)
+        self.object_fetcher.room.staged = self.remotes.staging.total
+        self.object_fetcher.room.remove_leftovers = self.remotes.staging.remove_leftovers
+        self.remotes.staging.quota = self.object_fetcher.room.check_staged
         self.holders = Holders(replication, replication.inquire)
         self.following = following(lambda: self.settings.policy)
         self.sync = MirrorSync(
@@ -225,6 +232,7 @@ class NodeParts:
         self.scheduler = MirrorScheduler(
             home.database, self.sync, context.events, context.clock, context.logger, self.moved, self.forks.doubt
         )
+        self.scheduler.wished = self.board.adopt
         mender = ChainRepair(home.database, home.chains, home.objects, replication, self.holders)
         self.repairing = Repair(home, self.sync, mender, self._caught_up)
         self.import_export = ImportExport(
@@ -284,6 +292,8 @@ class NodeParts:
 
     def policy_changed(self) -> None:
         self.policy = self._policy()
+        for dataset in self.policy.attended:
+            self.board.adopt(dataset)
         self.library.policy_changed()
         self.views.refresher.loop.poke()
         self._tell_notes()
@@ -304,16 +314,25 @@ class NodeParts:
         with self.home.database.read() as connection:
             return wishes.purposes(Resources(connection), dataset)
 
-    def _room(self) -> StatementQuota:
+    def _quota(self) -> StatementQuota:
         return StatementQuota(
             is_listed=lambda key: key == self.evaluator.me or self.policy.group_of(key) is not None,
             witnesses=lambda: self.policy.witnesses,
             is_wished=self._is_wished,
             speaks_for_us=self._speaks_for_us,
+            is_mine=self._is_mine,
         )
 
+    def _is_mine(self, key: KeyDid) -> bool:
+        keys = self.home.keys
+        return key == self.evaluator.me or keys.has_dataset_key(DatasetId.from_public_key(key.public_key))
+
     def _is_wished(self, connection: sqlite3.Connection, dataset: DatasetId) -> bool:
-        return dataset in self.policy.attended or wishes.of(Resources(connection), dataset) is not None
+        return (
+            dataset in self.policy.attended
+            or wishes.of(Resources(connection), dataset) is not None
+            or self.views.readers.has_any(dataset)
+        )
 
     def _served(self, dataset: DatasetId) -> int:
         """Blocks that policy passes on of what is public."""
@@ -356,7 +375,7 @@ class NodeParts:
 
     def _caught_up(self, dataset: DatasetId) -> None:
         self.moved(dataset)
-        self.heads.loop.poke()
+        self.heads.loop.touch(dataset)
 
     def _on_ipfs(self) -> bool:
         return self.settings.policy.publish.ipfs
@@ -369,7 +388,7 @@ class NodeParts:
             self.in_loop(part.loop.touch, dataset)
 
     def _may_sign_again(self) -> None:
-        self.heads.loop.poke()
+        self.heads.loop.touch_all()
         self.validator.loop.touch_all()
         self.witnessing.loop.touch_all()
 

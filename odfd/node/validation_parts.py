@@ -9,7 +9,6 @@ from config.model import Settings
 from odfd.api.transform_check import TransformCheck
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.refetch import observing
-from odfd.ingest.settings import MayDial
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.network.evidence import EvidenceFetcher
 from odfd.state.directory import STAGING, StateDirectory
@@ -24,6 +23,7 @@ from odfd.trust.validation.evidence_rechecker import EvidenceRechecker
 from odfd.trust.validation.observer import Observer
 from odfd.trust.validation.validator import Validator
 from odfd.workers.engine import NodeEngine
+from p2p.ip import Allows
 
 
 class ValidationContext(Protocol):
@@ -42,7 +42,7 @@ class ValidationContext(Protocol):
     evidence_fetcher: EvidenceFetcher
     ingest_deps: IngestDependencies
     transform_deps: TransformDependencies
-    may_dial: MayDial
+    may_dial: Allows
 
     def signer(self) -> SignerContext: ...
 
@@ -63,6 +63,8 @@ def validator_of(parts: ValidationContext) -> Validator:
         share=share,
         contradicted=lambda dataset: contradicted(parts.evaluator, dataset),
         bundles=parts.bundles,
+        step_seconds=lambda: parts.settings.policy.validators.step_seconds,
+        drop_engine=parts.engine.drop,
     )
     return Validator(parts.signer(), settings)
 

@@ -5,12 +5,16 @@ Set up once, by the daemon, before anything is logged. Modules take a logger by 
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 import threading
 from typing import Any, Final, TextIO
 
 import structlog
+
+from chain.visible import escaped, visible
+from odfd.output import visible_values
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 FORMS: Final = ("auto", "text", "json")
@@ -56,9 +60,9 @@ def configure(level: str, form: str, stream: TextIO = sys.stderr) -> None:
     text = form == "text" or (form == "auto" and stream.isatty())
     number = logging.getLevelNamesMapping()[level.upper()]
     last: list[structlog.typing.Processor] = (
-        [structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback)]
+        [_visible, structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=_visible_traceback)]
         if text
-        else [_TRACEBACKS, structlog.processors.JSONRenderer(ensure_ascii=False)]
+        else [_TRACEBACKS, structlog.processors.JSONRenderer(ensure_ascii=False), _escaped]
     )
     lines = Lines(stream)
     structlog.configure(
@@ -75,7 +79,30 @@ def configure(level: str, form: str, stream: TextIO = sys.stderr) -> None:
         cache_logger_on_first_use=False,
     )
     # Libraries log by the standard module; their warnings belong in the same stream.
-    logging.basicConfig(stream=stream, level=max(number, logging.WARNING), format="%(message)s", force=True)
+    logging.basicConfig(stream=stream, level=max(number, logging.WARNING), force=True)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(_VisibleFormatter("%(message)s"))
+    logging.captureWarnings(True)
+
+
+class _VisibleFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record))
+
+
+def _visible(_logger: Any, _method: str, values: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """The renderer adds colours, which are ours; what it shows comes from anywhere."""
+    return {key: value if key in ("exc_info", "stack_info") else visible_values(value) for key, value in values.items()}
+
+
+def _visible_traceback(stream: TextIO, trace: Any) -> None:
+    shown = io.StringIO()
+    structlog.dev.plain_traceback(shown, trace)
+    stream.write(visible(shown.getvalue()))
+
+
+def _escaped(_logger: Any, _method: str, line: Any) -> Any:
+    return escaped(line)
 
 
 def _bounded(_logger: Any, _method: str, values: structlog.typing.EventDict) -> structlog.typing.EventDict:

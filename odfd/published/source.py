@@ -7,7 +7,6 @@ checked by the caller. ADR 0009, 0012.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -26,6 +25,7 @@ from chain.statements.statement import HeadStatement
 from chain.store.files import disk
 from chain.store.layout import BLOCKS, CHECKPOINTS, DATA, HEAD, DirectoryChain
 from odfd.published.signed import head_in
+from odfd.published.staging import StagingRoom
 from odfd.published.transport import Transport
 from odfd.published.tree import MAX_STATEMENT, SIGNED_HEAD, authority_file
 from p2p.files import Missing
@@ -49,9 +49,11 @@ class Edition(msgspec.Struct, frozen=True, kw_only=True):
 class PublishedSource:
     """The reader of one dataset in one place. ``staging``: a folder for blocks on their way."""
 
-    def __init__(self, transport: Transport, staging: Path) -> None:
+    def __init__(self, transport: Transport, staging: Path, room: StagingRoom | None = None) -> None:
         self._transport = transport
         self._staging = staging
+        self._room = room or StagingRoom(int)
+        self._room.add(staging)
         self._staged: dict[str, tuple[Multihash, int, DirectoryChain]] = {}
         """Whose blocks are staged: from which head back to which number."""
         self._coming: set[Path] = set()
@@ -126,19 +128,25 @@ class PublishedSource:
             wanted = decode_block(raw).prev_block_hash
         return found[::-1]
 
-    async def staged(self, key: str, root: str, head: Multihash, first: int = 0) -> DirectoryChain:
+    async def staged(
+        self, key: str, root: str, head: Multihash, first: int = 0, *, is_mirrored: bool = True
+    ) -> DirectoryChain:
         """The blocks from ``head`` back to number ``first`` at least, in a folder here that is kept under ``key``.
 
-        What is there already is gone on with. Raises Remote, Invalid, Environment.
+        ``is_mirrored``: they count to the quota of mirrors. What is there already is gone on with.
+
+        Raises Remote, Invalid, Environment.
         """
         known = self._staged.get(key)
         if known is not None and known[0] == head and known[1] <= first and self._folder(key).is_dir():
+            self._room.use(self._folder(key))
             return known[2]
         folder = self._folder(key)
-        await trio.to_thread.run_sync(_make_room, self._staging, self._coming | {folder})
+        await trio.to_thread.run_sync(_make_room, self._staging, self._coming | {folder}, self._room)
         self._coming.add(folder)
         try:
-            await self._transport.bring_blocks(root, head, first, folder)
+            take = partial(self._room.take, folder, is_mirrored=is_mirrored)
+            await self._transport.bring_blocks(root, head, first, folder, take)
             await trio.to_thread.run_sync(_write_head, folder, str(head))
         finally:
             self._coming.discard(folder)
@@ -148,7 +156,7 @@ class PublishedSource:
 
     async def forget(self, key: str) -> None:
         self._staged.pop(key, None)
-        await trio.to_thread.run_sync(partial(shutil.rmtree, self._folder(key), ignore_errors=True))
+        await trio.to_thread.run_sync(self._room.remove, self._folder(key))
 
     def _folder(self, key: str) -> Path:
         return self._staging / str(Multihash.sha3_256(key.encode()))
@@ -188,7 +196,7 @@ def as_written(root: str) -> str:
     return root.replace("/ipfs/", "ipfs://") if root.startswith("/ipfs/") else root
 
 
-def _make_room(staging: Path, kept: set[Path]) -> None:
+def _make_room(staging: Path, kept: set[Path], room: StagingRoom) -> None:
     """For one more folder; those in ``kept`` stay."""
     if not staging.is_dir():
         return
@@ -196,7 +204,7 @@ def _make_room(staging: Path, kept: set[Path]) -> None:
         oldest = sorted(staging.iterdir(), key=lambda each: each.stat().st_mtime)
     for folder in oldest[: max(0, len(oldest) + 1 - STAGED)]:
         if folder not in kept:
-            shutil.rmtree(folder, ignore_errors=True)
+            room.remove(folder)
 
 
 def _write_head(folder: Path, head: str) -> None:

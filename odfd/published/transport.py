@@ -10,6 +10,12 @@ from chain.multihash import Multihash
 from p2p.files import Files
 
 
+class Take(Protocol):
+    """Asked for room before files are written. Raises Environment."""
+
+    def __call__(self, size: int, files: int = 1, /) -> None: ...
+
+
 class Transport(Protocol):
     """A way to read places.
 
@@ -29,7 +35,8 @@ class Transport(Protocol):
 
     async def resolve(self, place: str, now: Instant, /) -> str: ...
 
-    async def bring_blocks(self, root: str, head: Multihash, first: int, folder: Path, /) -> None:
+    async def bring_blocks(self, root: str, head: Multihash, first: int, folder: Path, take: Take, /) -> None:
         """The block files from ``head`` back to number ``first`` at least, into ``folder/blocks``, goes on with what
-        lies there. Blocks there may be torn or others; whoever reads them checks. Also raises Environment, Refused.
+        lies there. Blocks there may be torn or others; whoever reads them checks. ``take`` is asked before any of them
+        is written. Also raises Environment, Refused.
         """

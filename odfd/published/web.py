@@ -8,7 +8,6 @@ cut off goes on there. Simple Transfer Protocol; ADR 0012, 0013.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -21,11 +20,13 @@ from chain.multihash import Multihash
 from chain.store.files import disk
 from chain.store.layout import BLOCKS
 from odfd.published.packs import MAX_PACK, PACK, pack_file, read_pack
-from odfd.runtime.disk import CHECK_ROOM, check_room
+from odfd.published.transport import Take
 from p2p.files import Files
 
 TOGETHER: Final = 128
-"""Blocks written in one go; that many, and CHECK_ROOM bytes, are lost at most by a crash."""
+"""Blocks written in one go; that many are lost at most by a crash, or come in vain where there is no room."""
+TOGETHER_BYTES: Final = 8 << 20
+"""And their bytes."""
 WORTH_A_PACK: Final = 8
 """Blocks that are asked for of a pack; fewer come by name."""
 
@@ -36,29 +37,26 @@ class WebTransport:
     is_fixed = False
     few = 16
 
-    def __init__(
-        self, files: Files, known: Callable[[Multihash], bytes | None], reserve: Callable[[], int] = int
-    ) -> None:
+    def __init__(self, files: Files, known: Callable[[Multihash], bytes | None]) -> None:
         self.files = files
         self._known = known
-        self._reserve = reserve
 
     async def resolve(self, place: str, _now: Instant) -> str:
         return place
 
-    async def bring_blocks(self, root: str, head: Multihash, first: int, folder: Path) -> None:
-        walk = _Walk(head, first, folder / BLOCKS, self._known)
+    async def bring_blocks(self, root: str, head: Multihash, first: int, folder: Path, take: Take) -> None:
+        walk = _Walk(head, first, folder / BLOCKS, self._known, take)
         packs = _Packs(self.files, root)
         while (name := await trio.to_thread.run_sync(walk.lacking)) is not None:
             if (number := walk.pack) is not None and (blocks := await packs.get(number)):
-                await trio.to_thread.run_sync(walk.lay, blocks, self._reserve())
+                await trio.to_thread.run_sync(walk.lay, blocks)
                 continue
             raw = await self.files.cat(f"{root}/{BLOCKS}/{name}", MAX_BLOCK)
             if raw is None:
                 raise Invalid(f"{root} does not hold its block {name.short}", rule="published-tree")
             if walk.take(name, raw):
-                await trio.to_thread.run_sync(partial(walk.keep, self._reserve()))
-        await trio.to_thread.run_sync(partial(walk.keep, self._reserve()))
+                await trio.to_thread.run_sync(walk.keep)
+        await trio.to_thread.run_sync(walk.keep)
 
 
 class _Packs:
@@ -87,12 +85,20 @@ class _Packs:
 class _Walk:
     """From a head backwards, through what is here and what comes."""
 
-    def __init__(self, head: Multihash, first: int, folder: Path, known: Callable[[Multihash], bytes | None]) -> None:
+    def __init__(
+        self,
+        head: Multihash,
+        first: int,
+        folder: Path,
+        known: Callable[[Multihash], bytes | None],
+        take: Take,
+    ) -> None:
         self._next: Multihash | None = head
         self._number: int | None = None
         self._first = first
         self._folder = folder
         self._known = known
+        self._take = take
         self._waiting: list[tuple[Multihash, bytes]] = []
         self._bytes = 0
 
@@ -107,7 +113,7 @@ class _Walk:
                 return name
             self._step(raw)
             if self._is_full:
-                self.keep(0)
+                self.keep()
         return None
 
     @property
@@ -119,11 +125,11 @@ class _Walk:
         number = wanted // PACK
         return number if wanted - max(self._first, number * PACK) >= WORTH_A_PACK else None
 
-    def lay(self, blocks: Sequence[bytes], reserve: int) -> None:
+    def lay(self, blocks: Sequence[bytes]) -> None:
         """Blocks beside those that came, by their hashes; whether they are of the chain the walk will see."""
         self._waiting += [(Multihash.sha3_256(raw), raw) for raw in blocks]
         self._bytes += sum(map(len, blocks))
-        self.keep(reserve)
+        self.keep()
 
     def take(self, name: Multihash, raw: bytes) -> bool:
         """What came for ``name``; whether so much waits that it should be kept. Raises Invalid."""
@@ -134,11 +140,11 @@ class _Walk:
         self._step(raw)
         return self._is_full
 
-    def keep(self, reserve: int) -> None:
+    def keep(self) -> None:
         """Raises Environment."""
+        self._take(self._bytes, len(self._waiting))
         with disk(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
-            check_room(self._folder, reserve, CHECK_ROOM + self._bytes)
             for name, raw in self._waiting:
                 (self._folder / str(name)).write_bytes(raw)
         self._waiting.clear()
@@ -146,7 +152,7 @@ class _Walk:
 
     @property
     def _is_full(self) -> bool:
-        return len(self._waiting) >= TOGETHER or self._bytes >= CHECK_ROOM
+        return len(self._waiting) >= TOGETHER or self._bytes >= TOGETHER_BYTES
 
     def _staged(self, name: Multihash) -> bytes | None:
         """A torn file is fetched again."""

@@ -1,4 +1,4 @@
-"""Runs a round of work at once, and again after each poke or when a pause is over.
+"""Runs a round of work when it starts, and again after each poke or when a pause is over.
 
 For parts that look at everything each time and so may miss a poke: pokes while a round is under way bring one more
 round, however many they were. A ``ReconcileLoop`` is alive while ``run`` is.
@@ -20,10 +20,15 @@ K = TypeVar("K", bound=Hashable)
 
 
 class ReconcileLoop:
-    """``work`` does one round and says how many seconds may pass before the next. What it raises ends ``run``."""
+    """``work`` does one round and says how many seconds may pass before the next. What it raises ends ``run``.
 
-    def __init__(self, work: Callable[[], Awaitable[float]]) -> None:
+    The first begins ``start_after`` seconds after the start of ``run``, or with a poke: a node that starts has more
+    pressing work than a look at everything.
+    """
+
+    def __init__(self, work: Callable[[], Awaitable[float]], start_after: float = 0.0) -> None:
         self._work = work
+        self._start_after = start_after
         self._poked = trio.Event()
 
     def poke(self) -> None:
@@ -39,6 +44,8 @@ class ReconcileLoop:
             nursery.cancel_scope.cancel()
 
     async def _go_round(self) -> None:
+        with trio.move_on_after(self._start_after):
+            await self._poked.wait()
         while True:
             self._poked = trio.Event()
             pause = await self._work()
@@ -58,8 +65,9 @@ class KeyedReconcileLoop(ReconcileLoop, Generic[K]):
         work: Callable[[], Awaitable[float]],
         all_every: float = math.inf,
         now: Callable[[], float] = trio.current_time,
+        start_after: float = 0.0,
     ) -> None:
-        super().__init__(work)
+        super().__init__(work, start_after)
         self._touched: set[K] | None = None
         self._all_every = all_every
         self._now = now

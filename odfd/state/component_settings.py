@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from chain.errors import Invalid
 from config.model import Engine, Settings
 from engines.client import CallLimits
 from engines.provision.host import OnCluster, SparkOptions
@@ -21,6 +22,7 @@ from odfd.state.remotes import Remotes
 from p2p.driver.lan import PORT as LAN_PORT
 from p2p.host.limits import HostLimits
 from p2p.pace import Bandwidth
+from p2p.peers.reach import networks
 from p2p.web.patience import Patience
 from p2p.yamux.limits import Limits as YamuxLimits
 
@@ -104,9 +106,19 @@ def host_options(settings: Settings, home: StateDirectory, bandwidth: Bandwidth)
         folder=home.folder("peers"),
         network=Network(name=p2p.network, bootstrap=p2p.bootstrap) if p2p.network else None,
         patience=p2p.idle_seconds,
+        inside=_checked(p2p.inside),
         lan=LAN_PORT if p2p.mdns else None,
         bandwidth=bandwidth,
     )
+
+
+def _checked(inside: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """Raises Invalid for what is no network."""
+    try:
+        networks(inside or ())
+    except ValueError as error:
+        raise Invalid(f"p2p.inside: {error}", rule="p2p-inside", hint="write networks like 192.168.1.0/24") from error
+    return inside
 
 
 def object_limits(settings: Settings) -> ObjectLimits:

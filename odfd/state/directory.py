@@ -27,6 +27,7 @@ from odfd.mirrors import mirror_spec as wishes
 from odfd.resources import store as resources
 from odfd.resources.store import Resources
 from odfd.runtime.keyed_lock import KeyedLocks
+from odfd.runtime.modes import make_private
 from odfd.state.crash_recovery import OBJECTS, CrashRecovery, look_back
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger import kinds, log
@@ -79,6 +80,7 @@ _KEYS: Final = {
 """Tables of which a row says something of one dataset (``keys_of``), or of the names alone: as what it is watched."""
 _UNWATCHED: Final = (
     "blocks",
+    "held_blocks",
     "held_bytes",
     "held_objects",
     "object_links",
@@ -107,7 +109,7 @@ class StateDirectory:
         self.database = database
         # At once: each transaction waits for the disk.
         database.migrate_all((room.ROOM, room.STEPS) for room in _ROOMS)
-        self.objects = DiskObjects(directory / OBJECTS, database)
+        self.objects = DiskObjects(self.folder(OBJECTS), database)
         self.chains = SqliteChains(database, self.objects)
         self.keys = KeyStore(directory / "keys", secrets.token_bytes)
         self.turns = KeyedLocks()
@@ -149,15 +151,19 @@ class StateDirectory:
         """A folder of the state directory, made when it is not there. Raises Environment."""
         path = self.directory / name
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise Environment(f"cannot make {path}: {error.strerror}", rule="state-directory") from error
         return path
 
 
 @contextmanager
-def open_state_directory(directory: Path) -> Iterator[StateDirectory]:
-    """Take the state directory. Raises Environment when it cannot be used or another process has it."""
+def open_state_directory(directory: Path, *, is_entered: bool = False) -> Iterator[StateDirectory]:
+    """Take the state directory, for its owner alone.
+
+    Raises Environment when it cannot be used or another process has it. ``is_entered``: others may go through it, to a
+    socket that lies in it.
+    """
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -167,8 +173,10 @@ def open_state_directory(directory: Path) -> Iterator[StateDirectory]:
             hint="name one that this user may write: odfd run --state DIR",
         ) from error
     with StateLock(directory):
+        make_private(directory, is_entered=is_entered)
         recovery = look_back(directory, DATABASE)
         database = open_database(directory / DATABASE)
+        make_private(directory, is_entered=is_entered)  # the database is new, perhaps
         recovery.lost = max(0, recovery.promised - database.recovered)
         try:
             yield StateDirectory(directory, database, recovery)

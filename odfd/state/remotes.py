@@ -14,6 +14,7 @@ from odfd.ipfs.publishing import Publisher
 from odfd.ipfs.transport import IpfsTransport
 from odfd.published.replication import WithPublished
 from odfd.published.source import PublishedSource
+from odfd.published.staging import StagingRoom
 from odfd.published.web import WebTransport
 from odfd.runtime.clock import Clock
 from odfd.runtime.supervision import Life
@@ -47,10 +48,11 @@ class Remotes:
         self._web = Web(pace=bandwidth.down)
         self._clock = clock
         self.reserve = settings.limits.disk_reserve_bytes
-        web, staged = WebTransport(self._web, home.chains.raw_of, lambda: self.reserve), home.folder(STAGED)
-        self._from_web = PublishedSource(web, staged / "web")
-        ours = None if self._ipfs is None else IpfsTransport(self._ipfs, lambda: self.reserve)
-        self._from_ipfs = None if ours is None else PublishedSource(ours, staged / "ipfs")
+        self.staging = StagingRoom(lambda: self.reserve)
+        staged = home.folder(STAGED)
+        self._from_web = PublishedSource(WebTransport(self._web, home.chains.raw_of), staged / "web", self.staging)
+        ours = None if self._ipfs is None else IpfsTransport(self._ipfs)
+        self._from_ipfs = None if ours is None else PublishedSource(ours, staged / "ipfs", self.staging)
         self.replication = WithPublished(network[0], self._source_of, network[1], clock.now, is_elsewhere)
         self.publisher = (
             None if self._ipfs is None else Publisher(self._ipfs, home.database, home.chains, home.objects, home.keys)

@@ -15,6 +15,7 @@ from typing import Final
 import trio
 
 from chain.errors import Fault
+from chain.ids import DatasetId
 from engines.contract import (
     Engine,
     EngineIdentity,
@@ -134,6 +135,11 @@ class NodeEngine:
         """A process that nobody else uses, nor used before. Raises EngineLost."""
         async with (await self._engine()).fresh() as engine:
             yield engine
+
+    def drop(self, dataset: DatasetId, why: str) -> None:
+        """End the process that works for a dataset; what others asked of it is asked again."""
+        if self._host is not None:
+            self._host.engine.drop(dataset, why)
 
     async def _engine(self) -> WarmEngine:
         async with outside("what engine there is"):

@@ -8,6 +8,7 @@ frees the rest. Alive while ``run`` is; one collection at a time.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -15,6 +16,7 @@ from typing import Final
 import trio
 
 from chain.errors import Fault
+from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.store.collect import Collected, collect
@@ -24,7 +26,7 @@ from odfd.obs.events import EventLog
 from odfd.runtime.supervision import Life, Logger
 from odfd.runtime.tasks import Report, Task, TaskBoard
 from odfd.state.directory import StateDirectory
-from odfd.trust.ledger.retention import prune
+from odfd.trust.ledger.retention import forget_unwanted, prune
 
 MAX_LISTED: Final = 1000
 """Objects that a dry run lists."""
@@ -44,7 +46,10 @@ class GarbageCollection:
         logger: Logger,
         hours: float,
         clock: Callable[[], Instant],
+        is_wanted: Callable[[sqlite3.Connection, DatasetId], bool] = lambda _connection, _dataset: True,
     ) -> None:
+        """``is_wanted``: whether what is said of a dataset that is not here is kept all the same."""
+        self._is_wanted = is_wanted
         self._home = home
         self._board = board
         self._events = events
@@ -110,6 +115,8 @@ class GarbageCollection:
         return collect(self._home.chains, self._home.objects, dry_run=dry_run, freed=freed)
 
     def _prune(self, dry_run: bool) -> int:
+        if not dry_run:
+            forget_unwanted(self._home.database, self._is_wanted)
         return prune(self._home.database, self._clock(), dry_run=dry_run, step=_cancellable)
 
 

@@ -1,7 +1,8 @@
 """Keeps the heads of this node's own datasets signed: signs those that a crash left unsigned, and renews old ones.
 
 Works while its ``loop`` runs. A dataset that cannot be signed now (its state is from an old backup, the disk is full)
-is told and tried again; it keeps no other from being signed, nor the node from starting.
+is told and tried again; it keeps no other from being signed, nor the node from starting. A round looks at the datasets
+that were touched or could not be signed, once an hour at all.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ from chain.errors import Fault
 from chain.ids import DatasetId
 from chain.store.base import ChainStore
 from odfd.obs.events import EventLog
-from odfd.runtime.reconcile_loop import ReconcileLoop
+from odfd.runtime.reconcile_loop import KeyedReconcileLoop
 from odfd.runtime.supervision import Logger
 from odfd.trust.signing.owner_commit import OwnerCommitter
 
 ROUND_SECONDS: Final = 3600.0
-"""Heads are looked at this often; one is signed anew at a third of its life, which is days."""
+"""All heads are looked at this often; one is signed anew at a third of its life, which is days."""
 RETRY_SECONDS: Final = 60.0
 """While one of them could not be signed."""
+START_SECONDS: Final = 5.0
+"""Before the first look at all of them: requests that come right after a start do not wait for it."""
 
 
 class HeadSigner:
@@ -41,12 +44,15 @@ class HeadSigner:
         self._name_of = name_of
         self._events = events
         self._logger = logger
-        self.loop = ReconcileLoop(self._round)
+        self.loop: KeyedReconcileLoop[DatasetId] = KeyedReconcileLoop(
+            self._round, ROUND_SECONDS, start_after=START_SECONDS
+        )
         self._troubles: dict[DatasetId, str] = {}
         """What was told already."""
 
     async def _round(self) -> float:
-        for dataset in await trio.to_thread.run_sync(self._chains.datasets):
+        touched = self.loop.take()
+        for dataset in await trio.to_thread.run_sync(self._chains.datasets) if touched is None else sorted(touched):
             await self._sign(dataset)
         return RETRY_SECONDS if self._troubles else ROUND_SECONDS
 
@@ -58,6 +64,7 @@ class HeadSigner:
         try:
             await trio.to_thread.run_sync(self._committer.sign_unsigned, dataset)
         except Fault as fault:
+            self.loop.leave(dataset)
             if self._troubles.get(dataset) == str(fault):
                 return
             self._troubles[dataset] = str(fault)

@@ -1,8 +1,8 @@
 """Finds peers and holders of datasets: gossips presences, asks for them, and checks them by dialling (ADR 0006).
 
 Made with the driver. It says who we are, listens to who others say they are, and proposes addresses to the mesh, which
-dials them. What a stranger's presence can make us do is bounded: a dial now and then to an address of a kind that we
-are reached at ourselves.
+dials them. What a stranger's presence can make us do is bounded: a dial now and then to an
+address of the Internet, or of a network that the settings name.
 """
 
 from __future__ import annotations
@@ -17,15 +17,18 @@ import trio
 from chain.errors import Fault, Invalid
 from chain.ids import DatasetId
 from chain.statements.keys import SigningKey
-from p2p.address import is_worth_dialling, network_of, parse_address
+from p2p.address import network_of, parse_address
+from p2p.budget.buckets import Budget, Rate
+from p2p.budget.costs import PEERS_QUESTION, PRESENCE
 from p2p.driver.containment import contained
 from p2p.driver.framing import FramedStream
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort, StreamPort
 from p2p.driver.stream_slots import StreamSlots
 from p2p.errors import TooSlow, Violation
-from p2p.peers.budget import Budget, Rate
+from p2p.ip import Allows
 from p2p.peers.directory import Directory
+from p2p.peers.reach import Reach
 from p2p.peers.score import FLOOD, GARBAGE
 from p2p.ports import Judgement, Library, PeerId
 from p2p.wire import presence as wire
@@ -74,8 +77,10 @@ class Discovery:
         network: str,
         rng: Random,
         key: SigningKey | None,
+        reach: Reach,
     ) -> None:
         self._host = host
+        self.reach = reach
         self._library = library
         self._standing = standing
         self._network = network
@@ -147,7 +152,7 @@ class Discovery:
         if not self._told.spend(sender, trio.current_time()):
             self._standing.penalise(sender, "tells of peers faster than the limit", FLOOD)
             return Judgement.IGNORE
-        judgement = self.directory.admit(raw, sender, self._now())
+        judgement = self.directory.admit(raw, self._host.network_of(sender) or sender, self._now())
         if judgement is Judgement.REJECT:
             self._standing.penalise(sender, "told of a peer what that peer never said", GARBAGE)
         return judgement
@@ -172,7 +177,10 @@ class Discovery:
                 body = await stream.read()
                 if body is None:
                     return 0
-                new = sum(self._admit(raw, peer) is Judgement.ACCEPT for raw in wire.decode_answer(body, ask))
+                new = 0
+                for raw in wire.decode_answer(body, ask):
+                    await trio.sleep(self._host.charge(peer, PRESENCE))
+                    new += self._admit(raw, peer) is Judgement.ACCEPT
                 await stream.end()
                 return new
             raise TooSlow(peer, f"did not tell of peers in {PATIENCE:.0f} s", rule="peers-patience")
@@ -241,12 +249,13 @@ class Discovery:
 
     def addresses(self, presence: Presence) -> list[str]:
         """Where to dial a stranger, of what it says of itself."""
-        ours = self._host.addresses()
-        return [
-            f"{address}/p2p/{presence.peer}"
-            for address in presence.addresses
-            if is_worth_dialling(parse_address(address), ours)
-        ]
+        allows = self.allows()
+        found = map(parse_address, presence.addresses)
+        return [f"{one}/p2p/{presence.peer}" for one in found if one.ip is None or allows(one.ip)]
+
+    def allows(self) -> Allows:
+        """Where others may lead us."""
+        return self.reach.allows(self._host.addresses())
 
     # Being asked
 
@@ -270,6 +279,7 @@ class Discovery:
             if not self._asks.spend(stream.peer, trio.current_time()):
                 self._standing.penalise(stream.peer, "asks for peers faster than the limit", FLOOD)
                 return
+            await trio.sleep(self._host.charge(stream.peer, PEERS_QUESTION))
             if ask.own and self._admit(ask.own, stream.peer) is Judgement.ACCEPT:
                 # Its gossip reaches nobody yet: whoever has just come is in no mesh.
                 await contained(self._host.publish, self._topic, ask.own)

@@ -17,6 +17,7 @@ from p2p.driver.framing import FramedStream
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort, StreamPort
 from p2p.errors import PeerFault, Unreachable, Violation
+from p2p.peers.reach import Reach
 from p2p.ports import PeerId
 from p2p.wire.limits import MAX_REPLY
 
@@ -31,10 +32,16 @@ class Exchanges(Generic[Reply]):
     """Exchanges of one protocol by peer."""
 
     def __init__(
-        self, host: HostPort, standing: PeerPenalties, protocol: str, decode: Callable[[bytes], Reply]
+        self,
+        host: HostPort,
+        standing: PeerPenalties,
+        reach: Reach,
+        protocol: str,
+        decode: Callable[[bytes], Reply],
     ) -> None:
         self._host = host
         self._standing = standing
+        self._reach = reach
         self._protocol = protocol
         self._decode = decode
         self._exchanges: dict[PeerId, Exchange[Reply]] = {}
@@ -73,7 +80,8 @@ class Exchanges(Generic[Reply]):
             addresses = self._standing.book.get(peer).addresses[:MAX_DIALS]
             with suppress(PeerFault):
                 if addresses:
-                    await self._host.connect(*addresses)
+                    allows = self._reach.again(addresses, self._host.addresses())
+                    await self._host.connect(*addresses, allows=allows)
         return await self._host.open_stream(peer, self._protocol)
 
     async def _run(self, peer: PeerId, exchange: Exchange[Reply]) -> None:

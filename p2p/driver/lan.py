@@ -17,13 +17,13 @@ import trio
 
 from chain.backoff import Backoff
 from p2p.address import Address, parse_address
+from p2p.budget.buckets import Budget, Rate
 from p2p.driver.containment import contained
 from p2p.driver.multicast import Group, Group4, Group6
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort
-from p2p.host.host import only
+from p2p.errors import only
 from p2p.host.interfaces import index_of
-from p2p.peers.budget import Budget, Rate
 from p2p.ports import PeerId
 from p2p.wire import lan as wire
 

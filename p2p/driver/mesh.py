@@ -14,12 +14,14 @@ import trio
 
 from chain.errors import Fault
 from chain.ids import DatasetId
+from p2p.budget.costs import MEETING
 from p2p.driver.containment import contained
 from p2p.driver.discovery import Discovery
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort
 from p2p.driver.settings import ReplicationSettings
 from p2p.driver.statements import StatementServer
+from p2p.ip import Allows, anywhere
 from p2p.peers.book import REDIAL
 from p2p.ports import PeerId
 from p2p.wire.presence import Presence
@@ -81,11 +83,17 @@ class Mesh:
         self._lost.set()
         self._lost = trio.Event()
 
-    async def connect(self, address: str, *others: str) -> PeerId:
-        """Dial now. Raises PeerFault or Invalid."""
-        peer = await self._host.connect(address, *others)
+    async def connect(self, address: str) -> PeerId:
+        """Dial an address that the owner named, now. Raises PeerFault or Invalid."""
+        self._discovery.reach.name(address)
+        return await self._connect([address], anywhere)
+
+    async def _connect(self, addresses: Sequence[str], allows: Allows) -> PeerId:
+        """What the owner named is remembered as it was written; of what others say, where the peer was met."""
+        peer = await self._host.connect(*addresses, allows=allows)
         reached = self._host.peers().get(peer)
-        self._standing.book.learn(peer, [f"{reached}/p2p/{peer}" if others and reached else address])
+        met = [f"{reached}/p2p/{peer}"] if reached else []
+        self._standing.book.learn(peer, addresses if allows is anywhere else met)
         self._standing.book.connected(peer, self._standing.wall())
         return peer
 
@@ -110,6 +118,7 @@ class Mesh:
     async def _greet(self, peer: PeerId) -> None:
         async with self._greetings:
             if peer in self._standing.book.connected_peers():
+                await trio.sleep(self._host.charge(peer, MEETING))
                 await contained(self._discovery.meet, peer)
                 await self._statements.pull(peer)
 
@@ -119,7 +128,7 @@ class Mesh:
         met: list[PeerId] = []
 
         async def call_on(presence: Presence) -> None:
-            if await self.visit(presence.peer, self._discovery.addresses(presence)):
+            if await self.visit(presence.peer, self._discovery.addresses(presence), self._discovery.allows()):
                 met.append(presence.peer)
 
         async with trio.open_nursery() as nursery:
@@ -127,13 +136,14 @@ class Mesh:
                 nursery.start_soon(call_on, presence)
         return len(met)
 
-    async def visit(self, peer: PeerId, addresses: Sequence[str]) -> bool:
-        """Dial a peer, unless it is shut out or rests after a failure. Failures are noted, not raised."""
+    async def visit(self, peer: PeerId, addresses: Sequence[str], allows: Allows) -> bool:
+        """Dial a peer on the word of others, unless it is shut out or rests after a failure. Failures are noted, not
+        raised."""
         book, now = self._standing.book, trio.current_time()
         if not addresses or self._standing.is_shut_out(peer) or book.get(peer).dial_after > now:
             return False
         try:
-            await self.connect(*addresses[:MAX_DIALS])
+            await self._connect(addresses[:MAX_DIALS], allows)
         except Fault as fault:
             _LOG.debug("peer not reached", peer=peer, fault=str(fault))
             book.dial_failed(peer, trio.current_time())
@@ -153,9 +163,10 @@ class Mesh:
             known = self._standing.book.acquaintances(trio.current_time())
             stranger = self._discovery.stranger()
             if known and (stranger is None or self._rng.random() < 0.5):
-                await self.visit(known[0].peer, known[0].addresses)
+                met = known[0].addresses
+                await self.visit(known[0].peer, met, self._discovery.reach.again(met, self._host.addresses()))
             elif stranger is not None:
-                await self.visit(stranger.peer, self._discovery.addresses(stranger))
+                await self.visit(stranger.peer, self._discovery.addresses(stranger), self._discovery.allows())
             elif connected:
                 await contained(self._discovery.meet, self._rng.choice(connected))
 

@@ -6,15 +6,17 @@ but the validators of topics.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import trio
 
 from p2p.driver.ports import ConnectionChange, StreamHandler, StreamPort, Validator
+from p2p.host.gossip_frames import FrameLimits
 from p2p.host.host import Host
 from p2p.host.peer_events import PeerConnected
 from p2p.host.pubsub import Gossip, GossipLimits, open_gossip
+from p2p.ip import Allows
 from p2p.ports import Judgement, PeerId
 from p2p.wire.limits import MAX_ENVELOPE
 
@@ -40,8 +42,17 @@ class Network:
     def network_of(self, peer: PeerId) -> str:
         return self._host.network_of(peer)
 
-    async def connect(self, multiaddr: str, *others: str) -> PeerId:
-        return await self._host.connect(multiaddr, *others)
+    def charge(self, peer: PeerId, cost: float) -> float:
+        return self._host.charge(peer, cost)
+
+    def gave(self, peer: PeerId, amount: int) -> None:
+        self._host.gave(peer, amount)
+
+    def choose(self, peers: Iterable[PeerId], addresses: Iterable[str] = ()) -> None:
+        self._host.choose(peers, addresses)
+
+    async def connect(self, multiaddr: str, *others: str, allows: Allows) -> PeerId:
+        return await self._host.connect(multiaddr, *others, allows=allows)
 
     async def disconnect(self, peer: PeerId) -> None:
         await self._host.disconnect(peer)
@@ -83,6 +94,7 @@ class Network:
 async def open_network(host: Host) -> AsyncIterator[Network]:
     """Gossip over ``host`` for as long as the block lasts."""
     network = Network(host)
-    async with open_gossip(host, (), network.validate, GossipLimits(max_message=MAX_ENVELOPE)) as gossip:
+    limits = GossipLimits(frame=FrameLimits(max_message=MAX_ENVELOPE))
+    async with open_gossip(host, (), network.validate, limits) as gossip:
         network._gossip = gossip
         yield network

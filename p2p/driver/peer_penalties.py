@@ -5,7 +5,7 @@ Made with the driver, dies with it. It is where a penalty becomes a closed conne
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import structlog
@@ -44,6 +44,11 @@ class PeerPenalties:
         """Penalise for a fault as its kind deserves."""
         weight = GARBAGE if isinstance(fault, Violation) else UNRELIABLE
         self.penalise(PeerId(fault.peer), fault.message, weight)
+
+    def gave(self, given: Mapping[PeerId, int]) -> None:
+        """Bytes of each peer that proved true, once all of what they belong to has."""
+        for peer, amount in given.items():
+            self._host.gave(peer, amount)
 
     def is_shut_out(self, peer: PeerId) -> bool:
         return self.book.is_shut_out(peer, trio.current_time())

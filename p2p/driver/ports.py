@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 import msgspec
 
+from p2p.ip import Allows
 from p2p.ports import Judgement, PeerId
 
 
@@ -51,8 +52,9 @@ class HostPort(Protocol):
 
     def addresses(self) -> Sequence[str]: ...
 
-    async def connect(self, multiaddr: str, *others: str) -> PeerId:
-        """``others`` are more addresses of the same peer; the first that answers is taken."""
+    async def connect(self, multiaddr: str, *others: str, allows: Allows) -> PeerId:
+        """``others`` are more addresses of the same peer; the first that answers is taken. ``allows`` judges each
+        address that is dialled, after names are resolved."""
 
     async def disconnect(self, peer: PeerId) -> None: ...
 
@@ -66,6 +68,15 @@ class HostPort(Protocol):
 
     def network_of(self, peer: PeerId) -> str:
         """Of the address at the other end of a connection, as ``p2p.address.network_of``; empty when there is none."""
+
+    def charge(self, peer: PeerId, cost: float) -> float:
+        """Charge a peer for work, in microseconds of a core; seconds to wait before it begins (``p2p.budget``)."""
+
+    def gave(self, peer: PeerId, amount: int) -> None:
+        """Note bytes that a peer gave and that proved true: where places are few, it keeps its own."""
+
+    def choose(self, peers: Iterable[PeerId], addresses: Iterable[str] = ()) -> None:
+        """Peers that a person chose, and where they are: no stranger takes their room."""
 
     async def next_change(self) -> ConnectionChange:
         """Wait for the next change. Of those that nobody fetched in time some are lost: ``peers`` is the truth."""

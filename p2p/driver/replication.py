@@ -42,9 +42,11 @@ from p2p.driver.settings import ReplicationSettings
 from p2p.driver.statements import StatementServer
 from p2p.driver.transfers import TransferRun, paced
 from p2p.errors import PeerFault, TooSlow, Violation
+from p2p.ip import anywhere
 from p2p.machines.transfer import Shape, Transfer
 from p2p.pace import Pace
 from p2p.peers.book import PeerBook
+from p2p.peers.reach import Reach
 from p2p.ports import ChainSink, Library, ObjectSink, PackSink, PeerId, PeerView, StatementStore, Tip, Topic, TreeHead
 from p2p.wire import chains, objects
 from p2p.wire.chains import BlockRange, Blocks
@@ -80,13 +82,15 @@ class ReplicationDriver:
         self._histories = Histories(self.fetch_blocks, self._standing)
         self._server = Server(library, self._standing, settings.line.up)
         self._pace = settings.line.down
-        self._discovery = Discovery(host, library, self._standing, settings.network, rng, key)
+        reach = Reach(settings.inside, settings.bootstrap)
+        self._discovery = Discovery(host, library, self._standing, settings.network, rng, key, reach)
         self._mesh = Mesh(host, self._standing, self._statements, self._discovery, settings, rng)
         self._lan: Lan | None = None
         if settings.lan is not None:
-            self._lan = Lan(host, self._standing, settings.network, self._mesh.visit, settings.lan)
-        self._chains = Exchanges(host, self._standing, chains.PROTOCOL, chains.decode_chain_reply)
-        self._objects = Exchanges(host, self._standing, objects.PROTOCOL, objects.decode_object_reply)
+            visit = partial(self._mesh.visit, allows=anywhere)  # where it was heard from
+            self._lan = Lan(host, self._standing, settings.network, visit, settings.lan)
+        self._chains = Exchanges(host, self._standing, reach, chains.PROTOCOL, chains.decode_chain_reply)
+        self._objects = Exchanges(host, self._standing, reach, objects.PROTOCOL, objects.decode_object_reply)
         self._nursery: trio.Nursery | None = None
 
     @property

@@ -14,6 +14,9 @@ class ReplicationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Name in the topics: nodes of different networks never hear each other's gossip."""
     bootstrap: tuple[str, ...] = ()
     """Multiaddrs to keep a connection to; they are dialled again with backoff for ever."""
+    inside: tuple[str, ...] | None = None
+    """Networks beyond the Internet in which peers that others tell of are dialled; ``None``: this machine, while
+    neither ``bootstrap`` nor where we listen is beyond it."""
     degree: int = 8
     """Connections that a node keeps up by itself: with eight, a network holds together though most of it is gone."""
     entropy_interval: float = 60.0

@@ -17,6 +17,7 @@ from chain.errors import Fault, Invalid, Remote
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.tree import is_consistent
+from p2p.budget.buckets import Budget, Rate
 from p2p.driver.framing import FramedStream
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort, StreamPort
@@ -24,7 +25,6 @@ from p2p.driver.stream_slots import StreamSlots
 from p2p.errors import PeerFault, TooSlow, Violation
 from p2p.machines.reconcile import Done, Effect, Fetch, Reconcile, Show, answer
 from p2p.machines.seen import Seen
-from p2p.peers.budget import Budget, Rate
 from p2p.peers.score import BAD_BYTES, FLOOD, GARBAGE
 from p2p.ports import Judgement, Library, PeerId, StatementStore, Topic, TreeHead
 from p2p.wire import trust

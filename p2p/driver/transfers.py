@@ -7,7 +7,7 @@ the run for any reason ends them; the judge works in a worker thread, one part a
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -63,6 +63,8 @@ class TransferRun:
         """What is before the judge."""
         self._said: deque[Accepted] = deque()
         """What it has said and the machine has not heard."""
+        self._given: Counter[PeerId] = Counter()
+        """Bytes that the judge took of each peer."""
         self._judges = self._is_over = False
         self._end: Completed | GaveUp | None = None
         self._fault: Fault | None = None
@@ -140,8 +142,11 @@ class TransferRun:
                 self._wake_up()
                 return
             self._hear()
+            if isinstance(event, Finished):
+                self._standing.gave(self._given)
             if isinstance(event, Rejected):
                 self._court.clear()
+                self._given.clear()
             if event is not None:
                 self._feed(event)
         self._judges = False
@@ -156,6 +161,7 @@ class TransferRun:
                     self._errand.finish()
                     return Finished()
                 self._errand.judge(effect.peer, effect.start, effect.payloads)
+                self._given[effect.peer] += _size(effect)
             except Invalid as error:
                 return Rejected(error.message, self._errand.resume_at())
             self._said.append(Accepted())
@@ -177,11 +183,15 @@ class TransferRun:
         """A part that is here waits, and with it, by the window, the questions for more: no peer seems slow for it."""
         if isinstance(effect, Finish) or not self._is_paced:
             return
-        size = sum(sum(map(len, each)) if isinstance(each, tuple) else len(each) for each in effect.payloads)
-        now = trio.current_time()
+        size, now = _size(effect), trio.current_time()
         due = max(pace.take(size, now) for pace in self._paces)
         if due > now:
             await trio.sleep_until(due)
+
+
+def _size(part: Deliver) -> int:
+    """Bytes."""
+    return sum(sum(map(len, each)) if isinstance(each, tuple) else len(each) for each in part.payloads)
 
 
 def paced(shape: Shape, rate: int) -> Shape:

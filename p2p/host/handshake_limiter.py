@@ -1,7 +1,8 @@
 """Limits connections whose handshake is not complete: few in total, and shared fairly between addresses.
 
 Without it, a few hundred silent TCP connections keep every honest node out until their timeout. The newcomer always
-gets in; the oldest of the most numerous address leaves. Pure but for the cancel scopes that it is handed.
+gets in; the oldest leaves, of the most numerous address in the most numerous block of addresses. Pure but for the
+cancel scopes that it is handed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
+
+from p2p.address import prefix_of
 
 
 class Cancellable(Protocol):
@@ -40,7 +43,9 @@ class HandshakeLimiter:
             self._pending.pop(scope, None)
 
     def _make_room(self) -> None:
-        crowd = Counter(self._pending.values()).most_common(1)[0][0]
+        blocks = Counter(map(prefix_of, self._pending.values()))
+        block = blocks.most_common(1)[0][0]
+        crowd = Counter(one for one in self._pending.values() if prefix_of(one) == block).most_common(1)[0][0]
         oldest = next(scope for scope, address in self._pending.items() if address == crowd)
         del self._pending[oldest]
         oldest.cancel()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import libp2p.network.swarm as swarm_module
@@ -31,6 +31,7 @@ from libp2p.network.swarm import Swarm
 from libp2p.peer.id import ID
 from libp2p.peer.peerstore import PeerStore
 from libp2p.rcmgr import new_resource_manager
+from libp2p.rcmgr.connection_limits import ConnectionLimits
 from libp2p.rcmgr.manager import ResourceLimits
 from libp2p.stream_muxer.muxer_multistream import MuxerMultistream
 from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
@@ -38,18 +39,25 @@ from libp2p.transport.tcp.tcp import TCP
 from libp2p.transport.upgrader import TransportUpgrader
 from libp2p.utils.varint import ParseError, read_varint_prefixed_bytes_limited
 
+from p2p.budget.costs import HANDSHAKE
+from p2p.budget.places import Places
+from p2p.budget.work import WorkBudget
 from p2p.host.handshake_limiter import HandshakeLimiter
 from p2p.host.limits import HostLimits
-from p2p.host.muxer import YamuxConn
-from p2p.host.noise import Handshake, Scratch
+from p2p.host.muxer import Shared, YamuxConn
+from p2p.host.noise import Handshake
 from p2p.host.suites import offered
 from p2p.host.unread_budget import UnreadBudget
 from p2p.yamux.limits import Limits as YamuxLimits
 
 log = logging.getLogger(__name__)
 
+_NO_LIMIT = 1 << 20
+"""Of the library, where ours holds."""
 MAX_NEGOTIATION = 1024
 """Bytes of one multistream-select message, as in go-multistream. A protocol id has a few dozen."""
+DOOR_PATIENCE = 3.0
+"""Seconds that one who dials us waits for its address to have paid; in its place another may be let in."""
 RESET_PATIENCE = 5.0
 """Seconds to reset the stream of a handler that failed."""
 
@@ -108,15 +116,14 @@ def apply_patches() -> None:
 class YamuxUpgrade(MuxerMultistream):  # type: ignore[misc]
     """Our yamux and no other muxer: the library builds its own Yamux whatever class it is configured with."""
 
-    def __init__(self, limits: YamuxLimits, budget: UnreadBudget, negotiate_timeout: int) -> None:
+    def __init__(self, limits: YamuxLimits, shared: Shared, negotiate_timeout: int) -> None:
         super().__init__(OrderedDict({YAMUX: YamuxConn}), negotiate_timeout)
         self._limits = limits
-        self._budget = budget
-        self._scratch = Scratch()
+        self._shared = shared
 
     async def new_conn(self, conn: Any, peer_id: Any) -> Any:
         protocol, _ = await self._selector.select(conn, conn.is_initiator, self.negotiate_timeout)
-        muxed = YamuxConn(conn, peer_id, self._limits, self._budget, self._scratch)
+        muxed = YamuxConn(conn, peer_id, self._limits, self._shared)
         return self._annotate_connection(muxed, conn, protocol)
 
 
@@ -133,7 +140,11 @@ class NoAutoConnector(AutoConnector):  # type: ignore[misc]
 class HardenedSwarm(Swarm):  # type: ignore[misc]
     """Connections: bounded in the doorway, released when they end, closed when we stop."""
 
-    def __init__(self, peer_id: Any, peerstore: Any, upgrader: Any, limits: HostLimits) -> None:
+    def __init__(self, peer_id: Any, peerstore: Any, upgrader: Any, limits: HostLimits, work: WorkBudget) -> None:
+        self.work = work
+        self.places = Places(limits.max_connections)
+        self.turned_away = 0
+        """Connections that were closed before their handshake, or for others that are missed more."""
         self._door = HandshakeLimiter(limits.max_pending_inbound)
         self.blocked: frozenset[str] = frozenset()
         self._tcp = TCP()
@@ -166,28 +177,60 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
         if str(muxed_conn.peer_id) in self.blocked:
             await muxed_conn.close()
             raise SwarmException(f"{muxed_conn.peer_id} is blocked")
+        if muxed_conn.fault is not None:
+            raise SwarmException(f"{muxed_conn.peer_id} is gone: {muxed_conn.fault}")
+        self._trim_connections(muxed_conn.peer_id, self.connection_config.max_connections_per_peer - 1)
+        muxed_conn.on_end = partial(self.places.leave, muxed_conn.party.connection)
+        leaving = self.places.take(muxed_conn.party, dialled=muxed_conn.is_initiator)
+        if leaving is not None:
+            self.turned_away += 1
+        if leaving is muxed_conn.party:
+            await muxed_conn.close()
+            raise SwarmException(f"no place for {muxed_conn.peer_id}: others are here longer, or gave more")
+        if leaving is not None:
+            self._close_soon(leaving.connection)
         return await super().add_conn(muxed_conn, direction)
 
-    def _trim_connections(self, peer_id: Any) -> None:
+    def _close_soon(self, connection: int) -> None:
+        self.places.leave(connection)
+        for conns in self.connections.values():
+            for conn in conns:
+                if conn.muxed_conn.party.connection == connection:
+                    self.manager.run_task(self._close_connection_async, conn)
+
+    def _trim_connections(self, peer_id: Any, most: int | None = None) -> None:
         """The oldest of a peer go, at once. The library spares the young, so that one peer could have all places."""
-        most = self.connection_config.max_connections_per_peer
-        for excess in self.connections[peer_id][:-most]:
+        most = self.connection_config.max_connections_per_peer if most is None else most
+        held = self.connections.get(peer_id, [])
+        for excess in held[: max(0, len(held) - most)]:
+            self.places.leave(excess.muxed_conn.party.connection)
             self.manager.run_task(self._close_connection_async, excess)
 
     async def _handle_inbound_connection(self, read_write_closer: Any, maddr: Any) -> None:
         """Until the connection ends. The library holds one of its 250 places until the *host* ends."""
         raw = RawConnection(read_write_closer, False)
         remote = raw.get_remote_address()
+        host = remote[0] if remote else ""
         muxed = None
-        with trio.CancelScope() as scope, self._door.pending(remote[0] if remote else "", scope):
+        with trio.CancelScope() as scope, self._door.pending(host, scope):
             try:
-                muxed = await self.upgrade_inbound_raw_conn(raw, maddr)
+                muxed = await self._let_in(raw, host, maddr)
             except Exception as error:  # noqa: BLE001 - a stranger's bytes: the handshake raises whatever they provoke
                 log.info("handshake with %s failed: %s", remote, error)
         if muxed is not None:
             await muxed.event_closed.wait()
         with trio.CancelScope(shield=True):
             await raw.close()
+
+    async def _let_in(self, raw: Any, host: str, maddr: Any) -> Any:
+        """The handshake, once its address has paid for it; ``None`` where that would take too long."""
+        wait = self.work.admit(host, HANDSHAKE, trio.current_time(), DOOR_PATIENCE)
+        if wait is None:
+            self.turned_away += 1
+            return None
+        if wait:
+            await trio.sleep(wait)
+        return await self.upgrade_inbound_raw_conn(raw, maddr)
 
 
 class GuardedHost(BasicHost):  # type: ignore[misc]
@@ -210,12 +253,14 @@ class GuardedHost(BasicHost):  # type: ignore[misc]
 
 
 def connection_config(limits: HostLimits) -> Any:
-    """No watermark of its own: nobody is dialled to reach a number of connections."""
+    """No watermark of its own: nobody is dialled to reach a number of connections. Nor a limit: ``Places`` has it, and
+    makes room, where the library refuses whoever comes late, before it knows who that is.
+    """
     return ConnectionConfig(
-        max_connections=limits.max_connections,
+        max_connections=_NO_LIMIT,
         min_connections=0,
         low_watermark=0,
-        high_watermark=limits.max_connections,
+        high_watermark=_NO_LIMIT,
         max_connections_per_peer=limits.max_connections_per_peer,
         dial_timeout=limits.dial_timeout,
         inbound_upgrade_timeout=limits.handshake_timeout,
@@ -237,14 +282,15 @@ def assemble(seed: bytes, limits: HostLimits) -> GuardedHost:
     pair = ed25519_pair(seed)
     peer_id = ID.from_pubkey(pair.public_key)
     upgrader = TransportUpgrader(noise_only(pair), OrderedDict())
-    upgrader.muxer_multistream = YamuxUpgrade(
-        limits.yamux, UnreadBudget(limits.max_unread), int(limits.handshake_timeout)
-    )
+    work = WorkBudget(limits.work)
+    shared = Shared(UnreadBudget(limits.max_unread), work)
+    upgrader.muxer_multistream = YamuxUpgrade(limits.yamux, shared, int(limits.handshake_timeout))
     peerstore = PeerStore()
     peerstore.add_key_pair(peer_id, pair)
-    swarm = HardenedSwarm(peer_id, peerstore, upgrader, limits)
+    swarm = HardenedSwarm(peer_id, peerstore, upgrader, limits, work)
     resources = new_resource_manager(
-        limits=ResourceLimits(max_connections=2 * limits.max_connections, max_streams=limits.max_streams),
+        limits=ResourceLimits(max_connections=_NO_LIMIT, max_streams=_NO_LIMIT),
+        connection_limits=ConnectionLimits(),
         enable_memory_limits=False,
         enable_graceful_degradation=False,
         enable_circuit_breaker=False,

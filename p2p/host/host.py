@@ -9,8 +9,10 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import trio
@@ -25,6 +27,7 @@ from libp2p.transport.exceptions import OpenConnectionError
 from multiaddr import Multiaddr
 
 from p2p.address import Address, network_of, parse_address
+from p2p.dial import NotAllowed, first_of, resolve
 from p2p.errors import (
     AddressInUse,
     BadAddress,
@@ -35,6 +38,7 @@ from p2p.errors import (
     TooSlow,
     Unreachable,
     WrongIdentity,
+    only,
 )
 from p2p.host.hardening import GuardedHost, assemble
 from p2p.host.identity import peer_of_seed
@@ -42,6 +46,7 @@ from p2p.host.interfaces import reachable_at
 from p2p.host.limits import HostLimits
 from p2p.host.peer_events import Notices, PeerConnected, PeerDisconnected
 from p2p.host.stream import Stream
+from p2p.ip import Allows, anywhere
 from p2p.ports import PeerId
 
 log = logging.getLogger(__name__)
@@ -99,6 +104,25 @@ class Host:
         remote = next((conn.muxed_conn.get_remote_address() for conn in self._connections(peer)), None)
         return network_of(remote[0]) if remote else ""
 
+    def charge(self, peer: PeerId, cost: float) -> float:
+        """As ``WorkBudget.charge``; nothing for one that is gone."""
+        party = next((conn.muxed_conn.party for conn in self._connections(peer)), None)
+        return self._swarm.work.charge(party, cost, trio.current_time()) if party is not None else 0.0
+
+    def gave(self, peer: PeerId, amount: int) -> None:
+        """Bytes that we asked for and that proved true: such a peer keeps its place."""
+        self._swarm.places.gave(peer, amount)
+
+    def choose(self, peers: Iterable[PeerId], addresses: Iterable[str] = ()) -> None:
+        """These and no others are peers that a person chose: strangers take none of their room.
+
+        ``addresses``: where they are, for those that are known as IP addresses.
+        """
+        chosen = frozenset(peers)
+        self._swarm.places.chosen = self._swarm.work.chosen = chosen
+        found = (parse_address(address) for address in addresses)
+        self._swarm.work.chosen_hosts = frozenset(one.host for one in found if one.network.startswith("ip"))
+
     def is_connected(self, peer: PeerId) -> bool:
         return bool(self._connections(peer))
 
@@ -110,9 +134,10 @@ class Host:
 
     # --- connections ---------------------------------------------------------------------------------------------
 
-    async def connect(self, address: str, *others: str) -> PeerId:
+    async def connect(self, address: str, *others: str, allows: Allows = anywhere) -> PeerId:
         """Connected when it returns; at once if we were. ``others`` are more addresses of the same peer, tried side by
-        side, each a moment after the one before. Raises BadAddress, Unreachable, WrongIdentity, TooSlow.
+        side, each a moment after the one before. ``allows`` judges every address that would be dialled, also those that
+        names stand for. Raises BadAddress, Unreachable, WrongIdentity, TooSlow.
         """
         parsed = [parse_address(one) for one in (address, *others)]
         peer = parsed[0].peer
@@ -129,42 +154,32 @@ class Host:
         if not self.is_connected(peer):
             self._dialling[peer] = done = trio.Event()
             try:
-                await self._dial(parsed, peer)
+                await first_of([partial(self._dial_one, one, peer, allows) for one in parsed], PeerFault)
             finally:
                 del self._dialling[peer]
                 done.set()
         return peer
 
-    async def _dial(self, addresses: Sequence[Address], peer: PeerId) -> None:
-        """The first that answers wins; when none does, the fault of the first address is raised."""
-        faults: dict[Address, PeerFault] = {}
-
-        async def attempt(address: Address, over: trio.Event) -> None:
-            try:
-                await self._dial_one(address, peer)
-                nursery.cancel_scope.cancel()
-            except PeerFault as fault:
-                faults[address] = fault
-            over.set()
-
-        async with trio.open_nursery() as nursery:
-            for address in addresses:
-                over = trio.Event()
-                nursery.start_soon(attempt, address, over)
-                with trio.move_on_after(STAGGER):
-                    await over.wait()
-        if len(faults) == len(addresses):
-            raise faults[addresses[0]]
-
-    async def _dial_one(self, address: Address, peer: PeerId) -> None:
+    async def _dial_one(self, address: Address, peer: PeerId, allows: Allows) -> None:
+        """To an address, or to each of those that a name stands for."""
         with trio.move_on_after(self._limits.dial_timeout) as patience:
             async with self._dials:
                 try:
-                    await self._swarm.dial_addr(Multiaddr(address.transport), ID.from_base58(peer))
-                except SwarmException as error:
-                    raise dial_fault(peer, address, error) from error
+                    found = await resolve(address.host, address.port, allows, FAMILIES.get(address.network, 0))
+                except OSError as error:
+                    reason = f"there is no host {address.host}: {error.strerror or error}"
+                    raise Unreachable(peer, reason, rule="dial", hint="is the name right?") from error
+                except NotAllowed as fault:
+                    raise Unreachable(peer, fault.message, rule=fault.rule, hint=fault.hint) from fault
+                await first_of([partial(self._dial_ip, address.at(ip), peer) for ip in found], PeerFault)
         if patience.cancelled_caught:
             raise TooSlow(peer, f"{address.transport} did not answer within {self._limits.dial_timeout:g} s")
+
+    async def _dial_ip(self, address: Address, peer: PeerId) -> None:
+        try:
+            await self._swarm.dial_addr(Multiaddr(address.transport), ID.from_base58(peer))
+        except SwarmException as error:
+            raise dial_fault(peer, address, error) from error
 
     async def disconnect(self, peer: PeerId) -> None:
         """Close every connection with the peer."""
@@ -274,8 +289,8 @@ class Host:
         self._notices.close()
 
 
-STAGGER = 0.25
-"""Seconds that an address has before the next of the same peer is tried beside it (RFC 8305)."""
+FAMILIES = {"ip4": socket.AF_INET, "dns4": socket.AF_INET, "ip6": socket.AF_INET6, "dns6": socket.AF_INET6}
+"""Of the addresses that a multiaddr stands for; the others stand for both."""
 PING = bytes(range(32))
 """The ping protocol echoes 32 bytes; which ones is ours to choose."""
 
@@ -307,14 +322,6 @@ async def open_host(
                     await host.close()
     except BaseExceptionGroup as group:
         raise only(group) from None
-
-
-def only(group: BaseExceptionGroup) -> BaseException:
-    """The one exception in a nest of groups; the group when there are several."""
-    if len(group.exceptions) != 1:
-        return group
-    inner = group.exceptions[0]
-    return only(inner) if isinstance(inner, BaseExceptionGroup) else inner
 
 
 def causes(error: BaseException) -> list[BaseException]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from p2p.budget.work import WorkShares
 from p2p.yamux.limits import Limits as YamuxLimits
 
 
@@ -24,11 +25,11 @@ class HostLimits(msgspec.Struct, frozen=True, kw_only=True):
     """For address, TCP, noise and yamux together."""
     open_timeout: float = 15.0
     """For a stream and the choice of its protocol."""
-    max_streams: int = 4096
-    """Of the whole host: py-libp2p queues above it."""
     max_unread: int = 256 << 20
     """Bytes that came and that nobody has read, of all connections together; the heaviest stream is reset."""
     notices: int = 1024
     """Connected and disconnected notices not yet read. The oldest make room."""
     yamux: YamuxLimits = YamuxLimits()
     """Of each connection."""
+    work: WorkShares = WorkShares()
+    """Of the core that the network runs on, for peers, their addresses, and all strangers."""

@@ -10,6 +10,7 @@ a time, lets peers exceed their window, gives up on slow readers after 5 s and w
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import trio
@@ -22,10 +23,13 @@ from libp2p.stream_muxer.exceptions import (
     MuxedStreamReset,
 )
 
+from p2p.budget.costs import STREAM, YAMUX_FRAME
+from p2p.budget.work import Party, WorkBudget
 from p2p.errors import PeerFault, StreamBroken, Violation
 from p2p.host.noise import Scratch, Unsealer, take_over
 from p2p.host.noise_stream import NoiseStream
 from p2p.host.unread_budget import UnreadBudget
+from p2p.ports import PeerId
 from p2p.yamux.events import Readable, ResetReason, StreamOpened, WasReset
 from p2p.yamux.frames import GoAwayCode
 from p2p.yamux.limits import Limits
@@ -34,6 +38,8 @@ from p2p.yamux.session import Session, StreamLimit
 log = logging.getLogger(__name__)
 
 
+FRAMES = 1024
+"""Frames that are read at once, 2 ms of work; then others have their turn, and the sender waits until it has paid."""
 BATCH = 256 * 1024
 """Bytes sealed and sent at once; a small message on another stream waits for no more than this."""
 SMALL = 4 * 1024
@@ -44,6 +50,10 @@ FAREWELL = 1.0
 """Seconds to get a go-away out before the socket is closed."""
 OPEN_TIMEOUT = 10.0
 """Seconds to wait for one of ``max_outbound`` streams to come free."""
+
+
+def _nothing() -> None:
+    """What is to be done when a connection ends, before anybody has said it."""
 
 
 class MuxedStream(IMuxedStream):  # type: ignore[misc]
@@ -178,17 +188,29 @@ class MuxedStream(IMuxedStream):  # type: ignore[misc]
         await self.close()
 
 
+class Shared:
+    """What the connections of one host have in common."""
+
+    def __init__(self, unread: UnreadBudget, work: WorkBudget) -> None:
+        self.unread = unread
+        self.work = work
+        self.scratch = Scratch()
+
+
 class YamuxConn(IMuxedConn):  # type: ignore[misc]
     """One connection. ``fault`` says why it ended, once it has."""
 
-    def __init__(self, secured_conn: Any, peer_id: Any, limits: Limits, budget: UnreadBudget, scratch: Scratch) -> None:
-        self._budget = budget
+    def __init__(self, secured_conn: Any, peer_id: Any, limits: Limits, shared: Shared) -> None:
+        self._budget = shared.unread
+        self._work = shared.work
         self.secured_conn = secured_conn
         self.peer_id = peer_id
+        remote = self.get_remote_address()
+        self.party = Party(id(self), PeerId(str(peer_id)), remote[0] if remote else "")
         self._initiator: bool = secured_conn.is_initiator
         self.session = Session(initiator=self._initiator, limits=limits, now=trio.current_time())
         socket, out, into, self._early = take_over(secured_conn)
-        self._line = NoiseStream(socket, out, Unsealer(into, scratch))
+        self._line = NoiseStream(socket, out, Unsealer(into, shared.scratch))
         self._streams: dict[int, MuxedStream] = {}
         self._arrivals = trio.lowlevel.ParkingLot()
         self._slots = trio.lowlevel.ParkingLot()
@@ -196,6 +218,7 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
         self._reader = trio.lowlevel.ParkingLot()
         self._ended = trio.Event()
         self.fault: PeerFault | None = None
+        self.on_end: Callable[[], None] = _nothing
         self.event_started = trio.Event()
         self.event_closed = trio.Event()
 
@@ -238,6 +261,7 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
         if self.fault is not None:
             return
         self.fault = fault
+        self.on_end()
         log.debug("connection ends: %s", fault)
         self._ended.set()
         for stream in list(self._streams.values()):
@@ -258,7 +282,7 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
 
     async def _read_all(self) -> None:
         if self._early:
-            self._receive(self._early)
+            await self._receive(self._early)
         while True:
             while not self.session.wants_input:
                 await self._reader.park()
@@ -266,13 +290,21 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
             if not data:
                 self.end(StreamBroken(str(self.peer_id), "the peer closed the connection"))
                 return
-            self._receive(data)
+            await self._receive(data)
+
+    async def _receive(self, data: bytes | memoryview) -> None:
+        """All of ``data``, which is others' once this waits. Who sends many frames is read no faster than it pays."""
+        while data:
+            now = trio.current_time()
+            came = self.session.receive_frames(data, now, FRAMES)
+            for event in came.events:
+                self._on_event(event)
+            wait = self._work.charge(self.party, came.frames * YAMUX_FRAME, now)
+            data = bytes(data[came.taken :])
             self._budget.grew(self)
             self.kick()
-
-    def _receive(self, data: bytes | memoryview) -> None:
-        for event in self.session.receive(data, trio.current_time()):
-            self._on_event(event)
+            if wait or data:
+                await trio.sleep(wait)
 
     @property
     def unread(self) -> int:
@@ -382,6 +414,9 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
             stream_id = self.session.accept()
             if stream_id is not None:
                 stream = self._streams[stream_id] = MuxedStream(self, stream_id)
+                wait = self._work.charge(self.party, STREAM, trio.current_time())
+                if wait:
+                    await trio.sleep(wait)
                 return stream
             await self._arrivals.park()
         raise MuxedConnUnavailable(str(self.fault))

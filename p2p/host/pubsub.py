@@ -22,9 +22,12 @@ from libp2p.pubsub.pubsub import Pubsub
 from libp2p.tools.anyio_service import background_trio_service
 
 from chain.errors import Invalid
-from p2p.errors import NotJoined, NotTaken
-from p2p.host.host import Host, only
-from p2p.host.router import SteadyGossipSub, widen_queues
+from p2p.budget.costs import GOSSIP_BYTE
+from p2p.budget.work import Party, WorkBudget
+from p2p.errors import NotJoined, NotTaken, only
+from p2p.host.gossip_frames import FrameLimits, check, is_signed, net_subscriptions, strip
+from p2p.host.host import Host
+from p2p.host.router import SteadyGossipSub, bound_queues
 from p2p.ports import Judgement, PeerId
 from p2p.wire.delimited import DelimitedReader
 
@@ -40,14 +43,12 @@ READ: Final = 64 << 10
 class GossipLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of gossip. Sizes in bytes, times in seconds."""
 
-    max_message: int = 256 << 10
-    """Payload of one message. A signed head has 1 KiB, a bundle of attestations some dozens."""
-    max_rpc: int = 512 << 10
-    """One frame of the gossip protocol: a message and its control part."""
-    max_messages_per_rpc: int = 256
-    """Read before the peer's next frame; each waits for its verdict."""
-    max_control_per_rpc: int = 1024
-    """Entries of one control part. A mesh has a dozen topics and a few hundred messages in its window."""
+    max_rpc: int = 256 << 10
+    """One frame of the gossip protocol: a message and its control part. To parse one of nothing else takes 13 ms."""
+    frame: FrameLimits = FrameLimits()
+    """Of what is in it."""
+    max_streams: int = 2
+    """Streams on which one peer gossips to us: one in use, and one to replace it before the old one is known dead."""
     validation_timeout: float = 10.0
     """For one verdict: signatures are checked in worker threads, which may be busy."""
     concurrent_validations: int = 16
@@ -64,9 +65,11 @@ class Incoming(msgspec.Struct, frozen=True):
 
 
 class BoundedPubsub(Pubsub):  # type: ignore[misc]
-    """Reads one frame of a peer at a time and judges it before the next, so a flood waits in the sender's memory.
+    """Reads one frame of a peer at a time, charges the peer for it, and judges it before the next: a flood waits in the
+    sender's memory.
 
-    The library starts a task per message without end, and one malformed frame ends its host.
+    The library starts a task per message without end, three for each subscription, and one malformed frame ends its
+    host.
     """
 
     def __init__(self, base: Any, router: SteadyGossipSub, limits: GossipLimits) -> None:
@@ -80,8 +83,14 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
             allowed_topics=frozenset(),
         )
         self._limits = limits
+        self._work: WorkBudget = base.get_network().work
         self.deliver: Callable[[Any], None] = lambda _: None
+        self.judge: Callable[[Any, Any], Awaitable[bool]] = _judge_nothing
+        self._validations = trio.CapacityLimiter(limits.concurrent_validations)
         self._greeting: set[Any] = set()
+        self._streams: dict[Any, list[Any]] = {}
+        self.unsigned = 0
+        """Messages that were dropped since their author's signature is missing, false, or not Ed25519."""
 
     async def _handle_new_peer(self, peer_id: Any) -> None:
         """Once at a time for a peer: a second stream would orphan the first one's queue."""
@@ -97,15 +106,24 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
         if peer not in self.peers:
             # It gossips after all: the library asks once, when the connection is new, and never again.
             self._schedule_peer_stream_retry(peer)
+        streams = self._streams.setdefault(peer, [])
+        streams.append(stream)
+        try:
+            if len(streams) > self._limits.max_streams:
+                await streams.pop(0).reset()
+            await self._read(stream, peer)
+        finally:
+            if stream in streams:
+                streams.remove(stream)
+            if not streams and self._streams.get(peer) is streams:
+                del self._streams[peer]
+
+    async def _read(self, stream: Any, peer: Any) -> None:
         reader = DelimitedReader(self.max_inbound_rpc_size)
         try:
             while self.manager.is_running:
                 for frame in reader.feed(await stream.read(READ)):
-                    rpc = rpc_pb2.RPC()
-                    rpc.ParseFromString(frame)
-                    self._check_counts(rpc)
-                    await self._take(peer, rpc)
-                    await trio.lowlevel.checkpoint()
+                    await self._take(stream.muxed_conn.party, peer, frame)
         except StreamEOF:
             log.debug("%s ended its gossip stream", peer)
         except (Invalid, DecodeError, ValueError) as error:
@@ -117,31 +135,75 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
             await stream.reset()
             self._handle_dead_peer(peer)
 
-    def _check_counts(self, rpc: Any) -> None:
-        control = rpc.control
-        entries = len(control.graft) + len(control.prune)
-        entries += sum(
-            len(part.messageIDs) for kind in (control.ihave, control.iwant, control.idontwant) for part in kind
-        )
-        entries += len(control.ihave) + len(control.iwant) + len(control.idontwant)
-        if len(rpc.publish) > self._limits.max_messages_per_rpc or entries > self._limits.max_control_per_rpc:
-            raise ValueError(f"a frame of {len(rpc.publish)} messages and {entries} control entries")
-
-    async def _take(self, peer: Any, rpc: Any) -> None:
-        rpc.ClearField("senderRecord")  # py-libp2p adds one to each frame; where peers are we learn elsewhere
-        for subscription in rpc.subscriptions[: self.max_subscriptions_per_rpc]:
-            self.handle_subscription(peer, subscription)
+    async def _take(self, party: Party, peer: Any, frame: bytes) -> None:
+        """One frame, once the peer has paid for it."""
+        rpc = rpc_pb2.RPC()
+        try:
+            rpc.ParseFromString(frame)
+            cost = check(rpc, self._limits.frame)
+        except (Invalid, DecodeError):
+            self._work.charge(party, len(frame) * GOSSIP_BYTE, trio.current_time())
+            raise
+        await trio.sleep(self._work.charge(party, cost, trio.current_time()))
+        strip(rpc, self.allowed_topics)
+        for topic, subscribes in net_subscriptions(rpc, self.allowed_topics).items():
+            await self._subscribed(peer, topic, subscribes)
         for message in rpc.publish:
             if len(message.topicIDs) == 1 and self._is_subscribed_to_msg(message):
-                if len(message.data) > self._limits.max_message:
+                if len(message.data) > self._limits.frame.max_message:
                     raise ValueError(f"a message of {len(message.data)} bytes")
                 await self.push_msg(peer, message)
+                await trio.lowlevel.checkpoint()
         if rpc.HasField("control"):
             await self.router.handle_rpc(rpc, peer)
+            await trio.lowlevel.checkpoint()
+
+    async def _subscribed(self, peer: Any, topic: str, subscribes: bool) -> None:
+        """The peer joined a topic of ours, or left it. What was said before it joined it finds by anti-entropy."""
+        if not subscribes:
+            self._forget_subscription(peer, topic)
+            return
+        members = self.peer_topics.setdefault(topic, set())
+        if peer not in members:
+            members.add(peer)
+            self._peer_subscription_count[peer] = self._peer_subscription_count.get(peer, 0) + 1
+            if (waiting := self._subscription_events.pop((peer, topic), None)) is not None:
+                waiting.set()
+            await self.router.on_peer_subscribed(peer, topic)
+
+    async def _replay_recent_messages(self, peer_id: Any, topic: str) -> None:
+        """Nothing. The library's sends all it has, with a freshly signed record of our addresses each, at each join."""
+
+    async def push_msg(self, msg_forwarder: Any, msg: Any) -> None:
+        """Judge a message, and pass it on where it is accepted. Ours were judged by who publishes."""
+        name = self.get_message_id(msg)
+        if self.seen_messages.has(name):
+            return
+        if msg_forwarder != self.my_id and not await self._accepts(msg_forwarder, msg):
+            return
+        self.seen_messages.add(name)
+        if ID(msg.from_id) != self.my_id or msg_forwarder == self.my_id:
+            self.notify_subscriptions(msg)
+            await self.router.publish(msg_forwarder, msg)
+
+    async def _accepts(self, forwarder: Any, msg: Any) -> bool:
+        plain = rpc_pb2.Message(data=msg.data, topicIDs=msg.topicIDs, from_id=msg.from_id, seqno=msg.seqno)
+        if not is_signed(msg, plain.SerializeToString()):
+            self.unsigned += 1
+            return False
+        with trio.move_on_after(self._limits.validation_timeout):
+            async with self._validations:
+                return await self.judge(forwarder, msg)
+        return False
 
     def notify_subscriptions(self, message: Any) -> None:
         """Into our own queue: the library's holds 32 messages and drops the newest."""
         self.deliver(message)
+
+
+async def _judge_nothing(_sender: Any, _message: Any) -> bool:
+    """Before somebody says how: nothing is accepted."""
+    return False
 
 
 class Gossip:
@@ -156,27 +218,25 @@ class Gossip:
         self.missed = 0
         """Accepted messages that made room for newer ones because nobody read ``incoming``."""
         pubsub.deliver = self._deliver
+        pubsub.judge = self._judge
 
     async def join(self, topics: Iterable[str]) -> None:
         """Idempotent. From now on messages of these topics are judged, passed on, and put into ``incoming``."""
         for topic in topics:
             self._pubsub.allowed_topics |= {topic}
-            self._pubsub.set_topic_validator(topic, self._judge, is_async_validator=True)
             await self._pubsub.subscribe(topic)
 
     async def leave(self, topic: str) -> None:
         self._pubsub.allowed_topics -= {topic}
         await self._pubsub.unsubscribe(topic)
-        self._pubsub.remove_topic_validator(topic)
 
     async def publish(self, topic: str, data: bytes) -> None:
         """To whoever has joined; nobody may have. Raises NotJoined and NotTaken (too large)."""
         if topic not in self._pubsub.topic_ids:
             raise NotJoined(f"topic {topic!r} was not joined", rule="gossip-topic", hint="join it before publishing")
-        if len(data) > self._limits.max_message:
-            raise NotTaken(
-                "", f"a message of {len(data)} bytes", rule="gossip-size", hint=f"at most {self._limits.max_message}"
-            )
+        most = self._limits.frame.max_message
+        if len(data) > most:
+            raise NotTaken("", f"a message of {len(data)} bytes", rule="gossip-size", hint=f"at most {most}")
         await self._pubsub.publish(topic, data)
         # The library only queues, and drops what does not fit: let its senders run before the next message.
         await trio.lowlevel.checkpoint()
@@ -193,8 +253,6 @@ class Gossip:
 
     async def _judge(self, sender: Any, message: Any) -> bool:
         peer = PeerId(str(sender))
-        if peer == self._host.peer_id:
-            return True
         verdict = await self._validate(message.topicIDs[0], peer, message.data)
         return verdict is Judgement.ACCEPT
 
@@ -219,7 +277,7 @@ async def open_gossip(
     limits = limits or GossipLimits()
     router = SteadyGossipSub()
     pubsub = BoundedPubsub(host.base, router, limits)
-    widen_queues()
+    bound_queues()
     try:
         async with background_trio_service(pubsub), background_trio_service(router):
             await pubsub.wait_until_ready()

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from functools import partial
 from typing import Any, Final
 
 import libp2p.pubsub.pubsub as pubsub_module
 from libp2p.pubsub.gossipsub import PROTOCOL_ID_V11, PROTOCOL_ID_V12, GossipSub
 from libp2p.pubsub.pb import rpc_pb2
-from libp2p.pubsub.rpc_queue import RpcQueue
+from libp2p.pubsub.utils import safe_bytes_from_hex
+
+from p2p.host.gossip_queue import BoundedQueue, RecentMessages
 
 HEARTBEAT: Final = 1
 """Seconds between repairs of the mesh, as in Go and JavaScript. py-libp2p's default is 120."""
-QUEUE: Final = 256
-"""Frames waiting for one slow peer. py-libp2p holds 32 and drops the next without a word."""
+WINDOW: Final = 3
+HISTORY: Final = 5
+"""Heartbeats of which messages are told of, and for which they are kept to be asked for; as everywhere."""
 WORTH_SPARING: Final = 16 << 10
 """Bytes of a message from which neighbours are told not to send it again. That is a frame to each of them for every
 message: for small ones it costs all more than the copies it spares. A head has 1 KiB."""
 
 
-def widen_queues() -> None:
-    """The size is a default argument of a class that the library names itself. Idempotent."""
-    pubsub_module.RpcQueue = partial(RpcQueue, QUEUE)
+def bound_queues() -> None:
+    """The class of queues is one that the library names itself. Idempotent."""
+    pubsub_module.RpcQueue = BoundedQueue
 
 
 class SteadyGossipSub(GossipSub):  # type: ignore[misc]
@@ -44,6 +46,7 @@ class SteadyGossipSub(GossipSub):  # type: ignore[misc]
         )
         self.recent_message_deliveries: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=1))
         self.max_iwant_requests_per_second = 100.0
+        self.mcache = RecentMessages(WINDOW, HISTORY)
 
     async def publish(self, msg_forwarder: Any, pubsub_msg: Any) -> None:
         """Pass on what was judged. The library's signs a record of our addresses for each message, which every reader
@@ -58,6 +61,18 @@ class SteadyGossipSub(GossipSub):  # type: ignore[misc]
                 self.send_rpc(peer, rpc)
         if len(pubsub_msg.data) >= WORTH_SPARING:
             await self._emit_idontwant_for_message(name, topics)
+
+    async def handle_iwant(self, iwant_msg: Any, sender_peer_id: Any) -> None:
+        """Each message in a frame of its own, as far as the peer's queue takes them. The library puts all that are
+        named, as often as they are named, into one frame, which it copies and splits: 100 MiB for 90 KiB of names.
+        """
+        if not self._check_iwant_rate_limit(sender_peer_id):
+            return
+        queue = self.pubsub.peer_queues.get(sender_peer_id)
+        for name in iwant_msg.messageIDs:
+            message = self.mcache.give(safe_bytes_from_hex(name) or b"", sender_peer_id)
+            if message is not None and (queue is None or not queue.push(rpc_pb2.RPC(publish=[message]))):
+                return
 
     async def emit_control_message(self, control_msg: Any, to_peer: Any) -> None:
         """Without a signed record of our addresses, which the library adds to each."""

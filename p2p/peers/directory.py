@@ -7,9 +7,10 @@ over restarts are the peers that we have met, in the book.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import heapq
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -21,34 +22,50 @@ from p2p.wire import presence as wire
 from p2p.wire.presence import Presence
 
 MAX_PRESENCES: Final = 4096
-"""Presences kept: 25 MiB if every one were of the largest size, about 1 MiB in practice."""
+"""Presences kept: a mebibyte, and as much again for each hundred thousand tags."""
+MAX_TAGS_KEPT: Final = 131_072
+"""Tags of all presences together, 32 of each: what is found by its tag takes 300 bytes for each."""
+WEIGHT: Final = 32
+"""A presence weighs as much as so many tags, when it is asked who brought most."""
 MAX_SKEW: Final = 600_000
 """Milliseconds that a clock may be ahead of ours: more, and its presences would outlive those of others."""
 
 
 class _Known(msgspec.Struct, frozen=True):
-    """A presence as it came, and who brought the first one of this peer."""
+    """A presence as it came, and where the first one of this peer came from."""
 
     presence: Presence
     raw: bytes
-    source: PeerId
+    source: str
 
 
 class Directory:
-    """Presences of one network by peer. ``me`` is never in it."""
+    """Presences of one network by peer. ``me`` is never in it. Nothing here takes time in proportion to its size."""
 
-    def __init__(self, network: str, me: PeerId, capacity: int = MAX_PRESENCES) -> None:
+    def __init__(self, network: str, me: PeerId, capacity: int = MAX_PRESENCES, most_tags: int = MAX_TAGS_KEPT) -> None:
         self._network = network
         self._me = me
         self._capacity = capacity
+        self._most_tags = most_tags
         self._known: dict[PeerId, _Known] = {}
-        self._brought: dict[PeerId, OrderedDict[PeerId, None]] = {}
+        self._tagged: dict[int, set[PeerId]] = {}
+        self._more: set[PeerId] = set()
+        self._tags = 0
+        self._brought: dict[str, OrderedDict[PeerId, None]] = {}
+        self._weights: dict[str, int] = {}
+        self._crowds: list[tuple[int, str]] = []
+        """A heap of sources by weight, the heaviest first; an entry whose weight has changed since is passed over."""
+        self._expiring: list[tuple[int, PeerId]] = []
+        """A heap of presences by when they end; likewise."""
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def admit(self, raw: bytes, sender: PeerId, now: int) -> Judgement:
-        """Look at a presence that ``sender`` told; ``now`` is in milliseconds since the epoch."""
+    def admit(self, raw: bytes, sender: str, now: int) -> Judgement:
+        """Look at a presence that ``sender`` told: a block of addresses, since keys cost nothing.
+
+        ``now`` is in milliseconds since the epoch.
+        """
         try:
             said = wire.decode(raw)
         except Invalid:
@@ -61,11 +78,38 @@ class Directory:
             return Judgement.IGNORE
         if not wire.is_signed(raw, said, self._network):
             return Judgement.REJECT
-        if known is None:
-            self._make_room(sender, now)
-            self._brought.setdefault(sender, OrderedDict())[peer] = None
-        self._known[peer] = _Known(said, raw, known.source if known else sender)
+        source = known.source if known else sender
+        self.forget(peer)
+        self._make_room(len(said.tags), source, now)
+        self._keep(_Known(said, raw, source))
         return Judgement.ACCEPT
+
+    def _keep(self, known: _Known) -> None:
+        presence, source = known.presence, known.source
+        peer = presence.peer
+        self._known[peer] = known
+        for tag in presence.tags:
+            self._tagged.setdefault(tag, set()).add(peer)
+        self._tags += len(presence.tags)
+        if presence.more:
+            self._more.add(peer)
+        self._brought.setdefault(source, OrderedDict())[peer] = None
+        self._weigh(source, WEIGHT + len(presence.tags))
+        heapq.heappush(self._expiring, (presence.expires, peer))
+        if len(self._expiring) > 2 * self._capacity:
+            self._expiring = [(each.presence.expires, peer) for peer, each in self._known.items()]
+            heapq.heapify(self._expiring)
+
+    def _weigh(self, source: str, more: int) -> None:
+        weight = self._weights.get(source, 0) + more
+        if not weight:
+            del self._weights[source], self._brought[source]
+            return
+        self._weights[source] = weight
+        heapq.heappush(self._crowds, (-weight, source))
+        if len(self._crowds) > 2 * self._capacity:
+            self._crowds = [(-weight, source) for source, weight in self._weights.items()]
+            heapq.heapify(self._crowds)
 
     def of(self, peer: PeerId, now: int) -> Presence | None:
         """``None`` when it never told, or told long ago."""
@@ -74,62 +118,68 @@ class Directory:
 
     def holders(self, tag: int, now: int) -> list[Presence]:
         """Who says it serves this dataset, the latest first; after them those who serve more than they tell."""
-        living = [known.presence for known in self._living(now)]
-        sure = [one for one in living if _has(one.tags, tag)]
-        perhaps = [one for one in living if one.more and not _has(one.tags, tag)]
+        tagged = self._tagged.get(tag, set())
+        sure = [known.presence for known in self._living(tagged, now)]
+        perhaps = [known.presence for known in self._living(self._more - tagged, now)]
         return [*sorted(sure, key=lambda one: -one.issued), *perhaps]
 
     def tell(self, ask: wire.PeersAsk, asker: PeerId, now: int, rng: Chance) -> list[bytes]:
         """The answer to a question: no more than was asked for, and drawn by lot where there are more."""
-        fitting = [
-            known.raw
-            for peer, known in self._known.items()
-            if known.presence.expires > now
-            and peer != asker
-            and (not ask.tags or any(_has(known.presence.tags, tag) for tag in ask.tags))
-        ]
-        return drawn(fitting, ask.wanted, rng)
+        found = set().union(*(self._tagged.get(tag, ()) for tag in ask.tags)) if ask.tags else self._known
+        fitting = (known.raw for known in self._living(lots(list(found), rng), now) if known.presence.peer != asker)
+        return list(islice(fitting, ask.wanted))
 
     def strangers(self, met: set[PeerId], now: int) -> list[Presence]:
         """Those that can be dialled and are not among ``met``."""
-        return [
-            known.presence for known in self._living(now) if known.presence.addresses and known.presence.peer not in met
-        ]
+        living = self._living(self._known, now)
+        return [one.presence for one in living if one.presence.addresses and one.presence.peer not in met]
 
     def forget(self, peer: PeerId) -> None:
-        """It is not where it says it is."""
+        """It is not where it says it is, or another is to be kept in its place."""
         known = self._known.pop(peer, None)
-        if known is not None:
-            brought = self._brought[known.source]
-            del brought[peer]
-            if not brought:
-                del self._brought[known.source]
+        if known is None:
+            return
+        tags = known.presence.tags
+        for tag in tags:
+            tagged = self._tagged[tag]
+            tagged.discard(peer)
+            if not tagged:
+                del self._tagged[tag]
+        self._tags -= len(tags)
+        self._more.discard(peer)
+        del self._brought[known.source][peer]
+        self._weigh(known.source, -WEIGHT - len(tags))
 
-    def _living(self, now: int) -> Iterator[_Known]:
-        return (known for known in self._known.values() if known.presence.expires > now)
+    def _living(self, peers: Iterable[PeerId], now: int) -> Iterator[_Known]:
+        return (known for known in map(self._known.__getitem__, peers) if known.presence.expires > now)
 
-    def _make_room(self, sender: PeerId, now: int) -> None:
+    def _is_full(self, tags: int) -> bool:
+        return len(self._known) >= self._capacity or self._tags + tags > self._most_tags
+
+    def _make_room(self, tags: int, sender: str, now: int) -> None:
         """Drop what has expired; then, of the source that brought most, what it brought first.
 
-        So one peer that invents thousands of others fills no more than the room that nobody else needs.
+        So one source that invents thousands of others fills no more than the room that nobody else needs.
         """
-        if len(self._known) < self._capacity:
-            return
-        for peer in [peer for peer, known in self._known.items() if known.presence.expires <= now]:
-            self.forget(peer)
-        if len(self._known) >= self._capacity:
-            crowd = max(self._brought, key=lambda source: (len(self._brought[source]), source == sender))
-            self.forget(next(iter(self._brought[crowd])))
+        while self._is_full(tags) and self._expiring and self._expiring[0][0] <= now:
+            ends, peer = heapq.heappop(self._expiring)
+            known = self._known.get(peer)
+            if known is not None and known.presence.expires == ends:
+                self.forget(peer)
+        while self._known and self._is_full(tags):
+            self.forget(next(iter(self._brought[self._heaviest(sender)])))
+
+    def _heaviest(self, sender: str) -> str:
+        """Of sources that weigh the same, the one that brings more now."""
+        while -self._crowds[0][0] != self._weights.get(self._crowds[0][1]):
+            heapq.heappop(self._crowds)
+        weight, crowd = self._crowds[0]
+        return sender if self._weights.get(sender) == -weight else crowd
 
 
-def _has(tags: Sequence[int], tag: int) -> bool:
-    at = bisect_left(tags, tag)
-    return at < len(tags) and tags[at] == tag
-
-
-def drawn(lots: list[bytes], count: int, rng: Chance) -> list[bytes]:
-    """``count`` of ``lots``, each as likely as the others."""
-    for at in range(min(count, len(lots))):
-        other = at + int(rng.random() * (len(lots) - at))
-        lots[at], lots[other] = lots[other], lots[at]
-    return lots[:count]
+def lots(pool: list[PeerId], rng: Chance) -> Iterator[PeerId]:
+    """All of ``pool``, in an order in which each is as likely as the others to come next."""
+    for at in range(len(pool)):
+        other = at + int(rng.random() * (len(pool) - at))
+        pool[at], pool[other] = pool[other], pool[at]
+        yield pool[at]

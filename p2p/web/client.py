@@ -1,4 +1,7 @@
-"""Provides the HTTP client of the node: httpx, with connections that close when their task is cancelled.
+"""Provides the HTTP client of the node: httpx, whose connections go where they may, and close when they are cancelled.
+
+A name is resolved here, and what was judged is dialled (``p2p.dial``); TLS still checks the name. A client keeps
+connections of one judgement: none that was opened for a place of the owner's is used for one that a stranger named.
 
 httpcore 1.0 closes a connection whose TLS handshake fails by an error, but not one whose task is cancelled during the
 handshake: the socket then stays open until the garbage collector finds it. A server that accepts and never answers
@@ -7,15 +10,20 @@ could so keep sockets of the node. The backend below closes the connection in bo
 
 from __future__ import annotations
 
+import math
 import os
 import ssl
-from collections.abc import Iterable
-from functools import cache
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
 from typing import Any, Final
 
 import httpcore
 import httpx
 import trio
+
+from p2p.dial import first_of, resolve
+from p2p.ip import Allows, Ip, anywhere, parse_ip
 
 _CERTIFICATES: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 """Variables by which the environment says whom to trust."""
@@ -27,11 +35,15 @@ def _trusting(*named: str | None) -> ssl.SSLContext:
     return httpx.create_ssl_context(trust_env=bool(named))
 
 
-def new_client(**options: Any) -> httpx.AsyncClient:
+_FAILED: Final = (httpcore.NetworkError, httpcore.TimeoutException)
+
+
+def new_client(allows: Allows = anywhere, **options: Any) -> httpx.AsyncClient:
     """An ``httpx.AsyncClient(**options)`` whose connections close on cancellation, those through proxies too.
 
     No redirect is followed: each caller decides where it lets itself be sent. Without ``verify`` the certificates are
-    checked against those that httpx trusts.
+    checked against those that httpx trusts. A request to a host that ``allows`` refuses raises ``p2p.dial.NotAllowed``.
+    A proxy of the environment is dialled wherever it is; it resolves names once more itself.
     """
     if "verify" not in options:
         named = [os.environ.get(name) for name in _CERTIFICATES] if options.get("trust_env", True) else []
@@ -39,13 +51,48 @@ def new_client(**options: Any) -> httpx.AsyncClient:
     client = httpx.AsyncClient(follow_redirects=False, **options)
     # httpx takes a backend only together with a transport, and a transport of one's own drops the proxies of the
     # environment; so the pools that httpx made are given theirs afterwards.
-    for transport in (client._transport, *client._mounts.values()):
+    for transport, judge in ((client._transport, allows), *((proxy, anywhere) for proxy in client._mounts.values())):
         if isinstance(transport, httpx.AsyncHTTPTransport):
-            transport._pool._network_backend = _Backend()
+            transport._pool._network_backend = _Backend(judge)
+    if allows is not anywhere:
+        client._mounts = {pattern: proxy and _Judged(proxy, allows) for pattern, proxy in client._mounts.items()}
     return client
 
 
+def came_from(response: httpx.Response) -> Ip | None:
+    """The address that an answer came from; ``None``: from a proxy, which alone knows it."""
+    stream = response.extensions.get("network_stream")
+    if stream is None or stream.get_extra_info(_ASKED) != response.url.raw_host.decode("ascii"):
+        return None
+    return parse_ip(str(stream.get_extra_info("server_addr")[0]))
+
+
+class _Judged(httpx.AsyncBaseTransport):
+    """A way through a proxy, for hosts that may be asked."""
+
+    def __init__(self, inner: httpx.AsyncBaseTransport, allows: Allows) -> None:
+        self._inner = inner
+        self._allows = allows
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        try:
+            await resolve(request.url.host, request.url.port or 0, self._allows)
+        except OSError as error:
+            raise httpx.ConnectError(f"there is no host {request.url.host}", request=request) from error
+        return await self._inner.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+_ASKED: Final = "odfd-asked-host"
+"""Names in ``get_extra_info`` the host that a connection was opened to, as it was written."""
+
+
 class _Backend(httpcore.TrioBackend):
+    def __init__(self, allows: Allows) -> None:
+        self._allows = allows
+
     async def connect_tcp(
         self,
         host: str,
@@ -54,14 +101,31 @@ class _Backend(httpcore.TrioBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        return _Stream(await super().connect_tcp(host, port, timeout, local_address, socket_options))
+        dial = super().connect_tcp
+        with _within(timeout):
+            try:
+                found = await resolve(host, port, self._allows)
+            except (OSError, UnicodeError) as error:
+                raise httpcore.ConnectError(f"there is no host {host}: {error}") from error
+            attempts = [partial(dial, str(ip), port, timeout, local_address, socket_options) for ip in found]
+            return _Stream(await first_of(attempts, _FAILED, httpcore.AsyncNetworkStream.aclose), host)
+
+
+@contextmanager
+def _within(seconds: float | None) -> Iterator[None]:
+    try:
+        with trio.fail_after(math.inf if seconds is None else seconds):
+            yield
+    except trio.TooSlowError as error:
+        raise httpcore.ConnectTimeout(str(error)) from error
 
 
 class _Stream(httpcore.AsyncNetworkStream):
     """A connection that does not survive a handshake which was left."""
 
-    def __init__(self, inner: httpcore.AsyncNetworkStream) -> None:
+    def __init__(self, inner: httpcore.AsyncNetworkStream, asked: str) -> None:
         self._inner = inner
+        self._asked = asked
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
         return await self._inner.read(max_bytes, timeout)
@@ -73,7 +137,7 @@ class _Stream(httpcore.AsyncNetworkStream):
         await self._inner.aclose()
 
     def get_extra_info(self, info: str) -> Any:
-        return self._inner.get_extra_info(info)
+        return self._asked if info == _ASKED else self._inner.get_extra_info(info)
 
     async def start_tls(
         self,
@@ -82,7 +146,7 @@ class _Stream(httpcore.AsyncNetworkStream):
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> httpcore.AsyncNetworkStream:
         try:
-            return _Stream(await self._inner.start_tls(ssl_context, server_hostname, timeout))
+            return _Stream(await self._inner.start_tls(ssl_context, server_hostname, timeout), self._asked)
         except BaseException:
             with trio.CancelScope(shield=True):
                 await self.aclose()

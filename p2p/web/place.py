@@ -1,8 +1,7 @@
-"""Parses the URL of a published dataset's folder, and decides which redirects from it are followed."""
+"""Parses the URL of a published dataset's folder."""
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from typing import Final
 
@@ -13,7 +12,6 @@ from chain.errors import Invalid
 MAX_URL: Final = 2048
 """Characters."""
 MAX_PORT: Final = 65_535
-SCHEMES: Final = ("http", "https")
 _LOOKS: Final = re.compile(r"(?i)https?://")
 _HINT: Final = "it is the folder that holds refs and blocks, like https://data.example/nyc.flights"
 
@@ -41,11 +39,6 @@ def name_in(place: str) -> str:
     """The last part of its path, which people may take for a name; empty where it is none, as under a gateway."""
     *_, above, last = ("", "", *httpx.URL(place).path.rstrip("/").split("/"))
     return "" if above in ("ipfs", "ipns") else last
-
-
-def is_inside(host: str) -> bool:
-    """Whether an address is of this machine or a private network, and none of the internet."""
-    return not ipaddress.ip_address(host.partition("%")[0]).is_global
 
 
 def _bad(source: str, why: str) -> Invalid:

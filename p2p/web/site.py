@@ -8,23 +8,25 @@ bytes mean is for the caller to verify. RFC 9110.
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
-from typing import Final
+from types import TracebackType
+from typing import Any, Final
 
 import httpx
 import trio
 
 from chain.errors import Remote
+from p2p.dial import NotAllowed
 from p2p.files import Content, Missing
+from p2p.ip import is_global
 from p2p.pace import Pace
 from p2p.web.body import body_of
 from p2p.web.client import new_client
 from p2p.web.opened import Opened
 from p2p.web.paced import paced
 from p2p.web.patience import Patience, lively
-from p2p.web.place import SCHEMES, is_inside
+from p2p.web.redirect import is_from_inside, keeps_scheme
 
 CONNECTIONS: Final = 16
 """At once, over all sites; more wait."""
@@ -47,8 +49,22 @@ class Web(Opened):
         """``pace`` caps what bodies take of the line."""
         self._patience = patience or PATIENCE
         self._pace = pace or Pace()
-        bounds = httpx.Limits(max_connections=CONNECTIONS)
-        super().__init__(new_client(timeout=self._patience.times, limits=bounds, headers=_HEADERS))
+        options: dict[str, Any] = {
+            "timeout": self._patience.times,
+            "limits": httpx.Limits(max_connections=CONNECTIONS),
+            "headers": _HEADERS,
+        }
+        super().__init__(new_client(**options))
+        self._led = new_client(is_global, **options)
+        """For places that servers lead to."""
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._led.aclose()
+        finally:
+            await super().__aexit__(kind, error, trace)
 
     async def size_of(self, content: str) -> int | None:
         """Asked with HEAD; with a range of one byte where a server does not know HEAD or says no length."""
@@ -121,28 +137,34 @@ class Web(Opened):
             raise Remote(f"{content} cannot be had: {told[:300]}", rule="web-failed", hint=_AGAIN) from error
 
     async def _follow(self, request: httpx.Request) -> httpx.Response:
+        client = self._client
         for _ in range(REDIRECTS + 1):
             try:
                 with trio.fail_after(self._patience.head):
-                    response = await self._send(request)
-                    if response.next_request is None:
-                        return response
-                    with trio.CancelScope(shield=True):
-                        await response.aclose()
-                    await _check_redirect(request.url, response.next_request.url)
+                    response = await self._send(client, request)
             except trio.TooSlowError as error:
                 raise Remote(f"{request.url}: the server is too slow", rule="web-slow", hint=_AGAIN) from error
-            request = response.next_request
+            except NotAllowed as fault:
+                raise Remote(f"a site leads into this network: {fault.message}", rule="web-redirect") from fault
+            if response.next_request is None:
+                return response
+            client = self._client if is_from_inside(response) else self._led
+            with trio.CancelScope(shield=True):
+                await response.aclose()
+            here, request = request.url, response.next_request
+            if not keeps_scheme(here, request.url):
+                hint = "name the place itself, if that is right"
+                raise Remote(f"{here} leads to {request.url}", rule="web-redirect", hint=hint)
         raise Remote(f"more than {REDIRECTS} redirects, the last to {request.url}", rule="web-redirect")
 
-    async def _send(self, request: httpx.Request) -> httpx.Response:
+    async def _send(self, client: httpx.AsyncClient, request: httpx.Request) -> httpx.Response:
         """Twice at most: a connection that was kept open may have ended just before."""
-        if self._client.is_closed:
+        if client.is_closed:
             raise Remote(f"{request.url} is not asked for any more: the node is stopping", rule="draining")
         try:
-            return await self._client.send(request, stream=True)
+            return await client.send(request, stream=True)
         except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
-            return await self._client.send(request, stream=True)
+            return await client.send(request, stream=True)
 
 
 async def _after(parts: AsyncIterator[bytes], skip: int) -> AsyncGenerator[bytes, None]:
@@ -172,19 +194,3 @@ def _range_of(response: httpx.Response) -> tuple[int, int | None]:
     if found is None:
         raise Remote(f"{response.url} gives a part, and does not say which", rule="web-answer")
     return int(found[1]), None if found[2] == "*" else int(found[2])
-
-
-async def _check_redirect(here: httpx.URL, there: httpx.URL) -> None:
-    """What a site says must not make us give up TLS, nor look into a house that the site itself cannot see."""
-    if there.scheme not in SCHEMES or (here.scheme == "https" and there.scheme != "https"):
-        raise Remote(f"{here} leads to {there}", rule="web-redirect", hint="name the place itself, if that is right")
-    if here.host != there.host and await _leads_inside(there) and not await _leads_inside(here):
-        raise Remote(f"{here} leads to {there}, into this network", rule="web-redirect")
-
-
-async def _leads_inside(url: httpx.URL) -> bool:
-    try:
-        found = await trio.socket.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise Remote(f"there is no host {url.host}", rule="web-failed", hint=_AGAIN) from error
-    return any(is_inside(str(address[0])) for *_, address in found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -61,3 +61,11 @@ class Outgoing(msgspec.Struct, frozen=True):
     """
     drained: list[int]
     """Streams all of whose handed-over bytes are now in ``messages``."""
+
+
+class Received(NamedTuple):
+    """What came of some bytes, how many of them were taken, and of how many frames."""
+
+    events: list[Event]
+    taken: int
+    frames: int

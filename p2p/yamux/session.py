@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 
 from p2p.yamux import frames
-from p2p.yamux.events import Event, GoneAway, Outgoing, Pong, Readable, ResetReason, StreamOpened, WasReset
+from p2p.yamux.events import Event, GoneAway, Outgoing, Pong, Readable, Received, ResetReason, StreamOpened, WasReset
 from p2p.yamux.frames import ACK, DATA, FIN, HEADER_SIZE, INITIAL_WINDOW, PING, RST, SYN, WINDOW_UPDATE, Header
 from p2p.yamux.limits import Limits
 from p2p.yamux.packing import Packing
@@ -61,14 +61,19 @@ class Session:
 
     def receive(self, data: bytes | bytearray | memoryview, now: float) -> list[Event]:
         """Take bytes of the connection, split anywhere. Raises Violation: the session is then dead."""
+        return self.receive_frames(data, now, len(data)).events
+
+    def receive_frames(self, data: bytes | bytearray | memoryview, now: float, most: int) -> Received:
+        """As ``receive``, until ``most`` frames have begun: a frame is work, however few bytes it has."""
         self._heard = now
         events: list[Event] = []
         view = memoryview(data)
-        at, end = 0, len(view)
-        while at < end:
+        at, end, count = 0, len(view), 0
+        while at < end and (self._body_left or count < most):
             if self._body_left:
                 at += self._receive_body(view[at : at + self._body_left], events)
             elif not self._header and end - at >= HEADER_SIZE:
+                count += 1
                 self._receive_header(frames.parse(view, at), events, now)
                 at += HEADER_SIZE
             else:
@@ -76,10 +81,11 @@ class Session:
                 self._header += piece
                 at += len(piece)
                 if len(self._header) == HEADER_SIZE:
+                    count += 1
                     header = frames.parse(self._header)
                     self._header.clear()
                     self._receive_header(header, events, now)
-        return events
+        return Received(events, at, count)
 
     def _receive_body(self, piece: memoryview, events: list[Event]) -> int:
         stream = self._body

@@ -51,15 +51,18 @@ def play(documents: ModuleType, tmp_path: Path, tmp_path_factory: pytest.TempPat
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Path]:
-    """The socket of a daemon of its own: no engine started, listening on free ports of the loopback."""
+def daemon(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """The socket of a daemon of its own: no engine started, on free ports of the loopback. One document shows where it
+    listens for peers; the others ask for no host of libp2p.
+    """
     state = tmp_path / "node"
+    listens = "first-steps" in request.node.name
     environ = {
         "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
         "HOME": str(tmp_path),
         "PYTHONPATH": str(TREE),
         "ODFD_NODE_NAME": "alice",
-        "ODFD_P2P_LISTEN": "/ip4/127.0.0.1/tcp/0",
+        "ODFD_P2P_LISTEN": "/ip4/127.0.0.1/tcp/0" if listens else "",
         "ODFD_HTTP_LISTEN": "127.0.0.1:0",
         "ODFD_ENGINE_QUICK_START": "true",
         "ODFD_INGEST_SETTLE_SECONDS": "0",

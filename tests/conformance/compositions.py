@@ -13,8 +13,10 @@ from dataclasses import dataclass
 
 from conformance.case import Case, final_oracle
 from conformance.cases import SESSIONS
+from conformance.duck import Running
 from conformance.histories import DAY, HOUR, History, grows
 from conformance.oracles import Low, days, month, same
+from engines.spark.catalyst.running import Part
 
 
 @dataclass(frozen=True)
@@ -146,17 +148,58 @@ _OPERATORS: tuple[Callable[[random.Random, Relation], Relation], ...] = (
 )  # fmt: skip
 
 
+def _over_history(rng: random.Random, below: Relation) -> tuple[Relation, Running]:
+    """Over all rows of a key so far, or its last few, and how DuckDB goes through them in steps.
+
+    By RANGE rows of one time see each other. By ROWS the order has to tell rows apart: by time, v and k.
+    """
+    keys = rng.choice([["k"], []])
+    order = [("event_time", "asc nulls first")]
+    functions = {"sum": ("v", "sum"), "min": ("v", "min"), "max": ("v", "max"), "count": ("if(v is null, 0, 1)", "sum")}
+    made = rng.sample(sorted(functions), 2)
+    if by_range := rng.random() < 0.4:
+        frames = [("range unbounded preceding", None)] * 2
+    else:
+        order += [("v", "desc nulls last"), *([] if keys else [("k", "asc nulls first")])]
+        counts = [rng.choice([None, 1, 3, 8]) for _ in made]
+        frames = [(f"rows between {count or 'unbounded'} preceding and current row", count) for count in counts]
+    by = f"{'partition by k ' if keys else ''}order by {', '.join(' '.join(each) for each in order)}"
+    framed = list(zip(made, frames, strict=True))
+    values = [f"{name}(v) over ({by} {frame}) as v{at}" for at, (name, (frame, _)) in enumerate(framed)]
+    kept = rng.choice(["", " where coalesce(v0, 0) % 3 <> 1"])
+    text = f"select event_time, k, v0 - v1 as v from (select event_time, k, {', '.join(values)} from {{}}){kept}"
+    given = [*(f"{name} as __odf_key{at}" for at, name in enumerate(keys)),
+             *(f"{name} as __odf_order{at}" for at, (name, _) in enumerate(order)),
+             *(f"{functions[name][0]} as __odf_part{at}" for at, name in enumerate(made)),
+             "event_time as __odf_column0", "k as __odf_column1"]  # fmt: skip
+    above = "select __odf_column0 as event_time, __odf_column1 as k, __odf_value0 - __odf_value1 as v from these"
+    parts = [Part(functions[name][1], "bigint", by_range, count) for name, (_, count) in framed]
+    steps = Running(
+        f"select {', '.join(given)} from ({below.duck})",
+        above + kept.replace("v0", "__odf_value0"),
+        tuple(parts),
+        tuple(direction for _, direction in order),
+    )
+    return below.within(text), steps
+
+
+OVER_HISTORY = 4
+"""One in so many compositions looks at all history above the rest."""
+
+
 def composition(number: int) -> Case:
     """The query of a number, and its oracle. Not every one is a transform: judging that is the engine's."""
     rng = random.Random(f"composition {number}")
-    made = _base(rng)
+    made, running = _base(rng), None
     for _ in range(rng.choice([1, 2, 2, 3])):
         made = rng.choice(_OPERATORS)(rng, made)
+    if number % OVER_HISTORY == 1:
+        made, running = _over_history(rng, made)
     lows: dict[str, list[Low]] = {}
     for alias, low in made.lows:
         lows.setdefault(alias, []).append(low)
     inputs = dict.fromkeys(sorted(lows), _short)
-    return Case(f"composition-{number}", made.spark, inputs, final_oracle, made.duck, lows=lows)
+    return Case(f"composition-{number}", made.spark, inputs, final_oracle, made.duck, lows=lows, running=running)
 
 
 def _short(rng: random.Random) -> History:

@@ -13,7 +13,7 @@ from typing import Final
 from conformance.case import Case
 from conformance.coordinator import Bed, Coordinator, Laid, Outcome, Troubles, lay_out
 from conformance.duck import Duck
-from conformance.histories import Histories, paced, schedule
+from conformance.histories import Histories, Take, paced, schedule
 
 USUAL: Final = 12
 """Runs of a shape in ``make test``. Of the mutants in ``mutants``, by each shape that has to notice them, 90 of 103 are
@@ -27,10 +27,41 @@ FIRST: Final = int(os.environ.get("ODFD_ENGINE_FIRST_RUN", "0"))
 """Number of the first: a run that failed is had again by its number."""
 
 
+BY_BLOCK: Final = 10
+"""Of so many runs one is also done block by block."""
+FEW: Final = 4
+SOME: Final = 8
+"""Transactions of a run on Spark, and rows, at least."""
+
+
 def numbers(name: str, first: int = 0, count: int = USUAL) -> tuple[int, ...]:
     """Of the runs of a shape."""
     later = [each for each in TELLING.get(name, ()) if not first and each >= count]
     return (*range(first, first + count), *later)
+
+
+def brief(case: Case, duck: Duck) -> int:
+    """Number of the run of a shape with the fewest transactions, each of which takes Spark a tenth of a second, but
+    ``FEW`` and with ``SOME`` rows. Where none has as many rows, of the run that has most."""
+
+    def worth(number: int) -> tuple[bool, int, int]:
+        histories = _histories(case, number)
+        transactions = len(_takes(_events(case, number), histories))
+        return transactions < FEW, -min(SOME, len(case.expected(duck, histories)[0])), transactions
+
+    return min((number for number in range(USUAL) if number % BY_BLOCK), key=worth)
+
+
+def _histories(case: Case, number: int) -> Histories:
+    return case.histories(random.Random(f"{case.name} {number}"))
+
+
+def _events(case: Case, number: int) -> random.Random:
+    return random.Random(f"{case.name} {number} events")
+
+
+def _takes(rng: random.Random, histories: Histories) -> list[Take]:
+    return paced(rng, schedule(rng, {alias: len(blocks) for alias, blocks in histories.items()}), histories)
 
 
 @dataclass(frozen=True)
@@ -46,7 +77,7 @@ class World:
 
     @property
     def rng(self) -> random.Random:
-        return random.Random(f"{self.case.name} {self.number} events")
+        return _events(self.case, self.number)
 
     def coordinator(self, name: str) -> Coordinator:
         return Coordinator(self.folder / name, self.bed, self.case.sql, self.inputs, self.case.changelogs)
@@ -66,7 +97,7 @@ class World:
 
 
 def world(case: Case, number: int, bed: Bed, folder: Path, histories: Histories | None = None) -> World:
-    made = case.histories(random.Random(f"{case.name} {number}")) if histories is None else histories
+    made = _histories(case, number) if histories is None else histories
     place = folder / f"{case.name}-{number}"
     place.mkdir()
     return World(case, number, made, lay_out(place, made), bed, place)
@@ -80,8 +111,8 @@ def run(case: Case, number: int, bed: Bed, duck: Duck, folder: Path, troubles: T
     assert whole.rows == rows, _differing("at once", whole.rows, rows)
     assert late in (None, whole.late), (whole.late, late)
     rng, pieces = here.rng, here.coordinator("pieces")
-    routes = [pieces.run(paced(rng, schedule(rng, here.sizes), here.histories), rng, troubles)]
-    if number % 10 == 0:
+    routes = [pieces.run(_takes(rng, here.histories), rng, troubles)]
+    if number % BY_BLOCK == 0:
         routes += [here.block_by_block(alias) for alias in here.inputs]
     for got in routes:
         assert got.rows == rows, _differing("in pieces", got.rows, rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from pyspark.sql import SparkSession
@@ -12,11 +12,17 @@ from pyspark.sql import SparkSession
 from conformance.coordinator import Bed, Troubles
 from conformance.duck import Duck, in_place_of_spark
 from engines.spark.execution import inputs
+from engines.spark.runtime import session
 from engines.spark.runtime.class_archive import find_archive, install_folder
 from engines.spark.runtime.java import find_java
 from engines.spark.runtime.jvm import REAPED_SECONDS, Jvm
 from engines.spark.runtime.session import SessionOptions
+from engines.spark.runtime.settings import spark_settings
 from engines.spark.sql.queries import Analyst
+
+INTERPRETED: Final = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""Queries over a few rows, which are over before they would have been compiled: a third of the time of all tests here.
+What is compiled gives the same: ``test_layout`` shows it of queries, ``test_functions`` of all functions."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -32,8 +38,10 @@ def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jvm]:
     scratch = tmp_path_factory.mktemp("spark")
     archive = find_archive(install_folder(), find_java(os.environ, scratch))
     jvm = Jvm(SessionOptions(scratch=scratch, cores=2, heap="2g", quick=True, archive=archive))
-    yield jvm
-    jvm.stop()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "spark_settings", lambda *given: spark_settings(*given) | INTERPRETED)
+        yield jvm
+        jvm.stop()
 
 
 @pytest.fixture(autouse=True)

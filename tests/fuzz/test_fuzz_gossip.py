@@ -13,6 +13,7 @@ from typing import Any
 
 import trio
 
+from p2p.budget.work import Party
 from p2p.host.host import open_host
 from p2p.host.identity import peer_of_seed
 from p2p.host.pubsub import ID, BoundedPubsub, StreamEOF, open_gossip, rpc_pb2
@@ -30,7 +31,7 @@ class OneFrame:
 
     def __init__(self, frame: bytes) -> None:
         self._rest = memoryview(frame)
-        self.muxed_conn = SimpleNamespace(peer_id=STRANGER)
+        self.muxed_conn = SimpleNamespace(peer_id=STRANGER, party=Party(1, PeerId(str(STRANGER)), ""))
         self.was_reset = False
 
     async def read(self, count: int) -> bytes:
@@ -79,6 +80,7 @@ async def test_gossip_frames_are_taken_or_end_their_stream() -> None:
     async with open_host(b"h" * 32, []) as host, open_gossip(host, [TOPIC], judge) as gossip:
         pubsub = gossip._pubsub
         assert isinstance(pubsub, BoundedPubsub)
+        pubsub._work.chosen = frozenset([PeerId(str(STRANGER))])
         for _ in range(MUTANTS):
             stream = OneFrame(mutated(lot, lot.choice(whole), lot.choice(whole)) + lot.choice([b"", *whole]))
             await pubsub.continuously_read_stream(stream)

@@ -46,9 +46,10 @@ async def main(level: Level, folder: Path) -> None:
         await nursery.start(host.engine.run)
         answer = await host.engine.validate(question())
         identity = await host.engine.identity()
+        image = host.choice.image
         tell(level=identity.sandbox, digest=identity.digest, ok=answer.ok, mode=answer.mode,
-             image=host.choice.image.manifest if host.choice.image else None, unbounded=host.choice.verdict.unbounded,
-             grouped=host.choice.groups is not None)  # fmt: skip
+             image=image.manifest if image else None, prepared=bool(image and image.prepared),
+             unbounded=host.choice.verdict.unbounded, grouped=host.choice.groups is not None)  # fmt: skip
         await trio.sleep_forever()
 
 

@@ -35,13 +35,14 @@ from odfd.published.source import PublishedSource
 from odfd.state.directory import open_state_directory
 from odfd.trust.evidence.bundle import Reader, decode_manifest
 from odfd.trust.evidence.bundle_reader import unpacked
-from p2p.address import is_worth_dialling, parse_address
+from p2p.address import parse_address
 from p2p.errors import Violation
 from p2p.host.hardening import ParseError, _read_delimited, bound_negotiation
 from p2p.host.noise import Cipher, Scratch, Unsealer
 from p2p.host.pubsub import IOException
 from p2p.host.suites import AES
 from p2p.identity import did_of_peer, parse_peer
+from p2p.ip import is_global
 from p2p.ipfs import names, record
 from p2p.kubo.rpc import Kubo
 from p2p.machines import reconcile
@@ -204,7 +205,8 @@ def present(raw: bytes) -> object:
     assert presence.encode(said) == raw[:-64]
     presence.is_signed(raw, said, "demo")
     for address in said.addresses:
-        is_worth_dialling(parse_address(address), ["/ip4/10.0.0.2/tcp/4001"])
+        ip = parse_address(address).ip
+        assert ip is None or is_global(ip) in (True, False)
     return said, said.peer, said.expires
 
 

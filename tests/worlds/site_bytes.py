@@ -56,7 +56,7 @@ async def tried(*questions: Callable[[], Awaitable[object]]) -> list[object]:
 def website(_: Path) -> Iterator[Decode]:
     """Raw bytes on the connection: headers and chunks are read by the library, what they mean by us."""
     web, transport = Web(), httpx.AsyncHTTPTransport(verify=False)
-    web._client = httpx.AsyncClient(transport=transport, follow_redirects=False, trust_env=False)
+    web._client = web._led = httpx.AsyncClient(transport=transport, follow_redirects=False, trust_env=False)
 
     async def read(offset: int) -> int:
         async with web.open(URL, offset) as parts:
@@ -105,7 +105,7 @@ class SameFile:
     async def resolve(self, place: str, _now: object) -> str:
         return place
 
-    async def bring_blocks(self, root: str, head: Multihash, first: int, folder: Path) -> None:
+    async def bring_blocks(self, root: str, head: Multihash, first: int, folder: Path, take: Any) -> None:
         raise Remote("nothing more is here", rule="web-missing")
 
 
@@ -185,7 +185,7 @@ def unpacking(folder: Path) -> Iterator[Decode]:
         with tempfile.TemporaryDirectory(dir=folder) as place:
             inside, outside = Path(place) / "in", Path(place)
             try:
-                trio.run(IpfsTransport(Archive(raw)).bring_blocks, "/ipfs/x", SID, 0, inside)
+                trio.run(IpfsTransport(Archive(raw)).bring_blocks, "/ipfs/x", SID, 0, inside, lambda *_: None)
             except Refused as fault:
                 raise Invalid(fault.message, rule=fault.rule) from fault
             finally:

@@ -138,6 +138,7 @@ def undecided(window: Node, live: frozenset[int] | None, below: Relation) -> lis
 def _decided(window: Node, given: set[int]) -> set[int]:
     """Columns that are equal in rows that are equal in ``given``: computed of those alone, or other names of them."""
     made: dict[int, Node] = {}
+    shared: dict[int, set[int | None]] = {}
     pairs: list[tuple[int, int]] = []
     stack = [window.only]
     while stack:
@@ -145,13 +146,15 @@ def _decided(window: Node, given: set[int]) -> set[int]:
         if node.kind == "Project":
             made.update({each.id: each.only for each in node.expressions("projectList")
                          if each.kind == "Alias" and each.id is not None})  # fmt: skip
+        if node.kind == "Window":
+            shared.update(_shared_by_peers(node))
         kind = kind_of(node) if node.kind == "Join" else ""
         if node.kind == "Filter" or kind in ("Inner", "Cross"):
             pairs.extend(_equal_columns(node.expressions("condition")))
         if kind:
             sides = {"Inner": (0, 1), "Cross": (0, 1), "RightOuter": (1,), "FullOuter": ()}.get(kind, (0,))
             stack.extend(node.children[side] for side in sides)
-        elif node.kind in PASSING | {"Project", "Filter"} and node.children:
+        elif node.kind in PASSING | {"Project", "Filter", "Window"} and node.children:
             stack.append(node.only)
     known: set[int] = set()
     while known != given:
@@ -162,8 +165,24 @@ def _decided(window: Node, given: set[int]) -> set[int]:
                 given.add(identity)
             if source.kind == "AttributeReference" and identity in known and source.id is not None:
                 given.add(source.id)
+        given.update(identity for identity, columns in shared.items() if columns <= known)
         given.update(other for pair in pairs for one, other in (pair, pair[::-1]) if one in known)
     return given
+
+
+def _shared_by_peers(window: Node) -> Iterator[tuple[int, set[int | None]]]:
+    """Functions over RANGE, each with the columns in which rows that it gives one value are equal."""
+    by = {
+        part.id
+        for field in ("partitionSpec", "orderSpec")
+        for expression in window.expressions(field)
+        for part in expression.preorder()
+        if part.kind == "AttributeReference"
+    }
+    for each in window.expressions("windowExpressions"):
+        frames = [part for part in each.preorder() if part.kind == "SpecifiedWindowFrame"]
+        if each.id is not None and frames and all("RangeFrame" in str(part.fields.get("frameType")) for part in frames):
+            yield each.id, by
 
 
 def _equal_columns(condition: tuple[Node, ...]) -> Iterator[tuple[int, int]]:

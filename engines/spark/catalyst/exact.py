@@ -37,17 +37,21 @@ def run_exactly(session: SparkSession, plan: Any, run: Callable[[Any], Answer], 
 
     ``exact``: whether there are any that Spark computes otherwise, but for sums that overflow on their way.
     """
-    first = _Exact(session, BOUNDED)
-    attempts = [first.plan(plan) if exact else plan]
-    if first.bounded:
-        attempts.append(_Exact(session, QUICK).plan(plan))
-    for made in attempts:
+    for made in _attempts(session, plan) if exact else [plan]:
         try:
             return run(made)
         except PySparkException as fault:
             if str(fault.getCondition()).split(".")[0] not in _OVERFLOWS and TOO_COARSE not in str(fault):
                 raise
     return run(complete_plan(session, plan))
+
+
+def _attempts(session: SparkSession, plan: Any) -> list[Any]:
+    first = _Exact(session, BOUNDED)
+    attempts = [first.plan(plan)]
+    if first.bounded:
+        attempts.append(_Exact(session, QUICK).plan(plan))
+    return attempts
 
 
 _OVERFLOWS: Final = frozenset({"ARITHMETIC_OVERFLOW", "NUMERIC_VALUE_OUT_OF_RANGE"})

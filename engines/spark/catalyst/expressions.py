@@ -11,22 +11,30 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from engines.spark.catalyst.plans import inline_always
+from engines.spark.catalyst.jvm_objects import jvm_object
+from engines.spark.catalyst.plans import inlined, items, kind_of
+
+
+def skip_commands(session: SparkSession) -> Any:
+    """What tells Spark to analyse a plan and to run nothing of it."""
+    return jvm_object(session, "org.apache.spark.sql.execution.CommandExecutionMode.SKIP", lambda skip: skip())
 
 
 class Catalyst:
     """Makes and analyses operators of one session."""
 
     def __init__(self, session: SparkSession) -> None:
+        self._session = session
         self._jvm: Any = session._jvm
         self._state = session._jsparkSession.sessionState()
-        self._skip = self._jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
-        self._logical = self._jvm.org.apache.spark.sql.catalyst.plans.logical
-        self._tag = self._jvm.org.apache.spark.sql.catalyst.trees.TreeNodeTag("odf.asked")
+        self._skip = skip_commands(session)
+        self._logical = jvm_object(session, "org.apache.spark.sql.catalyst.plans.logical")
+        self._expressions = jvm_object(session, "org.apache.spark.sql.catalyst.expressions")
+        self._tag = jvm_object(session, "org.apache.spark.sql.catalyst.trees.TreeNodeTag")("odf.asked")
 
     def inlined(self, plan: Any) -> Any:
         """With common table expressions written out where they are used."""
-        return inline_always(self._jvm).apply(plan)
+        return inlined(self._session, plan)
 
     def analysed(self, plan: Any) -> Any:
         """With all that is new in it resolved. Raises Spark's AnalysisException."""
@@ -38,16 +46,13 @@ class Catalyst:
 
     def named(self, expression: Any, name: str) -> Any:
         """A resolved expression under a name of our own."""
-        fresh = self._jvm.org.apache.spark.sql.catalyst.expressions.NamedExpression.newExprId()
-        return self._jvm.org.apache.spark.sql.catalyst.expressions.Alias(
-            expression, name, fresh, self.empty(), self._jvm.scala.Option.empty(), self.empty()
-        )
+        fresh, none, empty = self._expressions.NamedExpression.newExprId(), self._jvm.scala.Option.empty(), self.empty()
+        return self._expressions.Alias(expression, name, fresh, empty, none, empty)
 
     def under(self, expression: Any, column: Any) -> Any:
         """A resolved expression under the name and the id of a column."""
         none, empty = self._jvm.scala.Option.empty(), self.empty()
-        alias = self._jvm.org.apache.spark.sql.catalyst.expressions.Alias
-        return alias(expression, column.name(), column.exprId(), empty, none, empty)
+        return self._expressions.Alias(expression, column.name(), column.exprId(), empty, none, empty)
 
     def note(self, made: Any, text: str) -> None:
         """Leave at an operator what was asked by the one that it was made for; it stays when what is below changes."""
@@ -60,12 +65,11 @@ class Catalyst:
 
     def over(self, function: str, window: Any, name: str) -> Any:
         """``function OVER window AS name``: the function as a text, the window as it stands in a plan."""
-        made = self._jvm.org.apache.spark.sql.catalyst.expressions.WindowExpression(self.read(function), window)
-        return self.named(made, name)
+        return self.named(self._expressions.WindowExpression(self.read(function), window), name)
 
     def window(self, like: Any, by_range: bool, low: str, high: str) -> Any:
         """The partition and order of a window, with another frame; bounds are ``Unbounded…`` or ``CurrentRow``."""
-        classes = self._jvm.org.apache.spark.sql.catalyst.expressions
+        classes = self._expressions
         kind = "RangeFrame" if by_range else "RowFrame"
         frame = classes.SpecifiedWindowFrame(self._one(kind), self._one(low), self._one(high))
         return classes.WindowSpecDefinition(like.partitionSpec(), like.orderSpec(), frame)
@@ -88,21 +92,12 @@ class Catalyst:
 
     def _one(self, name: str) -> Any:
         """A Scala object among the expressions."""
-        return getattr(getattr(self._jvm.org.apache.spark.sql.catalyst.expressions, name + "$"), "MODULE$")
+        return getattr(getattr(self._expressions, name + "$"), "MODULE$")
 
 
 def over_as_sql(window: Any) -> str:
     """The functions of a window operator."""
     return ", ".join(str(each.child().sql()) for each in items(window.windowExpressions()))
-
-
-def items(sequence: Any) -> list[Any]:
-    return [sequence.apply(position) for position in range(sequence.size())]
-
-
-def kind_of(node: Any) -> str:
-    """The class of an operator or expression, without its package."""
-    return str(node.getClass().getSimpleName())
 
 
 def column(plan: Any, name: str) -> Any | None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 
 from engines.spark.analysis.tree import Node
+from engines.spark.catalyst.jvm_objects import jvm_object
 
 HIDDEN_OFFSET: Final = "__odf_offset"
 HIDDEN_OP: Final = "__odf_op"
@@ -35,7 +36,7 @@ _IDS: Final = re.compile(r"#(\d+)")
 
 def frame_of(session: SparkSession, plan: Any) -> DataFrame:
     """A DataFrame over a plan. Never call it with a command: that would run it."""
-    dataset = session._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan)
+    dataset = jvm_object(session, "org.apache.spark.sql.classic.Dataset.ofRows")(session._jsparkSession, plan)
     return DataFrame(dataset, session)
 
 
@@ -114,19 +115,18 @@ def carried(session: SparkSession, plan: Any, names: Sequence[str]) -> DataFrame
     Spark resolves columns by id, so they need no place in any list that a person wrote.
     """
     widened, hidden = _carry(session, inlined(session, plan), names)
-    visible = items(plan.output())
     sequence = plan.output()
     for attribute in hidden:
         sequence = sequence.appended(attribute)
-    if len(visible) + len(hidden) != sequence.size():
-        raise AssertionError("columns were lost")
     return frame_of(session, project(session, sequence, widened))
 
 
 def _carry(session: SparkSession, plan: Any, names: Sequence[str]) -> tuple[Any, list[Any]]:
-    present = {attribute.name(): attribute for attribute in items(plan.output())}
-    if names[0] in present:
-        return plan, [present[name] for name in names]
+    output = plan.output()
+    if names[0] in str(output.toString()):  # one call where asking each attribute for its name takes two for each
+        present = {attribute.name(): attribute for attribute in items(output)}
+        if names[0] in present:
+            return plan, [present[name] for name in names]
     kind = plan.getClass().getSimpleName()
     children = plan.children()
     hidden: list[Any] = []
@@ -196,19 +196,19 @@ def _named(attributes: Sequence[Any], name: str) -> Any:
 
 def inlined(session: SparkSession, plan: Any) -> Any:
     """With common table expressions written in where they are used."""
-    return inline_always(session._jvm).apply(plan)
+    return jvm_object(session, _INLINE, lambda rule: _always(session, rule)).apply(plan)
 
 
-def inline_always(jvm: Any) -> Any:
+def _always(session: SparkSession, rule: Any) -> Any:
     """Spark's own rule, which takes more flags in each version: the first says always, the others are left off."""
-    constructors = jvm.java.lang.Class.forName(_INLINE).getConstructors()
+    constructors = session._jvm.java.lang.Class.forName(_INLINE).getConstructors()
     flags = [True] + [False] * (max(each.getParameterCount() for each in constructors) - 1)
-    return jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(*flags)
+    return rule(*flags)
 
 
 def project(session: SparkSession, columns: Any, child: Any) -> Any:
     """A projection of named expressions."""
-    return session._jvm.org.apache.spark.sql.catalyst.plans.logical.Project(columns, child)
+    return jvm_object(session, "org.apache.spark.sql.catalyst.plans.logical.Project")(columns, child)
 
 
 def kind_of(node: Any) -> str:

@@ -17,6 +17,7 @@ from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from pyspark.sql import types as st
 
@@ -209,7 +210,7 @@ def accumulate(
     keys = row_codes(both.select(by))
     touched = np.isin(keys, keys[old.num_rows :])
     functions = (shape.merge or {}) if bare is None else bare.merge()
-    merged = _merged(session, functions, by, both.filter(pa.array(touched)))
+    merged = _summed_up(session, functions, by, both.filter(pa.array(touched)), keys[touched])
     keys, ticks = row_codes(merged.select(by)), np.asarray(merged.column(HIDDEN_ROUND)).astype(np.int64)
     rounds = rounds_of(keys, ticks, times)
     at = np.searchsorted(rounds.places, keys * len(times) + ticks)
@@ -241,8 +242,27 @@ def _hashes(rows: pa.Table, names: Sequence[str]) -> np.ndarray:
     return hashes_of(rows.select(names))
 
 
+def _summed_up(
+    session: SparkSession, merge: Mapping[str, str], keys: Sequence[str], parts: pa.Table, codes: np.ndarray
+) -> pa.Table:
+    """What was kept and what each tick adds, summed up from tick to tick. ``codes``: a number for the key of each part.
+
+    The only part of a key is its sum already, so that what is summed up is no more than what meets. Lists of one part
+    are still to be sorted.
+    """
+    meets = np.bincount(codes)[codes] > 1 if len(codes) else np.zeros(0, bool)
+    for name, function in merge.items():
+        if function == LISTS:
+            lengths = pc.list_value_length(parts.column(name).combine_chunks())
+            meets |= np.asarray(pc.fill_null(lengths, 2)) > 1
+    alone = parts.filter(pa.array(~meets))
+    if not meets.any():
+        return alone
+    return pa.concat_tables([alone, _merged(session, merge, keys, parts.filter(pa.array(meets)))])
+
+
 def _merged(session: SparkSession, merge: Mapping[str, str], keys: Sequence[str], parts: pa.Table) -> pa.Table:
-    """What was kept and what each tick adds, summed up from tick to tick by the functions for each column."""
+    """The same of parts that meet, by the functions for each column."""
     frame = frame_of_rows(session, parts)
     quoted = {name: "`" + name.replace("`", "``") + "`" for name in parts.column_names}
     partition = f"partition by {', '.join(quoted[key] for key in keys)} " if keys else ""

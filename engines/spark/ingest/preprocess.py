@@ -12,11 +12,12 @@ import contextlib
 import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
 
 from chain.errors import Invalid
 from chain.model.source import SqlQueryStep, Transform
@@ -28,9 +29,7 @@ from engines.spark.catalyst.plans import frame_of
 from engines.spark.catalyst.types import as_written, slice_types, struct_type
 from engines.spark.sql.parsing import analysed, as_json, parsed
 from engines.spark.sql.time_patterns import unreadable
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from engines.spark.sql.views import empty_view
 
 INPUT: Final = "input"
 ENGINE: Final = "spark"
@@ -43,8 +42,7 @@ def preprocess(spark: SparkSession, parts: Sequence[Path], schema: pa.Schema, tr
     Raises Invalid; Spark's own errors for queries that it refuses pass through.
     """
     frames = [spark.read.schema(struct_type(schema)).parquet(str(path)) for path in parts]
-    nothing = spark.createDataFrame([], struct_type(schema))
-    source = functools.reduce(lambda one, other: one.unionAll(other), frames) if frames else nothing
+    source = functools.reduce(DataFrame.unionAll, frames) if frames else empty_view(spark, struct_type(schema))
     with _queried(spark, source, transform) as (result, plan):
         table = as_written(result.toArrow(), slice_types(result.schema))
         return table if _keeps_order(plan) else _totally_ordered(table)
@@ -52,7 +50,7 @@ def preprocess(spark: SparkSession, parts: Sequence[Path], schema: pa.Schema, tr
 
 def result_schema(spark: SparkSession, schema: pa.Schema, transform: Transform) -> pa.Schema:
     """Columns of what ``preprocess`` would give of rows of ``schema``; no row is needed. Raises as it does."""
-    with _queried(spark, spark.createDataFrame([], struct_type(schema)), transform) as (result, _):
+    with _queried(spark, empty_view(spark, struct_type(schema)), transform) as (result, _):
         return slice_types(result.schema)
 
 

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from engines.spark.catalyst.expressions import items, kind_of, over_as_sql, parts
+from engines.spark.catalyst.expressions import over_as_sql, parts
+from engines.spark.catalyst.plans import items, kind_of
 
 MAX_DETAIL: Final = 300
 """Characters of what an operator asks."""

@@ -16,7 +16,8 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from chain.errors import Invalid
-from engines.spark.catalyst.expressions import Catalyst, column, items, kind_of, parts, references
+from engines.spark.catalyst.expressions import Catalyst, column, parts, references
+from engines.spark.catalyst.plans import items, kind_of
 from engines.spark.provenance.reasons import Reason, looks_back_to_the_first, name_of_view, reason_of
 from engines.spark.provenance.witnesses import DECIDES, PATH
 

@@ -19,6 +19,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from chain.visible import visible
 from engines.errors import JVM_LOST, EngineLost
 from engines.spark.runtime.session import SessionOptions, start_session, stop_session
 
@@ -145,7 +146,7 @@ class Jvm:
 
     def _bury(self, life: _Life) -> None:
         """Forget a dead JVM: PySpark keeps it in places of its own, and its files stay where it fell."""
-        sys.stderr.write(f"{self._lost(life, life.code or 0)}\n")
+        sys.stderr.write(visible(f"{self._lost(life, life.code or 0)}\n"))
         with contextlib.suppress(OSError):
             life.gateway.shutdown()
         if life.process.stdin is not None:

@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 from engines.errors import EngineLost
 from engines.spark.runtime.cluster import Cluster, check_executors, cluster_settings
 from engines.spark.runtime.java import Java, find_java
+from engines.spark.runtime.jvm_names import remember_names
 from engines.spark.runtime.masters import check_reachable, parse_master
 from engines.spark.runtime.settings import jvm_options, spark_settings
 
@@ -109,6 +110,7 @@ def start_session(options: SessionOptions) -> SparkSession:
     try:
         spark = builder.getOrCreate()
         spark.sparkContext.setLogLevel("OFF")
+        remember_names(spark)
     except (PySparkException, Py4JError, OSError) as error:
         raise EngineLost(
             f"Spark did not start with the Java at {java.runtime}: {str(error).strip().splitlines()[0]}",

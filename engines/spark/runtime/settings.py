@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from engines.errors import EngineLost
+from engines.spark.runtime.class_archive import COLLECTOR, base_of
 
 MEANING: Final[tuple[tuple[str, str, str], ...]] = (
     ("spark.sql.session.timeZone", "UTC", "instants become days and hours by this zone"),
@@ -74,7 +75,7 @@ JVM: Final[tuple[tuple[str, str], ...]] = (
     ("-Duser.language=en", "a Turkish locale changed upper() and lower()"),
     ("-Duser.country=US", "formats of numbers and dates"),
     ("-Dfile.encoding=UTF-8", "bytes of strings"),
-    ("-XX:+UseSerialGC", "two cores and a small heap: least memory, fastest start"),
+    (COLLECTOR, "two cores and a small heap: least memory, fastest start"),
     ("-XX:-UsePerfData", "no files in /tmp/hsperfdata"),
     ("-XX:+ExitOnOutOfMemoryError", "a JVM that ran out of memory answers wrongly or never; a dead one is replaced"),
     ("-XX:+DisplayVMOutputToStderr", "that a JVM ran out of memory is not for standard output"),
@@ -126,8 +127,10 @@ def jvm_options(scratch: Path, archive: Path | None = None, record: bool = False
         options.append(QUICK)
     options.append(f"-Djava.io.tmpdir={scratch / 'tmp'}")
     options.append(f"-Dderby.system.home={scratch / 'tmp'}")
+    if archive is not None and (record or archive.is_file()):
+        layers = [base_of(archive)] if record else [base_of(archive), archive]
+        there = [str(layer) for layer in layers if layer.is_file()]
+        options += [f"-XX:SharedArchiveFile={':'.join(there)}"] if there else []
     if archive is not None and record:
         options.append(f"-XX:ArchiveClassesAtExit={archive}")
-    elif archive is not None and archive.is_file():
-        options.append(f"-XX:SharedArchiveFile={archive}")
     return " ".join(options)

@@ -24,13 +24,17 @@ from engines.spark.analysis.lexical import TOO_LARGE, Word, check_depth, read_wo
 from engines.spark.analysis.parsed import Size, judge
 from engines.spark.analysis.refusals import Refused
 from engines.spark.analysis.tree import Node, parse_plan
+from engines.spark.catalyst.expressions import skip_commands
+from engines.spark.catalyst.jvm_objects import jvm_object
 from engines.spark.catalyst.plans import items, json_of, place_of
+from engines.spark.sql import faults
 
 Answer = TypeVar("Answer")
 _REMEMBERED: Final = 1024
 """Texts whose judgement is kept: it depends on nothing but them."""
 _CONDITION: Final = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] ")
 """What an error of Spark's own begins with, also where PySpark does not know its class."""
+_PARSER: Final = "org.apache.spark.sql.catalyst.parser"
 MAX_SAID: Final = 1000
 """Characters of what Spark says; it repeats queries and plans in it."""
 _WINDOWS: Final = '"class":"org.apache.spark.sql.catalyst.plans.logical.WithWindowDefinition"'
@@ -96,8 +100,8 @@ def words_of(session: SparkSession, sql: str) -> list[Word]:
 
 def analysed(session: SparkSession, query: ParsedQuery) -> Any:
     """The analysed plan (a JVM object); nothing of it is run. Raises Spark's AnalysisException, and Invalid."""
-    skip = session._jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
-    return within_the_jvm(lambda: session._jsparkSession.sessionState().executePlan(query.plan, skip).analyzed())
+    skip = skip_commands(session)
+    return within_the_jvm(lambda: faults.analyse(session, query.plan, skip))
 
 
 def within_the_jvm(work: Callable[[], Answer]) -> Answer:
@@ -125,16 +129,16 @@ def as_json(plan: Any) -> str:
 
 
 def _parse(session: SparkSession, sql: str) -> Any:
-    return within_the_jvm(lambda: session._jsparkSession.sessionState().sqlParser().parsePlan(sql))
+    return within_the_jvm(lambda: faults.parse(session, sql))
 
 
 def _tokens_of(session: SparkSession, sql: str) -> str:
     """The tokens of Spark's lexer, as a Java list shows them."""
-    parser = session._jvm.org.apache.spark.sql.catalyst.parser
-    text = parser.UpperCaseCharStream(session._jvm.org.antlr.v4.runtime.CharStreams.fromString(sql))
+    characters = jvm_object(session, "org.antlr.v4.runtime.CharStreams.fromString")(sql)
+    text = jvm_object(session, f"{_PARSER}.UpperCaseCharStream")(characters)
 
     def cut() -> str:
-        lexer = parser.SqlBaseLexer(text)
+        lexer = jvm_object(session, f"{_PARSER}.SqlBaseLexer")(text)
         lexer.removeErrorListeners()
         return str(lexer.getAllTokens().toString())
 
@@ -144,7 +148,7 @@ def _tokens_of(session: SparkSession, sql: str) -> str:
 def _name_of(session: SparkSession, kind: int) -> str:
     """Of a token type; they stay as they are for as long as Spark does."""
     if kind not in _kinds:
-        lexer = session._jvm.org.apache.spark.sql.catalyst.parser.SqlBaseLexer
+        lexer = jvm_object(session, f"{_PARSER}.SqlBaseLexer")
         _kinds[kind] = str(lexer.VOCABULARY.getSymbolicName(kind))
     return _kinds[kind]
 

@@ -36,7 +36,7 @@ from engines.spark.catalyst.plans import frame_of, place_of
 from engines.spark.catalyst.types import slice_types
 from engines.spark.sql.parsing import analysed, as_json, parsed, words_of
 from engines.spark.sql.time_patterns import unreadable
-from engines.spark.sql.views import empty_view, name_view
+from engines.spark.sql.views import name_empty_view, name_view
 from engines.spark.sql.zones import zones_in
 
 Answer = TypeVar("Answer")
@@ -143,7 +143,7 @@ def _analyse(
     readings = _readings(inputs)
     for view in inputs:
         _check_versions(view)
-        name_view(empty_view(session, view.columns), view.alias)
+    are_named = False  # a text that cannot be read needs no views
     sizes: dict[str, Size] = {}
     names = {name for view in inputs for name in view.columns.names}
     warnings: list[Diagnostic] = []
@@ -153,6 +153,9 @@ def _analyse(
         warnings += [_of_phrase(phrase, number) for phrase in phrases if not phrase.certain]
         try:
             query = parsed(session, step.query, sizes)
+            if not are_named:
+                _name_inputs(session, inputs)
+                are_named = True
             plan = analysed(session, query)
             root = parse_plan(as_json(plan), zones)
         except PySparkException as fault:
@@ -185,6 +188,11 @@ def _analyse(
         name_view(frame, step.alias or "")
         names.update(frame.columns)
     raise Invalid("the transform has no query", rule="no-query", hint="write query: select … from an input")
+
+
+def _name_inputs(session: SparkSession, inputs: Sequence[InputView]) -> None:
+    for view in inputs:
+        name_empty_view(session, view.columns, view.alias)
 
 
 def _phrases(session: SparkSession, text: str, columns: Collection[str]) -> list[Phrase]:

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from engines.spark.analysis.determinism import Finding
 from engines.spark.analysis.patterns import CODE, REPLACE, patterns
 from engines.spark.analysis.tree import Node
+from engines.spark.catalyst.jvm_objects import jvm_object
 
 _SHOWN: Final = 60
 """Characters of a pattern in a message."""
@@ -31,9 +32,9 @@ def unreadable(session: SparkSession, plan: Node) -> list[Finding]:
 
 
 def _is_taken(session: SparkSession, pattern: str, reads: bool) -> bool:
-    util = session._jvm.org.apache.spark.sql.catalyst.util
+    formatter = jvm_object(session, "org.apache.spark.sql.catalyst.util.TimestampFormatter.apply")
     try:
-        util.TimestampFormatter.apply(pattern, session._jvm.java.time.ZoneId.of("UTC"), reads)
+        formatter(pattern, jvm_object(session, "java.time.ZoneId.of", lambda of: of("UTC")), reads)
     except (PySparkException, Py4JJavaError):
         return False
     return True

@@ -7,9 +7,11 @@ a field inside of one, is missing; unsigned numbers as Spark's wider ones, offse
 from __future__ import annotations
 
 import functools
+from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -19,6 +21,7 @@ from chain.data.parquet import open_slice
 from chain.errors import Invalid
 from engines.contract import Vocabulary
 from engines.spark.analysis.monotone import EARLIEST, LATEST
+from engines.spark.catalyst.jvm_objects import jvm_object
 from engines.spark.catalyst.plans import HIDDEN, HIDDEN_BEFORE, HIDDEN_OFFSET, HIDDEN_OP, HIDDEN_SOURCE
 from engines.spark.catalyst.types import struct_type
 from engines.spark.planning.transaction import Read
@@ -28,6 +31,9 @@ ONE_PARTITION: Final = 4 << 20
 
 SCHEMAS: Final = 256
 """Of inputs, whose views' columns are remembered: every transaction asks, and they hardly ever change."""
+
+_EMPTY: Final[WeakKeyDictionary[Any, OrderedDict[tuple[str, str], Any]]] = WeakKeyDictionary()
+"""Of each JVM, by alias and columns, what Spark makes of a view without rows."""
 
 
 @functools.lru_cache(maxsize=SCHEMAS)
@@ -57,7 +63,27 @@ def name_view(frame: DataFrame, alias: str) -> None:
 
 
 def empty_view(session: SparkSession, schema: st.StructType) -> DataFrame:
-    return session.createDataFrame([], schema)
+    """Columns without rows, made in the JVM alone: rows of Python, even none, go through an RDD."""
+    within: Any = session._jsparkSession
+    rows = jvm_object(session, "java.util.Collections.emptyList")()
+    return DataFrame(within.createDataFrame(rows, within.parseDataType(schema.json())), session)
+
+
+def name_empty_view(session: SparkSession, schema: st.StructType, alias: str) -> None:
+    """Name a view without rows. What Spark makes of one is kept, since it holds nothing of a session: many queries over
+    the same inputs are judged, and pay for their views once.
+    """
+    catalog = session._jsparkSession.sessionState().catalog()
+    kept = _EMPTY.setdefault(session.sparkContext._gateway, OrderedDict())
+    key = alias, schema.json()
+    definition = kept.get(key)
+    if definition is not None:
+        catalog.createTempView(alias, definition, True)
+        return
+    name_view(empty_view(session, schema), alias)
+    kept[key] = catalog.getRawTempView(alias).get()
+    if len(kept) > SCHEMAS:
+        kept.popitem(last=False)
 
 
 def slices_view(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from chain.errors import Invalid, NotFound, Remote
+from odfd import output
 from odfd.cli import words
 from odfd.cli.parsers import Subparsers
 from odfd.cli.progress import submit
@@ -53,7 +54,7 @@ def _apply(args: argparse.Namespace) -> int:
         for warning in item.warnings:
             session.remark(f"warning: {item.name}: {warning}")
         if item.fault:
-            print(render_fault(item.fault.fault(), session.verbose), file=sys.stderr)
+            output.remark(render_fault(item.fault.fault(), session.verbose))
             codes.append(ExitCode(item.fault.exit_code))
     return max(codes)
 

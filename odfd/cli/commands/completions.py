@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
+from odfd import output
 from odfd.cli import registry
 from odfd.cli.parsers import Subparsers
 from odfd.errors import ExitCode
@@ -23,7 +24,7 @@ def register(subparsers: Subparsers) -> None:
 
 def _completions(args: argparse.Namespace) -> int:
     words = dict(vocabulary())
-    print({"bash": _bash, "zsh": _zsh, "fish": _fish}[args.shell](words))
+    output.say({"bash": _bash, "zsh": _zsh, "fish": _fish}[args.shell](words))
     return ExitCode.OK
 
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from chain.errors import Environment, NotFound
+from odfd import output
 from odfd.cli import words
 from odfd.cli.parsers import Subparsers
 from odfd.cli.progress import submit
@@ -115,7 +116,7 @@ def outcome(session: Session, result: Answer[wire.PullResult]) -> int:
     code = ExitCode.OK
     for item in result.value.items:
         if item.fault:
-            print(render_fault(item.fault.fault(), session.verbose), file=sys.stderr)
+            output.remark(render_fault(item.fault.fault(), session.verbose))
             code = max(code, ExitCode(item.fault.exit_code))
         elif item.outcome in ("failed", "blocked"):
             code = max(code, ExitCode.NO)

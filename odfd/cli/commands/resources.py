@@ -6,6 +6,7 @@ import argparse
 from typing import Any, TypeVar
 
 from chain.errors import NotFound
+from odfd import output
 from odfd.cli import details, kinds
 from odfd.cli.confirm import add_yes, confirm
 from odfd.cli.parsers import Subparsers
@@ -93,7 +94,7 @@ def _get(args: argparse.Namespace) -> int:
 def _manifest(session: Session, kind: kinds.Kind[Any], name: str | None) -> int:
     if kind.name != "dataset" or name is None:
         raise Usage("one dataset has a manifest", hint="odfctl get dataset NAME -o manifest")
-    print(session.client.get(f"/datasets/{part(name)}/manifest", wire.ManifestView).value.text, end="")
+    output.say(session.client.get(f"/datasets/{part(name)}/manifest", wire.ManifestView).value.text, end="")
     return ExitCode.OK
 
 

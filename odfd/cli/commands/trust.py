@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import sys
 from pathlib import Path
 
 from chain.errors import Environment
+from odfd import output
 from odfd.cli import kinds, words
 from odfd.cli.commands import authority, policy, signing
 from odfd.cli.parsers import Subparsers
@@ -17,7 +17,7 @@ from odfd.cli.table import clean
 from odfd.cli.trust_text import trust_text
 from odfd.control import wire
 from odfd.control.client import part
-from odfd.errors import ExitCode
+from odfd.errors import ExitCode, Usage
 
 
 def register(subparsers: Subparsers) -> None:
@@ -125,7 +125,9 @@ def _evidence(args: argparse.Namespace) -> int:
     if args.fetch:
         follow(session, session.client.post(path, wire.TaskRef).value, wire.EvidenceFetched)
     if args.out is None:
-        sys.stdout.buffer.write(session.client.raw(path))
+        if output.is_terminal():
+            raise Usage("a bundle of evidence is no text", hint="write it to a file: --out FILE")
+        output.say_bytes(session.client.raw(path))
         return ExitCode.OK
     target = Path(args.out)
     draft = target.with_name(f".{target.name}.part")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
+from odfd import output
 from odfd.cli.meter import Meter
 from odfd.cli.offline import files
 from odfd.cli.session import Session
@@ -30,7 +30,7 @@ def check_directory(session: Session, target: str, level: str, start: int) -> An
             hint=f"odfctl import {target}, and then odfctl verify NAME --level reproduced",
         )
     directory = files.dataset(target)
-    meter = Meter(session, sys.stderr)
+    meter = Meter(session, output.error_stream())
     request = VerificationRequest(ref=target, level=Level(level), start=start)
     try:
         report = verify_chain(

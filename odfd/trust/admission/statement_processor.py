@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -20,7 +20,7 @@ from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements import proof as proofs
 from chain.statements.envelope import Signed
-from chain.statements.proof import Proof
+from chain.statements.proof import DOUBLE_VOTE, Proof
 from chain.statements.statement import (
     ATTESTATION,
     AUTHORITY,
@@ -62,6 +62,24 @@ MAX_CANDIDATES: Final = 32
 """Of one dataset."""
 
 
+class Judged(msgspec.Struct, frozen=True):
+    """What a statement says against what is known. Nothing is written to find it."""
+
+    verdict: Admitted
+    signer: KeyDid | None = None
+    """Whose word it is; ``None`` for one that nobody had the right to say."""
+    is_kept: bool = False
+    """Whether hearing it writes: all else costs a look, whoever sends it and however often."""
+
+    @property
+    def is_renewal(self) -> bool:
+        return self.verdict.outcome is AdmissionOutcome.RENEWED
+
+    @property
+    def contradicts(self) -> bool:
+        return self.verdict.outcome is AdmissionOutcome.FORK
+
+
 class Processed(msgspec.Struct, frozen=True):
     """What became of a statement."""
 
@@ -70,6 +88,8 @@ class Processed(msgspec.Struct, frozen=True):
     """Whose word it is; ``None`` for one that nobody had the right to say."""
     proof: Proof | None = None
     """Of a contradiction: what proves it, when that could be made here and was not known."""
+    is_kept: bool = True
+    """Whether it was recorded: of a signer's contradictions in one epoch the first is."""
 
     @property
     def outcome(self) -> AdmissionOutcome:
@@ -85,7 +105,7 @@ class _WordStore(Protocol):
 
 
 class StatementProcessor:
-    """The processing of one statement in one transaction."""
+    """The processing of one statement in one transaction: ``judge`` needs one that reads, ``hear`` one that writes."""
 
     def __init__(self, connection: sqlite3.Connection, leaves_of: LeavesOf, sender: str, now: Instant) -> None:
         self._db = connection
@@ -96,9 +116,18 @@ class StatementProcessor:
         self._sender = sender
         self._now = now
 
+    def judge(self, said: AnyPredicate, signed: Signed) -> Judged:
+        """What hearing it would change. Writes nothing."""
+        return PROCESS[said.KIND].judge(self, said, signed)
+
     def hear(self, said: AnyPredicate, signed: Signed) -> Processed:
         """Judge and record. What changes nothing is not recorded, so that repeating it costs no space."""
-        return PROCESS[said.KIND](self, said, signed)
+        kind = PROCESS[said.KIND]
+        found = kind.judge(self, said, signed)
+        if not found.is_kept:
+            return Processed(found.verdict, found.signer, is_kept=False)
+        proof = kind.keep(self, said, signed, found)
+        return Processed(found.verdict, found.signer, proof)
 
     def hear_proof(self, proof: Proof) -> bool:
         """Keep a proof; whether it was new."""
@@ -107,78 +136,113 @@ class StatementProcessor:
         self._ledger.record_proof(proof, self._sender, self._now)
         return True
 
-    def _hear_authority(self, said: Authority, signed: Signed) -> Processed:
+    def _judge_authority(self, said: Authority, signed: Signed) -> Judged:
         walk = self._authorities.walk(said.dataset)
-        verdict, rights = admit_authority(said, signed, walk, self._now, self._seed(said.dataset))
+        verdict, _ = admit_authority(said, signed, walk, self._now, self._seed(said.dataset))
         if not verdict.outcome.changes:
-            return Processed(verdict)
+            return Judged(verdict)
+        return Judged(verdict, min(walk[said.version - 1].roots.intersection(signed.signers)), is_kept=True)
+
+    def _keep_authority(self, said: Authority, signed: Signed, found: Judged) -> Proof | None:
         proof = None
-        if verdict.outcome is AdmissionOutcome.FORK:
-            _, known = self._authorities.versions(said.dataset)[said.version - 1]
-            make = partial(proofs.authority_fork, known.envelope, signed.envelope, self._authorities.rights_at)
-            proof = self._kept(make)
+        if found.contradicts:
+            _, known = self._authorities.versions(said.dataset, said.version)[0]
+            proof = self._kept(
+                lambda: proofs.authority_fork(known.envelope, signed.envelope, self._authorities.rights_at)
+            )
         else:
             self._authorities.keep(said, signed)
-            self._ledger.close_epochs(rights)
-        if verdict.outcome is AdmissionOutcome.NEW or proof is not None:
-            self._ledger.record_authority(said, signed, verdict.outcome.value, self._sender, self._now)
-        return Processed(verdict, min(walk[said.version - 1].roots.intersection(signed.signers)), proof)
+            self._ledger.close_epochs(self._authorities.rights(said.dataset))
+        if not found.contradicts or proof is not None:
+            self._ledger.record_authority(said, signed, found.verdict.outcome.value, self._sender, self._now)
+        return proof
 
-    def _hear_head(self, said: HeadStatement, signed: Signed) -> Processed:
+    def _judge_head(self, said: HeadStatement, signed: Signed) -> Judged:
         if self._ledger.settled(signed.sid):
             return _KNOWN
         newest = self._ledger.newest_head(said.dataset)
         context = self._context(said.dataset)
-        root_at = partial(self._root_at, said.dataset)
         verdict = admit_head(
             said,
             signed,
             newest[0] if newest else None,
-            root_at,
+            partial(self._root_at, said.dataset),
             self._now,
             forked_at=self._proofs.forked_at(said.dataset, said.epoch),
             context=context,
         )
         signer = writer_of(said, signed, context.rights)
-        if not verdict.outcome.changes or signer is None:
-            if verdict.outcome is AdmissionOutcome.OLDER and signer is not None and not context.size:
-                self._note_candidate(said.dataset, signed, signer)
-            return Processed(verdict)
+        if verdict.outcome.changes and signer is not None:
+            is_known = verdict.outcome is AdmissionOutcome.FORK and self._contradicted(said, signer)
+            return Judged(verdict, signer, is_kept=not is_known or self._is_proven_lower(said, signed))
+        is_older = verdict.outcome is AdmissionOutcome.OLDER and signer is not None and not context.size
+        return Judged(verdict, signer, is_kept=is_older and self._is_candidate(said.dataset, signed))
+
+    def _keep_head(self, said: HeadStatement, signed: Signed, found: Judged) -> Proof | None:
+        assert found.signer is not None
+        if not found.verdict.outcome.changes:
+            self._ledger.record(signed, found.signer, CANDIDATE, self._sender, self._now, live=False)
+            return None
         proof = None
-        if verdict.outcome is AdmissionOutcome.FORK and newest is not None:
-            tree, rights_at = self._tree(said.dataset), self._authorities.rights_at
-            proof = self._kept(lambda: fork_of_last_block(newest, (said, signed), tree, context.size, rights_at))
-        self._record(signed, signer, verdict.outcome)
-        return Processed(verdict, signer, proof)
+        if found.contradicts:
+            proof = self._kept(lambda: self._fork(said, signed))
+            if self._contradicted(said, found.signer):
+                return proof
+        self._record(signed, found.signer, found.verdict.outcome)
+        return proof
 
-    def _note_candidate(self, dataset: DatasetId, signed: Signed, signer: KeyDid) -> None:
+    def _fork(self, said: HeadStatement, signed: Signed) -> Proof | None:
+        """The proof against the newest head, where it takes no block but the last."""
+        newest, size = self._ledger.newest_head(said.dataset), self._ledger.chain(said.dataset).frontier.size
+        if newest is None:
+            return None
+        tree = self._tree(said.dataset)
+        return fork_of_last_block(newest, (said, signed), tree, size, self._authorities.rights_at)
+
+    def _is_proven_lower(self, said: HeadStatement, signed: Signed) -> bool:
+        """Whether it proves a fork at a lower place than is known, or beyond one that was settled."""
+        proof = self._fork(said, signed)
+        return proof is not None and self._proofs.is_news(proof)
+
+    def _contradicted(self, said: HeadStatement, signer: KeyDid) -> bool:
+        """Whether this signer's history of this epoch was contradicted by itself before."""
+        return any(head.epoch == said.epoch for head in self._ledger.contradictions(said.dataset, signer))
+
+    def _is_candidate(self, dataset: DatasetId, signed: Signed) -> bool:
         """Of what is not held yet smaller heads are kept too: witnesses may stand behind one of them, and no other."""
-        if not self._ledger.known(signed.sid) and len(self._ledger.outcomes(dataset, CANDIDATE)) < MAX_CANDIDATES:
-            self._ledger.record(signed, signer, CANDIDATE, self._sender, self._now, live=False)
+        return not self._ledger.known(signed.sid) and len(self._ledger.outcomes(dataset, CANDIDATE)) < MAX_CANDIDATES
 
-    def _hear_attestation(self, said: Attestation, signed: Signed) -> Processed:
+    def _judge_attestation(self, said: Attestation, signed: Signed) -> Judged:
         if self._ledger.settled(signed.sid):
             return _KNOWN
         before = self._ledger.attestation(said.dataset, said.validator)
         verdict = admit_attestation(said, signed, before, self._now)
         if not verdict.outcome.changes:
-            return Processed(verdict)
+            return Judged(verdict)
+        contradicts = verdict.outcome is AdmissionOutcome.FORK
+        known = contradicts and self._proofs.accuses(said.dataset, DOUBLE_VOTE, said.epoch, said.validator)
+        return Judged(verdict, said.validator, is_kept=not known)
+
+    def _keep_attestation(self, said: Attestation, signed: Signed, found: Judged) -> Proof | None:
         proof = None
-        if verdict.outcome is AdmissionOutcome.FORK:
+        if found.contradicts:
             earlier = self._ledger.statement(said.dataset, ATTESTATION, said.validator)
             if earlier is not None:
                 proof = self._kept(lambda: proofs.double_vote(earlier.envelope, signed.envelope))
-        self._record(signed, said.validator, verdict.outcome)
-        return Processed(verdict, said.validator, proof)
+        self._record(signed, said.validator, found.verdict.outcome)
+        return proof
 
-    def _hear_word(self, said: Word, signed: Signed, store: Callable[[sqlite3.Connection], _WordStore]) -> Processed:
+    def _judge_word(self, said: Word, signed: Signed, store: Callable[[sqlite3.Connection], _WordStore]) -> Judged:
         """What contradicts nothing: kept, by rules of its own, where it is news."""
-        kept = store(self._db)
-        verdict = admit_word(said, signed, self._now, is_news=kept.is_news(said, signed.sid))
+        verdict = admit_word(said, signed, self._now, is_news=store(self._db).is_news(said, signed.sid))
         if not verdict.outcome.changes:
-            return Processed(verdict)
-        kept.keep(said, signed, verdict.outcome.value, self._sender, self._now)
-        return Processed(verdict, said.author)
+            return Judged(verdict)
+        return Judged(verdict, said.author, is_kept=True)
+
+    def _keep_word(
+        self, said: Word, signed: Signed, found: Judged, store: Callable[[sqlite3.Connection], _WordStore]
+    ) -> None:
+        store(self._db).keep(said, signed, found.verdict.outcome.value, self._sender, self._now)
 
     def _record(self, signed: Signed, signer: KeyDid, outcome: AdmissionOutcome) -> None:
         live = outcome is not AdmissionOutcome.FORK
@@ -219,12 +283,26 @@ class StatementProcessor:
         return Subtrees(self._db).tree(dataset, known, partial(self._leaves_of, dataset))
 
 
-_KNOWN: Final = Processed(Admitted(AdmissionOutcome.OLDER, "known"))
-PROCESS: Final[dict[str, Callable[[StatementProcessor, Any, Signed], Processed]]] = {
-    HEAD: StatementProcessor._hear_head,
-    AUTHORITY: StatementProcessor._hear_authority,
-    ATTESTATION: StatementProcessor._hear_attestation,
-    OBSERVATION: partial(StatementProcessor._hear_word, store=Observations),
-    POLICY: partial(StatementProcessor._hear_word, store=NetworkPolicies),
+_KNOWN: Final = Judged(Admitted(AdmissionOutcome.OLDER, "known"))
+
+
+class _Kind(NamedTuple):
+    """How a statement of one kind is admitted, and where it is kept."""
+
+    judge: Callable[[StatementProcessor, Any, Signed], Judged]
+    keep: Callable[[StatementProcessor, Any, Signed, Judged], Proof | None]
+
+
+PROCESS: Final[dict[str, _Kind]] = {
+    HEAD: _Kind(StatementProcessor._judge_head, StatementProcessor._keep_head),
+    AUTHORITY: _Kind(StatementProcessor._judge_authority, StatementProcessor._keep_authority),
+    ATTESTATION: _Kind(StatementProcessor._judge_attestation, StatementProcessor._keep_attestation),
+    OBSERVATION: _Kind(
+        partial(StatementProcessor._judge_word, store=Observations),
+        partial(StatementProcessor._keep_word, store=Observations),
+    ),
+    POLICY: _Kind(
+        partial(StatementProcessor._judge_word, store=NetworkPolicies),
+        partial(StatementProcessor._keep_word, store=NetworkPolicies),
+    ),
 }
-"""How a statement is admitted and where it is kept, by its kind."""

@@ -1,11 +1,14 @@
 """Compares a published slice with a re-run one, and lists the rows and columns that differ, for people.
 
-Compares the slice that was published with the one that a re-run made: vectorised, column by column, and only as many
-cells are kept as anyone will read.
+Both files are read side by side, a few rows at a time, whatever they say of themselves; only as many cells are kept as
+anyone will read. What a stranger published may still take more memory than it seems: whoever compares in a process that
+has other work uses ``comparison_process``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -13,11 +16,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from chain.data.parquet import SliceFile, open_slice
 from chain.wording import plural
 from odfd.datasets.reading import plain_values
 
 MAX_CELLS: Final = 20
 """Differences kept in a finding."""
+ROWS: Final = 1024
+"""Rows of either file that are in memory at once, at the most."""
+MAX_TEXT: Final = 1000
+"""Characters told of one value."""
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,24 +54,37 @@ class RowDifference(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.decode(raw, type=cls)
 
 
-def compare(published: pa.Table, computed: pa.Table) -> RowDifference:
-    """The first differences, row by row in the order of offsets."""
-    sizes = {"published_rows": published.num_rows, "computed_rows": computed.num_rows}
-    if published.schema.names != computed.schema.names:
-        return RowDifference(
-            message=f"columns {published.schema.names} published, {computed.schema.names} computed", **sizes
-        )
-    rows = min(published.num_rows, computed.num_rows)
-    differing = {
-        name: np.flatnonzero(_differs(published[name].slice(0, rows), computed[name].slice(0, rows)))
-        for name in published.schema.names
-    }
-    places = sorted((int(row), name) for name, found in differing.items() for row in found[:MAX_CELLS])[:MAX_CELLS]
-    cells = tuple(_cell(published, computed, row, name) for row, name in places)
-    return RowDifference(message=_message(published, computed, differing, cells), cells=cells, **sizes)
+def compare(published: Path, computed: Path) -> RowDifference:
+    """The first differences, row by row in the order of offsets. Raises Invalid for a file that is not readable."""
+    with open_slice(published) as one, open_slice(computed) as other:
+        sizes = (one.rows, other.rows)
+        if one.schema.names != other.schema.names:
+            return _found(f"columns {one.schema.names} published, {other.schema.names} computed", (), sizes)
+        counts = dict.fromkeys(one.schema.names, 0)
+        cells: list[Cell] = []
+        for start, ours, theirs in _side_by_side(one, other):
+            found = {name: np.flatnonzero(_differs(ours[name], theirs[name])) for name in ours.schema.names}
+            for name, rows in found.items():
+                counts[name] += len(rows)
+            places = sorted((int(row), name) for name, rows in found.items() for row in rows[:MAX_CELLS])
+            cells += [_cell(ours, theirs, start, row, name) for row, name in places[: MAX_CELLS - len(cells)]]
+        return _found(_message(sizes, counts, cells), cells, sizes)
 
 
-def _differs(one: pa.ChunkedArray, other: pa.ChunkedArray) -> np.ndarray:
+def _side_by_side(one: SliceFile, other: SliceFile) -> Iterator[tuple[int, pa.RecordBatch, pa.RecordBatch]]:
+    """The same rows of both, and the number of the first; as far as the shorter one goes."""
+    start, left, right = 0, one.batches(ROWS), other.batches(ROWS)
+    ours, theirs = next(left, None), next(right, None)
+    while ours is not None and theirs is not None:
+        rows = min(ours.num_rows, theirs.num_rows)
+        if rows:
+            yield start, ours.slice(0, rows), theirs.slice(0, rows)
+        start += rows
+        ours = ours.slice(rows) if ours.num_rows > rows else next(left, None)
+        theirs = theirs.slice(rows) if theirs.num_rows > rows else next(right, None)
+
+
+def _differs(one: pa.Array, other: pa.Array) -> np.ndarray:
     """True where values differ; null equals null."""
     if one.type != other.type:
         other = other.cast(one.type)
@@ -73,18 +94,18 @@ def _differs(one: pa.ChunkedArray, other: pa.ChunkedArray) -> np.ndarray:
     return np.asarray(pc.or_(unequal, pc.not_equal(pc.is_null(one), pc.is_null(other))))
 
 
-def _plain_differs(one: pa.ChunkedArray, other: pa.ChunkedArray) -> pa.Array:
+def _plain_differs(one: pa.Array, other: pa.Array) -> pa.Array:
     """Nested values have no vectorised comparison; a slice that differs in one is small or rare."""
-    pairs = zip(plain_values(one.combine_chunks()), plain_values(other.combine_chunks()), strict=True)
+    pairs = zip(plain_values(one), plain_values(other), strict=True)
     return pa.array([left != right for left, right in pairs], pa.bool_())
 
 
-def _cell(published: pa.Table, computed: pa.Table, row: int, column: str) -> Cell:
+def _cell(published: pa.RecordBatch, computed: pa.RecordBatch, start: int, row: int, column: str) -> Cell:
     context = {
         name: _value(computed, row, name) for name in computed.schema.names if name not in (column, "op", "system_time")
     }
     return Cell(
-        row=row,
+        row=start + row,
         column=column,
         published=_value(published, row, column),
         computed=_value(computed, row, column),
@@ -92,14 +113,20 @@ def _cell(published: pa.Table, computed: pa.Table, row: int, column: str) -> Cel
     )
 
 
-def _value(table: pa.Table, row: int, column: str) -> object:
-    return plain_values(table[column].slice(row, 1).combine_chunks())[0]
+def _value(batch: pa.RecordBatch, row: int, column: str) -> object:
+    value = plain_values(batch[column].slice(row, 1))[0]
+    return value[:MAX_TEXT] + "…" if isinstance(value, str) and len(value) > MAX_TEXT else value
 
 
-def _message(published: pa.Table, computed: pa.Table, differing: dict[str, np.ndarray], cells: tuple[Cell, ...]) -> str:
-    columns = [f"{name} ({len(found)})" for name, found in differing.items() if len(found)]
-    if published.num_rows != computed.num_rows:
-        return f"{plural(published.num_rows, 'row')} published, {computed.num_rows:,} computed"
+def _found(message: str, cells: Iterable[Cell], sizes: tuple[int, int]) -> RowDifference:
+    return RowDifference(message=message, cells=tuple(cells), published_rows=sizes[0], computed_rows=sizes[1])
+
+
+def _message(sizes: tuple[int, int], counts: dict[str, int], cells: list[Cell]) -> str:
+    published, computed = sizes
+    if published != computed:
+        return f"{plural(published, 'row')} published, {computed:,} computed"
     if not cells:
         return "the rows are equal; offsets, watermark or schema differ"
-    return f"{', '.join(columns)} of {plural(published.num_rows, 'row')} differ"
+    columns = [f"{name} ({count})" for name, count in counts.items() if count]
+    return f"{', '.join(columns)} of {plural(published, 'row')} differ"

@@ -27,6 +27,10 @@ class Said(enum.Enum):
     NONDETERMINISTIC = "not-reproducible-here"
 
 
+TOO_COSTLY: Final = "too-costly"
+"""The reason of a validator that gave a step up."""
+
+
 class Voice(msgspec.Struct, frozen=True):
     """One group's word on one block; ``value`` is the id of what it computed instead, for a mismatch."""
 
@@ -45,6 +49,8 @@ class DatasetStatus(enum.Enum):
     ATTESTED = "attested"
     DISPUTED = "disputed"
     PENDING = "pending"
+    TOO_COSTLY = "too-costly"
+    """Pending, and whoever counts here and tried it gave up."""
 
 
 STOPS: Final = frozenset({DatasetStatus.OWN_MISMATCH, DatasetStatus.SPLIT, DatasetStatus.REFUTED})
@@ -176,8 +182,19 @@ def decide(bench: Bench, heard: Mapping[KeyDid, Attestation], own: Voice | None,
     if own_group is not None:
         others.pop(own_group, None)
     if _engines(bench, heard, others, own, sequence_number) >= bench.policy.min_engines:
-        return judge(bench.policy.tolerated, own, others, bench.quorum)
-    return msgspec.structs.replace(judge(bench.policy.tolerated, own, others, 0), attested=0)
+        found = judge(bench.policy.tolerated, own, others, bench.quorum)
+    else:
+        found = msgspec.structs.replace(judge(bench.policy.tolerated, own, others, 0), attested=0)
+    if found.status is DatasetStatus.PENDING and _is_too_costly(bench, heard, sequence_number):
+        return msgspec.structs.replace(found, status=DatasetStatus.TOO_COSTLY)
+    return found
+
+
+def _is_too_costly(bench: Bench, heard: Mapping[KeyDid, Attestation], sequence_number: int) -> bool:
+    """Whether a listed validator, or this node, gave the step up: why nobody has re-run it, and no verdict on it."""
+    counted = (said for key, said in heard.items() if key == bench.me or bench.policy.group_of(key) is not None)
+    spans = (span for said in counted for span in said.spans if span.first <= sequence_number <= span.last)
+    return any(span.reason == TOO_COSTLY for span in spans)
 
 
 def _engines(

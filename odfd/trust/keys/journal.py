@@ -216,6 +216,7 @@ def _append(path: Path, size: int, line: str) -> int:
     try:
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
+            os.fchmod(file, _MODE)
             _write(file, data)
             os.fsync(file)
         except OSError:
@@ -236,6 +237,7 @@ def _replace(path: Path, text: str) -> int:
     try:
         file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
         try:
+            os.fchmod(file, _MODE)
             _write(file, data)
             os.fsync(file)
         finally:

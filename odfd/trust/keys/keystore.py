@@ -233,6 +233,7 @@ class KeyStore:
         fresh = path.with_suffix(".new")
         try:
             with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _MODE), "w") as file:
+                os.fchmod(file.fileno(), _MODE)  # of a file that was there, and whatever the umask takes away
                 file.write(f"{seed.hex()}\n{SigningKey(seed).did}\n")
                 file.flush()
                 os.fsync(file.fileno())

@@ -8,9 +8,13 @@ Spec: docs/spec/trust.md#authorities.
 from __future__ import annotations
 
 import sqlite3
+import threading
 from typing import Final
 
+from cachetools import LRUCache
+
 from chain.ids import DatasetId, KeyDid
+from chain.multihash import Multihash
 from chain.statements import authority, statement
 from chain.statements.authority import Rights
 from chain.statements.envelope import Signed
@@ -18,6 +22,29 @@ from chain.statements.statement import Authority
 from odfd.trust.ledger.tables import AUTHORITIES
 
 _KEY_SIZE: Final = 34
+MAX_VERSIONS_CACHED: Final = 4096
+"""Of all datasets together."""
+
+
+class _Walks:
+    """Rights that were walked to, by the id of the last version: it names the one before, and so the whole walk."""
+
+    def __init__(self) -> None:
+        self._known: LRUCache[Multihash, tuple[Rights, ...]] = LRUCache(MAX_VERSIONS_CACHED, getsizeof=len)
+        self._lock = threading.Lock()
+
+    def get(self, last: Multihash) -> tuple[Rights, ...] | None:
+        with self._lock:
+            return self._known.get(last)
+
+    def put(self, walk: tuple[Rights, ...]) -> None:
+        last = walk[-1].sid
+        if last is not None and len(walk) <= MAX_VERSIONS_CACHED:
+            with self._lock:
+                self._known[last] = walk
+
+
+_WALKS: Final = _Walks()
 
 
 class Authorities:
@@ -27,8 +54,26 @@ class Authorities:
         self._db = connection
 
     def walk(self, dataset: DatasetId) -> list[Rights]:
-        """The rights of every version known, from version 0 on."""
-        return authority.walk(dataset, self.versions(dataset))
+        """The rights of every version known, from version 0 on.
+
+        Versions are read and followed once in the life of a process: each statement on a dataset asks for them.
+        """
+        rows = self._db.execute(
+            "SELECT sid FROM trust_authorities WHERE dataset = ? ORDER BY version DESC", (dataset,)
+        ).fetchall()
+        if not rows:
+            return [authority.implicit(dataset)]
+        known: tuple[Rights, ...] = (authority.implicit(dataset),)
+        for (sid,) in rows:
+            if (found := _WALKS.get(Multihash(sid))) is not None and found[-1].dataset == dataset:
+                known = found
+                break
+        walk = list(known)
+        for said, signed in self.versions(dataset, len(walk)):
+            walk.append(authority.follow(walk[-1], said, signed))
+        if len(walk) > len(known):
+            _WALKS.put(tuple(walk))
+        return walk
 
     def rights(self, dataset: DatasetId) -> Rights:
         """Those of the newest version known."""
@@ -39,11 +84,11 @@ class Authorities:
         known = self.walk(dataset)
         return known[version] if version < len(known) else None
 
-    def versions(self, dataset: DatasetId) -> list[tuple[Authority, Signed]]:
-        """The statements of versions 1, 2, …"""
+    def versions(self, dataset: DatasetId, first: int = 1) -> list[tuple[Authority, Signed]]:
+        """The statements of versions ``first``, ``first`` + 1, …"""
         found = []
         for _, _, _, signers, payload, envelope in AUTHORITIES.rows(
-            self._db, "dataset = ? ORDER BY version", (dataset,)
+            self._db, "dataset = ? AND version >= ? ORDER BY version", (dataset, first)
         ):
             said = statement.decode_any(payload)
             assert isinstance(said, Authority)

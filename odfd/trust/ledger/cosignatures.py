@@ -21,15 +21,24 @@ class Cosignatures:
         self._db = connection
 
     def keep(self, made: Cosignature, *, listed: bool = False) -> bool:
-        """Whether it says more than what was known of this witness, and there is room for it."""
+        """Keep it if it is news; whether it was."""
+        if not self.is_news(made, listed=listed):
+            return False
         tree, terms = made.checkpoint, (made.checkpoint.origin, made.witness)
-        row = COSIGNATURES.one(self._db, "origin = ? AND witness = ?", terms)
-        if row is not None and (tree.size, made.at) <= (row[3], row[4]):
-            return False
-        if row is None and not listed and len(self.of(tree.dataset)) >= MAX_WITNESSES:
-            return False
         COSIGNATURES.put(self._db, tree.dataset, *terms, tree.size, made.at, made.id, made.encode())
         return True
+
+    def is_news(self, made: Cosignature, *, listed: bool = False) -> bool:
+        """Whether it says more than what was known of this witness, and there is room for it."""
+        tree = made.checkpoint
+        row = COSIGNATURES.one(self._db, "origin = ? AND witness = ?", (tree.origin, made.witness))
+        if row is not None:
+            return (tree.size, made.at) > (row[3], row[4])
+        return listed or self._count(tree.dataset) < MAX_WITNESSES
+
+    def _count(self, dataset: DatasetId) -> int:
+        query = "SELECT COUNT(*) FROM trust_cosignatures WHERE dataset = ?"
+        return int(self._db.execute(query, (dataset,)).fetchone()[0])
 
     def of(self, dataset: DatasetId) -> list[Cosignature]:
         return [cosignature.decode(row[6]) for row in COSIGNATURES.rows(self._db, "dataset = ?", (dataset,))]

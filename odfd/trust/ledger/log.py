@@ -19,7 +19,7 @@ from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements import statement
 from chain.statements.authority import Rights
-from chain.statements.envelope import Signed
+from chain.statements.envelope import Signed, unseal
 from chain.statements.proof import Proof
 from chain.statements.statement import (
     ATTESTATION,
@@ -215,6 +215,15 @@ class Ledger:
         rows = self._db.execute("SELECT sid FROM trust_ledger WHERE dataset = ? AND outcome = ?", (dataset, outcome))
         return frozenset(Multihash(row[0]) for row in rows)
 
+    def contradictions(self, dataset: DatasetId, signer: KeyDid) -> list[HeadStatement]:
+        """Recorded heads of a signer that contradict others; one of each epoch."""
+        rows = self._db.execute(
+            "SELECT body FROM trust_ledger WHERE dataset = ? AND type = ? AND signer = ? AND outcome = 'fork'",
+            (dataset, HEAD, signer),
+        )
+        said = (statement.decode(unseal(body, HeadStatement.MAX_ENVELOPE).payload) for (body,) in rows)
+        return [head for head in said if isinstance(head, HeadStatement)]
+
     def decide(self, dataset: DatasetId, decision: bytes, now: Instant) -> None:
         """Append a decision of this node; ``decision`` is JSON naming policy hash and the sids it rests on."""
         self.append((now, dataset, b"", "decision", Multihash.sha3_256(decision), decision, "", "decided"))
@@ -317,7 +326,7 @@ class Ledger:
         return [DatasetId(row[0]) for row in self._db.execute(_NOT_HELD)]
 
     def forget_said(self, dataset: DatasetId) -> None:
-        """Drop what is live of a dataset that is not held here, to make room; the log keeps what it has."""
+        """Drop what is live of a dataset that is not held here and that nobody wants; the log keeps what it has."""
         for table in SAID:
             self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))  # noqa: S608
 

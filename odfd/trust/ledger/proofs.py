@@ -37,26 +37,35 @@ class Proofs:
         self._db = connection
 
     def keep(self, proof: Proof) -> bool:
-        """Keep a proof that tells more than those kept, or the same under a lower id; whether it did."""
-        known = self._same(proof)
-        if proof.kind == FORK:
-            if known and min(known) <= proof.order:
-                return False
-            gone = [name for _, name in known]
-        else:
-            gone = [name for _, name in known if self._accused_by(name) <= set(proof.accused)]
-            alike = [name for name in gone if self._accused_by(name) == set(proof.accused)]
-            if any(name <= proof.id for name in alike):
-                return False
-            if not gone and (len(known) >= MAX_VOTES or all(self._is_accused(proof, key) for key in proof.accused)):
-                return False
-        if not known and self._count() >= MAX_PROOFS:
+        """Keep a proof that is news; whether it was."""
+        if not self.is_news(proof):
             return False
-        self._drop(gone)
+        self._drop(self._replaced_by(proof))
         PROOFS.put(self._db, proof.dataset, proof.id, proof.epoch, proof.kind, proof.index or 0, proof.raw)
         for key in proof.accused:
             ACCUSED.put(self._db, key, proof.kind, proof.id)
         return True
+
+    def is_news(self, proof: Proof) -> bool:
+        """Whether it tells more than those kept, or the same under a lower id, and there is room for it."""
+        known = self._same(proof)
+        if not known:
+            return self._count() < MAX_PROOFS
+        if proof.kind == FORK:
+            return proof.order < min(known)
+        gone = self._replaced_by(proof)
+        alike = [name for name in gone if self._accused_by(name) == set(proof.accused)]
+        if any(name <= proof.id for name in alike):
+            return False
+        is_full = len(known) >= MAX_VOTES or all(self._accuses(proof, key) for key in proof.accused)
+        return bool(gone) or not is_full
+
+    def _replaced_by(self, proof: Proof) -> list[Multihash]:
+        """Those that say no more: of a fork all, else those that accuse nobody beside."""
+        names = [name for _, name in self._same(proof)]
+        if proof.kind == FORK:
+            return names
+        return [name for name in names if self._accused_by(name) <= set(proof.accused)]
 
     def known(self, name: Multihash) -> bool:
         return self._db.execute("SELECT 1 FROM trust_proofs WHERE id = ?", (name,)).fetchone() is not None
@@ -121,13 +130,17 @@ class Proofs:
     def _accused_by(self, name: Multihash) -> set[KeyDid]:
         return {KeyDid(row[0]) for row in ACCUSED.rows(self._db, "proof = ?", (name,))}
 
-    def _is_accused(self, proof: Proof, key: KeyDid) -> bool:
+    def accuses(self, dataset: DatasetId, kind: str, epoch: int, key: KeyDid) -> bool:
+        """Whether a proof of this kind on an epoch is kept that names ``key``."""
         row = self._db.execute(
             "SELECT 1 FROM trust_accused JOIN trust_proofs ON trust_proofs.id = trust_accused.proof"
             " WHERE key = ? AND trust_accused.kind = ? AND dataset = ? AND epoch = ?",
-            (key, proof.kind, proof.dataset, proof.epoch),
+            (key, kind, dataset, epoch),
         ).fetchone()
         return row is not None
+
+    def _accuses(self, proof: Proof, key: KeyDid) -> bool:
+        return self.accuses(proof.dataset, proof.kind, proof.epoch, key)
 
     def _drop(self, names: Sequence[Multihash]) -> None:
         for name in names:

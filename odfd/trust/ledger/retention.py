@@ -6,7 +6,7 @@
 | as long as it holds | the live set, observations and policies in force, what a decision rests on |
 | likewise | the last head of each signer, and the newest head of the blocks that are here: a proof may need it |
 | the last three | attestations of a validator on a dataset |
-| thirty days from the next word of the same signer | all other heads, observations and policies |
+| thirty days from the next word of the same signer, and the last 256 | all other heads, observations, policies |
 
 A dataset is known while it is held, or anything said of it is live. Each page is one transaction: a killed node has let
 some go, and the next collection lets the rest go. Spec: docs/spec/trust.md#ledger.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from chain import instant
@@ -35,6 +36,8 @@ SUPERSEDED: Final = 30 * _DAY
 AFTERLIFE: Final = 365 * _DAY
 """Of what was known of a dataset, after the last word on it."""
 ATTESTATIONS: Final = 3
+HEADS: Final = 256
+"""Superseded words of one signer on a dataset: whoever signs each second fills no disk."""
 PAGE: Final = 500
 """Entries looked at, and dropped, in one transaction: others may write in between."""
 _PASSING: Final = frozenset(kind for each in TABLES if each.passes for kind in each.kinds)
@@ -46,6 +49,21 @@ _KNOWN: Final = (
     *("trust_chains", "trust_resolved", "trust_met", "trust_wanted"),
     *(each.name for each in TABLES if each.of_dataset),
 )
+
+
+def forget_unwanted(database: Database, is_wanted: Callable[[sqlite3.Connection, DatasetId], bool]) -> int:
+    """Drop what is said of datasets that are not held and that nobody wants any more; how many datasets.
+
+    What is said of them from now on stays in memory (``odfd.network.unheld_statements``).
+    """
+    with database.read() as connection:
+        found = [each for each in Ledger(connection).not_held() if not is_wanted(connection, each)]
+    for start in range(0, len(found), PAGE):
+        with database.write() as connection:
+            for dataset in found[start : start + PAGE]:
+                if not is_wanted(connection, dataset):
+                    Ledger(connection).forget_said(dataset)
+    return len(found)
 
 
 def prune(database: Database, now: Instant, *, dry_run: bool = False, step: Step = no_step) -> int:
@@ -105,7 +123,7 @@ class _Page:
             return len(later) >= ATTESTATIONS
         if row.type == HEAD and self._stands(row, later):
             return False
-        return self._now - (later[0] if later else row.at) > SUPERSEDED
+        return len(later) >= HEADS or self._now - (later[0] if later else row.at) > SUPERSEDED
 
     def _is_live(self, sid: bytes) -> bool:
         return any(self._has(table, "sid", sid) for table in _LIVE)
@@ -133,7 +151,7 @@ class _Page:
         rows = self._db.execute(
             "SELECT at FROM trust_ledger WHERE dataset = ? AND type = ? AND seq > ? AND signer = ?"
             " AND outcome NOT IN ('fork', 'candidate') ORDER BY seq LIMIT ?",
-            (row.dataset, row.type, row.seq, row.signer, ATTESTATIONS),
+            (row.dataset, row.type, row.seq, row.signer, ATTESTATIONS if row.type == ATTESTATION else HEADS),
         )
         return [at for (at,) in rows]
 

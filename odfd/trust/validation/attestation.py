@@ -18,7 +18,8 @@ from chain.instant import Instant
 from chain.model.events import DataSlice, ExecuteTransform
 from chain.multihash import Multihash
 from chain.statements import statement
-from chain.statements.statement import Actual, Attestation, EngineUsed, InputTree, Interval, Mismatch, Span
+from chain.statements.statement import Actual, Attestation, CostLimit, EngineUsed, InputTree, Interval, Mismatch, Span
+from odfd.trust.judgement.verdicts import TOO_COSTLY
 from odfd.trust.ledger.runs import Run
 
 MAX_SPANS: Final = 128
@@ -43,6 +44,8 @@ class Tried(msgspec.Struct, frozen=True):
     """The first step that was not run, or the chain's size: nothing is said of it and what follows."""
     why: str = ""
     """What keeps this node from running it, where that has lasted."""
+    budget: int = 0
+    """Seconds of an engine that are spent on a step at most."""
 
 
 def actual_of(event: ExecuteTransform, data: DataSlice | None) -> Actual:
@@ -86,6 +89,7 @@ def attest(
             for run in runs.values()
             if run.verdict == "mismatch" and run.actual is not None
         ),
+        budget=CostLimit(seconds=tried.budget) if tried.why == TOO_COSTLY else None,
         head=subject.head,
     )
 

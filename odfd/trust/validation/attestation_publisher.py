@@ -68,10 +68,13 @@ class AttestationPublisher:
         untried = step_after(self._chains.chain(dataset), place, size)
         return size if untried is None else untried.sequence_number
 
-    async def say(self, dataset: DatasetId, why: str = "") -> None:
-        """Sign what was found of the newest tree that is here whole, and tell it."""
+    async def say(self, dataset: DatasetId, why: str = "", budget: int = 0) -> None:
+        """Sign what was found of the newest tree that is here whole, and tell it.
+
+        ``budget``: seconds of an engine that are spent on a step at most.
+        """
         determinism = await self._analysed(dataset)
-        signed = await trio.to_thread.run_sync(self._sign, dataset, determinism, why)
+        signed = await trio.to_thread.run_sync(self._sign, dataset, determinism, why, budget)
         if signed is not None:
             self._signer.announce(dataset, signed)
             self._signer.events.emit("attestation.signed", self._signer.name_of(dataset), "", sid=str(signed.sid))
@@ -83,7 +86,7 @@ class AttestationPublisher:
         except Environment:
             return "unknown"
 
-    def _sign(self, dataset: DatasetId, determinism: str, why: str) -> Signed | None:
+    def _sign(self, dataset: DatasetId, determinism: str, why: str, budget: int) -> Signed | None:
         """Sign what the runs so far say of the newest tree that is here whole."""
         key = self._signer.keys.node_key()
         with self._signer.database.read() as connection:
@@ -99,7 +102,7 @@ class AttestationPublisher:
         journalled = self._signer.keys.last_said(key.did, topic)
         if journalled is not None and (last is None or journalled.order[0] > last[0]):
             last = (journalled.order[0], Multihash.parse(journalled.subject))
-        tried = Tried(runs, self._until(dataset, place, head.size), why)
+        tried = Tried(runs, self._until(dataset, place, head.size), why, budget)
         said = attest(key.did, subject, tried, self._inputs(dataset), determinism, last, self._signer.clock.now())
         payload = statement.encode(said)
         sealed = self._signer.keys.sign(key, topic, (said.serial,), str(envelope.sid(payload)), payload)

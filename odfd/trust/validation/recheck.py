@@ -10,10 +10,8 @@ from __future__ import annotations
 import enum
 from contextlib import aclosing
 from pathlib import Path
-from typing import Final
 
 import msgspec
-import pyarrow.parquet as pq
 import trio
 
 from chain.errors import Invalid
@@ -30,12 +28,10 @@ from odfd.transform.inputs import UpTo
 from odfd.transform.plan import Blocked, TransformPlan, vocabulary
 from odfd.transform.replay import Replayed, ReplayParts, plan_recorded, replay, replay_step
 from odfd.trust.evidence.bundle_reader import AccusedStep, Lacking, Unpacked
-from odfd.trust.evidence.row_diff import RowDifference, compare
+from odfd.trust.evidence.comparison_process import compare_apart
+from odfd.trust.evidence.row_diff import RowDifference
 from odfd.trust.transform_steps import STEP
 from odfd.trust.validation.attestation import actual_of
-
-MAX_ROWS: Final = 5_000_000
-"""Rows of a published slice up to which the differing ones are looked for; both slices are then in memory."""
 
 
 class Result(enum.Enum):
@@ -167,18 +163,15 @@ class _Recheck:
             ),
             state=state,
             computed=computed,
-            finding=await trio.to_thread.run_sync(self._finding, outcome),
+            finding=await self._finding(outcome),
         )
 
-    def _finding(self, outcome: Replayed) -> RowDifference | None:
+    async def _finding(self, outcome: Replayed) -> RowDifference | None:
         """Rows and columns, when the file holds the published slice."""
         published = self._case.published
         if published is None or outcome.rows is None:
             return None
-        interval = published.offset_interval
-        if interval.end - interval.start >= MAX_ROWS:
-            return None
-        return compare(pq.read_table(self._case.objects.path(published.physical_hash)), pq.read_table(outcome.rows))
+        return await compare_apart(self._case.objects.path(published.physical_hash), outcome.rows)
 
     async def _determinism(self, checkpoint: bytes | None) -> str:
         """This engine's own analysis of the query over these inputs."""

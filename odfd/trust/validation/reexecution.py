@@ -14,7 +14,6 @@ from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 import msgspec
-import pyarrow.parquet as pq
 import trio
 
 from chain.errors import Environment, Invalid
@@ -25,13 +24,15 @@ from chain.multihash import Multihash
 from chain.statements.statement import Actual, EngineUsed
 from chain.store.base import ChainReader, ChainStore, ObjectReader
 from engines.contract import Engine
+from engines.errors import LimitExceeded
 from engines.provision.warm import EnginePool
 from odfd.transform.driver import fresh_folder
 from odfd.transform.plan import Blocked
 from odfd.transform.replay import ReplayDependencies, Replayed, ReplayParts, replay_step
 from odfd.trust.evidence.bundle_store import BundleStore
 from odfd.trust.evidence.bundle_writer import Accusation, Gathered, gather
-from odfd.trust.evidence.row_diff import RowDifference, compare
+from odfd.trust.evidence.comparison_process import compare_apart
+from odfd.trust.evidence.row_diff import RowDifference
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.proofs import Proofs
@@ -57,6 +58,14 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
     determinism: Determinism
     bundles: BundleStore | None = None
     """Where bundles go; ``None``: this node accuses without keeping any."""
+    step_seconds: Callable[[], int] = lambda: 600
+    """Of an engine, that one run of a step may take; asked at each run."""
+    drop_engine: Callable[[DatasetId, str], None] = lambda _dataset, _why: None
+    """Ends the engine process that works for a dataset: what was cancelled there may hold it for ever."""
+
+
+class TooCostly(LimitExceeded):
+    """A run took more of an engine's time than this node spends on a step."""
 
 
 class ReexecutionStep(msgspec.Struct, frozen=True):
@@ -74,8 +83,18 @@ class ReexecutionStep(msgspec.Struct, frozen=True):
 class Reexecution:
     """The re-execution of steps, owned by one validator: nobody else runs steps of its datasets again."""
 
-    def __init__(self, signer: SignerContext, means: Means, put_off: Callable[[DatasetId, str, str], None]) -> None:
-        """``put_off`` is told what keeps a step of a dataset from being run, in a word for others and in a sentence."""
+    def __init__(
+        self,
+        signer: SignerContext,
+        means: Means,
+        put_off: Callable[[DatasetId, str, str], None],
+        charge: Callable[[DatasetId, float], None] = lambda _dataset, _seconds: None,
+    ) -> None:
+        """``put_off`` is told what keeps a step of a dataset from being run, in a word for others and in a sentence.
+
+        ``charge`` is told of the seconds that each run took, also of those that failed.
+        """
+        self._charge = charge
         self._signer = signer
         self._means = means
         self._put_off = put_off
@@ -88,10 +107,17 @@ class Reexecution:
     def _objects(self) -> ObjectReader:
         return self._means.deps.objects
 
-    async def judge(self, dataset: DatasetId, step: ReexecutionStep) -> Run | None:
-        """Run a step, three times if need be, and keep the verdict. ``None``: it could not be run now."""
+    async def judge(self, dataset: DatasetId, step: ReexecutionStep, *, apart: bool = False) -> Run | None:
+        """Run a step, three times if need be, and keep the verdict. ``None``: it could not be run now.
+
+        ``apart``: in an engine process of its own from the first run on. Raises TooCostly, beside what engines raise.
+        """
         engine = await self._engine(dataset, step.block)
-        first = await self._once(dataset, step)
+        if apart:
+            async with self._means.fresh_engine() as own:
+                first = await self._once(dataset, step, own)
+        else:
+            first = await self._once(dataset, step)
         if first is None:
             return None
         if first.reproduced:
@@ -172,7 +198,23 @@ class Reexecution:
         return {"strict": "", "no": NONDETERMINISTIC}.get(found, "determinism-unknown")
 
     async def _once(self, dataset: DatasetId, step: ReexecutionStep, own: Engine | None = None) -> _Answer | None:
-        """One run, on the engine that everybody uses or on one of its ``own``."""
+        """One run within the budget, on the engine that everybody uses or on one of its ``own``."""
+        most, began = self._means.step_seconds(), trio.current_time()
+        try:
+            with trio.move_on_after(most) as patience:
+                return await self._run_once(dataset, step, own)
+        finally:
+            self._charge(dataset, trio.current_time() - began)
+        assert patience.cancelled_caught
+        if own is None:
+            self._means.drop_engine(dataset, "a step was run again for longer than it may be")
+        raise TooCostly(
+            f"block #{step.block.sequence_number} takes an engine more than {most} s",
+            rule="step-cost",
+            hint="policy.validators.step-seconds says how long one step may take",
+        )
+
+    async def _run_once(self, dataset: DatasetId, step: ReexecutionStep, own: Engine | None) -> _Answer | None:
         deps: ReplayDependencies = self._means.deps
         if own is not None:
             engines = EnginePool({"spark": own})
@@ -188,7 +230,7 @@ class Reexecution:
                 return None
             finding = None
             if not outcome.is_reproduced:
-                finding = await trio.to_thread.run_sync(self._differences, step.block, outcome)
+                finding = await self._differences(step.block, outcome)
             return _Answer(
                 reproduced=outcome.is_reproduced,
                 actual=actual_of(outcome.event, outcome.data),
@@ -205,14 +247,14 @@ class Reexecution:
             forked = any(known.forked_at(each, ledger.chain(each).epoch) is not None for each in inputs)
         return "input-disputed" if forked else "input-missing"
 
-    def _differences(self, block: Block, outcome: Replayed) -> RowDifference:
+    async def _differences(self, block: Block, outcome: Replayed) -> RowDifference:
         """Rows and columns that differ, when both slices are at hand."""
         assert isinstance(block.event, ExecuteTransform)
         published = block.event.new_data
         if published is None or outcome.rows is None:
             return RowDifference(message="; ".join(f"{each.field}: {each.recorded} published, {each.computed} computed"
                                              for each in outcome.mismatches))  # fmt: skip
-        return compare(pq.read_table(self._objects.path(published.physical_hash)), pq.read_table(outcome.rows))
+        return await compare_apart(self._objects.path(published.physical_hash), outcome.rows)
 
     async def _engine(self, dataset: DatasetId, block: Block) -> EngineUsed:
         chain = self._chains.chain(dataset)

@@ -1,13 +1,14 @@
 """Re-runs the transforms of datasets held here, step by step from genesis, and signs the results.
 
 A node that attests re-runs all; another one may re-run up to steps that are picked at random, and says nothing of it.
-Works while its ``loop`` runs; a dataset is touched when it moves, or is spoken of. One at a time, oldest step first;
-``reexecution`` judges each step. It never blocks ingestion or mirrors. Spec: docs/spec/trust.md#attestations,
-#suspension.
+Works while its ``loop`` runs; a dataset is touched when it moves, or is spoken of. One step at a time, of each dataset
+the oldest first, of the publisher who used the engine least (``cost_budget``); ``reexecution`` judges each step. It
+never blocks ingestion or mirrors. Spec: docs/spec/trust.md#attestations, #cost, #suspension.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
@@ -16,7 +17,7 @@ import trio
 
 from chain import instant
 from chain.errors import Fault
-from chain.ids import DatasetId
+from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
 from chain.model.events import DatasetKind
 from chain.state import load_state
@@ -25,11 +26,14 @@ from engines.errors import EngineLost, LimitExceeded
 from odfd.errors import sole_fault
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.trust.evidence.row_diff import RowDifference
+from odfd.trust.judgement.verdicts import TOO_COSTLY
+from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.runs import Run, Runs, run_at
 from odfd.trust.signing.signer_context import SignerContext
 from odfd.trust.validation.attestation_publisher import AttestationPublisher, step_after
-from odfd.trust.validation.reexecution import Means, Reexecution, ReexecutionStep
+from odfd.trust.validation.cost_budget import CostBudget
+from odfd.trust.validation.reexecution import Means, Reexecution, ReexecutionStep, TooCostly
 from odfd.trust.validation.sampling import Sample
 
 RETRY_SECONDS: Final = 30.0
@@ -51,13 +55,23 @@ class ValidatorSettings(Means, frozen=True, kw_only=True):
     """Steps that were run here and on which more than f groups are of one other mind."""
 
 
+class TurnOutcome(enum.Enum):
+    """What came of a turn of a dataset."""
+
+    GOES_ON = "goes-on"
+    COMPLETE = "complete"
+    """Nothing is left that another try could change."""
+    PUT_OFF = "put-off"
+
+
 class Validator:
     """The validator of one node."""
 
     def __init__(self, signer: SignerContext, settings: ValidatorSettings) -> None:
         self._signer = signer
         self._settings = settings
-        self._trials = Reexecution(signer, settings, self._note_kept_from)
+        self._costs = CostBudget()
+        self._trials = Reexecution(signer, settings, self._note_kept_from, self._charge)
         self._speaker = AttestationPublisher(signer, settings.deps.chains, settings.determinism)
         self.loop = KeyedReconcileLoop[DatasetId](self._round, ALL_SECONDS)
         self._picks = Sample(signer.keys.node_key())
@@ -75,12 +89,38 @@ class Validator:
         """All that can be done now; a step that is cut off is done again after the next start."""
         if not self._settings.share():
             return UNTIL_POKED
-        touched, clear = self.loop.take(), True
-        for dataset in await trio.to_thread.run_sync(self._derivatives, touched, self._ripe()):
-            if not await self._attempt(dataset):
+        touched, clear, pauses = self.loop.take(), True, []
+        found = await trio.to_thread.run_sync(self._derivatives, touched, self._ripe())
+        waiting = dict(zip(found, await trio.to_thread.run_sync(self._publishers, found), strict=True))
+        while (dataset := self._costs.next(waiting.items(), self._signer.clock.now())) is not None:
+            done = await self._attempt(dataset)
+            if done is TurnOutcome.GOES_ON:
+                continue
+            if not self._costs.paused(dataset):
+                del waiting[dataset]
+            if done is TurnOutcome.PUT_OFF:
                 self.loop.leave(dataset)
-                clear = False
-        return min([*self._waits().values(), UNTIL_POKED if clear else RETRY_SECONDS])
+                clear = clear and self._costs.paused(dataset) is not None
+        for dataset in waiting:
+            self.loop.leave(dataset)
+            pauses.append(self._costs.wait(dataset, self._signer.clock.now()))
+            await self._say_why(dataset)
+        return min([*self._waits().values(), *pauses, UNTIL_POKED if clear else RETRY_SECONDS])
+
+    def _publisher(self, dataset: DatasetId) -> KeyDid:
+        return self._publishers([dataset])[0]
+
+    def _publishers(self, datasets: Iterable[DatasetId]) -> list[KeyDid]:
+        """Who writes each: what is run again for one of them is at the others' expense."""
+        with self._signer.database.read() as connection:
+            kept = Authorities(connection)
+            return [min(kept.rights(dataset).writers) for dataset in datasets]
+
+    def _is_apart(self, dataset: DatasetId) -> bool:
+        return self._costs.is_apart(self._publisher(dataset))
+
+    def _charge(self, dataset: DatasetId, seconds: float) -> None:
+        self._costs.charge(self._publisher(dataset), seconds, self._signer.clock.now())
 
     def _ripe(self) -> list[DatasetId]:
         """Of which it is time to say what was found; they are asked for once, for they may be here no more."""
@@ -94,21 +134,35 @@ class Validator:
         now = self._signer.clock.now()
         return {dataset: max(0.0, (due - now) / instant.SECOND) for dataset, due in self._due.items()}
 
-    async def _attempt(self, dataset: DatasetId) -> bool:
-        """Validate one dataset; whether nothing is left that another try could change."""
+    async def _attempt(self, dataset: DatasetId) -> TurnOutcome:
+        """Take one step of a dataset, or finish it."""
         try:
-            return await self.validate(dataset)
+            return await self._advance(dataset)
         except (Fault, BaseExceptionGroup) as error:
             fault = sole_fault(error)
             if fault is None:
                 raise
-            self._signer.logger.error("validation put off", dataset=self._signer.name_of(dataset), fault=str(fault))
+            name = self._signer.name_of(dataset)
+            self._signer.logger.error("validation put off", dataset=name, fault=str(fault))
+            if isinstance(fault, TooCostly) and not self._is_apart(dataset):
+                self._costs.set_apart(dataset, self._publisher(dataset))
+                return TurnOutcome.GOES_ON
+            if isinstance(fault, LimitExceeded):
+                await self._pause(dataset)
             self._note_kept_from(dataset, _why_not(fault), str(fault))
             if self._settings.wanted():
                 await self._say_why(dataset)
-            return False
+            return TurnOutcome.PUT_OFF
         finally:
             self.busy = None
+
+    async def _pause(self, dataset: DatasetId) -> None:
+        """The next step was too costly: it has to wait, the longer the more often it was tried."""
+        step = await trio.to_thread.run_sync(self._next_step, dataset)
+        number = -1 if step is None else step.block.sequence_number
+        pause = self._costs.exceeded(dataset, self._publisher(dataset), number, self._signer.clock.now())
+        name, until = self._signer.name_of(dataset), instant.render(pause.until)
+        self._signer.logger.info("step too costly", dataset=name, block=number, tries=pause.tries, again=until)
 
     async def _say_why(self, dataset: DatasetId) -> None:
         """There is no verdict; unless it is signing that cannot be done, as by a key without its journal."""
@@ -134,37 +188,43 @@ class Validator:
 
     async def validate(self, dataset: DatasetId) -> bool:
         """Re-run every step not yet run, then sign and announce what is new. ``False``: something was put off."""
+        while (done := await self._advance(dataset)) is TurnOutcome.GOES_ON:
+            pass
+        return done is TurnOutcome.COMPLETE
+
+    async def _advance(self, dataset: DatasetId) -> TurnOutcome:
+        """Run the next step; after the last one, or when it cannot be run now, say what is new."""
         name = self._signer.name_of(dataset)
-        complete = True
-        while True:
-            step = await trio.to_thread.run_sync(self._next_step, dataset)
-            if step is None:
-                self._kept_from.pop(dataset, None)
-                break
+        step, complete = await trio.to_thread.run_sync(self._next_step, dataset), True
+        if step is not None:
             self.busy = f"{name} #{step.block.sequence_number}"
-            run = await self._trials.judge(dataset, step)
-            if run is None:
-                complete = False
-                break
+            run = await self._trials.judge(dataset, step, apart=self._is_apart(dataset))
+            complete = run is not None
+            if run is not None:
+                self._costs.met(dataset)
+                self._kept_from.pop(dataset, None)
+                self._tell(name, run)
+                return TurnOutcome.GOES_ON
+        else:
             self._kept_from.pop(dataset, None)
-            self._tell(name, run)
         await self._look_again(dataset)
-        if not self._settings.wanted():
-            return complete
-        await self._say(dataset)
-        return complete
+        if self._settings.wanted():
+            await self._say(dataset)
+        return TurnOutcome.COMPLETE if complete else TurnOutcome.PUT_OFF
 
     async def _say(self, dataset: DatasetId) -> None:
         """What is new, when its time has come. What keeps from a verdict is said when it lasts: it may soon be over."""
         self._due.pop(dataset, None)
         pause, kept = self._settings.pause(), self._kept_from.get(dataset)
         lasting = None if kept is None else pause - (self._signer.clock.now() - kept.since) / instant.SECOND
+        if kept is not None and kept.why == TOO_COSTLY:
+            lasting = 0.0  # it was seen, and does not pass by itself
         why = kept.why if kept is not None and lasting is not None and lasting <= 0 else ""
         due = await trio.to_thread.run_sync(self._speaker.due, dataset, pause, why)
         if due is None and lasting is not None and lasting > 0:
             due = lasting
         if due == 0:
-            await self._speaker.say(dataset, why)
+            await self._speaker.say(dataset, why, self._settings.step_seconds())
         elif due is not None:
             self._due[dataset] = Instant(self._signer.clock.now() + int(due * instant.SECOND))
 
@@ -227,6 +287,8 @@ class _KeptFrom(msgspec.Struct, frozen=True):
 
 def _why_not(fault: Fault) -> str:
     """As attestations say it; empty for what is no lasting lack of this machine."""
+    if isinstance(fault, TooCostly):
+        return TOO_COSTLY
     if isinstance(fault, LimitExceeded):
         return "resource-limit"
     if isinstance(fault, EngineLost):

@@ -23,7 +23,7 @@ from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.disputes import is_disputed
 from odfd.trust.witness.consistency import Ruling
 from odfd.trust.witness.witness import Declined, Witness
-from p2p.peers.budget import Budget, Rate
+from p2p.budget.buckets import Budget, Rate
 from p2p.web.posting import Answer
 
 RATE: Final = Rate(per_second=10.0, burst=100.0)

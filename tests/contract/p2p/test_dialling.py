@@ -9,8 +9,9 @@ from contextlib import contextmanager
 import pytest
 import trio
 
+from p2p.dial import STAGGER
 from p2p.errors import BadAddress, Unreachable, WrongIdentity
-from p2p.host.host import STAGGER, open_host
+from p2p.host.host import open_host
 from p2p.host.limits import HostLimits
 
 ANY_PORT = "/ip4/127.0.0.1/tcp/0"

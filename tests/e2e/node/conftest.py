@@ -55,7 +55,7 @@ class Daemon:
             "HOME": str(self.folder),
             "PYTHONPATH": str(TREE),
             "PYTHONWARNINGS": "ignore",
-            "ODFD_P2P_LISTEN": "/ip4/127.0.0.1/tcp/0",
+            "ODFD_P2P_LISTEN": "",  # never on other addresses than the loopback's
             "ODFD_ENGINE_QUICK_START": "true",
             "ODFD_POLICY_PUBLISH_DATASETS": "true",
             "ODFD_ENGINE_IDLE_SECONDS": "60",
@@ -141,8 +141,9 @@ class Daemon:
 def make_daemon(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
     made: list[Daemon] = []
 
-    def make(name: str = "a", **environ: str) -> Daemon:
-        made.append(Daemon(tmp_path / name, environ))
+    def make(name: str = "a", listens: bool = False, **environ: str) -> Daemon:
+        at = {"ODFD_P2P_LISTEN": "/ip4/127.0.0.1/tcp/0"} if listens else {}
+        made.append(Daemon(tmp_path / name, at | environ))
         return made[-1]
 
     yield make

@@ -234,7 +234,7 @@ def fill(path: Path) -> None:
 
 def test_peers(make_daemon: Callable[..., Any]) -> None:
     """One that is not there, one that says garbage, one that says nothing, one that never stops."""
-    daemon = make_daemon().start()
+    daemon = make_daemon(listens=True).start()
     assert daemon.ctl("peer", "show", "12D3KooWM57jXdhtZT4ZEcdNbTo5JiKUxMZHg143ugaEYH8CNUMh").code == 5
     daemon.ask("network", "join", "n")
     peer = "12D3KooWM57jXdhtZT4ZEcdNbTo5JiKUxMZHg143ugaEYH8CNUMh"

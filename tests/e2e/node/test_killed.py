@@ -46,7 +46,7 @@ def is_well(daemon: Any, *names: str) -> None:
 def test_a_node_that_is_killed_goes_on(make_daemon: Callable[..., Any], seed: int) -> None:
     rng = random.Random(seed)
     program = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
-    alice, bob = (make_daemon(name, ODFD_NODE_NAME=name) for name in ("a", "b"))
+    alice, bob = (make_daemon(name, listens=True, ODFD_NODE_NAME=name) for name in ("a", "b"))
     for daemon in (alice, bob):
         daemon.program = program
     alice.start()

@@ -34,7 +34,7 @@ def restore(daemon: Any) -> None:
 
 
 def test_a_restored_machine_asks_and_then_goes_on(make_daemon: Callable[..., Any]) -> None:
-    alice, bob = (make_daemon(name, ODFD_NODE_NAME=name) for name in ("a", "b"))
+    alice, bob = (make_daemon(name, listens=True, ODFD_NODE_NAME=name) for name in ("a", "b"))
     for daemon in (alice, bob):
         daemon.program = SMALL
     alice.start()

@@ -131,7 +131,8 @@ def test_a_rewrite_that_is_killed_is_done_or_not(make_daemon: Callable[..., Any]
 def test_a_mirror_follows(make_daemon: Callable[..., Any]) -> None:
     """Two daemons with the small engine: policy says follow, and the mirror turns with each epoch."""
     program = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
-    alice, bob = make_daemon("a"), make_daemon("b", ODFD_POLICY_REWRITE_FOLLOW="follow")
+    alice = make_daemon("a", listens=True)
+    bob = make_daemon("b", listens=True, ODFD_POLICY_REWRITE_FOLLOW="follow")
     for daemon in (alice, bob):
         daemon.program = program
         daemon.start()

@@ -36,7 +36,7 @@ def settings(daemon: Any, text: str) -> None:
 
 
 def test_a_witness_without_a_block_lets_a_newcomer_in(make_daemon: Callable[..., Any]) -> None:
-    alice, witness, carol = (make_daemon(name, ODFD_NODE_NAME=name) for name in ("a", "w", "c"))
+    alice, witness, carol = (make_daemon(name, listens=True, ODFD_NODE_NAME=name) for name in ("a", "w", "c"))
     for daemon in (alice, witness, carol):
         daemon.program = SMALL
     alice.start()

@@ -1,7 +1,8 @@
 """Prints the digests of ``test_layout`` from a Spark of its own: ``elsewhere.py FOLDER JSON``.
 
-JSON: ``{"cores": 2, "heap": "512m", "master": null, "rows": 12, "settings": {}}``. Tells besides how much was spilled
-to disk and how many executors had work, so that a test knows that what it asked for took place.
+JSON: ``{"cores": 2, "heap": "512m", "master": null, "rows": 12, "settings": {}, "interpreted": []}``, of which the last
+are names of queries. Tells besides how much was spilled to disk and how many executors had work, so that a test knows
+that what it asked for took place.
 """
 
 from __future__ import annotations
@@ -45,7 +46,11 @@ def main() -> None:
     try:
         lab = laboratory.Lab(spark, folder)
         before = _work(spark)
-        digests = {name: layout.digest(lab, name, {}, wish["rows"]) for name in layout.QUERIES}
+        interpreted = layout.LAYOUTS[layout.INTERPRETED]
+        digests = {
+            name: layout.digest(lab, name, interpreted if name in wish["interpreted"] else {}, wish["rows"])
+            for name in layout.QUERIES
+        }
         executors = sum(done > before.get(name, 0) for name, done in _work(spark).items())
         told = {"digests": digests, "spilled": layout.spilled(spark), "executors": executors}
         sys.stdout.write(json.dumps(told) + "\n")

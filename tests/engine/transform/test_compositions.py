@@ -47,7 +47,7 @@ def accepted(analyst, case):
 
 
 def test_any_composition_gives_what_the_oracle_says(analyst, cheap, duck, troubles, tmp_path):
-    number, tried, rows, verdicts = FIRST, 0, 0, Counter()
+    number, tried, rows, verdicts, over_history = FIRST, 0, 0, Counter(), 0
     while tried < QUERIES:
         case, number = composition(number), number + 1
         verdict = accepted(analyst, case)
@@ -55,7 +55,7 @@ def test_any_composition_gives_what_the_oracle_says(analyst, cheap, duck, troubl
         if verdict is not Mode.FINAL:
             assert verdict is Mode.LOG or verdict <= REFUSED, (verdict, case.text)
             continue
-        tried += 1
+        tried, over_history = tried + 1, over_history + (case.running is not None)
         case.tell(duck)
         for history in range(1 + RUNS // 1000):
             try:
@@ -63,6 +63,7 @@ def test_any_composition_gives_what_the_oracle_says(analyst, cheap, duck, troubl
             except AssertionError as fault:
                 raise AssertionError(f"{case.name}, history {history}: {fault}\n{case.text}\n{case.lows}") from fault
     assert rows > 10 * QUERIES
+    assert over_history > QUERIES // 8, verdicts
     assert verdicts[str(Mode.FINAL)] > sum(verdicts.values()) / 2, verdicts
 
 
@@ -88,6 +89,8 @@ def test_any_composition_of_corrected_windows_gives_what_the_oracle_says(cheap, 
         "bound from one input",
         "open rows dropped",
         "no output filter",
+        "earlier rows forgotten",
+        "one row kept",
     ],
 )
 def test_a_broken_engine_is_caught_by_some(kind, analyst, cheap, duck, tmp_path, monkeypatch):

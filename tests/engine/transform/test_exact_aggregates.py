@@ -226,6 +226,9 @@ def test_a_sum_with_a_bound_is_right_or_another_plan_answers(name, spark):
 
 def test_a_group_of_more_rows_than_a_bound_is_for(spark):
     """Sums of pieces may not fit then: another plan answers."""
+    # Half a million rows pay back what compiling takes: 30 CPU seconds without.
+    spark.conf.set("spark.sql.codegen.wholeStage", "true")
+    spark.conf.set("spark.sql.codegen.factoryMode", "FALLBACK")
     rows, tried = (1 << 19) + 1, []
 
     def run(made):

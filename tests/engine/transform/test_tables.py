@@ -241,6 +241,19 @@ def test_a_transaction_costs_its_keys_and_not_the_table(lab, monkeypatch, sql, c
         assert sorted(seen_rows)[:-1] in ([5], [15]), "what stands of five keys, before and after"
 
 
+@pytest.mark.parametrize("sql", [GROUPED, COMPUTED], ids=["values", "parts"])
+def test_only_parts_that_meet_are_summed_up(lab, monkeypatch, sql):
+    """What is new of 500 keys is their sum; five of them get more, which meets what was kept."""
+    met, merged = [], tables._merged
+    monkeypatch.setattr(tables, "_merged", lambda *given: met.append(given[-1].num_rows) or merged(*given))
+    first = [(DAY, f"key {number}", number) for number in range(500)]
+    more = [(2 * DAY, f"key {number * 100}", number) for number in range(5)]
+    streams = {"a": lab.given("parts", [(first, 2 * DAY), (more, 3 * DAY), ([], 4 * DAY)])}
+    got = lab.run(sql, streams, [{"a": 1}, {"a": 1}, {"a": 1}])
+    assert len(got.rows) == 500 + 2 * 5
+    assert met == [2 * 5]
+
+
 def one_tick_per_transaction(monkeypatch):
     planned = ticking.plan_table
 

@@ -19,7 +19,7 @@ from chain.state import ChainState
 
 TREE = Path(__file__).parents[3]
 DAEMONS = {"cli", "datasets", "pull", "memory", "object", "sync", "rtt", "mirror", "gossip", "crowd"}
-ENGINES = {"transform", "ingest", "idle", "streaming", "history", "large", "table", "cluster", "exact"}
+ENGINES = {"transform", "ingest", "idle", "streaming", "history", "large", "table", "nexmark", "cluster", "exact"}
 
 
 def marked(name: str) -> object:

@@ -17,7 +17,15 @@ from chain.errors import Environment
 from engines.identity import FileDigests, code_digest
 from engines.image import debian
 from engines.image.build import install_wheels
-from engines.image.installed import Image, installed, unpack_for_all, write_record
+from engines.image.installed import (
+    PREPARED_LISTING,
+    Image,
+    installed,
+    keep_preparation,
+    staged_preparation,
+    unpack_for_all,
+    write_record,
+)
 from engines.image.layers import Item, files_below, write_layer
 from engines.image.oci import CODE, LAYER, TREE, Descriptor, read_manifest, write_image
 from engines.image.tree import Entry, digest_of, encode
@@ -119,6 +127,60 @@ def test_nodes_share_what_the_installation_unpacked(layout: Path, tmp_path: Path
         assert "has another content" in str(told)
     unpack_for_all(layout)
     assert installed(tmp_path / "one", layout) == one
+
+
+def test_what_was_prepared_is_shared_and_checked(layout: Path, tmp_path: Path) -> None:
+    """Beside the image's files, for all nodes, until the image is unpacked anew."""
+    digest, manifest = read_manifest(layout)
+    write_record(layout, digest, manifest.config.digest)
+    unpack_for_all(layout)
+    image = installed(tmp_path / "one", layout)
+    assert isinstance(image, Image)
+    assert image.prepared is None
+    staged = staged_preparation(image)
+    (staged / "bytecode").mkdir()
+    (staged / "bytecode" / "a.pyc").write_bytes(b"a = 1")
+    keep_preparation(layout, image, staged)
+    other = installed(tmp_path / "other", layout)
+    assert isinstance(other, Image)
+    assert other.prepared is not None
+    assert (other.prepared / "bytecode" / "a.pyc").read_bytes() == b"a = 1"
+    assert not staged.exists()
+    for damage in (
+        lambda folder: (folder / "bytecode" / "a.pyc").write_bytes(b"a = 9"),
+        lambda folder: (folder / "more").write_bytes(b""),
+        lambda folder: (folder / "bytecode" / "a.pyc").unlink(),
+        lambda folder: folder.with_name(PREPARED_LISTING).write_bytes(b"[]"),
+    ):
+        staged = staged_preparation(image)
+        (staged / "bytecode").mkdir()
+        (staged / "bytecode" / "a.pyc").write_bytes(b"a = 1")
+        keep_preparation(layout, image, staged)
+        assert installed(tmp_path / "one", layout) == other
+        damage(other.prepared)
+        assert "cannot be used" in str(installed(tmp_path / "one", layout))
+    write_record(layout, digest, manifest.config.digest)
+    unpack_for_all(layout)
+    assert installed(tmp_path / "one", layout) == image
+
+
+def test_a_link_is_not_prepared(layout: Path, tmp_path: Path) -> None:
+    digest, manifest = read_manifest(layout)
+    write_record(layout, digest, manifest.config.digest)
+    unpack_for_all(layout)
+    image = installed(tmp_path / "one", layout)
+    assert isinstance(image, Image)
+    staged = staged_preparation(image)
+    (staged / "a.pyc").symlink_to("/etc/passwd")
+    with pytest.raises(Environment, match="neither a file nor a folder"):
+        keep_preparation(layout, image, staged)
+    assert installed(tmp_path / "one", layout) == image
+
+
+def test_files_are_as_old_as_the_layer_says(layout: Path, tmp_path: Path) -> None:
+    """Wherever they are unpacked: what was made of them knows them by that."""
+    root = unpacked(layout, tmp_path / "cache", FileDigests(None))
+    assert {path.stat().st_mtime for path in root.rglob("*") if path.is_file() and not path.is_symlink()} == {7}
 
 
 def add_file(root: Path) -> None:

@@ -21,9 +21,9 @@ from chain.instant import Instant
 from chain.model.source import FetchUrl, Pipe, RequestHeader
 from odfd.errors import to_problem
 from odfd.ingest.fetch.base import FetchJob
-from odfd.ingest.fetch.dialling import is_public
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import SHORT, fill, redacted
+from p2p.ip import is_global, parse_ip
 from worlds.sources import fetch, prepare
 
 TOKEN = "hush/4f & <é>"
@@ -195,7 +195,7 @@ def test_nobody_is_sent_on_to_what_is_no_page(servers: tuple[str, str], tmp_path
     with pytest.raises(Refused) as caught:
         fetch(FetchUrl(url=f"{servers[0]}/ftp"), job(tmp_path, may_dial=lambda _: True))
     assert caught.value.rule == "source-redirect"
-    assert not is_public("127.0.0.1")
+    assert not is_global(parse_ip("127.0.0.1"))
 
 
 def test_user_and_password_of_a_url_are_a_header(servers: tuple[str, str], tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from chain.backoff import Backoff
 from chain.errors import Environment
 from chain.store.database import open_database
 from odfd.network import membership
-from odfd.network.membership import EVERYWHERE, HERE, HostOptions, Membership, Network
+from odfd.network.membership import EVERYWHERE, HostOptions, Membership, Network
 from odfd.resources import store as resources
 from odfd.runtime.clock import SystemClock
 from odfd.runtime.supervision import Child, Life, Restart, run_tree
@@ -86,13 +88,9 @@ async def test_a_network_that_fails_begins_anew(tmp_path: Path, monkeypatch: pyt
         database.close()
 
 
-async def test_without_a_network_it_listens_on_this_machine_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_a_network_it_listens_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nobody said otherwise; in a network on all addresses, and no longer once it is left."""
-    monkeypatch.setattr(membership, "HERE", ("/ip4/127.0.0.1/tcp/0",))
     monkeypatch.setattr(membership, "EVERYWHERE", ("/ip4/127.0.0.2/tcp/0",))  # loopback too: it is a test
-    assert all("/127.0.0.1/" in one for one in HERE)
     assert all("/0.0.0.0/" in one for one in EVERYWHERE)
     database = open_database(tmp_path / "db")
     database.migrate(resources.ROOM, resources.STEPS)
@@ -108,12 +106,12 @@ async def test_without_a_network_it_listens_on_this_machine_alone(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(member.run, life)
             await life.wait_ready()
-            assert at() == {"127.0.0.1"}
+            assert at() == set()
             with trio.fail_after(DEADLINE):
                 await member.join(Network(name="demo"))
                 assert at() == {"127.0.0.2"}
                 await member.leave("demo")
-                assert at() == {"127.0.0.1"}
+                assert at() == set()
                 monkeypatch.setattr(membership, "EVERYWHERE", ("/ip4/192.0.2.1/tcp/0",))
                 with pytest.raises(Environment):  # not this machine's: it is told, and not waited for
                     await member.join(Network(name="demo"))
@@ -124,10 +122,45 @@ async def test_without_a_network_it_listens_on_this_machine_alone(
         database.close()
 
 
+async def test_who_only_dials_needs_no_host_before_a_network_is_joined(tmp_path: Path) -> None:
+    database = open_database(tmp_path / "db")
+    database.migrate(resources.ROOM, resources.STEPS)
+    empty: Any = Empty()
+    options = HostOptions(seed=b"m" * 32, listen=(), limits=HostLimits())
+    member = Membership(options, (empty, empty), database, SystemClock(), Lines(), lambda: None)
+    life = Life()
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(member.run, life)
+            await life.wait_ready()
+            with trio.fail_after(DEADLINE):
+                for name in ("one", "two"):
+                    assert member._host is None
+                    await member.join(Network(name=name))
+                    assert member._host is not None
+                    assert (member.addresses(), member.peers()) == ([], [])
+                    await member.leave(name)
+                assert member._host is None
+            life.stopping.set()
+        with pytest.raises(Environment, match="not running"):
+            await member.join(Network(name="late"))
+    finally:
+        database.close()
+
+
+def test_a_daemon_without_a_host_does_not_import_libp2p() -> None:
+    """Nor what libp2p alone needs: that was half of all that a start imports."""
+    script = (
+        "import sys, odfd.node.assembly; print(*sorted({'libp2p', 'aioquic', 'multiaddr', 'dns'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
 def test_an_address_that_is_set_stands(tmp_path: Path) -> None:
     options = HostOptions(seed=b"m" * 32, listen=("/ip4/127.0.0.1/tcp/1",), limits=HostLimits())
     nothing: Any = None
     member = Membership(options, (nothing, nothing), nothing, SystemClock(), Lines(), lambda: None)
-    assert member._listen() == ("/ip4/127.0.0.1/tcp/1",)
+    assert member._listen() == ("/ip4/127.0.0.1/tcp/1",)  # without a network too: a port that is taken is told at once
     member._network = Network(name="demo")
     assert member._listen() == ("/ip4/127.0.0.1/tcp/1",)

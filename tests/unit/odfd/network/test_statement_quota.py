@@ -24,6 +24,7 @@ from odfd.network.early_statements import MAX_OF_ONE, MAX_WAITING, EarlyStatemen
 from odfd.network.statement_kinds import MAX_LISTED, MAX_UNLISTED
 from odfd.network.statement_quota import NEW_DATASETS, StatementQuota
 from odfd.network.statement_store import LedgerStatementStore, Subscribers
+from odfd.network.unheld_statements import UnheldStatements
 from odfd.trust.ledger import log as ledger_room
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.log import Ledger
@@ -83,6 +84,11 @@ class Board:
         return self.board.judge(topic, raw, peer)
 
 
+def strangers(*wished: DatasetId) -> StatementQuota:
+    """The quota of a node that wishes for these datasets, and lists nobody."""
+    return StatementQuota(is_listed=lambda _: False, is_wished=lambda _connection, dataset: dataset in wished)
+
+
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
     with closing(open_database(tmp_path / "odfd.sqlite")) as opened:
@@ -92,7 +98,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 def test_a_peer_brings_so_many_new_datasets_an_hour(database: Database, tmp_path: Path) -> None:
     wished = key(5000).dataset_id
-    board = Board(database, StatementQuota(is_wished=lambda _connection, dataset: dataset == wished), tmp_path)
+    board = Board(database, strangers(wished), tmp_path)
     burst = int(NEW_DATASETS.burst)
     heads = [head(key(number)) for number in range(1000, 1000 + burst + 2)]
     assert [board.hear(raw) for raw in heads[:burst]] == [Judgement.ACCEPT] * burst
@@ -105,14 +111,14 @@ def test_a_peer_brings_so_many_new_datasets_an_hour(database: Database, tmp_path
 
 
 def test_datasets_not_held_make_room_for_others(database: Database, tmp_path: Path) -> None:
-    board = Board(database, StatementQuota(most=3), tmp_path)
+    board = Board(database, strangers(), tmp_path)
+    board.board.unheld = UnheldStatements(most=3)
     for number in (1, 2, 3):
         board.hear(head(key(number)))
     board.hear(head(key(1), Instant(NOW + instant.SECOND)))
     board.hear(head(key(4)))
     assert {ref.dataset for ref in board.board.refs()} == {key(number).dataset_id for number in (1, 3, 4)}
-    again = Board(database, StatementQuota(most=3), tmp_path)
-    assert again.hear(head(key(2))) is Judgement.ACCEPT, "what had to go is new when it comes again"
+    assert board.hear(head(key(2))) is Judgement.ACCEPT, "what had to go is new when it comes again"
 
 
 def test_listed_validators_have_room_that_others_cannot_take(database: Database, tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ async def test_a_newcomer_learns_the_walk_in_any_order(world: Any, worlds: Any) 
             new = world.node(f"new{order is told}")
             for topic, raw in order:
                 new.parts.board.judge(topic, raw, PEER)
-            with new.home.database.read() as connection:
+            with new.parts.board.attend(cities), new.home.database.read() as connection:
                 assert Authorities(connection).rights(cities).version == 4
             assert newest(new, cities) == newest(alice, cities)
 

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from chain.statements import proof
+from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.trust.ledger.log import Ledger
 from p2p.ports import Topic
 
@@ -68,5 +69,9 @@ async def test_who_comes_later_learns_of_the_fork(world: Any, worlds: Any) -> No
     """A proof is among the statements that peers compare: a newcomer stops there before it has a block."""
     await test_both_branches_end_where_they_part(world, worlds, 1, 0)
     async with world.running("bob"), world.running("carol") as carol:
+        with trio.fail_after(20):
+            while not (found := carol.parts.board.unheld.datasets()):
+                await carol.member.shown.wait()
+        await carol.parts.scheduler.add(MirrorSpec(dataset=str(found[0]), name="theirs"))
         (event,) = await carol.heard("dataset.forked")
         assert "two histories" in event.message

@@ -114,7 +114,7 @@ async def test_views_that_are_kept_are_those_that_a_new_look_gives(world: World)
         node.clock.instant += 30 * 86400 * 10**9
         agree()
         assert {view.state for view in views.all()} == {"stale"}
-        node.parts.heads.loop.poke()
+        node.parts.heads.loop.touch_all()
         await node.heard("dataset.deleted")
         world.write("alice", "2.csv", "2024-01-02T00:00:00Z,Wien,2")
         await node.pull("cities")

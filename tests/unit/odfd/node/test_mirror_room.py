@@ -15,6 +15,8 @@ from chain.instant import SECOND
 from chain.model.block import objects_of
 from chain.multihash import Multihash
 from config import model
+from odfd.datasets.holdings import PER_BLOCK, PER_OBJECT
+from odfd.mirrors import quota
 from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.quota import MirrorQuota
 from odfd.mirrors.scheduler import SchedulerState
@@ -44,6 +46,26 @@ def on_disk(node: Any) -> int:
     return objects + sum(file.stat().st_size for file in (node.home.directory / "partial").iterdir())
 
 
+def blocks_of(node: Any, name: str) -> list[int]:
+    chain = node.home.chains.chain(node.dataset(name))
+    return [len(raw) for raw in chain.raw_blocks(0, 1 << 40)]
+
+
+def cost(node: Any, name: str, *, objects: bool = True) -> int:
+    """What a mirror of all of it takes: blocks, objects, and what is noted of each."""
+    held = sizes(node, name) if objects else []
+    blocks = blocks_of(node, name)
+    return sum(blocks) + PER_BLOCK * len(blocks) + sum(held) + PER_OBJECT * len(held)
+
+
+def stored(node: Any) -> int:
+    """Bytes of all blocks that lie in a node's database, whoever counts them, and of what is staged as files."""
+    with node.home.database.read() as connection:
+        (blocks,) = connection.execute("SELECT coalesce(sum(length(raw)), 0) FROM blocks").fetchone()
+    staged = (node.home.directory / "staged").rglob("*")
+    return int(blocks) + sum(file.stat().st_size for file in staged if file.is_file())
+
+
 def limited(count: int) -> Any:
     return {"limits": model.Limits(mirror_bytes=count, disk_reserve_bytes=0)}
 
@@ -52,10 +74,10 @@ def limited(count: int) -> Any:
 async def test_exactly_the_quota_fits_and_a_byte_less_does_not_begin(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
         cities = await published(world, worlds, alice, 3)
-        exact = sum(sizes(alice, "cities"))
-        async with world.running("bob", **limited(exact)) as bob, world.running("carol", **limited(exact - 1)) as carol:
+        exact, room = sum(sizes(alice, "cities")), cost(alice, "cities")
+        async with world.running("bob", **limited(room)) as bob, world.running("carol", **limited(room - 1)) as carol:
             assert (await bob.mirror(cities, "theirs")).held == on_disk(bob) == exact
-            with pytest.raises(Environment, match=r"bytes are missing, and of the [\d,]+ that mirrors may hold 0 are"):
+            with pytest.raises(Environment, match=r"bytes are missing, and of the [\d,]+ that mirrors may hold"):
                 await carol.mirror(cities, "theirs")
             (view,) = await carol.api.mirrors.list()
             assert (view.state, view.held, on_disk(carol), carol.member.bytes) == ("failed", 0, 0, 0)
@@ -63,6 +85,35 @@ async def test_exactly_the_quota_fits_and_a_byte_less_does_not_begin(world: Any,
             assert "limits.mirror-bytes" in view.message
             view = await carol.mirror(cities, "theirs", keep=f"{exact - 1}B")
             assert (view.state, view.held) == ("current", on_disk(carol))
+
+
+LONG = "x" * 100_000
+
+
+@pytest.mark.parametrize("want", ["data", "chain"])
+async def test_a_chain_of_large_blocks_ends_at_the_quota(world: Any, worlds: Any, want: str) -> None:
+    """Blocks are written by whoever signs them, and may have 16 MiB each; there were as many as the publisher liked."""
+    async with world.running("alice") as alice:
+        cities = await grown(world, worlds, alice, 30)
+        async with world.running("bob", **limited(1_000_000)) as bob:
+            with pytest.raises(Environment, match="mirrors may hold") as caught:
+                await bob.mirror(cities, "theirs", want=want)
+            assert caught.value.rule == "mirror-quota"
+            assert stored(bob) <= 1_000_000
+            for _ in range(3):
+                await bob.parts.scheduler.pass_now(cities)
+            assert stored(bob) + on_disk(bob) <= 1_000_000
+        async with world.running("carol", **limited(cost(alice, "cities"))) as carol:
+            assert (await carol.mirror(cities, "theirs", want=want)).state == "current"
+
+
+async def grown(world: Any, worlds: Any, node: Any, blocks: int) -> Any:
+    """A dataset with so many long descriptions, one after the other."""
+    for number in range(blocks):
+        described = f"    - {{kind: SetInfo, description: '{number:03}{LONG}'}}\n"
+        await node.apply(worlds.ROOT + described)
+    await world.spread(node, "cities")
+    return node.dataset("cities")
 
 
 async def test_what_our_disk_has_no_room_for_is_withheld_by_nobody(world: Any, worlds: Any) -> None:
@@ -82,7 +133,8 @@ async def test_what_was_cut_off_counts_and_goes_before_anything_else(world: Any,
     async with world.running("alice") as alice:
         cities = await published(world, worlds, alice, 1)
         exact, other = sum(sizes(alice, "cities")), sum(sizes(alice, "towns"))
-        async with world.running("bob", **limited(max(exact, other))) as bob:
+        room = max(cost(alice, "cities"), cost(alice, "towns"))
+        async with world.running("bob", **limited(room)) as bob:
             folder = bob.home.directory / "partial"
 
             def cut(data: bytes) -> bytes:
@@ -101,9 +153,11 @@ async def test_what_was_cut_off_counts_and_goes_before_anything_else(world: Any,
             assert not list(folder.iterdir()) or exact > other
 
 
-def test_what_is_written_just_now_is_left_alone(tmp_path: Path) -> None:
+def test_what_is_written_just_now_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quota, "PER_OBJECT", 0)
+
     class Held:
-        def held_bytes(self) -> int:
+        def taken(self) -> int:
             return 60
 
         def give_way(self, _wish: Any, needed: int) -> bool:
@@ -161,7 +215,7 @@ async def test_lower_priorities_give_way_oldest_first_and_equals_do_not(world: A
     async with world.running("alice") as alice:
         cities = await published(world, worlds, alice, 3)
         towns, first, second = alice.dataset("towns"), sizes(alice, "cities"), sizes(alice, "towns")
-        limit = sum(first) + sum(second) - 1
+        limit = cost(alice, "cities") + cost(alice, "towns") - 1
         async with world.running("bob", **limited(limit)) as bob:
             await bob.mirror(cities, "cities", priority=-1)
             assert (await bob.mirror(towns, "towns")).state == "current"
@@ -203,7 +257,8 @@ async def test_nobody_gives_way_when_it_would_not_do(world: Any, worlds: Any) ->
     async with world.running("alice") as alice:
         cities = await published(world, worlds, alice, 2)
         towns, first = alice.dataset("towns"), sizes(alice, "cities")
-        async with world.running("bob", **limited(sum(sizes(alice, "towns")) - 1)) as bob:
+        beside = cost(alice, "cities", objects=False)
+        async with world.running("bob", **limited(beside + cost(alice, "towns") - 1)) as bob:
             view = await bob.mirror(cities, "cities", priority=-5, keep=f"{first[-1]}B")
             held = on_disk(bob)
             assert held == view.held == first[-1], (view, first)
@@ -219,8 +274,8 @@ async def test_nobody_gives_way_when_it_would_not_do(world: Any, worlds: Any) ->
 async def test_what_gave_way_comes_back_when_it_is_wished_anew(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
         cities = await published(world, worlds, alice, 3)
-        towns, first, second = alice.dataset("towns"), sizes(alice, "cities"), sizes(alice, "towns")
-        async with world.running("bob", **limited(sum(first) + sum(second) - 1)) as bob:
+        towns, first = alice.dataset("towns"), sizes(alice, "cities")
+        async with world.running("bob", **limited(cost(alice, "cities") + cost(alice, "towns") - 1)) as bob:
             await bob.mirror(cities, "cities", priority=-1)
             await bob.mirror(towns, "towns")
             await bob.api.mirrors.remove("towns")

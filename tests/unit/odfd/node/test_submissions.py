@@ -124,6 +124,7 @@ async def test_each_head_is_submitted_and_its_cosignature_spreads(world: Any, wo
         assert bench.public.asked == [(f"{URL}/add-checkpoint", 0, first), (f"{URL}/add-checkpoint", first, second)]
         (made,) = cosigned(alice, bench.dataset)
         assert (made.witness, made.checkpoint.size) == (KEY.did, second)
+        await bob.parts.scheduler.add(MirrorSpec(dataset=str(bench.dataset), name="theirs"))
         with trio.fail_after(20):
             while cosigned(bob, bench.dataset) != [made]:
                 await bob.member.pull_statements(alice.member.peer_id, [bench.dataset])

@@ -401,7 +401,7 @@ async def test_witnesses_decide_between_two_versions_for_a_newcomer(
                     Ledger(connection).keep_chain(cities, CheckedChain(Frontier().extend([b"x" * 32]), 1))
             for each in order:
                 node.parts.board.judge(Topic.HEADS, (one, other, made.encode())[each], PEER)
-            with node.home.database.read() as connection:
+            with node.parts.board.attend(cities), node.home.database.read() as connection:
                 rights = Authorities(connection).rights(cities)
                 disputed = is_disputed(connection, cities, rights)
                 decided = Resolutions(connection).of(cities).version(1)

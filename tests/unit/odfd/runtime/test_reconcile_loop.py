@@ -158,3 +158,17 @@ async def test_rounds_that_begin_anew_look_at_everything(autojump_clock: MockClo
             life = await begun(inner, looks.loop)
             life.stopping.set()
     assert looks.at == [None, None]
+
+
+async def test_the_first_round_leaves_a_start_to_other_work(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    """A poke begins it before: then somebody waits for it."""
+    for poked_after, began in ((10.0, 5.0), (2.0, 2.0)):
+        work, start = Work(UNTIL_POKED), trio.current_time()
+        loop = ReconcileLoop(work, start_after=5.0)
+        life = await begun(nursery, loop)
+        assert not work.began
+        await trio.sleep(poked_after)
+        loop.poke()
+        await wait_all_tasks_blocked()
+        assert work.began[0] - start == began
+        life.stopping.set()

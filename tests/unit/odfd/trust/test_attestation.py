@@ -5,8 +5,11 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +17,8 @@ from chain import instant
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Actual, EngineUsed
-from odfd.trust.evidence.row_diff import RowDifference, compare
+from odfd.trust.evidence.row_diff import RowDifference
+from odfd.trust.evidence.row_diff import compare as compare_files
 from odfd.trust.judgement.verdicts import Said, voice_on
 from odfd.trust.ledger.runs import Run
 from odfd.trust.validation.attestation import MAX_SPANS, Subject, Tried, attest, spans_of
@@ -97,6 +101,15 @@ def table(delays: list[str | None]) -> pa.Table:
             "delay": pa.array([None if d is None else decimal.Decimal(d) for d in delays], pa.decimal128(9, 2)),
         }
     )
+
+
+def compare(published: pa.Table, computed: pa.Table) -> RowDifference:
+    """Of two slices as files."""
+    with TemporaryDirectory() as folder:
+        one, other = Path(folder, "published"), Path(folder, "computed")
+        pq.write_table(published, one)
+        pq.write_table(computed, other, row_group_size=1)
+        return compare_files(one, other)
 
 
 def test_evidence_names_row_and_column() -> None:

@@ -22,11 +22,10 @@ from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
 from chain.statements.statement import ATTESTATION, Observation, Response
 from chain.store.database import Database, open_database
-from odfd.network.statement_quota import StatementQuota
 from odfd.trust.admission.rules import AdmissionOutcome, admit_word
 from odfd.trust.judgement.observation_reach import WINDOW, behind, electorate
 from odfd.trust.judgement.verdicts import ChainExtent, DatasetStatus, Decision, ReachAssessment, ReachBound, reach
-from odfd.trust.ledger import kinds, observations
+from odfd.trust.ledger import observations
 from odfd.trust.ledger.log import STEPS
 from odfd.trust.ledger.observations import Observations, Sighting
 from odfd.trust.policy.policy import KeyGroup, Policy, load_policy, parse_expression
@@ -149,16 +148,6 @@ def test_room_is_bounded(database: Database, monkeypatch: pytest.MonkeyPatch) ->
         assert store.has_room(said(KEYS[1]), listed=False, most=2)
         assert not store.has_room(said(KEYS[1]), listed=False, most=1)
         assert store.observers(OWNER.dataset_id, 9) == [KEYS[0].did]
-
-
-def test_strangers_datasets_make_room_for_others(database: Database) -> None:
-    """What is observed of a dataset that is not held goes with the rest that is said of it."""
-    room, made = StatementQuota(most=0), said()
-    with database.write() as connection:
-        assert room.admits(connection, made, "peer", NOW)
-        Observations(connection).keep(made, signed(made), "new", "peer", NOW)
-        room.took(connection, made.dataset)
-        assert kinds.refs(connection, of_dataset=True) == []
 
 
 POLICY = Policy(

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
+import trio.testing
 
 from chain import instant
 from chain.ids import DatasetId
@@ -55,6 +57,7 @@ class Node:
         """Which of the fresh engines give another answer, by their number."""
         self.logger = Silence()
         self.determinism = "strict"
+        self.dropped: list[str] = []
         self.bundles = BundleStore(folder / "evidence")
         (folder / "evidence").mkdir()
         self.clock = clock = FixedClock(instant.parse("2026-11-20T09:00:00Z"))
@@ -64,6 +67,8 @@ class Node:
             determinism=self._determinism,
             contradicted=lambda _: self.against,
             bundles=self.bundles,
+            step_seconds=lambda: 600,
+            drop_engine=lambda _, why: self.dropped.append(why),
         )
         keys = KeyStore(folder / "keys", lambda count: b"v" * count)
         signer = SignerContext(
@@ -284,3 +289,48 @@ async def test_an_accusation_that_does_not_repeat_is_taken_back(accused: Any, no
     await node.validator.validate(accused.dataset)
     assert node.last_word.mismatch == ()
     assert verdicts(node)[-1] == (wrong.sequence_number, wrong.sequence_number, "not-reproducible-here")
+
+
+class Spins:
+    """An engine that never ends a transform, as a nested aggregate over a sequence makes it."""
+
+    def __init__(self, honest: Any, clock: trio.testing.MockClock) -> None:
+        self.honest, self.clock, self.began, self.spins = honest, clock, 0, True
+
+    async def transform(self, *args: Any) -> Any:
+        self.began += 1
+        if self.spins:
+            self.clock.jump(600)
+            await trio.sleep_forever()
+        return await self.honest.transform(*args)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.honest, name)
+
+
+async def test_a_step_that_never_ends_is_given_up_with_growing_pauses_and_told(
+    accused: Any, node: Node, mock_clock: trio.testing.MockClock
+) -> None:
+    """Held the engine for an hour at a time, and again half a minute later, for ever."""
+    await accused.publish(1, lies=False)
+    node.learn()
+    engine = accused.engine.honest = Spins(accused.engine.honest, mock_clock)
+    waits, began = [], trio.current_time()
+    for _ in range(4):
+        wait = await node.validator._round()
+        waits.append(wait)
+        node.clock.advance(int(wait * instant.SECOND))
+    assert waits == [600.0, 1200.0, 2400.0, 4800.0]
+    assert (engine.began, node.fresh, len(node.dropped)) == (5, 4, 1), "after the first time in a process of its own"
+    assert trio.current_time() - began == 5 * 600
+    span = node.last_word.spans[-1]
+    assert (span.verdict, span.reason) == ("not-attempted", "too-costly")
+    assert node.last_word.budget is not None
+    assert node.last_word.budget.seconds == 600
+    assert len(node.said) == 1, "said once"
+    engine.spins = False
+    await node.validator._round()
+    node.clock.advance(600 * instant.SECOND)
+    await node.validator._round()
+    assert node.last_word.spans[-1].verdict == "reproduced"
+    assert node.last_word.budget is None

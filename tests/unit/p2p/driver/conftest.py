@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from random import Random
 from typing import Any
@@ -23,6 +23,7 @@ from p2p.driver.replication import ReplicationDriver
 from p2p.driver.settings import ReplicationSettings
 from p2p.errors import ProtocolUnsupported, StreamBroken, Unreachable
 from p2p.identity import peer_of_did
+from p2p.ip import Allows
 from p2p.ports import Judgement, PeerId, StatementRef, Tip, Topic
 
 PROTOCOLS = {"chain": "/odf/1/chain", "object": "/odf/1/object", "trust": "/odf/trust/1", "peers": "/odf/1/peers"}
@@ -97,10 +98,20 @@ class MemoryHost:
     def peers(self) -> Mapping[PeerId, str]:
         return {peer: f"/memory/{peer}" for peer in self.links}
 
+    def gave(self, peer: PeerId, amount: int) -> None:
+        """Nobody is short of places here."""
+
+    def choose(self, peers: Iterable[PeerId], addresses: Iterable[str] = ()) -> None:
+        """Likewise."""
+
+    def charge(self, peer: PeerId, cost: float) -> float:
+        """What a peer costs is no matter here."""
+        return 0.0
+
     def network_of(self, peer: PeerId) -> str:
         return "memory" if peer in self.links else ""
 
-    async def connect(self, multiaddr: str, *others: str) -> PeerId:
+    async def connect(self, multiaddr: str, *others: str, allows: Allows) -> PeerId:
         self.dials.append((trio.current_time(), multiaddr))
         await trio.sleep(0.01)
         other = self.fabric.hosts.get(PeerId(multiaddr.rpartition("/")[2]))
@@ -346,7 +357,7 @@ class Node:
             self.host,
             self.shelf,
             self.board,
-            ReplicationSettings(network="test", **settings),
+            ReplicationSettings(**{"network": "test", "inside": ("10.0.0.0/8",), **settings}),
             Random(name),
             lambda: 1_700_000_000_000_000_000 + int(trio.current_time() * 1e9),
             key,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from random import Random
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import trio
@@ -14,6 +15,7 @@ from chain.ids import DatasetId
 from chain.multihash import Multihash
 from p2p.driver import reading
 from p2p.driver.framing import FramedStream
+from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.transfers import PARTS_AHEAD, TransferRun
 from p2p.errors import PeerFault
 from p2p.machines.transfer import IN_COURT, Arrived, Ask, Shape, Transfer
@@ -26,7 +28,7 @@ from p2p.wire.limits import MAX_REPLY, MAX_REQUEST
 DATASET = DatasetId.from_public_key(b"d" * 32)
 BIG = bytes(range(256)) * 4096 * 5 + b"tail"
 NAME = Multihash.sha3_256(BIG)
-STANDING: Any = None
+STANDING: Any = Mock(spec=PeerPenalties)
 """Nobody is penalised."""
 
 
@@ -376,6 +378,8 @@ async def test_what_was_delivered_before_a_rejection_is_not_judged() -> None:
             await trio.lowlevel.checkpoint()
         court.may_judge.set()
     assert court.at == [0, *range(6)]
+    (given,), _ = STANDING.gave.call_args
+    assert sum(given.values()) == 6, "what was judged before the rejection earns nobody a place"
     assert len(court.accused) == 1
 
 

@@ -20,8 +20,10 @@ from p2p.pace import BURST, Pace
 from p2p.web import site as site_module
 from p2p.web.paced import paced
 from p2p.web.patience import Patience
-from p2p.web.place import is_inside, name_in, place_of
+from p2p.web.place import name_in, place_of
+from p2p.web.redirect import keeps_scheme
 from p2p.web.site import Web
+from worlds.internet import Internet
 from worlds.web_site import Site, plain
 
 CONTENT = bytes(range(256)) * 1000
@@ -217,25 +219,79 @@ async def test_redirects_are_followed_a_few_times(site: Site, web: Web) -> None:
         await web.cat(f"{site.url}/{site_module.REDIRECTS + 1}", 10)
 
 
-@pytest.mark.parametrize(
-    "here, there",
-    [
-        ("https://203.0.113.7/x", "http://203.0.113.7/x"),
-        ("https://1.1.1.1/x", "https://127.0.0.1:5001/api/v0/pin/ls"),
-        ("http://1.1.1.1/x", "http://10.0.0.1/"),
-        ("http://1.1.1.1/x", "http://[::1]/"),
-        ("http://1.1.1.1/x", "http://169.254.169.254/latest/meta-data"),
-    ],
+def leads(site: Site, there: str) -> None:
+    def lead(request: Any) -> bool:
+        if request.path != "/leads":
+            return False
+        plain(request, 302, Location=there)
+        return True
+
+    site.answer = lead
+
+
+async def test_a_site_cannot_make_us_give_up_tls() -> None:
+    assert not keeps_scheme(httpx.URL("https://203.0.113.7/x"), httpx.URL("http://203.0.113.7/x"))
+    assert keeps_scheme(httpx.URL("http://203.0.113.7/x"), httpx.URL("https://203.0.113.7/x"))
+
+
+HOUSE = (
+    "127.0.0.1",
+    "169.254.169.254",
+    "[::1]",
+    "[::ffff:127.0.0.1]",
+    "[2002:7f00:1::]",
+    "[64:ff9b::7f00:1]",
 )
-async def test_a_site_cannot_lead_into_our_own_house(here: str, there: str) -> None:
-    with pytest.raises(Remote, match="leads to"):
-        await site_module._check_redirect(httpx.URL(here), httpx.URL(there))
 
 
-async def test_a_house_may_lead_within_itself() -> None:
-    await site_module._check_redirect(httpx.URL("http://127.0.0.1:1/x"), httpx.URL("http://127.0.0.2/x"))
-    await site_module._check_redirect(httpx.URL("http://127.0.0.1/x"), httpx.URL("https://1.1.1.1/x"))
-    assert is_inside("fe80::1%eth0")
+@pytest.mark.parametrize("there", HOUSE)
+async def test_a_site_cannot_lead_into_our_own_house(site: Site, there: str) -> None:
+    """The way that the node reads sites: the port is one that answers."""
+    port = int(site.url.rpartition(":")[2])
+    internet = Internet()
+    internet(port, site_example=[["93.184.216.34"]])
+    leads(site, f"http://{there}:{port}/data/x")
+    with internet.open():
+        async with Web() as web:
+            with pytest.raises(Remote, match="into this network") as caught:
+                await web.cat("http://site.example/leads", 100)
+    assert caught.value.rule == "web-redirect"
+    assert internet.dialled == ["93.184.216.34"]
+
+
+@pytest.mark.parametrize("name", ["site.example", "other.example"])
+async def test_a_name_that_is_resolved_otherwise_the_second_time_leads_nowhere(site: Site, name: str) -> None:
+    """To each name belong two answers, of the Internet first; none of this machine is dialled, its own or another."""
+    port = int(site.url.rpartition(":")[2])
+    internet = Internet()
+    twice = [["93.184.216.34"], ["127.0.0.1"]]
+    internet(port, site_example=twice, other_example=twice)
+    leads(site, f"http://{name}:{port}/data/x")
+    with internet.open():
+        async with Web() as web:
+            with contextlib.suppress(Remote):
+                await web.cat("http://site.example/leads", 100)
+    assert set(internet.dialled) == {"93.184.216.34"}
+
+
+async def test_what_is_judged_is_what_is_dialled(site: Site) -> None:
+    """A redirect inside the Internet is followed, and its name asked for once."""
+    port = int(site.url.rpartition(":")[2])
+    internet = Internet()
+    internet(port, "93.184.216.34", site_example=[["93.184.216.34"]])
+    internet(port, "1.1.1.1", other_example=[["127.0.0.1", "1.1.1.1"], ["127.0.0.1"]])
+    leads(site, "http://other.example/data/x")
+    with internet.open():
+        async with Web() as web:
+            assert await web.cat("http://site.example/leads", len(CONTENT)) == CONTENT
+    assert internet.dialled == ["93.184.216.34", "1.1.1.1"]
+    assert internet.asked == {"site.example": 1, "other.example": 1}
+
+
+async def test_a_house_may_lead_within_itself(site: Site, web: Web) -> None:
+    """A person named a place of this machine, and that leads on to another."""
+    leads(site, site.url.replace("127.0.0.1", "localhost") + "/data/x")
+    assert await web.cat(f"{site.url}/leads", len(CONTENT)) == CONTENT
 
 
 @pytest.mark.parametrize("text", ["did:odf:fed01", "/some/folder", "ipfs://bafy", "file:///x", "httpx://a"])

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.errors import Invalid
 from chain.statements.keys import SigningKey
-from p2p.address import is_worth_dialling, parse_address
 from p2p.wire import presence
 from p2p.wire.presence import PeersAsk, Presence
 
@@ -72,24 +70,3 @@ def test_garbage(raw: bytes, more: bytes) -> None:
 
 
 SMALL = Presence(key=KEY.public, issued=1, lifetime=1, addresses=("/ip4/1.2.3.4/tcp/1",))
-
-
-@pytest.mark.parametrize(
-    "address, ours, worth",
-    [
-        ("/ip4/8.8.8.8/tcp/1", [], True),
-        ("/dns4/node.example/tcp/1", [], True),
-        ("/ip4/127.0.0.1/tcp/1", ["/ip4/127.0.0.1/tcp/2"], True),
-        ("/ip4/127.0.0.1/tcp/1", ["/ip4/192.168.1.2/tcp/2"], False),
-        ("/ip4/192.168.1.1/tcp/1", ["/ip4/127.0.0.1/tcp/2"], False),
-        ("/ip4/192.168.1.1/tcp/1", ["/ip4/10.0.0.1/tcp/2"], True),
-        ("/ip4/192.168.1.1/tcp/1", ["/ip4/8.8.8.8/tcp/2"], False),
-        ("/ip4/0.0.0.0/tcp/1", ["/ip4/10.0.0.1/tcp/2"], False),
-        ("/ip4/224.0.0.1/tcp/1", ["/ip4/10.0.0.1/tcp/2"], False),
-        ("/ip4/169.254.169.254/tcp/80", ["/ip4/10.0.0.1/tcp/2"], False),
-        ("/ip6/fe80::1/tcp/80", ["/ip6/fe80::2/tcp/2"], False),
-        ("/ip6/::1/tcp/80", ["/ip4/127.0.0.1/tcp/2"], True),
-    ],
-)
-def test_what_a_stranger_can_make_us_dial(address: str, ours: list[str], worth: bool) -> None:
-    assert is_worth_dialling(parse_address(address), ours) is worth

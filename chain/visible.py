@@ -1,0 +1,50 @@
+"""Tells text that people can be shown from text that commands a terminal, and makes the one of the other. Pure.
+
+A terminal obeys control characters: they make it show another text than the one that is there, change its title, answer
+as if a person had typed. Characters that turn the direction of text, or are not seen, make a text read as another.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_OBEYED: Final = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, but tab and newline
+    "\u00ad\u061c\u180e\u200b\u200e\u200f\u2028\u2029\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff"  # halves of characters, which no encoding takes
+    "\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"  # formats of scripts that are not seen
+    "\U000e0000-\U000e007f"  # tags
+)
+"""Joiners are left (U+200C and U+200D): Persian, Hindi and emoji are not written without them."""
+_UNSEEN: Final = re.compile(f"[{_OBEYED}]")
+_SHOWN: Final = "\N{REPLACEMENT CHARACTER}"
+
+
+def visible(text: str) -> str:
+    """Lines of text with nothing in them that a terminal obeys; tabs and newlines stay."""
+    return text if text.isascii() and text.isprintable() else _UNSEEN.sub(_SHOWN, text)
+
+
+def one_line(text: str) -> str:
+    """The same on one line."""
+    return visible(text.replace("\n", " ").replace("\t", " "))
+
+
+def is_visible(text: str) -> bool:
+    return _UNSEEN.search(text) is None
+
+
+def escaped(text: str) -> str:
+    """JSON with escapes for what a terminal obeys: it says the same. Its own line breaks stay."""
+    return _UNSEEN.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return "".join(f"\\u{unit:04x}" for unit in _units(found[0]))
+
+
+def _units(char: str) -> tuple[int, ...]:
+    """Of UTF-16, as JSON counts."""
+    raw = char.encode("utf-16-be", "surrogatepass")
+    return tuple(int.from_bytes(raw[at : at + 2], "big") for at in range(0, len(raw), 2))

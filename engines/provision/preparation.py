@@ -1,0 +1,122 @@
+"""What makes a start of an engine quick: a class data archive of its Java and, where it runs from an image, bytecode.
+
+An image holds neither, because both differ each time that they are made. So one engine is started from it once, in the
+sandbox of all engines and for a few queries of its own (``warm_up``), and what it leaves is kept beside the image's
+files for all nodes of the installation. It is listed and checked as they are, and no job can write there.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+from typing import Final
+
+import trio
+
+from chain.errors import Fault
+from chain.visible import visible
+from engines.errors import EngineLost
+from engines.image.installed import PYTHON, Image, installed, installed_layout, keep_preparation, staged_preparation
+from engines.provision.archive import RECORD_SECONDS, recording
+from engines.sandbox.base import Job, Mount
+from engines.sandbox.bubblewrap import Bubblewrap
+from engines.sandbox.process import ConfinedProcess, start
+from engines.sandbox.runtime import image_runtime
+from engines.spark.runtime.class_archive import base_of
+
+_ARCHIVE: Final = PurePosixPath("/odf/archive.jsa")
+_INSIDE: Final = PurePosixPath("/odf/prepared")
+_IN_IMAGE: Final = _INSIDE / "archive.jsa"
+_SCRATCH: Final = PurePosixPath("/odf/tmp")
+_ENVIRONMENT: Final = MappingProxyType({"PYTHONPYCACHEPREFIX": str(_INSIDE / "bytecode")})
+_WRITES_NONE: Final = "PYTHONDONTWRITEBYTECODE"
+_MAX_PIECE: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """What a start is given beyond the engine itself."""
+
+    mounts: tuple[Mount, ...] = ()
+    archive: Mount | None = None
+    """The class data archive, which is in one of ``mounts`` or is one."""
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def of_host(archive: Path) -> Preparation:
+    """The archive that was recorded with the Java of this machine, and what it adds to if that has none of its own."""
+    mount = Mount(archive, _ARCHIVE)
+    base = Mount(base_of(archive), PurePosixPath(f"{_ARCHIVE}.base"), optional=True)
+    return Preparation((mount, base) if base.source.is_file() else (mount,), mount)
+
+
+def of_image(image: Image) -> Preparation:
+    """What was prepared for this image, if anything was."""
+    if image.prepared is None:
+        return Preparation()
+    archive = Mount(image.prepared / _IN_IMAGE.name, _IN_IMAGE)
+    return Preparation((Mount(image.prepared, _INSIDE),), archive, _ENVIRONMENT)
+
+
+async def prepare(image: Image, layout: Path, bubblewrap: str) -> None:
+    """Takes as long as a cold start and a bit. Raises EngineLost when nothing comes of it, and Environment."""
+    runtime = image_runtime(image)
+    writing = {name: value for name, value in runtime.environment.items() if name != _WRITES_NONE}
+    staged = staged_preparation(image)
+    with tempfile.TemporaryDirectory(prefix="odf-") as scratch:
+        job = Job(
+            argv=(PYTHON, "-P", *recording(_IN_IMAGE, _SCRATCH)),
+            env={"HOME": str(_SCRATCH), **_ENVIRONMENT},
+            mounts=(Mount(staged, _INSIDE, writable=True), Mount(Path(scratch), _SCRATCH, writable=True)),
+        )
+        process = start(Bubblewrap(bubblewrap, replace(runtime, environment=writing)), job)
+        code, said = await _until_it_left(process)
+    if code or not (staged / _IN_IMAGE.name).is_file():
+        shutil.rmtree(staged, ignore_errors=True)
+        raise EngineLost(f"it ended with {code}: {said[-500:].strip()}", rule="engine-archive")
+    await trio.to_thread.run_sync(keep_preparation, layout, image, staged)
+
+
+async def _until_it_left(process: ConfinedProcess) -> tuple[int | None, str]:
+    """Its exit code, ``None`` if it took too long, and what it said last."""
+    said, code = b"", None
+
+    async def read(stream: trio.lowlevel.FdStream) -> None:
+        nonlocal said
+        while piece := await stream.receive_some(_MAX_PIECE):
+            said = (said + piece)[-_MAX_PIECE:]
+
+    try:
+        with trio.move_on_after(RECORD_SECONDS):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(read, process.stdout)
+                nursery.start_soon(read, process.stderr)
+                code = await process.wait()
+    finally:
+        await process.stop(grace=0.0)
+    return code, said.decode(errors="replace")
+
+
+def main() -> int:
+    """``python -m engines.provision.preparation``: for the image of this installation, after it was unpacked."""
+    layout, bubblewrap = installed_layout(), shutil.which("bwrap")
+    try:
+        with tempfile.TemporaryDirectory(prefix="odf-") as cache:
+            image = installed(Path(cache), layout)
+        if isinstance(image, str):
+            raise EngineLost(image, rule="engine-archive")
+        if bubblewrap is None:
+            raise EngineLost("bubblewrap (bwrap) is not installed", rule="engine-archive")
+        trio.run(prepare, image, layout, bubblewrap)
+    except Fault as fault:
+        sys.stderr.write(visible(f"engines will start from the image without bytecode and class archive: {fault}\n"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""Keeps what is said of datasets that are neither held nor wished for here: in memory, within bounds, never on disk.
+
+A node passes such statements on and shows them to whoever asks, so that those who want them find them. They are judged
+by the same rules as all others, over tables of the same form in a database in memory: nothing of them waits for, or
+writes to, the node's own database, and nothing of them outlives the process; peers tell them again. Of each dataset the
+newest head, the versions of its authority and a few other words are kept, up to so many bytes; the datasets spoken of
+least lately make room. Safe to use from any thread. Spec: docs/spec/trust.md#room.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from chain.ids import DatasetId
+from chain.multihash import Multihash
+from chain.statements.statement import AUTHORITY, HEAD, HeadStatement
+from odfd.network.statement_kinds import KINDS
+from odfd.trust.ledger import kinds
+from odfd.trust.ledger.log import STEPS, Ledger
+from p2p.ports import StatementRef, Topic
+
+MAX_DATASETS: Final = 10_000
+MAX_BYTES: Final = 16 << 20
+"""Envelopes of all of them."""
+MAX_BYTES_OF_ONE: Final = 128 << 10
+"""Envelopes on one dataset: some dozen versions of an authority, a head, and verdicts of a few validators."""
+_SPOKEN: Final = tuple(each for each in kinds.TABLES if each.of_dataset)
+
+
+class NoRoom(Exception):
+    """More was said of one dataset than is kept of what nobody wants here."""
+
+
+class UnheldStatements:
+    """What is said of datasets of no interest here."""
+
+    def __init__(
+        self, most: int = MAX_DATASETS, most_bytes: int = MAX_BYTES, most_of_one: int = MAX_BYTES_OF_ONE
+    ) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._most_of_one = most_of_one
+        self._lock = threading.Lock()
+        self._db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        weakref.finalize(self, self._db.close)
+        for script in STEPS:
+            self._db.executescript(script)
+        self._bytes: OrderedDict[DatasetId, int] = OrderedDict()
+        """Of each dataset, the one spoken of least lately first."""
+        self._total = 0
+
+    def __len__(self) -> int:
+        return len(self._bytes)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all envelopes."""
+        return self._total
+
+    @contextmanager
+    def write(self, dataset: DatasetId) -> Iterator[sqlite3.Connection]:
+        """A transaction over what is said of a dataset; undone when it raises.
+
+        Raises NoRoom at its end for more than is kept of one dataset.
+        """
+        with self._lock:
+            self._db.execute("BEGIN")
+            try:
+                yield self._db
+                size = self._tidy(dataset)
+                if size > self._most_of_one:
+                    raise NoRoom
+                self._db.execute("COMMIT")
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._account(dataset, size)
+
+    @contextmanager
+    def read(self) -> Iterator[sqlite3.Connection]:
+        """The tables, while nobody writes."""
+        with self._lock:
+            yield self._db
+
+    def speaks_of(self, dataset: DatasetId) -> bool:
+        return dataset in self._bytes
+
+    def datasets(self) -> list[DatasetId]:
+        with self._lock:
+            return list(self._bytes)
+
+    def heads(self) -> dict[DatasetId, HeadStatement]:
+        """The newest of each."""
+        with self._lock:
+            ledger = Ledger(self._db)
+            found = ((dataset, ledger.newest_head(dataset)) for dataset in ledger.datasets(HEAD))
+            return {dataset: newest[0] for dataset, newest in found if newest is not None}
+
+    def refs(self) -> list[StatementRef]:
+        with self._lock:
+            return [StatementRef(sid, dataset) for dataset, sid in kinds.refs(self._db, of_dataset=True)]
+
+    def envelope(self, sid: Multihash) -> tuple[DatasetId, Topic, bytes] | None:
+        with self._lock:
+            dataset, found = kinds.subject_of(self._db, sid), kinds.find(self._db, sid)
+        if dataset is None or found is None:
+            return None
+        return dataset, KINDS[found[0]].topic, found[1]
+
+    def take(self, dataset: DatasetId) -> Sequence[tuple[Topic, bytes]]:
+        """All of one dataset, versions of its authority first; it is kept no longer."""
+        with self._lock:
+            found: list[tuple[Topic, bytes]] = []
+            for table in sorted(_SPOKEN, key=lambda each: AUTHORITY not in each.kinds):
+                order = "version" if AUTHORITY in table.kinds else table.id
+                rows = table.sealed.rows(self._db, f"dataset = ? ORDER BY {order}", (dataset,))
+                for row in rows:
+                    told = dict(zip(table.sealed.columns, row, strict=True))
+                    found.append((KINDS[told.get("type", table.kinds[0])].topic, bytes(told[table.body])))
+            self._forget(dataset)
+            return found
+
+    def _tidy(self, dataset: DatasetId) -> int:
+        """Only the newest head stays, and of the log what contradicts; the bytes that are left."""
+        ledger = Ledger(self._db)
+        newest = ledger.newest_head(dataset)
+        if newest is not None:
+            self._db.execute(
+                "DELETE FROM trust_live WHERE dataset = ? AND type = ? AND sid != ?", (dataset, HEAD, newest[1].sid)
+            )
+        self._db.execute("DELETE FROM trust_ledger WHERE dataset = ? AND outcome != 'fork'", (dataset,))
+        of_each = (
+            f"SELECT COALESCE(SUM(LENGTH({each.body})), 0) FROM {each.name} WHERE dataset = ?1"  # noqa: S608
+            for each in _SPOKEN
+        )
+        contradicting = "SELECT COALESCE(SUM(LENGTH(body)), 0) FROM trust_ledger WHERE dataset = ?1"
+        sizes = self._db.execute(" UNION ALL ".join((*of_each, contradicting)), (dataset,))
+        return sum(size for (size,) in sizes)
+
+    def _account(self, dataset: DatasetId, size: int) -> None:
+        self._total += size - self._bytes.pop(dataset, 0)
+        if size:
+            self._bytes[dataset] = size
+        while len(self._bytes) > self._most or self._total > self._most_bytes:
+            self._forget(next(iter(self._bytes)))
+
+    def _forget(self, dataset: DatasetId) -> None:
+        self._total -= self._bytes.pop(dataset, 0)
+        self._db.execute(
+            "DELETE FROM trust_accused WHERE proof IN (SELECT id FROM trust_proofs WHERE dataset = ?)", (dataset,)
+        )
+        for table in ("trust_ledger", "trust_resolved", *(each.name for each in _SPOKEN)):
+            self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))  # noqa: S608

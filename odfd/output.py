@@ -1,0 +1,86 @@
+"""Writes what people read: the one place from which text reaches a terminal, a file or a pipe.
+
+Names, keywords, messages and cells come from strangers, so nothing is written that a terminal obeys
+(``chain.visible``). In text such characters are shown as the replacement character, in JSON and YAML as escapes, so
+that a program reads what was there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import Any, TextIO
+
+from chain.visible import escaped, one_line, visible
+
+
+def say(text: str, end: str = "\n") -> None:
+    """To standard output, at once."""
+    _write(sys.stdout, visible(text) + end)
+
+
+def say_json(text: str) -> None:
+    """A line of JSON, or more, to standard output, at once."""
+    _write(sys.stdout, escaped(text) + "\n")
+
+
+def remark(text: str, end: str = "\n") -> None:
+    """To standard error, at once."""
+    _write(sys.stderr, visible(text) + end)
+
+
+def error_stream() -> TextIO:
+    """Standard error, for ``note`` and ``draw``."""
+    return sys.stderr
+
+
+def note(stream: TextIO, text: str) -> None:
+    """A line to a stream that the caller has."""
+    _write(stream, one_line(text) + "\n")
+
+
+def draw(stream: TextIO, text: str) -> None:
+    """In the place of the terminal's last line."""
+    _write(stream, f"\r\x1b[K{one_line(text)}")
+
+
+def say_bytes(data: bytes) -> None:
+    """A file, to standard output, which is no terminal (``is_terminal``)."""
+    sys.stdout.buffer.write(data)
+
+
+def is_terminal() -> bool:
+    """Whether standard output is one."""
+    return sys.stdout.isatty()
+
+
+def flush() -> None:
+    """Whatever was said is on its way. Raises BrokenPipeError."""
+    sys.stdout.flush()
+
+
+def leave() -> None:
+    """Nobody reads standard output any more: nothing is written there until the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def trace(error: BaseException) -> None:
+    """The trace of a bug, to standard error."""
+    remark("".join(traceback.format_exception(error)), end="")
+
+
+def visible_values(value: Any) -> Any:
+    """Values of a log line, nested ones too, with visible text."""
+    if isinstance(value, str):
+        return one_line(value)
+    if isinstance(value, dict):
+        return {visible_values(key): visible_values(each) for key, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [visible_values(each) for each in value]
+    return value
+
+
+def _write(stream: TextIO, text: str) -> None:
+    stream.write(text)
+    stream.flush()

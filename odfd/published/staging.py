@@ -1,0 +1,100 @@
+"""Counts blocks that are staged as files, and asks whether more of them may come. Safe to use from any thread.
+
+A folder of blocks is counted until it is removed. One that was not used for an hour is a leftover, as are those of an
+earlier run: they go when the room that they take is needed. Blocking.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from odfd.runtime.disk import CHECK_ROOM, check_room
+
+PER_FILE: Final = 4096
+"""Bytes that a file takes beside its own: its entry, and what its last page is rounded up by."""
+IDLE_SECONDS: Final = 3600.0
+"""Since a folder was used last, after which nobody is expected to go on with it."""
+_LONG_AGO: Final = float("-inf")
+
+
+class StagingRoom:
+    """The room of all staging folders of a node.
+
+    ``reserve``: bytes left free on the disk. ``quota`` refuses bytes that mirrors may not take, with Environment.
+    """
+
+    def __init__(self, reserve: Callable[[], int], clock: Callable[[], float] = time.monotonic) -> None:
+        self._reserve = reserve
+        self._clock = clock
+        self.quota: Callable[[int], None] = lambda _: None
+        self._lock = threading.Lock()
+        self._places: list[Path] = []
+        self._counted: dict[Path, int] = {}
+        self._used: dict[Path, float] = {}
+        self._unchecked = CHECK_ROOM
+        """Bytes since the disk was looked at."""
+
+    def add(self, staging: Path) -> None:
+        """A folder of such folders. What an earlier run left there is counted at the first question."""
+        self._places.append(staging)
+
+    def take(self, folder: Path, size: int, files: int = 1, *, is_mirrored: bool = True) -> None:
+        """Before so many files of ``size`` bytes together are written below ``folder``. Raises Environment.
+
+        ``is_mirrored``: they count to the quota of mirrors.
+        """
+        needed = size + PER_FILE * files
+        self.use(folder)
+        if is_mirrored:
+            self.quota(needed)
+        self._unchecked += needed
+        if self._unchecked >= CHECK_ROOM:
+            check_room(_existing(folder), self._reserve(), CHECK_ROOM + needed)
+            self._unchecked = 0
+        with self._lock:
+            self._find()
+            self._counted[folder] = self._counted.get(folder, 0) + (needed if is_mirrored else 0)
+
+    def use(self, folder: Path) -> None:
+        """It is no leftover for a while."""
+        with self._lock:
+            self._used[folder] = self._clock()
+
+    def remove(self, folder: Path) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        with self._lock:
+            self._counted.pop(folder, None)
+            self._used.pop(folder, None)
+
+    def total(self) -> int:
+        """Bytes of all."""
+        with self._lock:
+            self._find()
+            return sum(self._counted.values())
+
+    def remove_leftovers(self) -> None:
+        now = self._clock()
+        with self._lock:
+            self._find()
+            idle = [each for each in self._counted if now - self._used.get(each, _LONG_AGO) > IDLE_SECONDS]
+        for folder in idle:
+            self.remove(folder)
+
+    def _find(self) -> None:
+        places, self._places = self._places, []
+        for folder in (folder for place in places if place.is_dir() for folder in place.iterdir()):
+            sizes = list(_sizes(folder))
+            self._counted.setdefault(folder, sum(sizes) + PER_FILE * len(sizes))
+
+
+def _sizes(folder: Path) -> Iterator[int]:
+    return (file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _existing(folder: Path) -> Path:
+    return folder if folder.exists() else _existing(folder.parent)

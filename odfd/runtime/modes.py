@@ -1,0 +1,52 @@
+"""Gives the node's folders and files their modes, whatever the umask of whoever started it. Blocking."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from chain.errors import Environment
+
+_OTHERS_WRITE: Final = 0o022
+_OWNER: Final = 0o700
+_OTHERS: Final = 0o077
+_ENTER: Final = 0o011
+
+
+def set_umask() -> None:
+    """For the process: others write nothing that it makes, and it can use all of that itself.
+
+    Whether others may read what it makes outside the state directory, such as an export, stays as the umask says.
+    """
+    before = os.umask(_OTHERS)
+    os.umask((before | _OTHERS_WRITE) & _OTHERS)
+
+
+def make_private(directory: Path, *, is_entered: bool = False) -> None:
+    """The state directory and what lies right in it: for its owner alone.
+
+    ``is_entered``: others may go through the directory itself, to a socket in it that they may use. Raises Environment
+    where a directory of another user's is open to others.
+    """
+    _narrow(directory, _ENTER if is_entered else 0)
+    for entry in os.scandir(directory):
+        if entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False):
+            _narrow(Path(entry.path), 0)
+
+
+def _narrow(path: Path, others: int) -> None:
+    try:
+        before = stat.S_IMODE(path.stat().st_mode)
+        wanted = (before | (_OWNER if path.is_dir() else 0o600)) & ~_OTHERS | others
+        if wanted != before:
+            path.chmod(wanted)
+    except FileNotFoundError:
+        return  # of a moment
+    except OSError as error:
+        raise Environment(
+            f"cannot keep others out of {path}: {error.strerror}",
+            rule="state-directory",
+            hint="it holds keys: it must belong to the user that runs the node, as chown makes it",
+        ) from error

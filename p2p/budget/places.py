@@ -1,0 +1,121 @@
+"""Decides which connections a node keeps when there are more than it has places for. Sans-IO.
+
+A place of a stranger costs it an address, not a key: one address and one block of addresses have few. When all places
+of strangers are taken the least useful one makes room, of the block that has most; those who have been here longest and
+those who gave most stay whoever comes. Some places are for peers that a person chose, and some for those that this node
+dials itself: nobody who dials us takes these.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from p2p.address import prefix_of
+from p2p.budget.work import Party
+from p2p.ports import PeerId
+
+RESERVED: Final = 8
+"""One place in so many is for chosen peers, and as many for those that we dial."""
+OF_HOST: Final = 4
+"""One address takes a quarter of the places of strangers at most,"""
+OF_PREFIX: Final = 2
+"""and one block of addresses half of them."""
+FEW: Final = 4
+"""Places of one address however few there are: people meet behind one router."""
+SETTLED: Final = 4
+"""A quarter of the strangers stay for having been here longest, and a quarter for having given most."""
+
+
+class Place(NamedTuple):
+    """A connection, and how it came to be."""
+
+    party: Party
+    dialled: bool
+    """We dialled it."""
+
+
+class Places:
+    """The places of one host. ``chosen`` is set by whoever knows which peers a person chose."""
+
+    def __init__(self, most: int) -> None:
+        reserved = most // RESERVED
+        self._most = most
+        self._dialled = reserved
+        self._strangers = most - 2 * reserved
+        self._of_host = max(FEW, self._strangers // OF_HOST)
+        self._of_prefix = max(2 * FEW, self._strangers // OF_PREFIX)
+        self._taken: dict[int, Place] = {}
+        self._given: Counter[PeerId] = Counter()
+        self.chosen: frozenset[PeerId] = frozenset()
+
+    def __len__(self) -> int:
+        return len(self._taken)
+
+    def gave(self, peer: PeerId, amount: int) -> None:
+        """The peer gave so many bytes that we asked for and that proved true."""
+        if any(place.party.peer == peer for place in self._taken.values()):
+            self._given[peer] += amount
+
+    def leave(self, connection: int) -> None:
+        place = self._taken.pop(connection, None)
+        if place is not None and all(other.party.peer != place.party.peer for other in self._taken.values()):
+            del self._given[place.party.peer]
+
+    def take(self, party: Party, *, dialled: bool) -> Party | None:
+        """Give a new connection a place. Who must leave for it; itself where it has a place over nobody."""
+        place = Place(party, dialled)
+        leaving = self._leaving(place)
+        if leaving is not party:
+            self._taken[party.connection] = place
+        return leaving
+
+    def _leaving(self, newcomer: Place) -> Party | None:
+        reserved = self._reserved()
+        strangers = [place for place in self._taken.values() if place.party.connection not in reserved]
+        is_chosen = newcomer.party.peer in self.chosen
+        if not is_chosen and not (newcomer.dialled and self._ours() < self._dialled):
+            host = [place for place in strangers if place.party.host == newcomer.party.host]
+            prefix = prefix_of(newcomer.party.host)
+            block = [place for place in strangers if prefix_of(place.party.host) == prefix]
+            for crowd, most in ((host, self._of_host), (block, self._of_prefix), (strangers, self._strangers)):
+                if len(crowd) >= most:
+                    return self._least(crowd, strangers, newcomer)
+        if len(self._taken) < self._most:
+            return None
+        if is_chosen and strangers:
+            return self._newest(strangers)
+        return self._least(strangers, strangers, newcomer)
+
+    def _ours(self) -> int:
+        return sum(place.dialled and place.party.peer not in self.chosen for place in self._taken.values())
+
+    def _reserved(self) -> set[int]:
+        """Connections in places that strangers cannot take: those of chosen peers, and the first that we dialled."""
+        chosen = [place for place in self._taken.values() if place.party.peer in self.chosen]
+        ours = [place for place in self._taken.values() if place.dialled and place not in chosen]
+        return _numbers(chosen) | _numbers(ours[: self._dialled])
+
+    def _least(self, crowd: list[Place], strangers: list[Place], newcomer: Place) -> Party:
+        """Who is missed least: the newest that gave least, of the block of addresses that has most places."""
+        settled = self._settled(strangers)
+        loose = [place for place in crowd if place.party.connection not in settled]
+        if not loose:
+            return newcomer.party
+        blocks = Counter(prefix_of(place.party.host) for place in [*crowd, newcomer])
+        most = max(blocks[prefix_of(place.party.host)] for place in loose)
+        return self._newest([place for place in loose if blocks[prefix_of(place.party.host)] == most])
+
+    def _newest(self, places: list[Place]) -> Party:
+        """Of those that gave least."""
+        return min(reversed(places), key=lambda place: self._given[place.party.peer]).party
+
+    def _settled(self, strangers: list[Place]) -> set[int]:
+        share = max(1, self._strangers // SETTLED)
+        givers = sorted(strangers, key=lambda place: -self._given[place.party.peer])[:share]
+        return _numbers(strangers[:share]) | _numbers(place for place in givers if self._given[place.party.peer])
+
+
+def _numbers(places: Iterable[Place]) -> set[int]:
+    return {place.party.connection for place in places}

@@ -1,0 +1,117 @@
+"""Divides the time of a core among peers, at four levels: connection, key, address prefix, and all strangers together.
+
+A key costs nothing, an address something, a block of addresses more: so a stranger is charged at all levels, and what
+one block of addresses takes is bounded whatever number of keys it shows. Peers that a person chose (its own, listed
+validators, publishers of mirrored datasets) are charged at the first two levels alone, and with more: no stranger
+touches their room. One ``WorkBudget`` for each host; sans-IO.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final, NamedTuple
+
+import msgspec
+from cachetools import FIFOCache
+
+from p2p.address import prefix_of
+from p2p.budget.buckets import Rate
+from p2p.budget.costs import SECOND
+from p2p.ports import PeerId
+
+MAX_BUCKETS: Final = 8192
+"""Buckets remembered at once, of all levels; the one longest unused is forgotten, when it has long been full again."""
+
+
+class Party(NamedTuple):
+    """Who causes work."""
+
+    connection: int
+    """A number of its own for each connection."""
+    peer: PeerId
+    host: str
+    """The IP address at the other end; empty where there is none."""
+
+
+class WorkShares(msgspec.Struct, frozen=True, kw_only=True):
+    """Microseconds of a core for each second, and at once, that one of each level may cause."""
+
+    connection: Rate = Rate(per_second=0.05 * SECOND, burst=0.4 * SECOND)
+    peer: Rate = Rate(per_second=0.05 * SECOND, burst=0.4 * SECOND)
+    host: Rate = Rate(per_second=0.06 * SECOND, burst=0.5 * SECOND)
+    """Of one address: a /32 of IPv4, a /128 of IPv6."""
+    prefix: Rate = Rate(per_second=0.08 * SECOND, burst=0.6 * SECOND)
+    """Of one block: a /24, a /48. Five of them together leave room for other strangers."""
+    strangers: Rate = Rate(per_second=0.50 * SECOND, burst=6.0 * SECOND)
+    """Of all peers that nobody chose: half of a core is left whatever they do."""
+    chosen: float = 4.0
+    """Times as much for the connections and keys of peers that a person chose."""
+
+
+class WorkBudget:
+    """What each party may still cause. ``chosen`` is set by whoever knows which peers a person chose."""
+
+    def __init__(self, shares: WorkShares | None = None) -> None:
+        self._shares = shares or WorkShares()
+        self._levels: FIFOCache[Hashable, tuple[float, float]] = FIFOCache(MAX_BUCKETS)
+        self.chosen: frozenset[PeerId] = frozenset()
+        self.chosen_hosts: frozenset[str] = frozenset()
+        """The addresses of such peers: who dials us from one is let in before it has shown its key."""
+
+    def charge(self, party: Party, cost: float, now: float) -> float:
+        """Take ``cost`` microseconds at every level, of those to come if need be; seconds until all of them are paid.
+
+        Whoever charges waits so long before it does the work, and reads nothing more of the party meanwhile. So a
+        party owes one piece of work at most for each of its readers.
+        """
+        return self._take(self._buckets(party), cost, now)
+
+    def admit(self, host: str, cost: float, now: float, patience: float) -> float | None:
+        """As ``charge``, for one who is at an address and has not shown a key yet.
+
+        ``None`` where it would have to wait longer than ``patience``: nothing is taken, so that whoever comes again and
+        again is not owed for by others of the same block.
+        """
+        if host in self.chosen_hosts:
+            return 0.0
+        buckets = self._of_strangers(host)
+        if any(cost - self._level(bucket, rate, now) > patience * rate.per_second for bucket, rate in buckets):
+            return None
+        return self._take(buckets, cost, now)
+
+    def _take(self, buckets: list[tuple[Hashable, Rate]], cost: float, now: float) -> float:
+        wait = 0.0
+        for bucket, rate in buckets:
+            level = self._level(bucket, rate, now) - cost
+            self._levels[bucket] = (level, now)
+            wait = max(wait, -level / rate.per_second)
+        return wait
+
+    def allows(self, party: Party, now: float) -> bool:
+        """Whether work for the party would begin at once."""
+        return all(self._level(bucket, rate, now) > 0 for bucket, rate in self._buckets(party))
+
+    def _buckets(self, party: Party) -> list[tuple[Hashable, Rate]]:
+        shares = self._shares
+        if party.peer in self.chosen:
+            return [
+                (("connection", party.connection), shares.connection.times(shares.chosen)),
+                (("peer", party.peer), shares.peer.times(shares.chosen)),
+            ]
+        return [
+            (("connection", party.connection), shares.connection),
+            (("peer", party.peer), shares.peer),
+            *self._of_strangers(party.host),
+        ]
+
+    def _of_strangers(self, host: str) -> list[tuple[Hashable, Rate]]:
+        shares = self._shares
+        return [
+            (("host", host), shares.host),
+            (("prefix", prefix_of(host)), shares.prefix),
+            ("strangers", shares.strangers),
+        ]
+
+    def _level(self, bucket: Hashable, rate: Rate, now: float) -> float:
+        level, at = self._levels.get(bucket, (rate.burst, now))
+        return min(rate.burst, level + max(0.0, now - at) * rate.per_second)

@@ -1,0 +1,86 @@
+"""Opens outgoing connections: a name is resolved once, its addresses are judged, and one of those judged is dialled.
+
+Every connection to a peer, a site, a source or a witness goes through here. Between a judgement and a dial no name is
+resolved again, so that its server cannot give a good address to the first question and this machine's to the second.
+Who named the place decides which addresses are allowed: the owner any, others those of the Internet and of networks
+that a setting names.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
+
+import trio
+
+from chain.errors import Refused
+from p2p.ip import Allows, Ip, parse_ip
+
+T = TypeVar("T")
+MAX_ADDRESSES: Final = 4
+"""Of one name that are tried."""
+STAGGER: Final = 0.25
+"""Seconds that an address has before the next is tried beside it (RFC 8305)."""
+
+
+class NotAllowed(Refused):
+    """No address of a place may be dialled on the word of whoever named it."""
+
+
+async def resolve(host: str, port: int, allows: Allows, family: int = socket.AF_UNSPEC) -> list[Ip]:
+    """The addresses of a host that may be dialled, at least one and at most ``MAX_ADDRESSES``.
+
+    Raises OSError: there is no such host. Raises NotAllowed.
+    """
+    found = await trio.socket.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
+    addresses = list(dict.fromkeys(parse_ip(str(each[4][0])) for each in found))
+    allowed = [each for each in addresses if allows(each)]
+    if not allowed:
+        places = ", ".join(map(str, addresses[:MAX_ADDRESSES]))
+        raise NotAllowed(
+            f"{host} is at {places}, where others do not send this node"
+            if places != host
+            else f"others do not send this node to {host}",
+            rule="address-inside",
+            hint="it is no address of the Internet; name the place yourself, if it is right",
+        )
+    return allowed[:MAX_ADDRESSES]
+
+
+async def first_of(
+    attempts: Sequence[Callable[[], Awaitable[T]]],
+    expected: type[Exception] | tuple[type[Exception], ...],
+    discard: Callable[[T], Awaitable[object]] | None = None,
+) -> T:
+    """The result of the first attempt that succeeds; the others are cancelled, and what a late one gives is discarded.
+
+    Each starts when the one before has failed, or has taken ``STAGGER``. When none succeeds, the fault of the first is
+    raised. Other exceptions than ``expected`` end it, as a group.
+    """
+    faults: dict[int, Exception] = {}
+    results: list[T] = []
+
+    async def attempt(number: int, over: trio.Event) -> None:
+        try:
+            result = await attempts[number]()
+        except expected as fault:
+            faults[number] = fault
+        else:
+            if results and discard is not None:
+                with trio.CancelScope(shield=True):
+                    await discard(result)
+            results.append(result)
+            nursery.cancel_scope.cancel()
+        over.set()
+
+    async with trio.open_nursery() as nursery:
+        for number in range(len(attempts)):
+            over = trio.Event()
+            nursery.start_soon(attempt, number, over)
+            with trio.move_on_after(STAGGER if number + 1 < len(attempts) else math.inf):
+                await over.wait()
+    if not results:
+        raise faults[0]
+    return results[0]

@@ -1,0 +1,101 @@
+"""Checks a frame of gossip under limits and says what it costs, before any of it is acted on.
+
+Works on the values of py-libp2p's protobuf classes and does nothing else: no clock, no network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Final
+
+import msgspec
+
+from chain.errors import Invalid
+from chain.statements.keys import verify
+from p2p.budget.costs import GOSSIP_ENTRY, GOSSIP_FRAME, GOSSIP_MESSAGE
+
+MAX_NAME: Final = 64
+"""Bytes of a message's name in a control part; ours have 46: a peer id and a number."""
+ED25519: Final = bytes.fromhex("08011220")
+"""How libp2p begins the 36 bytes of an Ed25519 public key."""
+KEY_IN_NAME: Final = b"\x00\x24" + ED25519
+"""How a peer id that holds such a key begins."""
+SIGNED: Final = b"libp2p-pubsub:"
+"""What every signature of a gossip message covers, before the message."""
+
+
+class FrameLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one frame."""
+
+    max_messages: int = 256
+    """Read before the peer's next frame; each waits for its verdict."""
+    max_control: int = 1024
+    """Entries of one control part. A mesh has a dozen topics and a few hundred messages in its window."""
+    max_subscriptions: int = 64
+    """Topics that are joined or left. This network has four; a peer may be in other networks too."""
+    max_message: int = 256 << 10
+    """Bytes of one message's payload. A signed head has 1 KiB, a bundle of attestations some dozens."""
+
+
+def entries_of(rpc: Any) -> int:
+    """Entries of the control part, and the names in them."""
+    control = rpc.control
+    lists = (control.ihave, control.iwant, control.idontwant)
+    return (
+        len(control.graft)
+        + len(control.prune)
+        + sum(len(each) for each in lists)
+        + sum(len(part.messageIDs) for each in lists for part in each)
+    )
+
+
+def check(rpc: Any, limits: FrameLimits) -> float:
+    """What the frame will cost, in microseconds. Raises Invalid for more of anything than an honest peer sends."""
+    messages, subscriptions = len(rpc.publish), len(rpc.subscriptions)
+    parts = len(rpc.control.ihave) + len(rpc.control.iwant) + len(rpc.control.idontwant)
+    entries = parts if parts > limits.max_control else entries_of(rpc)
+    over = messages > limits.max_messages or subscriptions > limits.max_subscriptions or entries > limits.max_control
+    if over:
+        text = f"a frame of {messages} messages, {subscriptions} subscriptions and {entries} control entries"
+        raise Invalid(text, rule="gossip-frame")
+    return GOSSIP_FRAME + GOSSIP_MESSAGE * messages + GOSSIP_ENTRY * (subscriptions + entries)
+
+
+def net_subscriptions(rpc: Any, topics: Collection[str]) -> dict[str, bool]:
+    """What a frame changes in the end, of ``topics``: to join and to leave one a thousand times is one change."""
+    return {one.topicid: one.subscribe for one in rpc.subscriptions if one.topicid in topics}
+
+
+def strip(rpc: Any, topics: Collection[str]) -> None:
+    """Leave what we act on.
+
+    What a sender says of where it or others live is none of it: to believe it is to verify it each time, and to dial
+    where any stranger wants us to. Nor are topics that we have not joined: py-libp2p keeps a note of each for ever.
+    """
+    rpc.ClearField("senderRecord")
+    control = rpc.control
+    for name in ("ihave", "graft", "prune"):
+        entries = getattr(control, name)
+        kept = [entry for entry in entries if entry.topicID in topics]
+        if len(kept) < len(entries):
+            del entries[:]
+            entries.extend(kept)
+    for prune in control.prune:
+        del prune.peers[:]
+    for part in (*control.ihave, *control.iwant, *control.idontwant):
+        names = list(dict.fromkeys(name for name in part.messageIDs if len(name) <= MAX_NAME))
+        if len(names) < len(part.messageIDs):
+            del part.messageIDs[:]
+            part.messageIDs.extend(names)
+
+
+def is_signed(message: Any, payload: bytes) -> bool:
+    """Whether who is named as the author signed ``payload``, the message without key and signature.
+
+    Ed25519 alone: it is the key of every node of our networks, and others cost up to a hundred times as much to verify.
+    """
+    author: bytes = message.from_id
+    key = author[len(KEY_IN_NAME) :]
+    if not author.startswith(KEY_IN_NAME) or len(key) != 32 or message.key not in (b"", ED25519 + key):
+        return False
+    return len(message.seqno) <= MAX_NAME - len(author) and verify(key, SIGNED + payload, message.signature)

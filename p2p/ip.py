@@ -1,0 +1,78 @@
+"""Judges IP addresses: which of them are of the Internet, and which others an address stands for.
+
+An address of IPv6 may carry one of IPv4, to which a router or the kernel takes the connection: mapped
+(``::ffff:127.0.0.1``), 6to4, Teredo, NAT64. Such an address is judged by what it carries too. RFC 6890, 4291,
+3056, 6052.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterator
+from typing import Final, TypeAlias
+
+Ip: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+IpNetwork: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+Allows: TypeAlias = Callable[[Ip], bool]
+"""Whether an address may be dialled."""
+
+_UNICAST: Final = ipaddress.IPv6Network("2000::/3")
+"""All of IPv6 that is given out for the Internet."""
+_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+_COMPATIBLE: Final = ipaddress.IPv6Network("::/96")
+_LAST_32: Final = (1 << 32) - 1
+_NOT_GIVEN_OUT: Final = (
+    ipaddress.ip_network("192.88.99.0/24"),  # the relays of 6to4, wherever the nearest is
+    ipaddress.ip_network("3fff::/20"),  # documentation
+)
+
+
+def parse_ip(text: str) -> Ip:
+    """Without its zone; a mapped address is the one of IPv4 that it stands for. Raises ValueError."""
+    found = ipaddress.ip_address(text.partition("%")[0])
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return mapped or found
+
+
+def stands_for(ip: Ip) -> Iterator[Ip]:
+    """The address, and those of IPv4 in it."""
+    yield ip
+    if isinstance(ip, ipaddress.IPv4Address):
+        return
+    for carried in (ip.ipv4_mapped, ip.sixtofour, *(ip.teredo or ())):
+        if carried is not None:
+            yield carried
+    if ip in _NAT64 or (ip in _COMPATIBLE and int(ip) > 1):
+        yield ipaddress.IPv4Address(int(ip) & _LAST_32)
+
+
+def is_global(ip: Ip) -> bool:
+    """Of the Internet, by itself and by what it stands for: not this machine, a private network or a group."""
+    return all(_is_global(each) for each in stands_for(ip))
+
+
+def anywhere(_: Ip) -> bool:
+    """For places that the owner of the node named."""
+    return True
+
+
+def within(networks: tuple[IpNetwork, ...]) -> Allows:
+    """Those of the Internet, and those of ``networks``."""
+
+    def allows(ip: Ip) -> bool:
+        return is_global(ip) or any(ip.version == network.version and ip in network for network in networks)
+
+    return allows
+
+
+def _is_global(ip: Ip) -> bool:
+    if ip.is_multicast or any(ip.version == network.version and ip in network for network in _NOT_GIVEN_OUT):
+        return False
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip in _NAT64:  # its IPv4 address is what counts
+            return True
+        if ip not in _UNICAST:
+            return False
+        if ip.sixtofour is not None:  # newer Pythons call all of 6to4 private
+            return True
+    return ip.is_global

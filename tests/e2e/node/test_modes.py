@@ -1,0 +1,68 @@
+"""A real daemon under any umask: what it makes is for its owner alone, and usable by its owner."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+PATIENCE = 180.0
+SETTINGS = '[p2p]\nlisten = ["/ip4/127.0.0.1/tcp/0"]\n'
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def answers(state: Path) -> bool:
+    asked = [sys.executable, "-m", "odfd.cli.main", "--socket", str(state / "control.sock"), "status", "-q"]
+    return subprocess.run([*asked, "--wait", "2m"], capture_output=True, check=False).returncode in (0, 1)
+
+
+@pytest.mark.parametrize("existing", [None, 0o755, 0o777], ids=["new", "as mkdir makes it", "open to all"])
+@pytest.mark.parametrize("umask", [0o077, 0o000, 0o777], ids=oct)
+def test_a_node_keeps_its_folder_to_itself(tmp_path: Path, umask: int, existing: int | None) -> None:
+    state = tmp_path / "node"
+    if existing is not None:
+        state.mkdir()
+        (state / "staged").mkdir()
+        for folder in (state, state / "staged"):
+            folder.chmod(existing)
+    (tmp_path / "odfd.toml").write_text(SETTINGS)
+    command = [sys.executable, "-m", "odfd.daemon.main", "run"]
+    daemon = subprocess.Popen(
+        [*command, "--state", str(state), "--config", str(tmp_path / "odfd.toml")],
+        umask=umask, stderr=subprocess.DEVNULL, env={**os.environ, "ODFD_CONFIG": ""},
+    )  # fmt: skip
+    try:
+        until = time.monotonic() + PATIENCE
+        while not (state / "control.sock").exists():
+            assert daemon.poll() is None, "it did not start"
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        assert answers(state)
+        assert mode(state) == 0o700
+        assert mode(state / "control.sock") == 0o600
+        assert mode(state / "keys") == 0o700
+        keys = [path for path in (state / "keys").rglob("*") if path.is_file()]
+        assert keys
+        assert {mode(path) for path in keys} == {0o600}
+        for path in state.iterdir():
+            if path.is_dir():
+                assert mode(path) == 0o700, path
+            elif path.is_file():
+                assert mode(path) & 0o677 == 0o600, path
+        for path in state.rglob("*"):
+            assert not mode(path) & 0o022, path
+            if path.is_dir():
+                assert mode(path) & 0o700 == 0o700, path
+    finally:
+        daemon.send_signal(signal.SIGTERM)
+        daemon.wait(PATIENCE)

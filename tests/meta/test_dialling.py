@@ -1,0 +1,45 @@
+"""One opener for all: nothing of ours but ``p2p.dial`` resolves a name, and nothing opens a connection beside it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+TREE: Final = Path(__file__).parents[2]
+ROOTS: Final = ("config", "chain", "engines", "p2p", "odfd")
+OPENING: Final = {
+    "getaddrinfo", "gethostbyname", "gethostbyname_ex", "open_tcp_stream", "open_ssl_over_tcp_stream", "urlopen",
+    "create_connection", "open_connection", "HTTPConnection", "HTTPSConnection", "AsyncClient",
+    "AsyncConnectionPool", "AsyncHTTPTransport", "dial_addr", "insecure_channel", "secure_channel",
+}  # fmt: skip
+ALLOWED: Final = {
+    ("p2p.dial", "getaddrinfo"): "the opener",
+    ("p2p.web.client", "AsyncClient"): "its connections are opened by the opener",
+    ("p2p.host.host", "dial_addr"): "what the opener resolved",
+    ("engines.listen", "getaddrinfo"): "where to listen",
+    ("engines.client", "insecure_channel"): "a unix socket",
+    ("engines.spark.runtime.masters", "create_connection"): "the Spark cluster of the settings",
+    ("engines.sandbox.suspect", "create_connection"): "an attempt to break out, which must fail",
+    ("odfd.cli.commands.apply", "urlopen"): "a manifest whose URL a person types, in their own process",
+    ("odfd.control.client", "HTTPConnection"): "a unix socket",
+}
+
+
+def openings() -> Iterator[tuple[str, str]]:
+    for root in ROOTS:
+        for path in sorted((TREE / root).rglob("*.py")):
+            name = ".".join(path.relative_to(TREE).with_suffix("").parts).removesuffix(".__init__")
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Call):
+                    called = ast.unparse(node.func).rpartition(".")[2]
+                    if called in OPENING:
+                        yield name, called
+
+
+def test_nothing_opens_a_connection_beside_the_opener() -> None:
+    found = set(openings())
+    beside = sorted(found - ALLOWED.keys())
+    assert not beside, f"these dial by themselves; p2p.dial judges what is dialled: {beside}"
+    assert ("p2p.dial", "getaddrinfo") in found

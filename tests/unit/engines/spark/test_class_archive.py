@@ -1,0 +1,65 @@
+"""Which class data archives a JVM is given, and the one that is made where a runtime brings none of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engines.errors import EngineLost
+from engines.spark.runtime.class_archive import base_of, dump_base
+from engines.spark.runtime.java import Java
+from engines.spark.runtime.settings import jvm_options
+
+SHARED = "-XX:SharedArchiveFile="
+
+
+def runtime(folder: Path, script: str) -> Java:
+    """A Java whose command is ``script``."""
+    command = folder / "java" / "bin" / "java"
+    command.parent.mkdir(parents=True)
+    command.write_text(f"#!/bin/sh\n{script}\n")
+    command.chmod(0o755)
+    return Java(home=folder / "java", version=25, runtime=folder / "java")
+
+
+def given(folder: Path, archive: Path, *, record: bool = False) -> list[str]:
+    options = jvm_options(folder, archive, record).split()
+    return [option for option in options if option.startswith((SHARED, "-XX:ArchiveClassesAtExit="))]
+
+
+def test_an_archive_is_used_with_what_it_adds_to(tmp_path: Path) -> None:
+    archive = tmp_path / "a.jsa"
+    assert given(tmp_path, archive) == []
+    base_of(archive).write_bytes(b"base")
+    assert given(tmp_path, archive) == []
+    archive.write_bytes(b"archive")
+    assert given(tmp_path, archive) == [f"{SHARED}{base_of(archive)}:{archive}"]
+    base_of(archive).unlink()
+    assert given(tmp_path, archive) == [f"{SHARED}{archive}"]
+
+
+def test_one_that_is_recorded_is_not_used(tmp_path: Path) -> None:
+    archive = tmp_path / "a.jsa"
+    recorded = f"-XX:ArchiveClassesAtExit={archive}"
+    archive.write_bytes(b"an old one")
+    assert given(tmp_path, archive, record=True) == [recorded]
+    base_of(archive).write_bytes(b"base")
+    assert given(tmp_path, archive, record=True) == [f"{SHARED}{base_of(archive)}", recorded]
+
+
+def test_a_runtime_that_brings_none_gets_one(tmp_path: Path) -> None:
+    archive = tmp_path / "a.jsa"
+    java = runtime(tmp_path, f'for word do case "$word" in {SHARED}*) echo made > "${{word#*=}}";; esac; done')
+    dump_base(java, archive)
+    assert base_of(archive).read_text() == "made\n"
+    own = java.runtime / "lib" / "server" / "classes.jsa"
+    own.parent.mkdir(parents=True)
+    own.write_bytes(b"its own")
+    dump_base(java, archive)
+    assert not base_of(archive).exists()
+
+
+def test_a_runtime_that_cannot_says_why(tmp_path: Path) -> None:
+    with pytest.raises(EngineLost, match="no space"):
+        dump_base(runtime(tmp_path, "echo no space >&2; exit 1"), tmp_path / "a.jsa")

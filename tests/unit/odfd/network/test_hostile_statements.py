@@ -1,0 +1,303 @@
+"""Free keys that speak without end: what they cost a node with default settings, in rows, bytes, walks and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chain import instant
+from chain.codec.blocks import encode_block
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.model.block import MetadataBlock
+from chain.model.events import DatasetKind, MetadataEvent, Seed, SetInfo
+from chain.multihash import Multihash
+from chain.statements import authority, envelope, statement
+from chain.statements.keys import SigningKey
+from chain.statements.statement import (
+    HEAD,
+    Attestation,
+    Authority,
+    EngineUsed,
+    HeadStatement,
+    Observation,
+    Roots,
+    Span,
+    Writer,
+)
+from chain.statements.tree import Frontier
+from chain.store.base import Append
+from chain.store.database import Database, open_database
+from chain.store.objects import DiskObjects
+from chain.store.sqlite import SqliteChains
+from odfd.network.statement_quota import CONTRADICTIONS, RENEWALS, StatementQuota
+from odfd.network.statement_store import LedgerStatementStore, Subscribers
+from odfd.trust.ledger import log as ledger_room
+from odfd.trust.ledger.authorities import Authorities
+from odfd.trust.ledger.log import CheckedChain, Ledger
+from odfd.trust.ledger.retention import HEADS, forget_unwanted, prune
+from p2p.ports import Judgement, PeerId, Topic
+
+NOW = instant.parse("2026-11-20T08:00:00Z")
+UNTIL = "2027-06-01T00:00:00Z"
+PEER = PeerId("12D3KooWPeer")
+ENTRIES = "SELECT COUNT(*), COALESCE(SUM(LENGTH(body)), 0) FROM trust_ledger"
+LIVE = "SELECT COUNT(*), COALESCE(SUM(LENGTH(envelope)), 0) FROM trust_live"
+
+
+def key(number: int) -> SigningKey:
+    return SigningKey(number.to_bytes(32, "big"))
+
+
+OWNER = key(1)
+
+
+def head(
+    owner: SigningKey, size: int, late: int = 0, *, root: bytes = b"r" * 32, by: SigningKey | None = None,
+    version: int = 0,
+) -> bytes:  # fmt: skip
+    at = Instant(NOW + late * instant.SECOND)
+    said = HeadStatement(
+        dataset=owner.dataset_id, epoch=0, size=size, root_hash=root, authority=version,
+        issued_at=statement.when(at), expires_at=statement.when(Instant(at + 86400 * instant.SECOND)),
+        head=Multihash.sha3_256(b"block %d" % size),
+    )  # fmt: skip
+    return envelope.seal(statement.encode(said), by or owner)
+
+
+def attestation(validator: SigningKey, dataset: DatasetId, serial: int, previous: Multihash | None) -> bytes:
+    said = Attestation(
+        validator=validator.did, dataset=dataset, epoch=0, size=8, root_hash=b"r" * 32, serial=serial,
+        previous=previous, determinism="strict", finished_at=statement.when(NOW),
+        engines=(EngineUsed(name="spark", digest="sha256:0", pinned=True, sandbox="host", platform="linux/amd64"),),
+        spans=(Span(first=0, last=7, verdict="reproduced", state="genesis", engine=0),),
+        head=Multihash.sha3_256(b"block"),
+    )  # fmt: skip
+    return envelope.seal(statement.encode(said), validator)
+
+
+def observation(observer: SigningKey, dataset: DatasetId, number: int) -> bytes:
+    said = Observation(
+        observer=observer.did, dataset=dataset, epoch=0, sequence_number=number, result="unreachable",
+        at=statement.when(NOW), head=Multihash.sha3_256(b"block %d" % number),
+    )  # fmt: skip
+    return envelope.seal(statement.encode(said), observer)
+
+
+def versions(owner: SigningKey, count: int) -> list[bytes]:
+    """An authority of so many versions, each with one writer more."""
+    found, previous = [], None
+    for version in range(1, count + 1):
+        said = Authority(
+            dataset=owner.dataset_id, version=version, previous=previous, issued_at=statement.when(NOW),
+            roots=Roots(threshold=1, keys=(owner.did,)), head=Multihash.sha3_256(b"seed"),
+            writers=(Writer(key=owner.did, expires_at=UNTIL),),
+        )  # fmt: skip
+        payload = statement.encode(said)
+        found.append(envelope.seal(payload, owner))
+        previous = envelope.sid(payload)
+    return found
+
+
+class Node:
+    """A statement store as a node with default settings has it: it lists nobody, and wishes for nothing it is not
+    told."""
+
+    def __init__(self, database: Database, folder: Path, *wished: DatasetId) -> None:
+        self.database, self.now, self.wished = database, NOW, set(wished)
+        self.news: list[Any] = []
+        self.chains = SqliteChains(database, DiskObjects(folder / "objects", database))
+        self.quota = StatementQuota(
+            is_listed=lambda _: False, is_wished=lambda _connection, dataset: dataset in self.wished
+        )
+        self.board = LedgerStatementStore(
+            database, self.chains, lambda: self.now, frozenset, Subscribers(self.news.append), self.quota
+        )
+
+    def hear(self, raw: bytes, topic: Topic = Topic.HEADS) -> Judgement:
+        return self.board.judge(topic, raw, PEER)
+
+    def count(self, query: str = ENTRIES) -> tuple[int, int]:
+        with self.database.read() as connection:
+            entries, size = connection.execute(query).fetchone()
+        return entries, size
+
+    def newest(self, dataset: DatasetId) -> int | None:
+        with self.database.read() as connection:
+            found = Ledger(connection).newest_head(dataset)
+        return None if found is None else found[0].size
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with closing(open_database(tmp_path / "odfd.sqlite")) as opened:
+        opened.migrate(ledger_room.ROOM, ledger_room.STEPS)
+        yield opened
+
+
+def test_what_nobody_wants_costs_nothing_lasting(database: Database, tmp_path: Path) -> None:
+    """A stranger's dataset: ever larger heads, renewals, contradictions, versions, verdicts, sightings by free keys."""
+    node, dataset = Node(database, tmp_path), OWNER.dataset_id
+    before = database.writes
+    assert node.hear(head(OWNER, 1)) is Judgement.ACCEPT, "it is passed on"
+    for number in range(2, 300):
+        node.hear(head(OWNER, number))
+        node.hear(head(OWNER, number, late=number))
+        node.hear(head(OWNER, number, root=b"%32d" % number))
+    for raw in versions(key(2), 256):
+        node.hear(raw)
+    for number in range(100, 200):
+        node.hear(attestation(key(number), dataset, 1, None), Topic.ATTEST)
+        node.hear(observation(key(number), dataset, 3), Topic.ATTEST)
+    assert node.count() == (0, 0)
+    assert node.count(LIVE) == (0, 0)
+    assert database.writes == before, "nothing of it waits for, or holds, the one transaction that writes"
+    assert node.board.unheld.size <= 2 * 128 << 10
+    assert not node.news
+
+
+def test_what_was_said_before_is_kept_once_it_is_wanted(database: Database, tmp_path: Path) -> None:
+    """Said while nobody wanted it; then a person wishes for the dataset."""
+    node, dataset = Node(database, tmp_path), OWNER.dataset_id
+    told = [*versions(OWNER, 3), head(OWNER, 5, version=3)]
+    for raw in told:
+        assert node.hear(raw) is Judgement.ACCEPT
+    assert {node.board.envelope(ref.sid) for ref in node.board.refs([dataset])} == {(Topic.HEADS, raw) for raw in told}
+    assert node.newest(dataset) is None
+    node.wished.add(dataset)
+    node.board.adopt(dataset)
+    assert node.newest(dataset) == 5
+    with database.read() as connection:
+        assert Authorities(connection).rights(dataset).version == 3
+    assert not node.board.unheld.datasets()
+    assert node.hear(head(OWNER, 6, version=3)) is Judgement.ACCEPT
+
+
+def test_what_is_wanted_no_more_is_forgotten(database: Database, tmp_path: Path) -> None:
+    node, dataset = Node(database, tmp_path, OWNER.dataset_id), OWNER.dataset_id
+    node.hear(head(OWNER, 5))
+    assert forget_unwanted(database, node.quota.concerns) == 0
+    node.wished.clear()
+    assert forget_unwanted(database, node.quota.concerns) == 1
+    assert node.newest(dataset) is None
+    assert node.hear(head(OWNER, 6)) is Judgement.ACCEPT
+    assert node.newest(dataset) is None
+
+
+def test_strangers_to_a_dataset_never_hold_the_writing_transaction(database: Database, tmp_path: Path) -> None:
+    """Of a dataset that is wanted: heads by keys that may not write, replays, words under unknown versions."""
+    node = Node(database, tmp_path, OWNER.dataset_id)
+    for number in (1, 2, 3):
+        node.hear(head(OWNER, number))
+    before = database.writes
+    for number in range(1, 100):
+        assert node.hear(head(OWNER, 100 + number, by=key(900 + number))) is Judgement.REJECT
+        assert node.hear(head(OWNER, 100 + number, version=7, by=key(900 + number))) is Judgement.IGNORE
+        assert node.hear(head(OWNER, 2)) is Judgement.IGNORE
+    assert database.writes == before
+
+
+def test_a_signer_renews_and_contradicts_itself_so_often(database: Database, tmp_path: Path) -> None:
+    node = Node(database, tmp_path, OWNER.dataset_id)
+    node.hear(head(OWNER, 3))
+    entries, _ = node.count()
+    renewed = [node.hear(head(OWNER, 3, late=late)) for late in range(1, 100)]
+    assert renewed.count(Judgement.ACCEPT) == int(RENEWALS.burst)
+    node.now = Instant(NOW + 601 * instant.SECOND)
+    assert node.hear(head(OWNER, 3, late=99)) is Judgement.ACCEPT, "refused for its pace is heard later"
+    assert node.count()[0] == entries + int(RENEWALS.burst) + 1
+    contradicted = [node.hear(head(OWNER, 3, late=late, root=b"%32d" % late)) for late in range(1, 100)]
+    assert contradicted.count(Judgement.ACCEPT) == 1, "one contradiction of a signer and epoch is kept and passed on"
+    assert node.count()[0] == entries + int(RENEWALS.burst) + 2
+    looked_into = sum(each.outcome.value == "fork" for each in node.news)
+    assert looked_into == int(CONTRADICTIONS.burst), "others are looked into, as often as that"
+
+
+def test_free_keys_share_one_pace(database: Database, tmp_path: Path) -> None:
+    """Sightings of blocks of a dataset that is here, by keys that nobody listed, on and on."""
+    node, dataset = Node(database, tmp_path, OWNER.dataset_id), OWNER.dataset_id
+    node.hear(head(OWNER, 9))
+    for observer in range(100, 110):
+        for number in range(100):
+            node.hear(observation(key(observer), dataset, number), Topic.ATTEST)
+    assert node.count()[0] <= 1 + 256
+
+
+def test_heads_signed_each_second_fill_no_disk(database: Database, tmp_path: Path) -> None:
+    """A publisher that is mirrored signs a head a second for an hour: the last few hundred are kept."""
+    node = Node(database, tmp_path, OWNER.dataset_id)
+    for number in range(1, 600):
+        node.now = Instant(NOW + number * instant.SECOND)
+        assert node.hear(head(OWNER, number, late=number)) is Judgement.ACCEPT
+    assert node.count()[0] == 599
+    prune(database, node.now)
+    with database.read() as connection:
+        kept = connection.execute("SELECT COUNT(*) FROM trust_ledger WHERE type = ?", (HEAD,)).fetchone()[0]
+        Ledger(connection).check()
+    assert kept == HEADS
+    assert node.newest(OWNER.dataset_id) == 599
+
+
+def test_an_authority_is_walked_once(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """256 versions, then a hundred words under the last of them: each version is followed when it comes."""
+    owner = key(3)
+    node, followed = Node(database, tmp_path, owner.dataset_id), []
+    follow = authority.follow
+
+    def counted(*args: Any) -> Any:
+        followed.append(args[1].version)
+        return follow(*args)
+
+    monkeypatch.setattr(authority, "follow", counted)
+    for raw in versions(owner, 256):
+        assert node.hear(raw) is Judgement.ACCEPT
+    assert len(followed) <= 256
+    for size in range(1, 60):
+        assert node.hear(head(owner, size, version=256)) is Judgement.ACCEPT
+    for size in range(1, 100):
+        assert node.hear(head(owner, size, version=256, by=key(77))) is not Judgement.ACCEPT
+    assert len(followed) <= 256
+
+
+def test_a_proof_of_what_is_held_is_made_again_lower(database: Database, tmp_path: Path) -> None:
+    """Contradictions beyond the first are no longer recorded, and still prove a fork at a lower place."""
+    node, dataset = Node(database, tmp_path, OWNER.dataset_id), OWNER.dataset_id
+    made, previous = [], None
+    for number in range(6):
+        event = Seed(dataset_id=dataset, dataset_kind=DatasetKind.ROOT) if number == 0 else _info(number)
+        block = encode_block(
+            MetadataBlock(
+                system_time=Instant(NOW + number), prev_block_hash=previous, sequence_number=number, event=event
+            )
+        )
+        made.append(block)
+        previous = block.hash
+    node.chains.commit([Append(dataset=dataset, expected=None, blocks=made)])
+    tree = Frontier().extend(block.hash.digest for block in made)
+    with database.write() as connection:
+        Ledger(connection).keep_chain(dataset, CheckedChain(tree, tree.size))
+
+    def signed(count: int, last: bytes) -> bytes:
+        leaves = [*(block.hash.digest for block in made[: count - 1]), last]
+        said = HeadStatement(
+            dataset=dataset, epoch=0, size=count, root_hash=Frontier().extend(leaves).root, authority=0,
+            issued_at=statement.when(NOW), expires_at=statement.when(Instant(NOW + 86400 * instant.SECOND)),
+            head=Multihash.parse(f"f1620{last.hex()}"),
+        )  # fmt: skip
+        return envelope.seal(statement.encode(said), OWNER)
+
+    assert node.hear(signed(6, made[5].hash.digest)) is Judgement.ACCEPT
+    for count in (6, 4, 2):
+        node.hear(signed(count, bytes([count]) * 32))
+    proven = [each.proof.index for each in node.news if each.proof is not None]
+    assert proven == [5, 3, 1]
+    forks = f"SELECT COUNT(*), 0 FROM trust_ledger WHERE outcome = 'fork' AND type = '{HEAD}'"
+    assert node.count(forks) == (1, 0)
+
+
+def _info(number: int) -> MetadataEvent:
+    return SetInfo(description=f"{number}")

@@ -1,0 +1,154 @@
+"""Text of strangers reaches a terminal with nothing in it that a terminal obeys, by whichever way it is written."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import sys
+import unicodedata
+import warnings
+from typing import Any
+
+import pytest
+import structlog
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chain.codec.manifest import render_yaml
+from chain.errors import Invalid
+from chain.visible import escaped, is_visible, visible
+from odfd import output
+from odfd.cli import main as cli
+from odfd.cli.meter import Meter
+from odfd.cli.session import Session
+from odfd.control import wire
+from odfd.obs import log
+
+ATTACKS = {
+    "colour": "\x1b[31mred",
+    "title": "\x1b]0;owned\x07",
+    "answers": "\x1b[6n\x05",
+    "C1": "\x9b31m",
+    "carriage return": "all is well\rsomething else",
+    "backspace": "good\x08\x08\x08\x08bad",
+    "delete": "a\x7f",
+    "override": "invoice\u202egpj.exe",
+    "isolate": "\u2066a\u2069",
+    "invisible": "pay\u200bpal\ufeff",
+    "tags": "hi\U000e0041",
+    "separator": "a\u2028b",
+    "no character": "\udc80",
+}
+
+
+KEPT = "\n\t\u200c\u200d\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd"
+"""Lines, joiners, and signs that stand under numbers: Unicode calls the latter formats, and they are seen."""
+
+
+def obeyed(text: str) -> list[str]:
+    """What a terminal or its layout would obey."""
+    return [char for char in text if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp") and char not in KEPT]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("text", ATTACKS.values(), ids=ATTACKS.keys())
+def test_no_way_lets_anything_through(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, err = Terminal(), Terminal()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    session: Any = object.__new__(Session)
+    session.quiet = False
+    for form in ("table", "json", "yaml", "ndjson"):
+        session.output = form
+        session.show({text: [text]}, lambda value: f"NAME\n{next(iter(value))}")
+        session.line({text: text}, text)
+    session.remark(text)
+    cli._told(Invalid(text, rule=text, hint=text, place=text), verbose=True)
+    output.trace(ValueError(text))
+    assert not obeyed(out.getvalue())
+    assert not obeyed(err.getvalue())
+    assert "error:" in err.getvalue()
+
+
+@pytest.mark.parametrize("text", ATTACKS.values(), ids=ATTACKS.keys())
+def test_progress_draws_on_its_line_alone(text: str) -> None:
+    terminal = Terminal()
+    session: Any = object.__new__(Session)
+    session.quiet, session.clock = False, type("Clock", (), {"monotonic": lambda _: 0})()
+    task = wire.TaskView(id="t", kind="pull", target=text, state="running", message=text + "\nmore")
+    Meter(session, terminal).show(task)
+    drawn = terminal.getvalue()
+    assert drawn.startswith("\r\x1b[K")
+    assert not obeyed(drawn.removeprefix("\r\x1b[K"))
+    assert "\n" not in drawn
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+@pytest.mark.parametrize("text", ATTACKS.values(), ids=ATTACKS.keys())
+def test_no_line_of_the_log_lets_anything_through(text: str, form: str) -> None:
+    stream = io.StringIO()
+    log.configure("debug", form, stream)
+    try:
+        structlog.get_logger(room=text).warning(text, peer=text, several=[text, {text: text}])
+        try:
+            raise ValueError(text)
+        except ValueError as error:
+            structlog.get_logger().error("failed", exc_info=error)
+        logging.getLogger("library").error("said %s", text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.warn(text, stacklevel=1)
+    finally:
+        logging.captureWarnings(False)
+        log.configure("info", "json", io.StringIO())
+        logging.captureWarnings(False)
+    assert not obeyed(stream.getvalue()), stream.getvalue()
+    assert "said" in stream.getvalue()
+    assert "failed" in stream.getvalue()
+
+
+@given(st.recursive(st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+def test_json_says_the_same(value: Any) -> None:
+    said = escaped(json.dumps(value, ensure_ascii=False))
+    assert json.loads(said) == value
+    assert not obeyed(said)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_yaml_says_the_same(text: str) -> None:
+    said = render_yaml({"name": text})
+    assert is_visible(said)
+    assert yaml.safe_load(said) == yaml.safe_load(yaml.dump({"name": text}, allow_unicode=False))
+
+
+@given(st.text(st.characters() | st.sampled_from("".join(ATTACKS.values()))))
+def test_text_is_made_visible_once_and_for_all(text: str) -> None:
+    shown = visible(text)
+    assert not obeyed(shown)
+    assert is_visible(shown)
+    assert visible(shown) == shown
+    assert len(shown) == len(text)
+
+
+def test_every_character_is_told_apart() -> None:
+    wrong = [
+        hex(number) for number in range(sys.maxunicode + 1)
+        if is_visible(chr(number)) is bool(obeyed(chr(number))) and unicodedata.category(chr(number)) != "Cn"
+    ]  # fmt: skip
+    assert wrong == []
+
+
+def test_what_people_write_is_left_as_it_is() -> None:
+    for text in ("Ünïcode 日本\t✓\nnext", "می\u200cخواهم", "👩\u200d🔬", "a\u00a0b", "ﷺ"):
+        assert visible(text) == text
+
+
+def test_a_bundle_is_not_written_to_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    assert output.is_terminal()

@@ -1,0 +1,118 @@
+"""Who keeps a place when there are too few: keys buy none, the longest here and the most useful stay."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from p2p.address import prefix_of
+from p2p.budget.places import FEW, Places
+from p2p.budget.work import Party
+from p2p.ports import PeerId
+
+MOST = 64
+"""As the daemon has by default."""
+
+
+class Door:
+    """A host as far as places go."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self.places = Places(most)
+        self.inside: dict[int, Party] = {}
+        self.count = 0
+
+    def comes(self, host: str, peer: str = "", *, dialled: bool = False) -> Party:
+        self.count += 1
+        party = Party(self.count, PeerId(peer or f"key{self.count}"), host)
+        leaving = self.places.take(party, dialled=dialled)
+        self.inside[party.connection] = party
+        if leaving is not None:
+            del self.inside[leaving.connection]
+            self.places.leave(leaving.connection)
+        assert len(self.places) == len(self.inside) <= self.places._most
+        return party
+
+    def holds(self, party: Party) -> bool:
+        return party.connection in self.inside
+
+
+def far(number: int) -> str:
+    """An address in a block of its own."""
+    return f"{10 + number // 60_000}.{number // 250 % 240}.{number % 250}.1"
+
+
+def test_free_keys_of_one_address_and_of_one_block_take_few_places() -> None:
+    door = Door()
+    for _ in range(500):
+        door.comes("203.0.113.7")
+    assert len(door.inside) == 12
+    for number in range(500):
+        door.comes(f"203.0.113.{number % 250}")
+    assert len(door.inside) == 24
+    for number in range(20):
+        assert door.holds(door.comes(far(number)))
+
+
+def test_forty_keys_of_five_addresses_push_out_no_honest_peer() -> None:
+    door = Door()
+    honest = [door.comes(far(number)) for number in range(30)]
+    for number in range(400):
+        door.comes(f"198.51.{number % 5}.9")
+    assert all(door.holds(one) for one in honest)
+    assert door.holds(door.comes(far(99))), "and another is let in"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_thousand_addresses_push_out_neither_the_oldest_nor_the_most_useful(seed: int) -> None:
+    door, rng = Door(), Random(seed)
+    oldest = [door.comes(far(number)) for number in range(12)]
+    others = [door.comes(far(100 + number)) for number in range(30)]
+    useful = rng.sample(others, 12)
+    for one in useful:
+        door.places.gave(one.peer, rng.randint(1, 1 << 20))
+    for _ in range(300):
+        door.comes(far(1000 + rng.randrange(1000)))
+    assert all(door.holds(one) for one in [*oldest, *useful])
+
+
+def test_places_for_chosen_peers_and_for_those_we_dial_are_kept_free() -> None:
+    door = Door()
+    friends = [f"friend{number}" for number in range(8)]
+    door.places.chosen = frozenset(map(PeerId, friends))
+    for number in range(1000):
+        door.comes(far(number))
+    assert len(door.inside) == 48
+    dialled = [door.comes(far(2000 + number), dialled=True) for number in range(8)]
+    chosen = [door.comes("203.0.113.7", friend) for friend in friends]
+    for number in range(1000):
+        door.comes(far(number))
+    assert len(door.inside) == MOST
+    assert all(door.holds(one) for one in [*dialled, *chosen])
+
+
+def test_chosen_peers_find_room_however_many_they_are() -> None:
+    door = Door(16)
+    door.places.chosen = frozenset(PeerId(f"friend{number}") for number in range(40))
+    for number in range(100):
+        door.comes(far(number))
+    friends = [door.comes(far(200 + number), f"friend{number}") for number in range(16)]
+    assert all(door.holds(one) for one in friends)
+
+
+def test_what_we_dial_beyond_the_kept_places_is_as_good_as_what_dials_us() -> None:
+    door = Door()
+    for number in range(1000):
+        door.comes(far(number), dialled=True)
+    assert len(door.inside) == 8 + 48
+
+
+@pytest.mark.parametrize("most", [1, 2, 4, 9])
+def test_small_nodes_have_places_too(most: int) -> None:
+    door = Door(most)
+    for number in range(20):
+        door.comes(far(number))
+        door.comes("127.0.0.1")
+        assert sum(prefix_of(one.host) == "127.0.0.0/24" for one in door.inside.values()) <= max(FEW, most)
+    assert len(door.inside) == max(1, most - 2 * (most // 8))
