@@ -36,6 +36,15 @@ class Units(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         return unit_of(nodeid)
 
+    def remove_node(self, node: Any) -> str | None:
+        """The test that ended its process (``timeout``) has failed; xdist would give it out again, eight times."""
+        units = self.assigned_work[node].values()
+        running = next((test for unit in units for test, done in unit.items() if not done), None)
+        for unit in units:
+            unit.pop(running, None)
+        super().remove_node(node)
+        return running
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Units:
