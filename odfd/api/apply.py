@@ -254,7 +254,7 @@ class ApplyOperation:
                 Resources(connection).apply(BASE_KIND, str(target), wish.base.encode(), self._clock.now())
 
     def _check_source(self, event: SetPollingSource | AddPushSource, wish: WantedSnapshot) -> None:
-        """Raises Invalid, Refused: what would be refused with the first data is refused now."""
+        """Raises Invalid, Refused: what would be refused with the first data is refused now. Blocking."""
         settings = msgspec.structs.replace(self._ingestion(), base=Path(wish.base) if wish.base else None)
         refused = check_source(event, settings)
         if refused is not None:
@@ -293,7 +293,7 @@ class ApplyOperation:
         names = ChainState(set_vocab=stated[-1]).vocab if stated else state.vocab if state is not None else Vocab()
         for event in events:
             if isinstance(event, SetPollingSource | AddPushSource):
-                self._check_source(event, wish)
+                await trio.to_thread.run_sync(self._check_source, event, wish)
                 warnings += await self._check_preprocess(event, names, wish)
             if not isinstance(event, SetTransform):
                 continue

@@ -1,7 +1,8 @@
 """Checks a source when it is declared, for everything that a pull or push would refuse whatever the files hold.
 
-Each part is asked of the module that would refuse it later. What depends on files, on servers or on what a query makes
-of rows is told when they are there. Functions; nothing is fetched.
+Each part is asked of the module that would refuse it later. What depends on what files hold, on servers or on what a
+query makes of rows is told when they are there. Functions; nothing is fetched. Blocking: files of this machine that a
+source names are looked at.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
 """Finds the file of this machine that a source names, and refuses what no source may read.
 
 A manifest may be written by others than those who run the daemon, and what is ingested may be published: a path in it
-never reads the node's own directory, in which its keys lie, nor a file outside the folders that the settings allow.
-Links are followed before a path is judged. A FIFO, a socket or a device is refused and never opened: reading one may
-wait for ever, or change something. Blocking.
+never reads the node's own directory, in which its keys lie, nor a file outside the folders that the settings allow, nor
+what the kernel shows as files (``/proc/self/environ`` has the daemon's secrets). Links are followed before a path is
+judged. A FIFO, a socket or a device is refused and never opened: reading one may wait for ever, or change something.
+Blocking.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import glob
 import itertools
@@ -28,6 +30,12 @@ _KINDS: Final = (
 )
 
 
+_KERNEL: Final = (Path("/proc"), Path("/sys"), Path("/dev"))
+"""Where there are no files of a disk."""
+_MEMORY: Final = (Path("/dev/shm"),)  # noqa: S108 - named to be told from devices
+"""Plain files all the same."""
+
+
 class Readable(NamedTuple):
     """Which files of this machine sources may read."""
 
@@ -44,6 +52,13 @@ class Readable(NamedTuple):
                 f"{told} lies in the node's own directory",
                 rule="source-own",
                 hint="a source never reads what the node keeps, its keys among it; copy the file elsewhere",
+            )
+        if _lies_in(real, _KERNEL) and not _lies_in(real, _MEMORY):
+            leads = "" if real == path else f" leads to {real}, which"
+            raise Invalid(
+                f"{told}{leads} is no file of a disk: the kernel makes it up",
+                rule="source-kernel",
+                hint="a source reads regular files, none in /proc, /sys or /dev; write what is there to a file",
             )
         if self.folders and not _lies_in(real, self.folders):
             leads = "" if real == path else f", which is {real},"
@@ -62,13 +77,18 @@ class Readable(NamedTuple):
         if not any(_lies_in(folder, (real,)) for folder in self.folders):
             self.check(fixed, pattern)
 
+    def check_file(self, path: Path, told: str) -> None:
+        """Of a path to one file, before it is read: whether it may be, as far as it is there. Raises Invalid."""
+        real = self.check(path, told)
+        with contextlib.suppress(OSError):  # it may come, or be allowed to the daemon's user, until it is read
+            _check_kind(real.stat().st_mode, told)
+
     def file(self, path: Path, told: str) -> Path:
         """The regular file that ``path`` leads to. Raises Invalid, NotFound, Environment."""
         real = self.check(path, told)
         try:
-            mode = real.stat().st_mode
-            if stat.S_ISREG(mode):
-                os.close(os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+            _check_kind(real.stat().st_mode, told)
+            os.close(os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
         except FileNotFoundError as error:
             raise NotFound(f"no file {told}", rule="source-file", hint="the daemon must be able to see it") from error
         except OSError as error:
@@ -77,10 +97,13 @@ class Readable(NamedTuple):
                 rule="source-file",
                 hint="the daemon's user must be allowed to read it" if error.errno == errno.EACCES else "",
             ) from error
-        if not stat.S_ISREG(mode):
-            kind = next((name for matches, name in _KINDS if matches(mode)), "no regular file")
-            raise Invalid(f"{told} is {kind}", rule="source-file", hint="a source reads regular files")
         return real
+
+
+def _check_kind(mode: int, told: str) -> None:
+    if not stat.S_ISREG(mode):
+        kind = next((name for matches, name in _KINDS if matches(mode)), "no regular file")
+        raise Invalid(f"{told} is {kind}", rule="source-file", hint="a source reads regular files")
 
 
 def _resolved(path: Path, told: str) -> Path:

@@ -23,7 +23,7 @@ async def fetch(step: FetchStep, job: FetchJob) -> FetchOutcome:
 
 
 def check_fetch(step: FetchStep, settings: IngestSettings) -> None:
-    """What can be told of a step before it is tried. Raises Refused for kinds not built, Invalid."""
+    """What can be told of a step before it is tried. Raises Refused for kinds not built, Invalid. Blocking."""
     match step:
         case FetchFilesGlob():
             check_files(step, settings)

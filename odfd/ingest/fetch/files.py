@@ -37,11 +37,8 @@ _MICROSECOND = 1000
 
 def fetch_files(step: FetchFilesGlob, job: FetchJob) -> FetchOutcome:
     """Raises NotFound when nothing ever matched, Invalid for a step that cannot work, Environment."""
-    check_files(step, job.settings)
-    readable = job.settings.readable
-    found = matching(_placed(step.path, job.settings.base))
-    for folder in {os.path.dirname(path) for path in found}:  # noqa: PTH120 - one for many files
-        readable.check(Path(folder), folder)
+    _check_step(step, job.settings)
+    found = _found(step, job.settings)
     last = job.known(ETAG)
     start = 0 if last is None else bisect.bisect_right(found, last, key=os.path.basename)
     ahead = list(itertools.islice(itertools.filterfalse(os.path.isdir, itertools.islice(found, start, None)), 2))
@@ -52,7 +49,7 @@ def fetch_files(step: FetchFilesGlob, job: FetchJob) -> FetchOutcome:
             )
         return Unchanged(_passed_over(found[:start], job))
     path = Path(ahead[0])
-    real = readable.file(path, ahead[0])
+    real = job.settings.readable.file(path, ahead[0])
     try:
         identity, local = file_identity(real), Local.of(real)
     except OSError as error:
@@ -74,8 +71,23 @@ def _passed_over(paths: list[str], job: FetchJob) -> tuple[SkippedFile, ...]:
     return job.passed_over(paths, job.now) if job.passed_over is not None and paths else ()
 
 
+def _found(step: FetchFilesGlob, settings: IngestSettings) -> list[str]:
+    """What matches, in folders that may be read. Raises Invalid."""
+    found = matching(_placed(step.path, settings.base))
+    for folder in {os.path.dirname(path) for path in found}:  # noqa: PTH120 - one for many files
+        settings.readable.check(Path(folder), folder)
+    return found
+
+
 def check_files(step: FetchFilesGlob, settings: IngestSettings) -> None:
-    """What can be told of a step before a file is there. Raises Invalid."""
+    """What can be told of a step, and of the files that are there now. Raises Invalid. Blocking."""
+    _check_step(step, settings)
+    if Path(step.path).is_absolute() or settings.base is not None:
+        for path in itertools.filterfalse(os.path.isdir, _found(step, settings)):
+            settings.readable.check_file(Path(path), path)
+
+
+def _check_step(step: FetchFilesGlob, settings: IngestSettings) -> None:
     if Path(step.path).is_absolute() or settings.base is not None:
         settings.readable.check_pattern(_placed(step.path, settings.base))
     if step.order is SourceOrdering.BY_EVENT_TIME:

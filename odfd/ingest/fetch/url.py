@@ -75,7 +75,7 @@ async def fetch_url(step: FetchUrl, job: FetchJob) -> FetchOutcome:
 
 
 def check_url(step: FetchUrl, settings: IngestSettings) -> None:
-    """What can be told of a step as it is written. Raises Invalid."""
+    """What can be told of a step as it is written, and of a file that is there. Raises Invalid. Blocking."""
     if isinstance(step.event_time, FromPath):
         raise Invalid("eventTime FromPath has no meaning for a URL", rule="event-time-source", hint="use FromMetadata")
     _refuse_password(step.url)
@@ -84,7 +84,7 @@ def check_url(step: FetchUrl, settings: IngestSettings) -> None:
     if (scheme is None and TEMPLATE.match(step.url) is None) or (scheme and scheme[1].lower() not in _SCHEMES):
         raise _no_scheme(scheme[1] if scheme else "", step.url)
     if scheme and scheme[1].lower() == "file" and TEMPLATE.search(step.url) is None:
-        settings.readable.check(_path(step.url, step.url), step.url)
+        settings.readable.check_file(_path(step.url, step.url), step.url)
 
 
 def _no_scheme(scheme: str, url: str) -> Invalid:

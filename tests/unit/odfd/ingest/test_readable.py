@@ -133,9 +133,59 @@ def test_only_regular_files_are_opened(place: Path, odd: tuple[str, Path], monke
     monkeypatch.setattr(os, "open", lambda *given: opened.append(given))
     ways = WAYS[:1] if kind == "a folder" else WAYS[:2]
     for way in ways:
-        with pytest.raises(Invalid, match=kind):
+        with pytest.raises(Invalid, match="no file of a disk" if kind == "a device" else kind):
             taken(way(path), settings(place))
     assert not opened
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_no_regular_file_is_refused_when_it_is_applied(
+    place: Path, odd: tuple[str, Path], way: Callable[[Path], FetchStep], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, path = odd
+    opened: list[Any] = []
+    monkeypatch.setattr(os, "open", lambda *given: opened.append(given))
+    if kind == "a folder" and isinstance(way(path), FetchFilesGlob):
+        check_fetch(way(path), settings(place))  # folders that match are passed over
+    else:
+        with pytest.raises(Invalid) as told:
+            check_fetch(way(path), settings(place))
+        rule = "source-kernel" if kind == "a device" else "source-file"
+        assert (told.value.rule, opened) == (rule, [])
+
+
+KERNEL = (
+    "/proc/self/environ", "/proc/1/../self/environ", "/proc/self/root/proc/self/environ", "/dev/null", "/dev/zero",
+    "/sys/kernel/uevent_seqnum", "/dev/../proc/meminfo",
+)  # fmt: skip
+PATTERNS = FetchFilesGlob(path="/*/meminfo"), FetchFilesGlob(path="/proc/*/environ")
+
+
+@pytest.mark.parametrize("step", [*(way(Path(path)) for path in KERNEL for way in WAYS[:2]), *PATTERNS])
+def test_what_the_kernel_makes_up_is_no_file(place: Path, step: FetchStep) -> None:
+    for ask in (lambda: check_fetch(step, settings(place)), lambda: taken(step, settings(place))):
+        with pytest.raises(Invalid) as told:
+            ask()
+        assert told.value.rule == "source-kernel"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_links_are_followed_when_a_source_is_applied(place: Path, way: Callable[[Path], FetchStep]) -> None:
+    (place / "open/environ").symlink_to("/proc/self/environ")
+    (place / "open/key.csv").symlink_to(place / "state/keys/node.key")
+    (place / "open/out.csv").symlink_to(place / "shut/c.csv")
+    (place / "open/later.csv").symlink_to(place / "open/below/later.csv")
+    for name, rule in (("environ", "source-kernel"), ("key.csv", "source-own"), ("out.csv", "source-folder")):
+        with pytest.raises(Invalid) as told:
+            check_fetch(way(place / "open" / name), settings(place, ("open",)))
+        assert told.value.rule == rule
+    check_fetch(way(place / "open/later.csv"), settings(place, ("open",)))
+
+
+def test_two_files_of_one_name_are_refused_when_a_source_is_applied(place: Path) -> None:
+    (place / "shut/a.csv").write_text("x\n2\n")
+    with pytest.raises(Invalid, match="have one name"):
+        check_fetch(FetchFilesGlob(path=f"{place}/*/a.csv"), settings(place))
 
 
 def test_what_is_not_there_or_may_not_be_read(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
