@@ -1,11 +1,15 @@
 """Announces statements that worker threads signed, in order and from the event loop.
 
 Those that speak of a dataset leave if it is public when their turn comes. Bounded: when nothing can be announced the
-oldest are dropped, since peers that missed one get it by anti-entropy.
+oldest are dropped, since peers that missed one get it by anti-entropy. Heads of a dataset leave no faster than peers
+take them: the newest replaces one that waits, so that the last of a burst is announced, and not the one that everybody
+refuses.
 """
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections import deque
 from typing import Final
 
@@ -13,9 +17,12 @@ import trio
 
 from chain.errors import Remote
 from chain.ids import DatasetId
+from chain.statements.statement import HEAD
 from odfd.datasets.visibility import PublicOf
+from odfd.network.statement_quota import PACES
 from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
 from odfd.runtime.supervision import Life, Logger
+from p2p.budget.buckets import Budget
 from p2p.ports import Replication, Topic
 
 WAITING: Final = 1024
@@ -29,12 +36,27 @@ class Outbox:
         self._public_of = public_of
         self._logger = logger
         self._waiting: deque[tuple[Topic, DatasetId | None, bytes]] = deque(maxlen=WAITING)
+        self._signed: dict[DatasetId, bytes] = {}
+        """The newest head of each dataset that has no time to leave yet; written by any thread."""
+        self._paced: dict[DatasetId, bytes] = {}
+        """The newest of each that has."""
+        self._due: list[tuple[float, DatasetId]] = []
+        """A heap: when each of them leaves."""
+        self._pace = Budget[DatasetId](PACES[HEAD].kept())
         self._token: trio.lowlevel.TrioToken | None = None
         self._loop = ReconcileLoop(self._send)
 
     def put(self, topic: Topic, dataset: DatasetId | None, envelope: bytes) -> None:
         """``dataset``: which one it speaks of; ``None``: it speaks of none."""
         self._waiting.append((topic, dataset, envelope))
+        self._poke()
+
+    def put_head(self, dataset: DatasetId, envelope: bytes) -> None:
+        """A head that was signed here, in place of an older one of the dataset that still waits."""
+        self._signed[dataset] = envelope
+        self._poke()
+
+    def _poke(self) -> None:
         if self._token is not None:
             self._token.run_sync_soon(self._loop.poke)
 
@@ -44,11 +66,26 @@ class Outbox:
 
     async def _send(self) -> float:
         while self._waiting:
-            topic, dataset, envelope = self._waiting.popleft()
-            if dataset is not None and not await trio.to_thread.run_sync(self._public_of, [dataset]):
-                continue
-            try:
-                await self._replication.announce(topic, envelope)
-            except Remote as fault:
-                self._logger.info("not announced", topic=topic.value, fault=str(fault))
-        return UNTIL_POKED
+            await self._announce(*self._waiting.popleft())
+        self._schedule()
+        while self._due and self._due[0][0] <= trio.current_time():
+            _, dataset = heapq.heappop(self._due)
+            await self._announce(Topic.HEADS, dataset, self._paced.pop(dataset))
+        return self._due[0][0] - trio.current_time() if self._due else UNTIL_POKED
+
+    def _schedule(self) -> None:
+        """Give each head that was signed meanwhile its time, or the time of the one that it replaces."""
+        now = trio.current_time()
+        while self._signed:
+            dataset, envelope = self._signed.popitem()
+            if dataset not in self._paced:
+                heapq.heappush(self._due, (now + (self._pace.reserve(dataset, now, math.inf) or 0.0), dataset))
+            self._paced[dataset] = envelope
+
+    async def _announce(self, topic: Topic, dataset: DatasetId | None, envelope: bytes) -> None:
+        if dataset is not None and not await trio.to_thread.run_sync(self._public_of, [dataset]):
+            return
+        try:
+            await self._replication.announce(topic, envelope)
+        except Remote as fault:
+            self._logger.info("not announced", topic=topic.value, fault=str(fault))

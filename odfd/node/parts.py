@@ -350,7 +350,7 @@ class NodeParts:
 
     def signed(self, dataset: DatasetId, signed: Signed) -> None:
         self.library.moved(dataset)
-        self.outbox.put(Topic.HEADS, dataset, signed.envelope)
+        self.outbox.put_head(dataset, signed.envelope)
         for part in (self.publications, self.submissions):
             self.in_loop(part.loop.touch, dataset)
 
