@@ -103,6 +103,8 @@ def _block(host: str, of_ip4: int, of_ip6: int) -> str:
 
 
 def _checked_host(text: str, network: str, host: str) -> str:
+    if "%" in host:
+        raise _bad(text, "an address with a zone is good on one link of one machine alone")
     try:
         if network == "ip4":
             return str(ipaddress.IPv4Address(host))

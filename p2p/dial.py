@@ -34,7 +34,12 @@ async def resolve(host: str, port: int, allows: Allows, family: int = socket.AF_
 
     Raises OSError: there is no such host. Raises NotAllowed.
     """
-    found = await trio.socket.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
+    if "%" in host:  # the zone would be lost with the judgement, and the kernel refuses the address without it
+        raise socket.gaierror(socket.EAI_NONAME, "an address with a zone is not dialled")
+    try:
+        found = await trio.socket.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
+    except ValueError as error:  # a NUL, or what is no name by IDNA
+        raise socket.gaierror(socket.EAI_NONAME, str(error)) from error
     addresses = list(dict.fromkeys(parse_ip(str(each[4][0])) for each in found))
     allowed = [each for each in addresses if allows(each)]
     if not allowed:

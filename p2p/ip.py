@@ -28,10 +28,14 @@ _NOT_GIVEN_OUT: Final = (
 
 
 def parse_ip(text: str) -> Ip:
-    """Without its zone; a mapped address is the one of IPv4 that it stands for. Raises ValueError."""
-    found = ipaddress.ip_address(text.partition("%")[0])
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return mapped or found
+    """Without its zone, which IPv6 alone has; a mapped address is the one of IPv4 that it stands for.
+
+    Raises ValueError.
+    """
+    found = ipaddress.ip_address(text)
+    if isinstance(found, ipaddress.IPv4Address):
+        return found
+    return found.ipv4_mapped or (found if found.scope_id is None else ipaddress.IPv6Address(int(found)))
 
 
 def stands_for(ip: Ip) -> Iterator[Ip]:

@@ -105,7 +105,7 @@ class _Backend(httpcore.TrioBackend):
         with _within(timeout):
             try:
                 found = await resolve(host, port, self._allows)
-            except (OSError, UnicodeError) as error:
+            except OSError as error:
                 raise httpcore.ConnectError(f"there is no host {host}: {error}") from error
             attempts = [partial(dial, str(ip), port, timeout, local_address, socket_options) for ip in found]
             return _Stream(await first_of(attempts, _FAILED, httpcore.AsyncNetworkStream.aclose), host)

@@ -28,6 +28,8 @@ def place_of(source: str) -> str | None:
         raise _bad(source, str(error)) from error
     if not url.host or (url.port or 0) > MAX_PORT:
         raise _bad(source, "it names no host, or a port that is none")
+    if "%" in url.host:
+        raise _bad(source, "an address with a zone is good on one link of one machine alone")
     if url.userinfo:
         raise Invalid("a URL with a password would be shown wherever the place is", rule="web-place", hint=_HINT)
     if url.query or url.fragment:

@@ -66,7 +66,7 @@ async def fetch_url(step: FetchUrl, job: FetchJob) -> FetchOutcome:
     url = fill(step.url, job.settings.variables)
     if step.cache is not None and job.state is not None:
         return Unchanged()
-    scheme = urllib.parse.urlsplit(url.reveal()).scheme
+    scheme = _split(url.reveal(), str(url)).scheme
     if scheme == "file":
         return await trio.to_thread.run_sync(_fetch_file, step, url, job)
     if scheme in ("http", "https"):
@@ -79,12 +79,21 @@ def check_url(step: FetchUrl, settings: IngestSettings) -> None:
     if isinstance(step.event_time, FromPath):
         raise Invalid("eventTime FromPath has no meaning for a URL", rule="event-time-source", hint="use FromMetadata")
     _refuse_password(step.url)
+    _split(step.url, step.url)
     scheme = _SCHEME.match(step.url)
     # A variable may bring the scheme, or be what has none.
     if (scheme is None and TEMPLATE.match(step.url) is None) or (scheme and scheme[1].lower() not in _SCHEMES):
         raise _no_scheme(scheme[1] if scheme else "", step.url)
     if scheme and scheme[1].lower() == "file" and TEMPLATE.search(step.url) is None:
         settings.readable.check_file(_path(step.url, step.url), step.url)
+
+
+def _split(url: str, told: str) -> urllib.parse.SplitResult:
+    """Raises Invalid."""
+    try:
+        return urllib.parse.urlsplit(url)
+    except ValueError as error:  # brackets that hold no address of IPv6
+        raise Invalid(f"{told} is no URL", rule="url-host", hint="an address of IPv6 stands in [ ]") from error
 
 
 def _no_scheme(scheme: str, url: str) -> Invalid:
@@ -125,7 +134,7 @@ def _fetch_file(step: FetchUrl, url: Filled, job: FetchJob) -> FetchOutcome:
 
 def _path(url: str, told: str) -> Path:
     """Raises Invalid."""
-    parts = urllib.parse.urlsplit(url)
+    parts = _split(url, told)
     if parts.netloc not in ("", "localhost"):
         raise Invalid(f"not a file of this machine: {told}", rule="url-file", hint="write file:///path, three slashes")
     return Path(urllib.parse.unquote(parts.path))
@@ -162,7 +171,7 @@ async def _fetch_http(step: FetchUrl, url: Filled, job: FetchJob) -> FetchOutcom
 
 def _address(url: Filled) -> tuple[str, dict[str, Filled]]:
     """Where to go, as URLs are spelled (RFC 3986), and what user and password before the host become (RFC 7617)."""
-    parts = urllib.parse.urlsplit(url.reveal())
+    parts = _split(url.reveal(), str(url))
     user_info, at, host = parts.netloc.rpartition("@")
     try:
         parts.port  # noqa: B018  it is read to be checked

@@ -5,10 +5,16 @@ from __future__ import annotations
 import ipaddress
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from multiaddr import Multiaddr
 
-from p2p.ip import is_global, parse_ip, stands_for, within
+from chain.errors import Invalid
+from p2p.address import network_of, parse_address, prefix_of
+from p2p.dial import resolve
+from p2p.errors import BadAddress
+from p2p.ip import anywhere, is_global, parse_ip, stands_for, within
+from p2p.web.place import place_of
 
 INSIDE = (
     "127.0.0.1",
@@ -59,6 +65,81 @@ def test_no_wrapping_makes_an_address_one_of_the_internet(text: str, way: str) -
     ip = parse_ip(wrapped(text)[way])
     assert not is_global(ip)
     assert way == "compatible" or ipaddress.ip_address(text) in stands_for(ip)
+
+
+ODD = st.text(alphabet="0123456789abcdefx:.%/[]- \x00\x1bé٣", max_size=12)
+WORDS = st.sampled_from(
+    [
+        "fe80::1",
+        "::ffff:10.0.0.1",
+        "2001:db8::1",
+        "10.0.0.1",
+        "::",
+        "%eth0",
+        "%25eth0",
+        "%",
+        "%1",
+        "0x7f.1",
+        "a.example",
+    ]
+)
+HOSTS = st.lists(WORDS | ODD, min_size=1, max_size=3).map("".join) | st.ip_addresses().map(str)
+
+
+@given(HOSTS)
+def test_any_text_is_an_address_in_a_block_or_none(text: str) -> None:
+    try:
+        ip = parse_ip(text)
+    except ValueError:
+        assert (prefix_of(text), network_of(text)) == ("", "")
+        return
+    assert "%" not in str(ip)
+    assert parse_ip(str(ip)) == ip
+    for length, block in (
+        (24 if ip.version == 4 else 48, prefix_of(text)),
+        (16 if ip.version == 4 else 32, network_of(text)),
+    ):
+        network = ipaddress.ip_network(block)
+        assert (network.prefixlen, ip in network) == (length, True)
+
+
+def test_a_zone_makes_no_other_address() -> None:
+    """One link has many names of zones: no budget is escaped by another."""
+    assert (
+        {prefix_of(f"fe80::1%{zone}") for zone in ("eth0", "1", "x" * 300)} == {prefix_of("fe80::1")} == {"fe80::/48"}
+    )
+    assert parse_ip("fe80::1%eth0") == parse_ip("fe80::1")
+    for text in ("10.0.0.1%eth0", "fe80::1%", "%eth0"):
+        with pytest.raises(ValueError, match="does not appear"):
+            parse_ip(text)
+
+
+@example("ip6", "fe80::1%eth0")
+@given(st.sampled_from(["ip4", "ip6", "dns", "dns4", "dns6"]), HOSTS)
+def test_any_text_is_a_place_that_can_be_dialled_or_is_explained(network: str, host: str) -> None:
+    try:
+        address = parse_address(f"/{network}/{host}/tcp/4001")
+    except BadAddress as error:
+        assert error.hint  # noqa: PT017 - a refusal is one of two right answers
+        return
+    assert "%" not in address.host
+    assert str(Multiaddr(address.transport)).startswith(f"/{network}/")
+    assert parse_address(str(address)) == address
+    assert (address.ip is None) == network.startswith("dns")
+
+
+@pytest.mark.parametrize("host", ["fe80::1%eth0", "::1%1", "2001:db8::1%"])
+def test_an_address_with_a_zone_is_no_address_of_a_node(host: str) -> None:
+    with pytest.raises(BadAddress, match="zone"):
+        parse_address(f"/ip6/{host}/tcp/4001")
+    with pytest.raises(Invalid, match="zone"):
+        place_of(f"http://[{host.replace('%', '%25')}]/folder")
+
+
+@pytest.mark.parametrize("host", ["fe80::1%lo", "::1%lo", "a\x00b", "é" * 70, "a..b"])
+async def test_what_is_no_host_is_told_as_one_that_is_not_there(host: str) -> None:
+    with pytest.raises(OSError, match=r"zone|null|label|IDN|codec|not known"):
+        await resolve(host, 80, anywhere)
 
 
 @given(st.ip_addresses())

@@ -31,6 +31,7 @@ from chain.model.source import (
     SourceOrdering,
 )
 from odfd.ingest.fetch.base import ETAG, LAST_MODIFIED, Fetched, FetchJob, Unchanged
+from odfd.ingest.fetch.dispatch import check_fetch
 from odfd.ingest.fetch.files import time_in_path
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import fill
@@ -303,6 +304,15 @@ def test_a_download_keeps_the_reserve_of_the_disk(web: str, job: Callable[..., F
     with pytest.raises(Environment) as caught:
         fetch(FetchUrl(url=f"{web}/plain.csv"), job(disk_reserve=1 << 60))
     assert caught.value.rule == "disk-reserve"
+
+
+@pytest.mark.parametrize(
+    "url", ["http://[x]/a.csv", "https://[::1/a.csv", "file://[x]/a.csv", "http://]/", "http://[${{ env.HOST }}]/"]
+)
+def test_brackets_that_hold_no_address_are_refused(job: Callable[..., FetchJob], url: str) -> None:
+    for ask in (lambda: check_fetch(FetchUrl(url=url), job().settings), lambda: fetch(FetchUrl(url=url), job())):
+        with pytest.raises(Invalid, match="is no URL"):
+            ask()
 
 
 def test_headers_and_templates(web: str, job: Callable[..., FetchJob]) -> None:
