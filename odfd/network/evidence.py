@@ -27,6 +27,8 @@ SECONDS: Final = 600.0
 """For one bundle."""
 PROBE_SECONDS: Final = 10.0
 """For a peer to say whether it keeps it."""
+MANIFEST_SECONDS: Final = 30.0
+"""For a peer to give its manifest, before another is asked."""
 ASKED: Final = 16
 """Peers asked at one time."""
 
@@ -113,12 +115,14 @@ class EvidenceFetcher:
         """From one after the other, each at its word: a wrong size spoils nothing for others."""
         path, reasons = folder / "manifest", []
         for peer, size in holders:
-            try:
-                await self._replication.fetch_object([peer], name, size, _File(path, name))
-            except (Remote, Invalid) as fault:
-                reasons.append(f"{peer}: {fault.message}")
-                continue
-            return await trio.to_thread.run_sync(_read, name, path)
+            with trio.move_on_after(MANIFEST_SECONDS):
+                try:
+                    await self._replication.fetch_object([peer], name, size, _File(path, name))
+                except (Remote, Invalid) as fault:
+                    reasons.append(f"{peer}: {fault.message}")
+                    continue
+                return await trio.to_thread.run_sync(_read, name, path)
+            reasons.append(f"{peer}: gave no manifest in {MANIFEST_SECONDS:.0f} s")
         raise Remote(f"evidence {name.short}: {'; '.join(reasons[:3])}", rule="no-peer", hint="odfctl peer list")
 
     def _check_disk(self, size: int) -> None:

@@ -170,7 +170,7 @@ class Discovery:
         """
         if not self._questions.spend(peer, trio.current_time()):
             return 0
-        stream = FramedStream(await self._host.open_stream(peer, wire.PROTOCOL), peer, MAX_PEERS_ANSWER)
+        stream = await self._standing.open(peer, wire.PROTOCOL, MAX_PEERS_ANSWER, PATIENCE)
         try:
             with trio.move_on_after(PATIENCE):
                 await stream.write(wire.encode_ask(ask))
@@ -260,7 +260,7 @@ class Discovery:
     # Being asked
 
     async def _accept(self, stream: StreamPort, peer: PeerId) -> None:
-        framed = FramedStream(stream, peer, MAX_PEERS_ASK)
+        framed = self._standing.framed(stream, peer, MAX_PEERS_ASK)
         await self._places.attend(framed, self._answer, framed)
 
     async def _answer(self, stream: FramedStream) -> None:

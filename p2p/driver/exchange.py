@@ -6,6 +6,7 @@ caller may stop waiting at any time; its answer is dropped when it comes, and no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Generic, Protocol, TypeVar
@@ -14,7 +15,7 @@ import trio
 
 from chain.errors import Invalid
 from p2p.driver.framing import FramedStream
-from p2p.errors import PeerFault, StreamBroken, Violation
+from p2p.errors import PeerFault, StreamBroken, TooSlow, Violation
 from p2p.wire.frames import frame
 
 
@@ -28,6 +29,8 @@ class Numbered(Protocol):
 Reply = TypeVar("Reply", bound=Numbered)
 MAX_UNDER_WAY: Final = 48
 """Questions under way on one stream: below what the other side lets wait, so that it never has to refuse us."""
+OWED: Final = 60.0
+"""Seconds without an answer while some are owed, after which the stream is given up: longer than whoever asks waits."""
 MAX_ABANDONED: Final = 64
 """Questions nobody waits for any more; with more of them unanswered the stream is given up."""
 
@@ -52,6 +55,9 @@ class Exchange(Generic[Reply]):
         self._limit = trio.CapacityLimiter(MAX_UNDER_WAY)
         self._out, self._outbox = trio.open_memory_channel[bytes](MAX_UNDER_WAY)
         self._scope = trio.CancelScope()
+        self._owed = 0
+        self._waiting = trio.CancelScope()
+        """Ends when an answer is owed for too long."""
         self.fault: PeerFault | None = None
         """Why it ended; ``None`` while it lives."""
 
@@ -72,6 +78,9 @@ class Exchange(Generic[Reply]):
         number, slot = self._next, _Slot[Reply]()
         self._next = (self._next + 1) & 0xFFFF_FFFF
         self._slots[number] = slot
+        self._owed += 1
+        if self._owed == 1:
+            self._waiting.deadline = trio.current_time() + OWED
         try:
             await self._put(encode(number))
             await slot.done.wait()
@@ -111,7 +120,11 @@ class Exchange(Generic[Reply]):
             async with trio.open_nursery() as nursery:
                 self._scope = nursery.cancel_scope
                 nursery.start_soon(self._write)
-                await self._read()
+                with self._waiting:
+                    await self._read()
+                if self._waiting.cancelled_caught:
+                    text = f"owes answers and gave none in {OWED:.0f} s"
+                    raise TooSlow(self._stream.peer, text, rule="owed")
                 self._scope.cancel()
             fault = StreamBroken(self._stream.peer, "the peer closed the stream")
         except* PeerFault as group:
@@ -144,12 +157,18 @@ class Exchange(Generic[Reply]):
                 raise Violation(self._stream.peer, error.message, rule=error.rule, hint=error.hint) from error
             slot = self._slots.get(reply.request)
             if slot is not None and slot.reply is None:
+                self._heard()
                 slot.reply = reply
                 slot.done.set()
             elif reply.request in self._abandoned:
+                self._heard()
                 self._abandoned.discard(reply.request)
             else:
                 raise Violation(self._stream.peer, f"an answer to question {reply.request}, which is none of ours")
+
+    def _heard(self) -> None:
+        self._owed -= 1
+        self._waiting.deadline = trio.current_time() + OWED if self._owed else math.inf
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:

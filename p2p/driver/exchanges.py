@@ -13,7 +13,6 @@ import trio
 
 from p2p.driver.containment import contained
 from p2p.driver.exchange import Exchange, Reply
-from p2p.driver.framing import FramedStream
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort, StreamPort
 from p2p.errors import PeerFault, Unreachable, Violation
@@ -69,7 +68,7 @@ class Exchanges(Generic[Reply]):
         if len(self._exchanges) >= MAX_LINKS:
             raise Unreachable(peer, f"{MAX_LINKS} streams of {self._protocol} are open already", rule="links")
         stream = await self._stream(peer)
-        exchange = Exchange(FramedStream(stream, peer, MAX_REPLY), self._decode)
+        exchange = Exchange(self._standing.framed(stream, peer, MAX_REPLY), self._decode)
         self._exchanges[peer] = exchange
         nursery.start_soon(contained, self._run, peer, exchange)
         return exchange

@@ -1,4 +1,7 @@
-"""Reads and writes frames over a stream: reads with a size limit, writes whole frames under a deadline."""
+"""Reads and writes frames over a stream: reads with a size limit, writes whole frames under a deadline.
+
+What all streams of a node hold unfinished is bounded too, in each direction: beyond that the heaviest one is reset.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Final
 import trio
 
 from chain.errors import Invalid
+from p2p.budget.unfinished import MOST, PIECE, Unfinished
 from p2p.driver.ports import StreamPort
 from p2p.errors import StreamBroken, TooSlow, Violation
 from p2p.ports import PeerId
@@ -19,10 +23,24 @@ SEND_PATIENCE: Final = 30.0
 """Seconds in which a peer must take one frame of 1 MiB; after that the stream is reset."""
 
 
-class FramedStream:
-    """Bodies out and in. One task reads; any may write."""
+class Room:
+    """What the framed streams of one node hold unfinished. Made with the driver."""
 
-    def __init__(self, stream: StreamPort, peer: PeerId, limit: int) -> None:
+    def __init__(self) -> None:
+        self.coming: Unfinished[FramedStream] = Unfinished(MOST)
+        """Frames of which a part is here."""
+        self.going: Unfinished[FramedStream] = Unfinished(MOST)
+        """Frames that the peer has not taken."""
+
+
+class FramedStream:
+    """Bodies out and in. One task reads; any may write. ``block`` of addresses: what the peer's share of ``room`` is
+    counted for."""
+
+    def __init__(self, stream: StreamPort, peer: PeerId, limit: int, room: Room | None = None, block: str = "") -> None:
+        self._room = room or Room()
+        self._block = block or peer
+        self._unsent = 0
         self._stream = stream
         self._reader = FrameReader(limit)
         self._bodies: deque[bytes] = deque()
@@ -43,6 +61,8 @@ class FramedStream:
                 self._bodies.extend(self._reader.feed(data))
             except Invalid as error:
                 raise Violation(self.peer, error.message, rule=error.rule, hint=error.hint) from error
+            held = self._reader.held + PIECE * self._reader.pieces
+            await self._bounded(self._room.coming, held)
         return self._bodies.popleft()
 
     async def write(self, body: bytes) -> None:
@@ -51,6 +71,24 @@ class FramedStream:
 
     async def send(self, frames: bytes | memoryview) -> None:
         """As ``write``, for what is framed already."""
+        self._unsent += len(frames)
+        try:
+            await self._bounded(self._room.going, self._unsent)
+            await self._send(frames)
+        finally:
+            self._unsent -= len(frames)
+            self._room.going.note(self, self._block, self._unsent)
+
+    async def _bounded(self, share: Unfinished[FramedStream], amount: int) -> None:
+        """Note what is unfinished here; who must let go of theirs is reset. Raises TooSlow where that is this one."""
+        while (heaviest := share.note(self, self._block, amount)) is not None:
+            share.leave(heaviest)
+            await heaviest.reset()
+            if heaviest is self:
+                text = f"left more unfinished than others, of {share.total + amount:,} bytes"
+                raise TooSlow(self.peer, text, rule="unfinished")
+
+    async def _send(self, frames: bytes | memoryview) -> None:
         whole = False
         try:
             self._writing.acquire_nowait()
@@ -73,9 +111,11 @@ class FramedStream:
 
     async def end(self) -> None:
         """Close in order."""
+        self._room.coming.leave(self)
         await self._stream.aclose()
 
     async def reset(self) -> None:
         """Let go at once, also while being cancelled."""
+        self._room.coming.leave(self)
         with trio.CancelScope(shield=True), trio.move_on_after(1.0):
             await self._stream.reset()

@@ -9,6 +9,7 @@ shown that, it is not asked for this chain again until it does. Made with the dr
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
@@ -23,6 +24,8 @@ from p2p.ports import PeerId, Tip
 
 Fetch: TypeAlias = Callable[[PeerId, DatasetId, int, int], Awaitable[Sequence[bytes]]]
 """Of a peer and a chain, from a block on, at most so many bytes but one block. Raises PeerFault, never late."""
+RETURNED: Final = 5.0
+"""Seconds in which a peer that held something else may show that it follows, where others can be asked meanwhile."""
 MAX_ELSEWHERE: Final = 4096
 """Peers, by chain, that are remembered to hold something else; whoever is forgotten is asked once more."""
 
@@ -50,9 +53,10 @@ class Histories:
             if await self.holds(peer, dataset, tip):
                 self._elsewhere.pop((dataset, peer), None)
 
-        async with trio.open_nursery() as nursery:
-            for peer in peers:
-                if (dataset, peer) in self._elsewhere:
+        doubted = [peer for peer in peers if (dataset, peer) in self._elsewhere]
+        with trio.move_on_after(RETURNED if len(doubted) < len(peers) else math.inf):
+            async with trio.open_nursery() as nursery:
+                for peer in doubted:
                     nursery.start_soon(ask, peer)
         return [peer for peer in peers if (dataset, peer) not in self._elsewhere]
 

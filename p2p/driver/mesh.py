@@ -19,6 +19,7 @@ from p2p.driver.containment import contained
 from p2p.driver.discovery import Discovery
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort
+from p2p.driver.round_slots import RoundSlots
 from p2p.driver.settings import ReplicationSettings
 from p2p.driver.statements import StatementServer
 from p2p.ip import Allows, anywhere
@@ -26,8 +27,6 @@ from p2p.peers.book import REDIAL
 from p2p.ports import PeerId
 from p2p.wire.presence import Presence
 
-MAX_GREETINGS: Final = 8
-"""Pulls at a time from peers that have just connected; the others wait."""
 MAX_DIALS: Final = 4
 """Addresses tried of one peer."""
 GROW: Final = 5.0
@@ -55,7 +54,7 @@ class Mesh:
         self._discovery = discovery
         self._settings = settings
         self._rng = rng
-        self._greetings = trio.CapacityLimiter(MAX_GREETINGS)
+        self._under_way = RoundSlots()
         self._lost = trio.Event()
 
     async def run(self) -> None:
@@ -63,7 +62,7 @@ class Mesh:
         async with trio.open_nursery() as nursery:
             for address in dict.fromkeys(self._settings.bootstrap):
                 nursery.start_soon(self._keep_connected, address)
-            nursery.start_soon(self._rounds)
+            nursery.start_soon(self._rounds, nursery)
             nursery.start_soon(self._grow)
             while True:
                 change = await self._host.next_change()
@@ -76,7 +75,7 @@ class Mesh:
                 if self._standing.is_shut_out(change.peer):
                     nursery.start_soon(contained, self._host.disconnect, change.peer)
                 else:
-                    nursery.start_soon(contained, self._greet, change.peer)
+                    nursery.start_soon(self._greet, change.peer)
 
     def _lose(self, peer: PeerId) -> None:
         self._standing.book.disconnected(peer, self._standing.wall())
@@ -116,11 +115,14 @@ class Mesh:
                 await trio.sleep(REDIAL.most)
 
     async def _greet(self, peer: PeerId) -> None:
-        async with self._greetings:
-            if peer in self._standing.book.connected_peers():
-                await trio.sleep(self._host.charge(peer, MEETING))
-                await contained(self._discovery.meet, peer)
-                await self._statements.pull(peer)
+        """Who has to pay first waits by itself."""
+        await trio.sleep(self._host.charge(peer, MEETING))
+        await self._under_way.attend(peer, self._meet, peer)
+
+    async def _meet(self, peer: PeerId) -> None:
+        if peer in self._standing.book.connected_peers():
+            await contained(self._discovery.meet, peer)
+            await self._statements.pull(peer)
 
     async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:
         """Meet peers that say they serve a dataset; how many we are connected with that we were not before."""
@@ -170,20 +172,19 @@ class Mesh:
             elif connected:
                 await contained(self._discovery.meet, self._rng.choice(connected))
 
-    async def _rounds(self) -> None:
+    async def _rounds(self, nursery: trio.Nursery) -> None:
         while True:
             jitter = 0.75 + 0.5 * self._rng.random()
             await trio.sleep(self._settings.entropy_interval * jitter)
             for peer in set(self._standing.book.connected_peers()) - set(self._host.peers()):
                 self._lose(peer)
-            await self.round()
+            self._begin_round(nursery)
 
-    async def round(self) -> None:
-        """One round with a few random peers, side by side."""
+    def _begin_round(self, nursery: trio.Nursery) -> None:
+        """With a few random peers that are in none, side by side; the next one begins in its time whatever they do."""
         connected = self._standing.book.connected_peers()
         if connected:
-            await contained(self._discovery.meet, self._rng.choice(connected))
-        chosen = self._rng.sample(connected, min(self._settings.entropy_peers, len(connected)))
-        async with trio.open_nursery() as nursery:
-            for peer in chosen:
-                nursery.start_soon(contained, self._statements.pull, peer)
+            nursery.start_soon(contained, self._discovery.meet, self._rng.choice(connected))
+        free = [peer for peer in connected if peer not in self._under_way]
+        for peer in self._rng.sample(free, min(self._settings.entropy_peers, len(free))):
+            nursery.start_soon(self._under_way.attend, peer, self._statements.pull, peer)

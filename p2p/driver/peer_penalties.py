@@ -1,6 +1,7 @@
 """Shares the peer book between the parts of the driver, and closes connections of peers that misbehave.
 
-Made with the driver, dies with it. It is where a penalty becomes a closed connection.
+Made with the driver, dies with it. It is where a penalty becomes a closed connection, and where streams with peers get
+their frames, so that one bound holds for what all of them leave unfinished.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from typing import Final
 import structlog
 import trio
 
-from p2p.driver.ports import HostPort
-from p2p.errors import PeerFault, Violation
+from p2p.driver.framing import FramedStream, Room
+from p2p.driver.ports import HostPort, StreamPort
+from p2p.errors import PeerFault, TooSlow, Violation
 from p2p.peers.book import PeerBook
 from p2p.peers.score import GARBAGE, UNRELIABLE
 from p2p.ports import PeerId
@@ -27,9 +29,20 @@ class PeerPenalties:
 
     def __init__(self, host: HostPort, book: PeerBook, wall: Callable[[], int]) -> None:
         self._host = host
+        self._room = Room()
         self.book = book
         self.wall = wall
         self._condemned, self._waiting = trio.open_memory_channel[PeerId](256)
+
+    def framed(self, stream: StreamPort, peer: PeerId, limit: int) -> FramedStream:
+        """Frames of at most ``limit`` bytes, counted for the network that the peer is in."""
+        return FramedStream(stream, peer, limit, self._room, self._host.network_of(peer))
+
+    async def open(self, peer: PeerId, protocol: str, limit: int, patience: float) -> FramedStream:
+        """A stream to a connected peer. Raises PeerFault."""
+        with trio.move_on_after(patience):
+            return self.framed(await self._host.open_stream(peer, protocol), peer, limit)
+        raise TooSlow(peer, f"no stream for {protocol} in {patience:.0f} s", rule="stream-patience")
 
     def penalise(self, peer: PeerId, reason: str, weight: float) -> None:
         """Note it; a peer that is shut out by it loses its connection soon after."""

@@ -80,7 +80,7 @@ class Server:
         }
 
     async def _accept(self, places: StreamSlots, decode: Decode, stream: StreamPort, peer: PeerId) -> None:
-        framed = FramedStream(stream, peer, MAX_REQUEST)
+        framed = self._standing.framed(stream, peer, MAX_REQUEST)
         await places.attend(framed, self._serve, framed, decode)
 
     async def _serve(self, stream: FramedStream, decode: Decode) -> None:

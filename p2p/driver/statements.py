@@ -46,11 +46,27 @@ MAX_QUEUE_BYTES: Final = 8 << 20
 """Bytes of them."""
 ANSWER_PATIENCE: Final = 20.0
 """Seconds for one answer of the trust protocol."""
+ROUND_SECONDS: Final = 120.0
+"""For one round of anti-entropy: the first with 65,536 statements takes several, and goes on where the last ended."""
+ROUND_BYTES: Final = 32 << 20
+"""Bytes of answers in one round; what a peer tells beyond them is for the next."""
+PROVERS: Final = 4
+"""Peers that are asked for one proof at a time."""
+PROOF_SECONDS: Final = 60.0
+"""For a proof by any of them."""
 IDLE: Final = 60.0
 """Seconds that an inbound trust stream may say nothing."""
 MAX_STREAMS: Final = 2
 """Inbound trust streams of one peer."""
 _LOG = structlog.get_logger("p2p.driver")
+
+
+class _Tally:
+    """What one round brought."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.new = 0
 
 
 class StatementServer:
@@ -124,13 +140,20 @@ class StatementServer:
     # Asking one peer for all it has
 
     async def pull(self, peer: PeerId, datasets: Sequence[DatasetId] | None = None) -> int:
-        """One round of anti-entropy; how many statements were new. Raises PeerFault."""
+        """One round of anti-entropy; how many statements were new. Raises PeerFault.
+
+        A round that brings something may end before its last question: the next one goes on with the rest.
+        """
         mine = await trio.to_thread.run_sync(self._board.refs, datasets)
-        stream = FramedStream(await self._host.open_stream(peer, trust.PROTOCOL), peer, MAX_TRUST_REPLY)
+        stream = await self._standing.open(peer, trust.PROTOCOL, MAX_TRUST_REPLY, ANSWER_PATIENCE)
         try:
-            new = await self._round(Reconcile(mine, datasets), stream)
-            await stream.end()
-            return new
+            tally = _Tally()
+            with trio.move_on_after(ROUND_SECONDS) as patience:
+                await self._round(Reconcile(mine, datasets), stream, tally)
+                await stream.end()
+            if patience.cancelled_caught and not tally.new:
+                raise TooSlow(peer, f"told nothing new in {ROUND_SECONDS:.0f} s", rule="round")
+            return tally.new
         except Violation as fault:
             self._standing.blame(fault)
             raise
@@ -139,9 +162,9 @@ class StatementServer:
 
     async def prove(self, peer: PeerId, ask: ProveAsk) -> list[bytes]:
         """The nodes that a peer gives for a proof, unchecked. Raises PeerFault."""
-        stream = FramedStream(await self._host.open_stream(peer, trust.PROTOCOL), peer, MAX_TRUST_REPLY)
+        stream = await self._standing.open(peer, trust.PROTOCOL, MAX_TRUST_REPLY, ANSWER_PATIENCE)
         try:
-            tell = await self._told(stream, trust.encode(ask))
+            tell = await self._told(stream, trust.encode(ask), _Tally())
             match tell:
                 case Proof():
                     await stream.end()
@@ -158,46 +181,51 @@ class StatementServer:
     async def prove_prefix(self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeHead, signed: TreeHead) -> bool:
         """See ``Replication``."""
         ask = ProveAsk(dataset=dataset, size=signed.size, old=old.size)
-        faults: list[str] = []
-        answered = False
-        for peer in peers:
-            try:
-                nodes = await self.prove(peer, ask)
-            except PeerFault as fault:
-                faults.append(str(fault))
-                continue
-            if is_consistent(old.size, old.root, signed.size, signed.root, nodes):
-                return True
-            # No offence: it may hold another history, and tell the truth of that.
-            answered = True
-        if not answered:
-            raise Remote(f"nobody proves {old.size} blocks of {dataset.short}: {'; '.join(faults)}", rule="prove")
-        return False
+        left, faults, found = iter(peers), list[str](), list[bool]()
 
-    async def _round(self, machine: Reconcile, stream: FramedStream) -> int:
-        new = 0
+        async def ask_some(prover: trio.CancelScope) -> None:
+            for peer in left:
+                try:
+                    nodes = await self.prove(peer, ask)
+                except PeerFault as fault:
+                    faults.append(str(fault))
+                    continue
+                # What proves nothing is no offence: it may hold another history, and tell the truth of that.
+                found.append(is_consistent(old.size, old.root, signed.size, signed.root, nodes))
+                if found[-1]:
+                    prover.cancel()
+
+        with trio.move_on_after(PROOF_SECONDS):
+            async with trio.open_nursery() as nursery:
+                for _ in range(PROVERS):
+                    nursery.start_soon(ask_some, nursery.cancel_scope)
+        if not found:
+            told = "; ".join(faults) or f"no answer in {PROOF_SECONDS:.0f} s"
+            raise Remote(f"nobody proves {old.size} blocks of {dataset.short}: {told}", rule="prove")
+        return any(found)
+
+    async def _round(self, machine: Reconcile, stream: FramedStream, tally: _Tally) -> None:
         effects: list[Effect] = machine.start()
-        while effects:
+        while effects and tally.bytes <= ROUND_BYTES:
             effect, *effects = effects
             match effect:
                 case Fetch(ask):
-                    effects = await self._fetched(machine, stream, trust.encode(ask))
+                    effects = await self._fetched(machine, stream, trust.encode(ask), tally)
                 case Show(statements):
                     for signed in statements:
-                        new += await self._shown(stream.peer, signed)
+                        tally.new += await self._shown(stream.peer, signed)
                 case Done(refused):
                     if refused:
                         raise PeerFault(stream.peer, f"would not tell its statements: {refused}", rule="trust-refused")
-        return new
 
-    async def _fetched(self, machine: Reconcile, stream: FramedStream, ask: bytes) -> list[Effect]:
-        tell = await self._told(stream, ask)
+    async def _fetched(self, machine: Reconcile, stream: FramedStream, ask: bytes, tally: _Tally) -> list[Effect]:
+        tell = await self._told(stream, ask, tally)
         try:
             return machine.handle(tell)
         except Invalid as error:
             raise Violation(stream.peer, error.message, rule=error.rule, hint=error.hint) from error
 
-    async def _told(self, stream: FramedStream, ask: bytes) -> TrustTell:
+    async def _told(self, stream: FramedStream, ask: bytes, tally: _Tally) -> TrustTell:
         wait = self._questions.reserve(stream.peer, trio.current_time(), ANSWER_PATIENCE)
         if wait is None:
             raise PeerFault(stream.peer, "is asked as often as it allows already", rule="trust-pace")
@@ -210,6 +238,7 @@ class StatementServer:
             raise TooSlow(stream.peer, f"no answer in {ANSWER_PATIENCE:.0f} s", rule="trust-patience")
         if body is None:
             raise PeerFault(stream.peer, "ended the stream in place of an answer", rule="trust-reply")
+        tally.bytes += len(body)
         try:
             return trust.decode_tell(body)
         except Invalid as error:
@@ -225,7 +254,7 @@ class StatementServer:
     # Being asked
 
     async def _accept(self, stream: StreamPort, peer: PeerId) -> None:
-        framed = FramedStream(stream, peer, MAX_TRUST_REQUEST)
+        framed = self._standing.framed(stream, peer, MAX_TRUST_REQUEST)
         await self._places.attend(framed, self._answer_all, framed)
 
     async def _answer_all(self, stream: FramedStream) -> None:

@@ -15,6 +15,10 @@ PATIENCE: Final = 15.0
 """Seconds that a peer with questions of ours may say nothing, unless said otherwise; 1 MiB in it is 70 KiB/s."""
 MAX_FAILURES: Final = 5
 """Failures in a row after which a peer is out of this transfer: with the rests between them about a minute."""
+SPAN: Final = 60.0
+"""Seconds of waiting for one peer, in which it gives at least"""
+LEAST: Final = 64 << 10
+"""bytes, or is out of this transfer: one that drips answers would hold it for ever, since each of them is in time."""
 REST: Final = Backoff(first=0.5, most=30.0)
 """Rest after a failure, in seconds."""
 
@@ -31,6 +35,10 @@ class Provider:
     failures: int = 0
     ready_at: float = 0.0
     heard: float = 0.0
+    waited: float = 0.0
+    """Seconds that we waited for it, resting included, since it last gave ``LEAST`` bytes in ``SPAN``,"""
+    given: int = 0
+    """and what it gave in them."""
     available: int | None = None
     out: bool = False
     proven: bool = False
@@ -40,12 +48,21 @@ class Provider:
         """Less is better: failures in a row, then whether it has never answered, then the lot."""
         return self.failures, not self.proven, self.lot
 
-    def answered(self, now: float, units: int, available: int) -> None:
+    def answered(self, now: float, units: int, size: int, available: int) -> None:
         if units:
             self.failures = 0
             self.proven = True
+        self.waited += now - self.heard
+        self.given += size
         self.heard = now
         self.available = available
+
+    def drips(self) -> bool:
+        """Whether it gave too little in all of a span. Asked after each answer with something in it."""
+        if self.waited < SPAN:
+            return False
+        given, self.waited, self.given = self.given, 0.0, 0
+        return given < LEAST
 
 
 class Providers:
@@ -81,6 +98,7 @@ class Providers:
         provider.reason = reason
         provider.available = None
         provider.ready_at = now + REST.wait(provider.failures, self._rng)
+        provider.waited += provider.ready_at - now
         if provider.failures >= MAX_FAILURES:
             self.drop(peer, reason)
 

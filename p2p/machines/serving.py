@@ -24,6 +24,8 @@ MAX_WAITING: Final = 64
 """Requests of one peer that may wait: 64 MiB of answers promised, far above what a puller has under way."""
 AHEAD: Final = 2
 """Answers to one asker between the disk and the wire."""
+ROOMY: Final = 32 << 20
+"""Bytes of answers that nobody has taken yet, of all askers, up to which one is read ahead of the one being written."""
 READERS: Final = 4
 """Reads from disk at a time: enough to keep one disk busy, few enough to leave worker threads to others."""
 QUANTUM: Final = MAX_RANGE_BYTES
@@ -93,10 +95,11 @@ class _Lane:
         self.reading: bytes | None = None
         self.answers = 0
         """Read or being read, and not written."""
+        self.untaken = deque[int]()
+        """Bytes of those that were read."""
 
-    @property
-    def may_read(self) -> bool:
-        return bool(self.waiting) and self.answers < AHEAD
+    def may_read(self, ahead: int) -> bool:
+        return bool(self.waiting) and self.answers < ahead
 
     def put(self, request: Request) -> None:
         subject = _subject(request)
@@ -134,6 +137,7 @@ class Serving:
         self._reading: set[Asker] = set()
         self._lanes: dict[Asker, _Lane] = {}
         self._line: OrderedDict[Asker, None] = OrderedDict()
+        self._untaken = 0
 
     def handle(self, event: Input) -> list[Effect]:
         """Time plays no part here."""
@@ -145,13 +149,16 @@ class Serving:
                 self._reading.discard(asker)
                 if lane := self._lanes.get(asker):
                     lane.charge(count)
+                    lane.untaken.append(count)
+                    self._untaken += count
                     self._line_up(asker, lane)
                 return self._turns()
             case Written(asker):
                 self._written(asker)
                 return self._turns()
             case Gone(asker):
-                self._lanes.pop(asker, None)
+                if gone := self._lanes.pop(asker, None):
+                    self._untaken -= sum(gone.untaken)
                 self._line.pop(asker, None)
                 return self._turns()
 
@@ -165,7 +172,7 @@ class Serving:
         return None
 
     def _line_up(self, asker: Asker, lane: _Lane) -> None:
-        if lane.may_read and asker not in self._reading:
+        if lane.may_read(AHEAD if self._untaken < ROOMY else 1) and asker not in self._reading:
             self._line.setdefault(asker)
 
     def _written(self, asker: Asker) -> None:
@@ -173,6 +180,8 @@ class Serving:
         if lane is None:
             return
         lane.answers -= 1
+        if lane.untaken:
+            self._untaken -= lane.untaken.popleft()
         if lane.waiting or lane.answers:
             self._line_up(asker, lane)
         else:

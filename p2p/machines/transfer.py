@@ -19,7 +19,7 @@ import msgspec
 
 from chain.backoff import Chance
 from p2p.machines.intervals import Interval, Intervals
-from p2p.machines.providers import DEPTH, PATIENCE, Provider, Providers
+from p2p.machines.providers import DEPTH, LEAST, PATIENCE, SPAN, Provider, Providers
 from p2p.peers.score import BAD_BYTES, GARBAGE, UNRELIABLE
 from p2p.ports import PeerId
 
@@ -35,6 +35,8 @@ MAX_HEDGES: Final = 3
 """Of how many peers besides the first."""
 MAX_REWINDS: Final = 8
 """Times a judge may send us back before we give up: a liar among eight peers is found by then."""
+
+DRIPPED: Final = f"it gave less than {LEAST:,} bytes in {SPAN:g} s"
 
 Payload: TypeAlias = bytes | memoryview | tuple[bytes, ...]
 
@@ -261,13 +263,16 @@ class Transfer:
             reason = f"asked for {stop - start} units from {start} on, it sent {answer.units}"
             self._providers.drop(answer.peer, reason)
             return [Penalise(answer.peer, reason, GARBAGE)]
-        provider.answered(now, answer.units, answer.available)
+        provider.answered(now, answer.units, answer.bytes, answer.available)
         if answer.units == 0:
             self._put_back(flight.span)
             self._providers.failed(answer.peer, f"it has no more than {answer.available} units", now)
             return []
         if start < self._cursor or start in self._parts:
             return []
+        if provider.drips():
+            self._drop_flights_of(answer.peer)
+            self._providers.drop(answer.peer, DRIPPED)
         self._forget_rivals(flight.span)
         if start + answer.units < stop:
             self._todo.add((start + answer.units, stop))

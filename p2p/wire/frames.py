@@ -39,6 +39,11 @@ class FrameReader:
         """Bytes of the unfinished frame that are here."""
         return self._held
 
+    @property
+    def pieces(self) -> int:
+        """In how many pieces they came."""
+        return len(self._pieces)
+
     def feed(self, data: bytes) -> list[bytes]:
         """Bodies that ``data`` completes. Raises Invalid when a frame is empty or over the limit."""
         if data:

@@ -76,6 +76,23 @@ def test_bounds_are_what_the_code_says() -> None:
             assert value == "" or float(defaults[name]) == float(value), name
 
 
+def test_each_round_with_a_peer_has_an_end_and_a_budget() -> None:
+    """Whoever opens a stream to a peer has a row among the rounds, with seconds and with bytes."""
+    rows = TABLE.partition("## Rounds with a peer")[2].partition("## Engines")[0].splitlines()
+    rows = [row for row in rows if row.startswith("| ") and not row.startswith("| wait ")]
+    named = {name for row in rows for name in re.findall(r"`([\w.]+)`", row.split("|")[2])}
+    opening = set()
+    for path in (TREE / "p2p" / "driver").glob("*.py"):
+        if re.search(r"\.(open_stream|_standing\.open|framed)\(", path.read_text()):
+            opening.add(f"p2p.driver.{path.stem}")
+    # It serves, and its bounds are in other rows; the network hands on.
+    assert opening - {"p2p.driver.serve", "p2p.driver.network"} <= named
+    for row in rows:
+        bounds = row.split("|")[3]
+        assert BOUND.search(bounds), row
+        assert re.search(r"\d B\b|bytes", bounds), row
+
+
 def test_rows_are_tried() -> None:
     """Each by a test that there is, and every case of the dripping server has a row."""
     cases = re.findall(r"dripping\[([\w-]+)\]", TABLE)

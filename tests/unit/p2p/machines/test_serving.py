@@ -8,7 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.ids import DatasetId
-from p2p.machines.serving import MAX_WAITING, QUANTUM, Asked, Asker, Gone, Read, ReadDone, Refuse, Serving, Written
+from p2p.machines.serving import (
+    MAX_WAITING,
+    QUANTUM,
+    ROOMY,
+    Asked,
+    Asker,
+    Gone,
+    Read,
+    ReadDone,
+    Refuse,
+    Serving,
+    Written,
+)
 from p2p.ports import PeerId
 from p2p.wire.chains import BlockRange
 from p2p.wire.refusal import Reason
@@ -44,6 +56,20 @@ def test_one_answer_is_read_while_one_is_written_and_no_more() -> None:
     assert machine.handle(ReadDone(ANNA, 10)) == [], "two of them are in memory"
     assert [effect.request.request for effect in machine.handle(Written(ANNA))] == [3]
     assert machine.handle(Written(ANNA)) == []
+
+
+def test_no_answer_is_read_ahead_while_many_are_not_taken() -> None:
+    machine = Serving(readers=100)
+    holders = [Asker(PeerId(f"p{number}"), 1) for number in range(40)]
+    for each in holders:
+        assert len(machine.handle(asked(each, 1))) == 1
+        machine.handle(ReadDone(each, ROOMY // 32))
+    assert [type(effect) for effect in machine.handle(asked(BOB, 1))] == [Read], "whoever holds nothing is served"
+    assert machine.handle(ReadDone(BOB, 10)) == []
+    assert machine.handle(asked(BOB, 2)) == [], "it takes the first before"
+    for each in holders:
+        machine.handle(Gone(each))
+    assert [type(effect) for effect in machine.handle(asked(BOB, 3))] == [Read]
 
 
 def test_a_flood_does_not_delay_others() -> None:

@@ -1,0 +1,263 @@
+"""Rounds with peers end, and one who drips or holds what it was sent delays nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import sha3_256
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from chain.errors import Remote
+from chain.ids import DatasetId
+from chain.multihash import Multihash
+from chain.statements.tree import Tree
+from odfd.network.evidence import MANIFEST_SECONDS, EvidenceFetcher
+from p2p.driver import framing, statements
+from p2p.driver.framing import FramedStream
+from p2p.driver.round_slots import QUICK, SLOW, RoundSlots
+from p2p.driver.statements import ANSWER_PATIENCE, PROOF_SECONDS, ROUND_SECONDS
+from p2p.errors import PeerFault, TooSlow
+from p2p.ports import PeerId, Topic, TreeHead
+from p2p.wire import chains, trust
+from p2p.wire.limits import MAX_REPLY, MAX_TRUST_REPLY
+
+DATASET = DatasetId.from_public_key(b"d" * 32)
+
+
+def numbers() -> Iterator[Multihash]:
+    return (Multihash.from_digest(0x16, number.to_bytes(32, "big")) for number in range(1, 1 << 30))
+
+
+async def drip(stream: Any, peer: PeerId, *, wait: float = ANSWER_PATIENCE - 1, size: int = 0) -> None:
+    """Each answer is right, and comes when the asker is about to leave: a listing with no end."""
+    framed, names = FramedStream(stream, peer, MAX_TRUST_REPLY), numbers()
+    try:
+        while body := await framed.read():
+            await trio.sleep(wait)
+            match trust.decode_ask(body):
+                case trust.SumAsk():
+                    await framed.write(trust.encode(trust.Sums({"64": "0" * 64})))
+                case trust.ListAsk():
+                    page = tuple(next(names) for _ in range(256))
+                    await framed.write(trust.encode(trust.Listing({str(DATASET): page}, more=page[-1])))
+                case trust.GetAsk():
+                    said = tuple(trust.Signed(Topic.HEADS, b"ok" + bytes(size)) for _ in range(8 if size else 0))
+                    await framed.write(trust.encode(trust.Statements(said, done=8)))
+    except PeerFault:
+        return
+
+
+async def test_a_round_with_one_who_drips_ends(autojump_clock: Any, town: Any) -> None:
+    slow = town.bare("slow", trust=drip)
+    node = await town.node("node", entropy_interval=1e9)
+    await node.driver.connect(slow.address)
+    with pytest.raises(TooSlow, match="nothing new in 120 s"), trio.fail_after(ROUND_SECONDS + 1):
+        await node.driver.pull_statements(slow.peer_id)
+
+
+async def test_a_round_has_so_many_bytes(autojump_clock: Any, town: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(statements, "ROUND_BYTES", 1 << 20)
+    told = 0
+
+    async def much(stream: Any, peer: PeerId) -> None:
+        nonlocal told
+        count = stream.send_all
+
+        async def counted(data: bytes) -> None:
+            nonlocal told
+            told += len(data)
+            await count(data)
+
+        stream.send_all = counted
+        await drip(stream, peer, wait=0, size=60_000)
+
+    loud = town.bare("loud", trust=much)
+    node = await town.node("node", entropy_interval=1e9)
+    await node.driver.connect(loud.address)
+    await trio.testing.wait_all_tasks_blocked()
+    told = 0
+    assert await node.driver.pull_statements(loud.peer_id) == 0
+    assert 1 << 20 < told < 3 << 20, "no fault: it is asked for the rest next time"
+
+
+async def test_those_who_drip_delay_no_others_meeting(autojump_clock: Any, town: Any) -> None:
+    """Twelve of them come first, and then an honest peer with news."""
+    node = await town.node("node", entropy_interval=1e9)
+    for number in range(12):
+        town.fabric.join(town.bare(f"slow{number}", trust=drip), node.host)
+    await trio.sleep(1)
+    honest = await town.node("honest", entropy_interval=1e9)
+    honest.board.judge(Topic.HEADS, b"ok news", honest.peer)
+    await honest.driver.connect(node.host.address)
+    await trio.sleep(30)
+    assert node.board.held, "it has heard of them"
+
+
+async def test_a_round_begins_in_its_time_whoever_drips(autojump_clock: Any, town: Any) -> None:
+    honest = await town.node("honest", entropy_interval=1e9)
+    node = await town.node("node", connect=[honest], entropy_interval=60.0, entropy_peers=3)
+    await trio.testing.wait_all_tasks_blocked()
+    town.fabric.join(town.bare("slow", trust=drip), node.host)
+    for news in range(1, 6):
+        honest.board.judge(Topic.HEADS, b"ok %d" % news, honest.peer)
+        await trio.sleep(80)
+        assert len(node.board.held) == news
+
+
+async def test_so_many_slow_rounds_go_on_and_the_oldest_ends_for_one_more(autojump_clock: Any, nursery: Any) -> None:
+    slots, under_way = RoundSlots(), list[int]()
+
+    async def never(number: int) -> None:
+        under_way.append(number)
+        try:
+            await trio.sleep_forever()
+        finally:
+            under_way.remove(number)
+
+    for number in range(QUICK + SLOW + 10):
+        nursery.start_soon(slots.attend, PeerId(f"p{number}"), never, number)
+    await trio.sleep(1)
+    assert len(under_way) == QUICK
+    first = set(under_way)
+    for number in first:
+        nursery.start_soon(slots.attend, PeerId(f"p{number}"), never, number)
+    await trio.sleep(1000)
+    assert len(under_way) == len(set(under_way)) == SLOW
+    assert not first & set(under_way)
+
+
+async def test_one_proof_is_asked_of_some_side_by_side(autojump_clock: Any, town: Any) -> None:
+    """Three who say nothing stand before the one who proves; thirty of them have an end."""
+
+    async def silent(stream: Any, peer: PeerId) -> None:
+        await trio.sleep_forever()
+
+    chain = town.made_chain("c", 10)
+    mute = [town.bare(f"mute{number}", trust=silent) for number in range(30)]
+    giver = await town.node("giver")
+    giver.shelf.chains[DATASET] = chain
+    node = await town.node("node", connect=[*mute, giver], entropy_interval=1e9)
+    await trio.sleep(2000)
+    heads = [TreeHead(size, town_root(chain, size)) for size in (4, 10)]
+    with trio.fail_after(1):
+        assert await node.driver.prove_prefix([*(one.peer_id for one in mute[:3]), giver.peer], DATASET, *heads)
+    with trio.fail_after(PROOF_SECONDS + 1), pytest.raises(Remote, match="nobody proves"):
+        await node.driver.prove_prefix([one.peer_id for one in mute], DATASET, *heads)
+
+
+def town_root(chain: tuple[bytes, ...], size: int) -> bytes:
+    return Tree(lambda start, stop: [sha3_256(raw).digest() for raw in chain[start:stop]]).root(size)
+
+
+async def test_one_block_at_a_time_is_no_transfer(autojump_clock: Any, town: Any) -> None:
+    """Each answer in time, with one block of six hundred bytes: a chain of a thousand would take four hours."""
+    blocks = town.made_chain("x", 1000)
+
+    async def one_by_one(stream: Any, peer: PeerId) -> None:
+        framed = FramedStream(stream, peer, 256)
+        try:
+            while body := await framed.read():
+                ask = chains.decode_range(body)
+                await trio.sleep(14)
+                said = blocks[ask.start : ask.start + min(1, ask.max_blocks)] if ask.max_bytes else ()
+                whole = chains.Blocks(request=ask.request, size=1000, start=ask.start, blocks=said)
+                await framed.write(chains.encode_blocks(whole))
+        except PeerFault:
+            return
+
+    slow = town.bare("slow", chain=one_by_one)
+    node = await town.node("node", connect=[slow])
+    with trio.fail_after(600), pytest.raises(PeerFault, match="less than 65,536 bytes in 60 s"):
+        await node.driver.pull_chain([slow.peer_id], DATASET, 1000, town.ChainBook(blocks))
+
+
+async def test_an_answer_that_never_ends_is_not_kept_for_ever(autojump_clock: Any, town: Any) -> None:
+    """Its asker has left; the stream and the part of an answer go too."""
+    streams = []
+
+    async def begin(stream: Any, peer: PeerId) -> None:
+        streams.append(stream)
+        await FramedStream(stream, peer, 256).read()
+        await stream.send_all((MAX_REPLY).to_bytes(4, "big") + bytes(1 << 20))
+        try:
+            while True:
+                await trio.sleep(10)
+                await stream.send_all(b".")
+        except PeerFault:
+            return
+
+    slow = town.bare("slow", chain=begin)
+    node = await town.node("node", connect=[slow])
+    with pytest.raises(PeerFault):
+        await node.driver.chain_size(slow.peer_id, DATASET)
+    await trio.sleep(60)
+    assert streams[0].was_reset or streams[0].closed
+    assert node.driver._standing._room.coming.total == 0
+
+
+async def test_what_all_leave_unfinished_is_bounded(autojump_clock: Any, town: Any, monkeypatch: Any) -> None:
+    """Forty peers begin an answer of 16 MiB each; an honest one of elsewhere is served all the same."""
+    monkeypatch.setattr(framing, "MOST", 8 << 20)
+
+    async def begin(stream: Any, peer: PeerId) -> None:
+        await FramedStream(stream, peer, 256).read()
+        try:
+            await stream.send_all((MAX_REPLY).to_bytes(4, "big") + bytes(1 << 20))
+            await trio.sleep_forever()
+        except PeerFault:
+            return
+
+    liars = [town.bare(f"liar{number}", chain=begin) for number in range(40)]
+    honest = await town.node("honest")
+    honest.shelf.chains[DATASET] = town.made_chain("c", 3)
+    node = await town.node("node", connect=[*liars, honest])
+    most = 0
+
+    async def ask(peer: PeerId) -> None:
+        nonlocal most
+        try:
+            assert await node.driver.chain_size(peer, DATASET) == 3
+        except PeerFault:
+            assert peer != honest.peer
+        most = max(most, node.driver._standing._room.coming.total)
+
+    async with trio.open_nursery() as nursery:
+        for one in liars:
+            nursery.start_soon(ask, one.peer_id)
+        await trio.sleep(1)
+        nursery.start_soon(ask, honest.peer)
+    assert 0 < most <= 10 << 20
+
+
+async def test_a_manifest_of_evidence_is_not_waited_for_from_one(autojump_clock: Any, tmp_path: Path) -> None:
+    class Peers:
+        asked = 0
+
+        async def fetch_object(self, *_: object) -> None:
+            self.asked += 1
+            await trio.sleep_forever()
+
+    peers: Any = Peers()
+    fetcher = EvidenceFetcher(peers, None, tmp_path, lambda: 0)  # type: ignore[arg-type]  # only peers are asked
+    holders = [(PeerId(f"p{number}"), 9) for number in range(3)]
+    with trio.fail_after(3 * MANIFEST_SECONDS + 1), pytest.raises(Remote, match="no manifest in 30 s"):
+        await fetcher._manifest(Multihash.sha3_256(b"x"), holders, tmp_path)
+    assert peers.asked == 3
+
+
+async def test_who_held_another_history_delays_no_transfer(autojump_clock: Any, town: Any) -> None:
+    """It is asked whether it follows by now, and says nothing for half a minute."""
+
+    async def silent(stream: Any, peer: PeerId) -> None:
+        await trio.sleep_forever()
+
+    blocks = town.made_chain("x", 10)
+    mute, giver = town.bare("mute", chain=silent), await town.node("giver")
+    giver.shelf.chains[DATASET] = blocks
+    node = await town.node("node", connect=[mute, giver])
+    node.driver._histories._elsewhere[DATASET, mute.peer_id] = None
+    with trio.fail_after(6):
+        await node.driver.pull_chain([mute.peer_id, giver.peer], DATASET, 10, town.ChainBook(blocks))
