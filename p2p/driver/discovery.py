@@ -20,6 +20,7 @@ from chain.statements.keys import SigningKey
 from p2p.address import network_of, parse_address
 from p2p.budget.buckets import Budget, Rate
 from p2p.budget.costs import PEERS_QUESTION, PRESENCE
+from p2p.budget.relaying import Relaying
 from p2p.driver.containment import contained
 from p2p.driver.framing import FramedStream
 from p2p.driver.peer_penalties import PeerPenalties
@@ -88,6 +89,9 @@ class Discovery:
         self._rng = rng
         self._key = key
         self._told = Budget[PeerId](TOLD_RATE)
+        self._relaying = Relaying(TOLD_RATE)
+        self.dropped = 0
+        """Presences that were not looked at, for they were too many at once."""
         self._asks = Budget[PeerId](ASK_RATE)
         self._questions = Budget[PeerId](ASK_RATE.kept())
         self._rounds = Budget[int](SEEK_RATE)
@@ -144,13 +148,18 @@ class Discovery:
 
     async def _gossiped(self, sender: PeerId, raw: bytes) -> Judgement:
         await trio.lowlevel.checkpoint()
-        return self._admit(raw, sender)
+        judgement = self._admit(raw, sender)
+        return judgement if judgement is not Judgement.ACCEPT or self._passes(sender) else Judgement.IGNORE
+
+    def _passes(self, sender: PeerId) -> bool:
+        return self._relaying.passes(self._host.network_of(sender) or sender, trio.current_time())
 
     def _admit(self, raw: bytes, sender: PeerId) -> Judgement:
+        """Of too many nobody is to blame: whoever tells them may be passing on what many others said."""
         if self._standing.is_shut_out(sender):
             return Judgement.IGNORE
         if not self._told.spend(sender, trio.current_time()):
-            self._standing.penalise(sender, "tells of peers faster than the limit", FLOOD)
+            self.dropped += 1
             return Judgement.IGNORE
         judgement = self.directory.admit(raw, self._host.network_of(sender) or sender, self._now())
         if judgement is Judgement.REJECT:
@@ -280,7 +289,7 @@ class Discovery:
                 self._standing.penalise(stream.peer, "asks for peers faster than the limit", FLOOD)
                 return
             await trio.sleep(self._host.charge(stream.peer, PEERS_QUESTION))
-            if ask.own and self._admit(ask.own, stream.peer) is Judgement.ACCEPT:
+            if ask.own and self._admit(ask.own, stream.peer) is Judgement.ACCEPT and self._passes(stream.peer):
                 # Its gossip reaches nobody yet: whoever has just come is in no mesh.
                 await contained(self._host.publish, self._topic, ask.own)
             told = self.directory.tell(ask, stream.peer, self._now(), self._rng)

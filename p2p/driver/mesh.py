@@ -182,6 +182,7 @@ class Mesh:
 
     def _begin_round(self, nursery: trio.Nursery) -> None:
         """With a few random peers that are in none, side by side; the next one begins in its time whatever they do."""
+        self._statements.tell_dropped()
         connected = self._standing.book.connected_peers()
         if connected:
             nursery.start_soon(contained, self._discovery.meet, self._rng.choice(connected))

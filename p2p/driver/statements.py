@@ -18,6 +18,7 @@ from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.tree import is_consistent
 from p2p.budget.buckets import Budget, Rate
+from p2p.budget.relaying import Relaying
 from p2p.driver.framing import FramedStream
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort, StreamPort
@@ -32,9 +33,8 @@ from p2p.wire.limits import MAX_ENVELOPE, MAX_TRUST_REPLY, MAX_TRUST_REQUEST
 from p2p.wire.trust import Proof, ProveAsk, Signed, TrustAsk, TrustRefusal, TrustTell
 
 GOSSIP_RATE: Final = Rate(per_second=50.0, burst=500.0)
-"""Statements of one peer that are looked at (docs/spec/trust.md#gossip)."""
-FLOODING: Final = 10
-"""Times as much again, and whoever sends it is to blame. Below that it may be passing on what many others said."""
+"""Statements of one peer that are looked at, whoever said them (docs/spec/trust.md#gossip). What is more is dropped,
+and nobody is to blame for it; we pass on less than that (``Relaying``)."""
 ASK_RATE: Final = Rate(per_second=5.0, burst=600.0)
 """Questions of one peer: a first meeting with 65,536 statements takes 320, then one a minute."""
 MAX_QUEUE: Final = 1024
@@ -82,7 +82,7 @@ class StatementServer:
         self._topics = {topic: f"/odf/1/{network}/{topic.value}" for topic in Topic}
         self._seen = Seen()
         self._gossip = Budget[PeerId](GOSSIP_RATE)
-        self._flood = Budget[PeerId](GOSSIP_RATE.times(FLOODING))
+        self._relaying = Relaying(GOSSIP_RATE)
         self._asks = Budget[PeerId](ASK_RATE)
         self._questions = Budget[PeerId](ASK_RATE.kept())
         self._judging = trio.CapacityLimiter(1)
@@ -90,6 +90,11 @@ class StatementServer:
         self._queued = 0
         self._queued_bytes = 0
         self._places = StreamSlots(standing, MAX_STREAMS)
+        self.dropped = 0
+        """Statements that were not looked at, for they were too many at once: anti-entropy finds them."""
+        self.kept_back = 0
+        """Statements that are known here and were not passed on, likewise."""
+        self._logged = (0, 0)
 
     async def join(self) -> None:
         """Take part in the three topics and answer the trust protocol."""
@@ -113,12 +118,26 @@ class StatementServer:
         if self._standing.is_shut_out(sender) or _name(envelope) in self._seen:
             return Judgement.IGNORE
         if not self._gossip.spend(sender, trio.current_time()):
-            if not self._flood.spend(sender, trio.current_time()):
-                self._standing.penalise(sender, "gossips faster than the limit", FLOOD)
+            self.dropped += 1
             return Judgement.IGNORE
         if self._queued >= MAX_QUEUE or self._queued_bytes + len(envelope) > MAX_QUEUE_BYTES:
+            self.dropped += 1
             return Judgement.IGNORE
-        return await self._judge(topic, sender, envelope)
+        judgement = await self._judge(topic, sender, envelope)
+        if judgement is Judgement.ACCEPT and not self._passes(sender):
+            self.kept_back += 1
+            return Judgement.IGNORE
+        return judgement
+
+    def tell_dropped(self) -> None:
+        """Into the log, what was dropped since it was told last."""
+        if (now := (self.dropped, self.kept_back)) != self._logged:
+            dropped, kept_back = now[0] - self._logged[0], now[1] - self._logged[1]
+            _LOG.info("more statements than are looked at or passed on", dropped=dropped, kept_back=kept_back)
+            self._logged = now
+
+    def _passes(self, sender: PeerId) -> bool:
+        return self._relaying.passes(self._host.network_of(sender) or sender, trio.current_time())
 
     async def _judge(self, topic: Topic, sender: PeerId, envelope: bytes) -> Judgement:
         """What the node says of it. A fault of our own counts as none: the statement is met again later."""

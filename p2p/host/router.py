@@ -47,6 +47,8 @@ class SteadyGossipSub(GossipSub):  # type: ignore[misc]
         self.recent_message_deliveries: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=1))
         self.max_iwant_requests_per_second = 100.0
         self.mcache = RecentMessages(WINDOW, HISTORY)
+        # It counts against a peer what others make it pass on or ask for, and chooses whom to leave by that.
+        self.scorer = None
 
     async def publish(self, msg_forwarder: Any, pubsub_msg: Any) -> None:
         """Pass on what was judged. The library's signs a record of our addresses for each message, which every reader

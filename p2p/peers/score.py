@@ -24,7 +24,9 @@ GARBAGE: Final = 20.0
 FLOOD: Final = 1.0
 """Weight of one message more than the budget."""
 UNRELIABLE: Final = 0.5
-"""Weight of a silence or a broken promise: may well be the network's fault."""
+"""Weight of a silence or a broken promise: may well be the network's fault, or that of others who keep it busy."""
+DOUBTED: Final = -20.0
+"""Score below which nothing of that weight brings a peer: nobody is shut out for what others do to it."""
 
 
 class Score(msgspec.Struct, frozen=True):
@@ -42,4 +44,6 @@ class Score(msgspec.Struct, frozen=True):
         """Raises nothing: a negative or absurd weight counts as none."""
         faded = self.as_of(now)
         value = max(faded.value - max(0.0, weight), 10 * SHUT_OUT)
+        if weight <= UNRELIABLE:
+            value = max(value, min(faded.value, DOUBTED))
         return Score(value, now, faded.shut_out or value <= SHUT_OUT)

@@ -173,3 +173,16 @@ async def test_what_was_told_is_forgotten(pair: Any) -> None:
             router = one._pubsub.router
             assert not router.equivocation_detection
             assert not router._pending_messages
+
+
+async def test_the_librarys_own_scores_are_off(pair: Any) -> None:
+    """They would count against a relay what others make it pass on or ask for, and prune the mesh by that."""
+    async with open_gossip(pair.alice, [TOPIC], accept) as one, open_gossip(pair.bob, [TOPIC], accept) as other:
+        await meet(pair, one, other)
+        router = other._pubsub.router
+        for _ in range(200):
+            router._check_ihave_rate_limit(one._host.peer_id, TOPIC)
+            router._check_iwant_rate_limit(one._host.peer_id)
+        await one.publish(TOPIC, b"heard")
+        assert (await other.incoming.receive()).data == b"heard"
+        assert router.scorer is None

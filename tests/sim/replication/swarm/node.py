@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId
 from chain.multihash import Multihash
+from p2p.budget.buckets import Budget
+from p2p.budget.relaying import Relaying
 from p2p.driver import reading
 from p2p.machines import reconcile, serving, transfer
 from p2p.machines.seen import Seen
 from p2p.peers.book import PeerBook
-from p2p.peers.score import BAD_BYTES, FLOOD, GARBAGE
+from p2p.peers.score import BAD_BYTES, FLOOD, GARBAGE, UNRELIABLE
 from p2p.ports import Judgement, PeerId, StatementRef, Topic
 from p2p.wire import chains, objects, trust
 from p2p.wire.frames import PREFIX
@@ -31,6 +33,8 @@ LIES = (
     "flip", "fork", "short", "garbage", "silent", "wrong-size", "forged", "mangle", "nag", "two-faced", "late", "old",
 )  # fmt: skip
 """``old`` lies to nobody: it holds the history that an owner gave up, and who wants the new one may not blame it."""
+FLOODS = "flood"
+"""Signs on and on what nobody can call bad; of those a world has as many as its plan says."""
 SEEN = 100
 """Envelopes that a node remembers to have met."""
 
@@ -77,6 +81,8 @@ class Node:
         self._rate, self._offset = lot.uniform(0.9, 1.1), lot.uniform(0, 1e6)
         self.serving = serving.Serving(readers=2)
         self.seen = Seen(SEEN)
+        self.looks = Budget[PeerId](self.world.plan.looks)
+        self.relaying = Relaying(self.world.plan.looks)
         self.book = PeerBook(lot)
         try:
             self.book.restore(self.saved, self.clock())
@@ -91,6 +97,8 @@ class Node:
         self.retry(self.save, 1.0, 20.0)
         if self.lie == "nag":
             self.retry(self.nag, 0.1, 1.0)
+        if self.lie == FLOODS:
+            self.retry(self.flood, 0.01, 0.1)
         self.want()
 
     def crash(self) -> None:
@@ -208,10 +216,20 @@ class Node:
         else:
             self.world.send("nagging", self.name, peer, lambda node: node.gossiped(lot.randbytes(40), self.name))
 
+    def flood(self) -> None:
+        self.retry(self.flood, 0.01, 0.1)
+        envelope = b"idle %s" % self.world.rng.randbytes(16)
+        self.world.idle.add(envelope)
+        for peer in self.links:
+            self.world.send("flood", self.name, peer, lambda node: node.gossiped(envelope, self.name))
+
     # Statements
 
     def learn(self, envelope: bytes, sender: PeerId) -> Judgement:
         """Judge, keep, pass on, and wish for what it speaks of."""
+        if envelope in self.world.idle:
+            self.pass_on(envelope, sender)
+            return Judgement.ACCEPT
         if envelope not in self.world.signed:
             return Judgement.REJECT
         sid = Multihash.sha3_256(envelope)
@@ -219,15 +237,29 @@ class Node:
             return Judgement.IGNORE
         self.board[sid] = envelope
         self.heard_at[sid] = self.world.now
-        for peer in self.others():
-            said = self.says(envelope)
-            self.world.send("gossip", self.name, peer, lambda node, said=said: node.gossiped(said, self.name))
+        self.pass_on(envelope, sender)
         self.want()
         return Judgement.ACCEPT
 
+    def pass_on(self, envelope: bytes, sender: PeerId) -> None:
+        if sender != self.name and not self.relaying.passes(sender, self.clock()):
+            return
+        for peer in self.others():
+            said = self.says(envelope)
+            self.world.send("gossip", self.name, peer, lambda node, said=said: node.gossiped(said, self.name))
+
     def gossiped(self, envelope: bytes, sender: PeerId) -> None:
+        if Multihash.sha3_256(envelope) in self.seen:
+            return
+        if not self.looks.spend(sender, self.clock()):
+            self.overrun_by(sender)
+            return
         if self.seen.add(Multihash.sha3_256(envelope)):
             self.judge(envelope, sender)
+
+    def overrun_by(self, sender: PeerId) -> None:
+        """What is too much is dropped, and that is all."""
+        self.world.overruns[sender] += 1
 
     def judge(self, envelope: bytes, sender: PeerId) -> None:
         if self.learn(envelope, sender) is Judgement.REJECT:
@@ -277,7 +309,7 @@ class Node:
 
     def blame(self, peer: PeerId, weight: float) -> None:
         honest = self.world.nodes[peer].lie in ("", "old")
-        assert weight < BAD_BYTES or not honest, f"{self.name} accuses the honest {peer}"
+        assert weight <= UNRELIABLE or not honest, f"{self.name} accuses the honest {peer}"
         self.book.penalise(peer, weight, self.clock())
 
     # Chains and objects

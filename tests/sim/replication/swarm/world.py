@@ -11,9 +11,11 @@ from random import Random
 
 from chain.ids import DatasetId
 from chain.multihash import Multihash
+from p2p.budget.buckets import Rate
+from p2p.driver.statements import GOSSIP_RATE
 from p2p.ports import PeerId
 
-from .node import LIES, Node, linked
+from .node import FLOODS, LIES, Node, linked
 
 STORM = 60.0
 """Seconds of virtual time with faults."""
@@ -42,6 +44,10 @@ class Plan:
     crashes: int = 0
     things: tuple[int, ...] = (0, 10, 700, 701, 3000)
     """Bytes of an object, one of these."""
+    floods: int = 0
+    """Of the liars, those who flood."""
+    looks: Rate = GOSSIP_RATE
+    """Statements of one peer that are looked at."""
 
 
 def drawn(lot: Random) -> Plan:
@@ -76,6 +82,10 @@ class World:
         self.chains: dict[DatasetId, list[bytes]] = {}
         self.things: dict[Multihash, bytes] = {}
         self.signed: dict[bytes, tuple[DatasetId, int, bytes]] = {}
+        self.idle: set[bytes] = set()
+        """Signed too, and of no dataset that anybody wants."""
+        self.overruns: Counter[PeerId] = Counter()
+        """Messages that somebody dropped since this neighbour sent too many."""
         self.told_at: dict[bytes, float] = {}
         """When an envelope was signed."""
         self._populate()
@@ -83,10 +93,12 @@ class World:
 
     def _populate(self) -> None:
         lot, plan = self.rng, self.plan
-        lying = set(lot.sample(range(plan.nodes), plan.liars))
+        drawn_lots = lot.sample(range(plan.nodes), plan.liars)
+        lying, flooding = set(drawn_lots), set(drawn_lots[: plan.floods])
         names = [PeerId(f"n{number}") for number in range(plan.nodes)]
         self.nodes = {
-            name: Node(self, name, lot.choice(LIES) if number in lying else "") for number, name in enumerate(names)
+            name: Node(self, name, FLOODS if number in flooding else lot.choice(LIES) if number in lying else "")
+            for number, name in enumerate(names)
         }
         self.honest = [node for node in self.nodes.values() if not node.lie]
         self._link()

@@ -67,16 +67,14 @@ async def test_oversized_gossip_is_not_even_judged(autojump_clock: Any, town: An
 
 
 async def test_a_gossip_flood_is_cut_off(autojump_clock: Any, town: Any) -> None:
-    """What is over the limit is dropped; who goes far over it is to blame, and who passes on what many said is not."""
+    """What is over the limit is dropped. Nobody is to blame: it may pass on what many others said."""
     a = await town.node("a")
     b = await town.node("b", connect=[a])
-    for number in range(5_400):
+    for number in range(10_000):
         await b.host.validators[HEADS](a.peer, b"ok %d" % number)
     assert 500 <= len(b.board.judged) <= 510
+    assert b.driver._statements.dropped >= 9_400
     assert b.score(a) == 0
-    for number in range(300):
-        await b.host.validators[HEADS](a.peer, b"more %d" % number)
-    assert b.driver.book.is_shut_out(a.peer, trio.current_time())
 
 
 @pytest.mark.slow

@@ -1,0 +1,92 @@
+"""Nobody is blamed for what others made it pass on: three free keys made a node shut its own bootstrap out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from chain.statements.keys import SigningKey
+from p2p.budget.relaying import Relaying
+from p2p.driver import discovery, statements
+from p2p.driver.statements import GOSSIP_RATE
+from p2p.peers.score import DOUBTED, UNRELIABLE, Score
+from p2p.wire import presence as wire
+from p2p.wire.presence import Presence
+
+HEADS, PEERS = "/odf/1/test/heads", "/odf/1/test/peers"
+
+
+def apart(node: Any) -> None:
+    """Strangers are in one block of addresses, and everybody else in one of its own."""
+    node.host.network_of = lambda peer: "strangers" if peer.startswith("free") else peer
+
+
+async def three_strangers(town: Any, hub: Any) -> list[Any]:
+    apart(hub)
+    strangers = [town.bare(f"free{number}") for number in range(3)]
+    for one in strangers:
+        town.fabric.join(one, hub.host)
+    await trio.sleep(1)
+    return strangers
+
+
+async def test_three_keys_do_not_make_a_node_shut_its_bootstrap_out(autojump_clock: Any, town: Any) -> None:
+    hub = await town.node("hub", entropy_interval=1e9)
+    node = await town.node("node", bootstrap=(hub.host.address,), entropy_interval=1e9)
+    honest = await town.node("honest", connect=[hub], entropy_interval=1e9)
+    for one in await three_strangers(town, hub):
+        for number in range(2_000):
+            await one.publish(HEADS, b"ok %d" % number + one.peer_id.encode())
+    await trio.sleep(1)
+    rate = GOSSIP_RATE.kept()
+    assert len(node.board.judged) <= rate.burst + 2 * rate.per_second, "what it relays is capped at the relay"
+    assert node.driver._statements.dropped == 0
+    assert hub.driver._statements.kept_back > 1000
+    assert node.score(hub) == 0
+    await honest.driver.announce(statements.Topic.HEADS, b"ok, honestly")
+    await trio.sleep(1)
+    assert b"ok, honestly" in {envelope for _, envelope, _ in node.board.judged}, "a flood leaves room for others"
+
+
+async def test_nobody_is_blamed_for_presences_of_others(autojump_clock: Any, town: Any, monkeypatch: Any) -> None:
+    few = statements.Rate(per_second=1.0, burst=20.0)
+    monkeypatch.setattr(discovery, "TOLD_RATE", few)
+    hub = await town.known(1, degree=0)
+    node = await town.known(2, degree=0, connect=[hub])
+    strangers = await three_strangers(town, hub)
+    now = 1_700_000_000_000 + int(trio.current_time() * 1000)
+    for seed in range(100, 190):
+        key = SigningKey(seed.to_bytes(32, "big"))
+        said = wire.seal(Presence(key=key.public, issued=now, lifetime=3600), "test", key)
+        await strangers[seed % 3].publish(PEERS, said)
+    await trio.sleep(1)
+    assert len(hub.driver._discovery.directory) > 45
+    assert len(node.driver._discovery.directory) <= 20
+    assert node.score(hub) == 0
+    assert all(hub.score(one) == 0 for one in strangers), "nor those who begin it: they are charged, and heard less"
+
+
+def test_silence_alone_shuts_nobody_out() -> None:
+    """A peer that others keep busy answers late, and that is no reason to leave it."""
+    score = Score()
+    for number in range(1000):
+        score = score.penalised(UNRELIABLE, number / 10)
+    assert score.value >= DOUBTED
+    assert not score.shut_out
+    assert score.penalised(90.0, 100.0).shut_out, "what it does itself counts beside that"
+
+
+@pytest.mark.parametrize("blocks", [1, 5, 100])
+def test_a_flood_leaves_each_block_its_share(blocks: int) -> None:
+    """Of what is passed on; and all of them together get no more than others look at."""
+    relaying, passed = Relaying(GOSSIP_RATE), 0
+    honest = 0
+    for tick in range(6000):
+        now = tick / 100
+        passed += sum(relaying.passes(f"flood{number}", now) for number in range(blocks))
+        if not tick % 100:
+            honest += relaying.passes("honest", now)
+    assert honest == 60 if blocks < 10 else honest > 10
+    assert passed + honest <= GOSSIP_RATE.burst + 60 * GOSSIP_RATE.per_second
