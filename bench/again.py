@@ -40,7 +40,7 @@ from chain.store.sqlite import SqliteChains
 from engines.contract import Engine, IngestAnswer, IngestRequest, OnProgress, RowCounts
 from odfd.datasets.commit import Along
 from odfd.ingest import segments
-from odfd.ingest.driver import IngestDependencies, IngestTotals, quiet, transact
+from odfd.ingest.driver import IngestDependencies, IngestTotals, load, quiet, transact
 from odfd.ingest.plan import Batch, pushed
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.slices import SliceIndex
@@ -128,7 +128,8 @@ class _Side:
             _LINE.format(f"2024-01-01T00:{number // 60 % 60:02}:{number % 60:02}.{number:06}Z", number, number % 97)
         )
         batch = Batch(paths=(path,), names=("row.json",), identity=str(number))
-        await transact(self._deps, chains.DATASET, lambda state: pushed(state, None, None), batch, tally, quiet)
+        state = load(self._deps, chains.DATASET)
+        await transact(self._deps, state, lambda found: pushed(found, None, None), batch, tally, quiet)
         assert tally.rows, tally
 
 

@@ -207,7 +207,7 @@ async def _pull(
             async with outside("the preparation of its source"):
                 batch = await prepared(deps, polled, found, folder)
             try:
-                await transact(deps, dataset, _as_fetched(state), batch, tally, report)
+                await transact(deps, state, _as_fetched(state), batch, tally, report)
             except SourceMoved:
                 overtaken += 1
                 if overtaken == ATTEMPTS:
@@ -291,7 +291,7 @@ def _as_fetched(before: ChainState) -> Choose:
 
 async def transact(
     deps: IngestDependencies,
-    dataset: DatasetId,
+    known: ChainState,
     choose: Choose,
     batch: Batch,
     tally: IngestTotals,
@@ -300,10 +300,12 @@ async def transact(
 ) -> None:
     """One batch, exactly once: computed and committed on one head, or planned again on the next.
 
-    ``push`` is remembered with the blocks, if there are any.
+    ``known``: the state as the caller read it. ``push`` is remembered with the blocks, if there are any.
     """
+    assert known.dataset is not None
+    dataset = known.dataset
     for attempt in range(ATTEMPTS):
-        plan, earlier = await trio.to_thread.run_sync(_plan, deps, dataset, choose, batch)
+        plan, earlier = await trio.to_thread.run_sync(_plan, deps, dataset, choose, batch, known)
         report(IngestStep(file=", ".join(batch.names[:3]), phase="computing", rows=tally.rows))
         try:
             settled, aside = await _computed(deps, plan, earlier)
@@ -353,10 +355,12 @@ def _answered(push: Push, done: Settled) -> Push:
     return msgspec.structs.replace(push, answer=answer)
 
 
-def _plan(deps: IngestDependencies, dataset: DatasetId, choose: Choose, batch: Batch) -> tuple[IngestPlan, Earlier]:
+def _plan(
+    deps: IngestDependencies, dataset: DatasetId, choose: Choose, batch: Batch, known: ChainState
+) -> tuple[IngestPlan, Earlier]:
     size = sum(path.stat().st_size for path in batch.paths if path.exists())
     check_room(deps.settings.staging, deps.settings.disk_reserve, size, f"{size:,} bytes are to be ingested")
-    state = load(deps, dataset)
+    state = load(deps, dataset, known)
     source, founding = choose(state)
     earlier = deps.index.earlier(deps.store.chain(dataset), state, deps.objects, source.merge)
     aside = standing(deps.quarantines, source, dataset, partial(load, deps))
@@ -405,14 +409,15 @@ def _settled(deps: IngestDependencies, plan: IngestPlan, answer: Success) -> Set
         return settle(plan, answer, None)
     path = Path(plan.request.new_data_path)
     written = operations(path, plan.request.vocab.operation_type_column)
-    return settle(
-        plan, answer, keep_slice(deps.objects, path, answer.schema, plan.request.vocab.offset_column), written
-    )
+    kept = keep_slice(deps.objects, path, answer.schema, plan.request.vocab.offset_column)
+    return settle(plan, answer, kept, written)
 
 
-def load(deps: IngestDependencies, dataset: DatasetId) -> ChainState:
-    """The state of a chain that can be written to. Raises Invalid."""
-    state = load_state(deps.store.chain(dataset))
+def load(deps: IngestDependencies, dataset: DatasetId, known: ChainState | None = None) -> ChainState:
+    """The state of a chain that can be written to; ``known``, if that is of its head. Raises Invalid."""
+    reader = deps.store.chain(dataset)
+    head = reader.head()
+    state = known if known is not None and head is not None and head.hash == known.head else load_state(reader)
     if state.unknown is not None:
         raise Invalid(
             f"block {state.unknown.short} holds an event that this version does not know",

@@ -85,7 +85,7 @@ async def push_files(
     tally = IngestTotals()
     for number, (group, part) in enumerate(zip(groups, parts, strict=True)):
         if number >= len(known):
-            await transact(deps, dataset, terms.choose, _batch(group, terms), tally, report, part)
+            await transact(deps, state, terms.choose, _batch(group, terms), tally, report, part)
         elif (found := known[number]) is not None:
             tally.repeat(await trio.to_thread.run_sync(_head_at, deps, dataset, found.sequence), found)
         tally.files += len(group)

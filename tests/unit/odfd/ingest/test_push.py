@@ -10,9 +10,11 @@ import pytest
 from chain import instant
 from chain.errors import Refused
 from chain.ids import DatasetId
-from chain.model.events import AddData, AddPushSource, DatasetKind, Seed
+from chain.model.events import AddData, AddPushSource, DatasetKind, Seed, SetInfo
 from chain.model.source import MergeAppend, MergeLedger, MergeSnapshot, MergeStrategy, ReadCsv, ReadNdJson
+from chain.state import ChainState, load_state
 from engines.fake import FakeEngine
+from odfd.ingest import driver
 from odfd.ingest.driver import Ingested, NothingNew
 from odfd.ingest.push import PushTerms, push_files
 
@@ -53,6 +55,24 @@ async def test_a_push_that_is_sent_again_is_answered_as_the_first_time(bench: An
     once_more = await push_files(bench.deps, DATASET, files, PushTerms(id=named, again=True), bench)
     assert isinstance(once_more, Ingested)
     assert (once_more.repeated, rows(bench)) == (0, 4)
+
+
+async def test_a_chain_is_read_once_for_a_push(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Again only where somebody else moved its head."""
+    with_source(bench, MergeAppend())
+    read: list[ChainState] = []
+    monkeypatch.setattr(driver, "load_state", lambda chain: read.append(load_state(chain)) or read[-1])
+    await push_files(bench.deps, DATASET, [bench.write("a.csv", ONE)], PushTerms(), bench)
+    assert len(read) == 1
+
+    def overtaken() -> None:
+        bench.before_commit = lambda: None
+        bench.append(bench.chains.chain(DATASET).head(), [SetInfo(description="by others")], system_time=bench.tick())
+
+    bench.before_commit = overtaken
+    await push_files(bench.deps, DATASET, [bench.write("b.csv", TWO)], PushTerms(), bench)
+    assert [state.sequence_number for state in read] == [1, 3, 4]
+    assert rows(bench) == 2
 
 
 async def test_other_content_is_another_push(bench: Any) -> None:
