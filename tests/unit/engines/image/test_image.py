@@ -129,18 +129,28 @@ def test_nodes_share_what_the_installation_unpacked(layout: Path, tmp_path: Path
     assert installed(tmp_path / "one", layout) == one
 
 
-def test_what_was_prepared_is_shared_and_checked(layout: Path, tmp_path: Path) -> None:
-    """Beside the image's files, for all nodes, until the image is unpacked anew."""
+def unpack_anew(layout: Path) -> None:
     digest, manifest = read_manifest(layout)
     write_record(layout, digest, manifest.config.digest)
     unpack_for_all(layout)
-    image = installed(tmp_path / "one", layout)
-    assert isinstance(image, Image)
-    assert image.prepared is None
+
+
+def prepare(layout: Path, image: Image) -> Path:
+    """Where it was staged."""
     staged = staged_preparation(image)
     (staged / "bytecode").mkdir()
     (staged / "bytecode" / "a.pyc").write_bytes(b"a = 1")
     keep_preparation(layout, image, staged)
+    return staged
+
+
+def test_what_was_prepared_is_shared_and_checked(layout: Path, tmp_path: Path) -> None:
+    """Beside the image's files, for all nodes, until the image is unpacked anew."""
+    unpack_anew(layout)
+    image = installed(tmp_path / "one", layout)
+    assert isinstance(image, Image)
+    assert image.prepared is None
+    staged = prepare(layout, image)
     other = installed(tmp_path / "other", layout)
     assert isinstance(other, Image)
     assert other.prepared is not None
@@ -152,22 +162,16 @@ def test_what_was_prepared_is_shared_and_checked(layout: Path, tmp_path: Path) -
         lambda folder: (folder / "bytecode" / "a.pyc").unlink(),
         lambda folder: folder.with_name(PREPARED_LISTING).write_bytes(b"[]"),
     ):
-        staged = staged_preparation(image)
-        (staged / "bytecode").mkdir()
-        (staged / "bytecode" / "a.pyc").write_bytes(b"a = 1")
-        keep_preparation(layout, image, staged)
+        prepare(layout, image)
         assert installed(tmp_path / "one", layout) == other
         damage(other.prepared)
         assert "cannot be used" in str(installed(tmp_path / "one", layout))
-    write_record(layout, digest, manifest.config.digest)
-    unpack_for_all(layout)
+    unpack_anew(layout)
     assert installed(tmp_path / "one", layout) == image
 
 
 def test_a_link_is_not_prepared(layout: Path, tmp_path: Path) -> None:
-    digest, manifest = read_manifest(layout)
-    write_record(layout, digest, manifest.config.digest)
-    unpack_for_all(layout)
+    unpack_anew(layout)
     image = installed(tmp_path / "one", layout)
     assert isinstance(image, Image)
     staged = staged_preparation(image)

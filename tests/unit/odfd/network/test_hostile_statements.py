@@ -16,18 +16,13 @@ from chain.instant import Instant
 from chain.model.block import MetadataBlock
 from chain.model.events import DatasetKind, MetadataEvent, Seed, SetInfo
 from chain.multihash import Multihash
-from chain.statements import authority, envelope, statement
+from chain.statements import authority as rules
+from chain.statements import envelope, statement
 from chain.statements.keys import SigningKey
 from chain.statements.statement import (
     HEAD,
-    Attestation,
-    Authority,
-    EngineUsed,
     HeadStatement,
     Observation,
-    Roots,
-    Span,
-    Writer,
 )
 from chain.statements.tree import Frontier
 from chain.store.base import Append
@@ -40,44 +35,14 @@ from odfd.trust.ledger import log as ledger_room
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.trust.ledger.retention import HEADS, forget_unwanted, prune
-from p2p.ports import Judgement, PeerId, Topic
+from p2p.ports import Judgement, Topic
+from worlds.statements import NOW, PEER, attestation, authority, head, key
 
-NOW = instant.parse("2026-11-20T08:00:00Z")
-UNTIL = "2027-06-01T00:00:00Z"
-PEER = PeerId("12D3KooWPeer")
 ENTRIES = "SELECT COUNT(*), COALESCE(SUM(LENGTH(body)), 0) FROM trust_ledger"
 LIVE = "SELECT COUNT(*), COALESCE(SUM(LENGTH(envelope)), 0) FROM trust_live"
 
 
-def key(number: int) -> SigningKey:
-    return SigningKey(number.to_bytes(32, "big"))
-
-
 OWNER = key(1)
-
-
-def head(
-    owner: SigningKey, size: int, late: int = 0, *, root: bytes = b"r" * 32, by: SigningKey | None = None,
-    version: int = 0,
-) -> bytes:  # fmt: skip
-    at = Instant(NOW + late * instant.SECOND)
-    said = HeadStatement(
-        dataset=owner.dataset_id, epoch=0, size=size, root_hash=root, authority=version,
-        issued_at=statement.when(at), expires_at=statement.when(Instant(at + 86400 * instant.SECOND)),
-        head=Multihash.sha3_256(b"block %d" % size),
-    )  # fmt: skip
-    return envelope.seal(statement.encode(said), by or owner)
-
-
-def attestation(validator: SigningKey, dataset: DatasetId, serial: int, previous: Multihash | None) -> bytes:
-    said = Attestation(
-        validator=validator.did, dataset=dataset, epoch=0, size=8, root_hash=b"r" * 32, serial=serial,
-        previous=previous, determinism="strict", finished_at=statement.when(NOW),
-        engines=(EngineUsed(name="spark", digest="sha256:0", pinned=True, sandbox="host", platform="linux/amd64"),),
-        spans=(Span(first=0, last=7, verdict="reproduced", state="genesis", engine=0),),
-        head=Multihash.sha3_256(b"block"),
-    )  # fmt: skip
-    return envelope.seal(statement.encode(said), validator)
 
 
 def observation(observer: SigningKey, dataset: DatasetId, number: int) -> bytes:
@@ -89,17 +54,12 @@ def observation(observer: SigningKey, dataset: DatasetId, number: int) -> bytes:
 
 
 def versions(owner: SigningKey, count: int) -> list[bytes]:
-    """An authority of so many versions, each with one writer more."""
-    found, previous = [], None
+    """An authority of so many versions."""
+    found: list[bytes] = []
+    previous = None
     for version in range(1, count + 1):
-        said = Authority(
-            dataset=owner.dataset_id, version=version, previous=previous, issued_at=statement.when(NOW),
-            roots=Roots(threshold=1, keys=(owner.did,)), head=Multihash.sha3_256(b"seed"),
-            writers=(Writer(key=owner.did, expires_at=UNTIL),),
-        )  # fmt: skip
-        payload = statement.encode(said)
-        found.append(envelope.seal(payload, owner))
-        previous = envelope.sid(payload)
+        raw, previous = authority(owner, version, previous)
+        found.append(raw)
     return found
 
 
@@ -246,13 +206,13 @@ def test_an_authority_is_walked_once(database: Database, tmp_path: Path, monkeyp
     """256 versions, then a hundred words under the last of them: each version is followed when it comes."""
     owner = key(3)
     node, followed = Node(database, tmp_path, owner.dataset_id), []
-    follow = authority.follow
+    follow = rules.follow
 
     def counted(*args: Any) -> Any:
         followed.append(args[1].version)
         return follow(*args)
 
-    monkeypatch.setattr(authority, "follow", counted)
+    monkeypatch.setattr(rules, "follow", counted)
     for raw in versions(owner, 256):
         assert node.hear(raw) is Judgement.ACCEPT
     assert len(followed) <= 256

@@ -13,10 +13,6 @@ import pytest
 from chain import instant
 from chain.ids import DatasetId
 from chain.instant import Instant
-from chain.multihash import Multihash
-from chain.statements import envelope, statement
-from chain.statements.keys import SigningKey
-from chain.statements.statement import Attestation, Authority, EngineUsed, HeadStatement, Roots, Span, Writer
 from chain.store.database import Database, open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
@@ -29,46 +25,9 @@ from odfd.trust.ledger import log as ledger_room
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.log import Ledger
 from p2p.ports import Judgement, PeerId, Topic
+from worlds.statements import NOW, PEER, attestation, authority, head, key
 
-UNTIL = "2027-06-01T00:00:00Z"
-NOW = instant.parse("2026-11-20T08:00:00Z")
-PEER, OTHER = PeerId("12D3KooWPeer"), PeerId("12D3KooWOther")
-
-
-def key(number: int) -> SigningKey:
-    return SigningKey(number.to_bytes(32, "big"))
-
-
-def head(owner: SigningKey, at: Instant = NOW, authority: int = 0, by: SigningKey | None = None) -> bytes:
-    said = HeadStatement(
-        dataset=owner.dataset_id, epoch=0, size=8, root_hash=b"r" * 32, authority=authority,
-        issued_at=statement.when(at), expires_at=statement.when(Instant(at + 86400 * instant.SECOND)),
-        head=Multihash.sha3_256(b"block"),
-    )  # fmt: skip
-    return envelope.seal(statement.encode(said), by or owner)
-
-
-def attestation(validator: SigningKey, dataset: DatasetId) -> bytes:
-    said = Attestation(
-        validator=validator.did, dataset=dataset, epoch=0, size=8, root_hash=b"r" * 32, serial=1,
-        determinism="strict", finished_at=statement.when(NOW),
-        engines=(EngineUsed(name="spark", digest="sha256:0", pinned=True, sandbox="host", platform="linux/amd64"),),
-        spans=(Span(first=0, last=7, verdict="reproduced", state="genesis", engine=0),),
-        head=Multihash.sha3_256(b"block"),
-    )  # fmt: skip
-    return envelope.seal(statement.encode(said), validator)
-
-
-def authority(owner: SigningKey, version: int, previous: Multihash | None) -> tuple[bytes, Multihash]:
-    said = Authority(
-        dataset=owner.dataset_id, version=version, previous=previous, issued_at=statement.when(NOW),
-        roots=Roots(threshold=1, keys=(owner.did,)), head=Multihash.sha3_256(b"seed"),
-        writers=tuple(
-            Writer(key=each.did, expires_at=UNTIL) for each in (owner, *map(key, range(1, version + 1)))
-        ),
-    )  # fmt: skip
-    payload = statement.encode(said)
-    return envelope.seal(payload, owner), envelope.sid(payload)
+OTHER = PeerId("12D3KooWOther")
 
 
 class Board:
@@ -104,7 +63,7 @@ def test_a_peer_brings_so_many_new_datasets_an_hour(database: Database, tmp_path
     assert [board.hear(raw) for raw in heads[:burst]] == [Judgement.ACCEPT] * burst
     assert board.hear(heads[burst]) is Judgement.IGNORE
     assert board.hear(head(key(5000))) is Judgement.ACCEPT, "one that is to be mirrored is always heard"
-    assert board.hear(head(key(1000), Instant(NOW + instant.SECOND))) is Judgement.ACCEPT, "one that is known, too"
+    assert board.hear(head(key(1000), late=1)) is Judgement.ACCEPT, "one that is known, too"
     assert board.hear(heads[burst + 1], OTHER) is Judgement.ACCEPT, "another peer has a budget of its own"
     board.now = Instant(NOW + 120 * instant.SECOND)
     assert board.hear(heads[burst]) is Judgement.ACCEPT, "refused for want of room is not remembered"
@@ -115,7 +74,7 @@ def test_datasets_not_held_make_room_for_others(database: Database, tmp_path: Pa
     board.board.unheld = UnheldStatements(most=3)
     for number in (1, 2, 3):
         board.hear(head(key(number)))
-    board.hear(head(key(1), Instant(NOW + instant.SECOND)))
+    board.hear(head(key(1), late=1))
     board.hear(head(key(4)))
     assert {ref.dataset for ref in board.board.refs()} == {key(number).dataset_id for number in (1, 3, 4)}
     assert board.hear(head(key(2))) is Judgement.ACCEPT, "what had to go is new when it comes again"
@@ -138,7 +97,7 @@ def test_listed_validators_have_room_that_others_cannot_take(database: Database,
 
 def test_what_came_too_early_is_heard_later(database: Database, tmp_path: Path) -> None:
     board = Board(database, StatementQuota(), tmp_path)
-    raw = head(key(1), Instant(NOW + 3600 * instant.SECOND))
+    raw = head(key(1), late=3600)
     assert board.hear(raw) is Judgement.IGNORE
     board.now = Instant(NOW + 3600 * instant.SECOND)
     assert board.hear(raw) is Judgement.ACCEPT
@@ -149,8 +108,8 @@ def test_what_rests_on_a_later_version_waits_for_it(database: Database, tmp_path
     board, owner = Board(database, StatementQuota(), tmp_path), key(77)
     one, sid = authority(owner, 1, None)
     two, sid = authority(owner, 2, sid)
-    three, _ = authority(owner, 3, sid)
-    for raw in (head(owner, authority=3, by=key(3)), three, two):
+    three, _ = authority(owner, 3, sid, [key(3)])
+    for raw in (head(owner, version=3, by=key(3)), three, two):
         assert board.hear(raw) is Judgement.IGNORE
     with database.read() as connection:
         assert not Ledger(connection).speaks_of(owner.dataset_id)
@@ -166,11 +125,7 @@ def test_what_rests_on_a_later_version_waits_for_it(database: Database, tmp_path
 def test_two_versions_of_one_number_are_kept_as_a_proof(database: Database, tmp_path: Path) -> None:
     board, owner = Board(database, StatementQuota(), tmp_path), key(77)
     one, _ = authority(owner, 1, None)
-    said = Authority(
-        dataset=owner.dataset_id, version=1, issued_at=statement.when(NOW), head=Multihash.sha3_256(b"seed"),
-        roots=Roots(threshold=1, keys=(owner.did,)), writers=(Writer(key=owner.did, expires_at=UNTIL),),
-    )  # fmt: skip
-    other = envelope.seal(statement.encode(said), owner)
+    other, _ = authority(owner, 1, None, [key(78)])
     assert board.hear(one) is Judgement.ACCEPT
     assert board.hear(other) is Judgement.ACCEPT
     assert board.news[-1].proof.kind == "authority-fork"
