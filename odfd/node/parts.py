@@ -125,49 +125,11 @@ class NodeParts:
         self.engine = engine or NodeEngine(
             spark_options(settings, home), engine_environ(settings, os.environ), context.logger
         )
-        told = StatementEvents(self)
-        self.witnessed = told.witnessed
-        hearers = Subscribers(told.heard, told.proven, told.witnessed)
-        public_of = self.visibility.public_of
-        self.quota = self._quota()
-        self.board = LedgerStatementStore(home.database, home.chains, context.clock.now, public_of, hearers, self.quota)
-        self.damage = DamageRegistry(home, context.clock, self._found_damaged)
-        self.bundles = BundleStore(home.folder("evidence"), refuted=self._untrue)
-        self.library = ServingLibrary(
-            home.database,
-            home.chains,
-            home.objects,
-            ServingTerms(public_of, self._served),
-            context.clock.now,
-            lambda dataset, spot: self.damage.found(dataset, [spot]),
-            EvidenceProvider(self.bundles, public_of),
-        )
-        self.bandwidth = Bandwidth(settings.p2p.download_rate, settings.p2p.upload_rate)
-        self.membership = membership(
-            host_options(settings, home, self.bandwidth),
-            (self.library, self.board),
-            home.database,
-            context.clock,
-            context.logger,
-            self._met_someone,
-        )
-        self.site = open_site(
-            settings, home, (self.library, self.visibility), context.logger, checkpoint_receiver_of(self)
-        )
-        self.forks = ForkFinder(home.database, home.chains, self.membership, self.board.keep, context.logger)
-        self.outbox = Outbox(self.membership, public_of, context.logger)
+        self._hold_statements()
+        self._hold_network(membership, ipfs)
         self.jumps = JumpWatch(context.clock)
         self.committer = self._committer()
         self.heads = HeadSigner(home.chains, self.committer, self.name_of, context.events, context.logger)
-        self.remotes = Remotes(
-            settings,
-            self.bandwidth,
-            home,
-            (self.membership, self.board),
-            context.clock,
-            ipfs,
-            partial(is_elsewhere, home, self.visibility),
-        )
         self._hold_mirrors()
         self._settle()
         self.ingest_deps, self.transform_deps = self._dependencies()
@@ -178,18 +140,57 @@ class NodeParts:
         )
         self._hold_caretakers()
 
+    def _hold_statements(self) -> None:
+        """What this node is told of datasets, and what it serves of them."""
+        home, clock, public_of = self.home, self.context.clock, self.visibility.public_of
+        told = StatementEvents(self)
+        self.witnessed = told.witnessed
+        hearers = Subscribers(told.heard, told.proven, told.witnessed)
+        self.quota = self._quota()
+        self.board = LedgerStatementStore(home.database, home.chains, clock.now, public_of, hearers, self.quota)
+        self.damage = DamageRegistry(home, clock, self._found_damaged)
+        self.bundles = BundleStore(home.folder("evidence"), refuted=self._untrue)
+        self.library = ServingLibrary(
+            home.database,
+            home.chains,
+            home.objects,
+            ServingTerms(public_of, self._served),
+            clock.now,
+            lambda dataset, spot: self.damage.found(dataset, [spot]),
+            EvidenceProvider(self.bundles, public_of),
+        )
+
+    def _hold_network(self, membership: Callable[..., Membership], ipfs: Ipfs | None) -> None:
+        """Who is talked to, where others find what is published, and what goes out by itself."""
+        home, settings, context = self.home, self.settings, self.context
+        self.bandwidth = Bandwidth(settings.p2p.download_rate, settings.p2p.upload_rate)
+        self.membership = membership(
+            host_options(settings, home, self.bandwidth),
+            (self.library, self.board),
+            home.database,
+            context.clock,
+            context.logger,
+            self._met_someone,
+        )
+        self.remotes = Remotes(
+            settings,
+            self.bandwidth,
+            home,
+            (self.membership, self.board),
+            context.clock,
+            ipfs,
+            partial(is_elsewhere, home, self.visibility),
+        )
+        self.site = open_site(
+            settings, home, (self.library, self.visibility), context.logger, checkpoint_receiver_of(self)
+        )
+        self.forks = ForkFinder(home.database, home.chains, self.membership, self.board.keep, context.logger)
+        self.outbox = Outbox(self.membership, self.visibility.public_of, context.logger)
+
     def _hold_caretakers(self) -> None:
         """The garbage collection, and the publication to IPFS."""
         home, context, settings = self.home, self.context, self.settings
-        self.collection = GarbageCollection(
-            home,
-            context.board,
-            context.events,
-            context.logger,
-            settings.node.collect_hours,
-            context.clock.now,
-            self.quota.concerns,
-        )
+        self.collection = GarbageCollection(home, context, settings.node.collect_hours, self.quota.concerns)
         self.publications = PublicationService(
             home, self.remotes.publisher, PublicationTerms(self._served, self.visibility), self._on_ipfs, context
         )

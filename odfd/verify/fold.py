@@ -54,7 +54,7 @@ class Fold:
         size: int,
         queue: ObjectQueue,
         progress: OnProgress,
-        memory: Memory,
+        memory: Memory | None,
         remembered: Remembered,
     ) -> None:
         self._request = request
@@ -255,7 +255,8 @@ class Fold:
         """Notes how far everything is in order; nothing where it is not, or was not looked at from the first block."""
         request = self._request
         if (
-            self._failures
+            self._memory is None
+            or self._failures
             or max(request.start, request.held_from) > self._remembered.rows
             or request.level is not Level.DATA
             or request.held_until < self._size

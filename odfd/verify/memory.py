@@ -56,16 +56,6 @@ class Memory(Protocol):
         """The objects of the first ``size`` blocks, the last of which is ``name``, are all in order."""
 
 
-class NoMemory:
-    """A memory that forgets: for directories, and for verifications that must check everything."""
-
-    def recall(self, chain: StoredChain) -> Remembered:  # noqa: ARG002
-        return Remembered()
-
-    def keep(self, size: int, name: Multihash, complete: bool) -> None:
-        pass
-
-
 class StoredMemory:
     """A memory in the node's database, beside the chains."""
 

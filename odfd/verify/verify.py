@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from chain.errors import NotFound
 from chain.store.base import ObjectReader, StoredChain
 from odfd.verify.fold import Fold
-from odfd.verify.memory import Memory, NoMemory, Remembered
+from odfd.verify.memory import Memory, Remembered
 from odfd.verify.queue import ObjectQueue
 from odfd.verify.report import Level, OnProgress, VerificationRequest, VerificationResult
 
@@ -39,11 +39,10 @@ def verify_chain(
         raise NotFound(
             f"{request.ref} has no block #{request.start}", rule="block-unknown", hint=f"its head is #{size - 1}"
         )
-    kept = memory or NoMemory()
-    remembered = kept.recall(chain) if request.level is Level.DATA else Remembered()
+    remembered = memory.recall(chain) if memory is not None and request.level is Level.DATA else Remembered()
     with ThreadPoolExecutor(request.workers, thread_name_prefix="verify") as pool:
         queue = ObjectQueue(pool, objects, request.workers)
-        fold = Fold(request, size, queue, progress or (lambda _: None), kept, remembered)
+        fold = Fold(request, size, queue, progress or (lambda _: None), memory, remembered)
         try:
             for page in chain.stored_pages(0, size):
                 fold.take_page(page)

@@ -17,14 +17,13 @@ import trio
 
 from chain.errors import Fault
 from chain.ids import DatasetId
-from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.store.collect import Collected, collect
 from odfd.control import wire
+from odfd.control.assembly import Context
 from odfd.control.board import task_ref
-from odfd.obs.events import EventLog
-from odfd.runtime.supervision import Life, Logger
-from odfd.runtime.tasks import Report, Task, TaskBoard
+from odfd.runtime.supervision import Life
+from odfd.runtime.tasks import Report, Task
 from odfd.state.directory import StateDirectory
 from odfd.trust.ledger.retention import forget_unwanted, prune
 
@@ -41,21 +40,18 @@ class GarbageCollection:
     def __init__(
         self,
         home: StateDirectory,
-        board: TaskBoard,
-        events: EventLog,
-        logger: Logger,
+        context: Context,
         hours: float,
-        clock: Callable[[], Instant],
         is_wanted: Callable[[sqlite3.Connection, DatasetId], bool] = lambda _connection, _dataset: True,
     ) -> None:
         """``is_wanted``: whether what is said of a dataset that is not here is kept all the same."""
         self._is_wanted = is_wanted
         self._home = home
-        self._board = board
-        self._events = events
-        self._logger = logger
+        self._board = context.board
+        self._events = context.events
+        self._logger = context.logger
+        self._clock = context.clock
         self._hours = hours
-        self._clock = clock
         self._alone = trio.Lock()
 
     async def run(self, life: Life) -> None:
@@ -117,7 +113,7 @@ class GarbageCollection:
     def _prune(self, dry_run: bool) -> int:
         if not dry_run:
             forget_unwanted(self._home.database, self._is_wanted)
-        return prune(self._home.database, self._clock(), dry_run=dry_run, step=_cancellable)
+        return prune(self._home.database, self._clock.now(), dry_run=dry_run, step=_cancellable)
 
 
 def _cancellable(_: str) -> None:

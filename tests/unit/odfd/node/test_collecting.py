@@ -14,6 +14,7 @@ from trio.testing import MockClock
 from chain.multihash import Multihash
 from chain.store.objects import SMALL
 from odfd.control import wire
+from odfd.control.assembly import Context
 from odfd.runtime.supervision import Life
 from odfd.state.directory import open_state_directory
 from odfd.trust.ledger import retention
@@ -113,7 +114,7 @@ async def left_over(worlds: Any, folder: Path, hours: float) -> AsyncIterator[tu
         clock = worlds.Ticking()
         board = worlds.TaskBoard(clock, lambda: "t", worlds.Lines())
         events = worlds.EventLog(clock)
-        service = GarbageCollection(home, board, events, worlds.Lines(), hours, clock.now)
+        service = GarbageCollection(home, Context(clock, worlds.Lines(), events, board, "1"), hours)
         lives = [Life(), Life()]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(board.run, lives[0])
