@@ -97,7 +97,7 @@ def _holding(letter: str, name: str, view: dict[str, Any]) -> Holding:
     strong = fact.startswith(("attested", "reproduced")) or (
         view["kind"] == "root" and rely["blocks"] == view["blocks"]
     )
-    mood = "bad" if view["state"] == "refuted" or letter == BOUGHT else "good" if strong else "weak"
+    mood = "bad" if view["state"] in ("accused", "refuted") or letter == BOUGHT else "good" if strong else "weak"
     return Holding(name, f"{rely['blocks']}/{view['blocks']}", fact, mood)
 
 

@@ -305,6 +305,7 @@ class TrustService:
 
 _REASONS: Final = {
     "refuted": "validators re-ran it and got another answer",
+    "accused": "one validator alone re-ran it and got another answer: it may be its machine that is broken",
     "own-mismatch": "this node re-ran it and got another answer",
     "split": "validators contradict each other",
     "nondeterministic": "it does not give the same answer twice",

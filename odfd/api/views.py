@@ -145,12 +145,18 @@ class DatasetViews:
 
     def _state(self, known: DatasetFacts, found: ReachAssessment) -> wire.DatasetState:
         if found.why.rule in (status.value for status in STOPS) or found.why.rule == "fork":
-            return "forked" if found.why.rule == "fork" else "refuted"
+            return "forked" if found.why.rule == "fork" else self._stopped(known, found.why.block)
         if known.head is not None and known.head.size > known.size:
             return "syncing"
         if known.head is None:
             return "unsigned"
         return "fresh" if known.extent.fresh else "stale"
+
+    def _stopped(self, known: DatasetFacts, block: int | None) -> wire.DatasetState:
+        """Refuted by two groups that agree, or because a person gave it up; else somebody accuses it."""
+        given_up = known.decided.abandoned is not None
+        refuted = given_up or (block is not None and self._evaluator.decision(known, block).refutes)
+        return "refuted" if refuted else "accused"
 
     def _fact(self, known: DatasetFacts, found: ReachAssessment) -> str:
         """``data``, ``attested 2/3``, ``refuted at #7``: by what, or why no further."""

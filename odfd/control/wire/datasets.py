@@ -17,7 +17,7 @@ class Reliance(Value, frozen=True, kw_only=True):
     """``data``, ``attested 2/3``, ``observed 1/2 to #40``, ``refuted at #7``."""
 
 
-DatasetState = Literal["fresh", "stale", "syncing", "unsigned", "refuted", "forked", "damaged"]
+DatasetState = Literal["fresh", "stale", "syncing", "unsigned", "refuted", "accused", "forked", "damaged"]
 
 
 class DatasetView(Value, frozen=True, kw_only=True):

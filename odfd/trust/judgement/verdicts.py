@@ -1,7 +1,8 @@
 """Judges blocks by the verdicts on them, and computes how far a chain may be relied on. Pure.
 
 Truth is re-computed, by me or by enough independent others. Mismatches add up only on one value: a lie has one truth,
-non-determinism has many. Spec: docs/spec/trust.md#judgement.
+non-determinism has many. One group alone accuses and never refutes: however often one machine runs a step, that machine
+may be broken. Spec: docs/spec/trust.md#judgement.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class DatasetStatus(enum.Enum):
     NONDETERMINISTIC = "nondeterministic"
     SPLIT = "split"
     REFUTED = "refuted"
+    ACCUSED = "accused"
+    """As refuted, by one group alone."""
     REPRODUCED = "reproduced"
     ATTESTED = "attested"
     DISPUTED = "disputed"
@@ -53,8 +56,12 @@ class DatasetStatus(enum.Enum):
     """Pending, and whoever counts here and tried it gave up."""
 
 
-STOPS: Final = frozenset({DatasetStatus.OWN_MISMATCH, DatasetStatus.SPLIT, DatasetStatus.REFUTED})
+STOPS: Final = frozenset(
+    {DatasetStatus.OWN_MISMATCH, DatasetStatus.SPLIT, DatasetStatus.REFUTED, DatasetStatus.ACCUSED}
+)
 """From the first block of these on, nothing may be relied on."""
+REFUTING: Final = 2
+"""Groups that must have computed one and the same other value before a block is called wrong, whatever f is."""
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -64,6 +71,13 @@ class Decision(msgspec.Struct, frozen=True):
     reproduced: bool = False
     attested: int = 0
     against: int = 0
+    """Groups behind the most frequent other value, me included where my run gave it."""
+
+    @property
+    def refutes(self) -> bool:
+        """Whether the block is shown to be wrong, and not only accused of it."""
+        enough = self.against >= REFUTING
+        return self.status is DatasetStatus.REFUTED or (self.status is DatasetStatus.OWN_MISMATCH and enough)
 
 
 def judge(tolerated: int, own: Voice | None, others: Mapping[str, Voice], quorum: int) -> Decision:
@@ -82,7 +96,8 @@ def judge(tolerated: int, own: Voice | None, others: Mapping[str, Voice], quorum
     if agree >= enough and top >= enough:
         return Decision(DatasetStatus.SPLIT, attested=agree, against=top)
     if top >= enough:
-        return Decision(DatasetStatus.REFUTED, attested=agree, against=top)
+        status = DatasetStatus.REFUTED if top >= REFUTING else DatasetStatus.ACCUSED
+        return Decision(status, attested=agree, against=top)
     if own is not None:
         return Decision(DatasetStatus.REPRODUCED, reproduced=True, attested=agree, against=top)
     if quorum and agree >= quorum:

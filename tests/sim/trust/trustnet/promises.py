@@ -22,7 +22,13 @@ if TYPE_CHECKING:
     from .node import Node
 
 REFUSALS = frozenset(
-    {DatasetStatus.REFUTED, DatasetStatus.SPLIT, DatasetStatus.OWN_MISMATCH, DatasetStatus.NONDETERMINISTIC}
+    {
+        DatasetStatus.REFUTED,
+        DatasetStatus.ACCUSED,
+        DatasetStatus.SPLIT,
+        DatasetStatus.OWN_MISMATCH,
+        DatasetStatus.NONDETERMINISTIC,
+    }
 )
 USABLE = frozenset({DatasetStatus.REPRODUCED, DatasetStatus.ATTESTED})
 UNSURE = "not-reproducible-here"
@@ -87,7 +93,8 @@ class Promises:
         self.expect(not decision.reproduced or (run is not None and run.verdict == "reproduced"), "R", where)
         self.expect(status is not DatasetStatus.PENDING or not decision.against, "D", where)
         self.expect(status is not DatasetStatus.REFUTED or decision.attested <= f, "T", where)
-        self.expect(status is not DatasetStatus.REFUTED or self._equal_mismatches(node, dataset, step) > f, "U", where)
+        against = self._equal_mismatches(node, dataset, step)
+        self.expect(status is not DatasetStatus.REFUTED or against > max(f, 1), "U", where)
 
     def _equal_mismatches(self, node: Node, dataset: DatasetId, step: int) -> int:
         """Groups behind one other value, counted without any of the judge's code."""
@@ -166,7 +173,7 @@ class Promises:
         reach, decisions = self.answers[node.name, source.dataset]
         if not source.honest:
             lie = source.branches[0].first_lie
-            return reach.why.rule in ("refuted", "own-mismatch") and reach.why.block == lie == reach.blocks
+            return reach.why.rule in ("refuted", "accused", "own-mismatch") and reach.why.block == lie == reach.blocks
         whole = reach.blocks == len(source.branches[0])
         return whole and all(decision.status in USABLE for decision in decisions.values())
 

@@ -239,10 +239,10 @@ async def test_a_person_lifts_the_quarantine_of_one_step(world: Any, worlds: Any
                 for name in ("cities", "towns"):
                     await node.mirror(alice.dataset(name), name)
             await carol.heard("attestation.heard")
-            refuted = await carol.api.trust.show("towns")
-            assert (refuted.why.rule, refuted.reach.use) == ("refuted", 3)
+            accused = await carol.api.trust.show("towns")
+            assert (accused.why.rule, accused.reach.use) == ("accused", 3)
             (settled,) = await resolve(carol, "towns", block(carol, "towns", 3))
-            assert settled == "#3 is relied on as data, though it is refuted"
+            assert settled == "#3 is relied on as data, though it is accused"
             lifted = await carol.api.trust.show("towns")
             assert (lifted.reach.use, lifted.facts.reproduced, lifted.facts.attested.have) == (4, False, 0)
             assert carol.parts.library.size(alice.dataset("towns")) == 4

@@ -116,11 +116,12 @@ async def test_a_lie_is_found_told_and_not_passed_on(world: Any, worlds: Any) ->
             assert (bob.engine.transforms, bob.engine.generations) == (4, 3)
             await carol.heard("attestation.heard")
             trust = await carol.api.trust.show("towns")
-            assert (trust.why.rule, trust.why.block, trust.reach.serve) == ("refuted", 3, 3)
+            assert (trust.why.rule, trust.why.block, trust.reach.serve) == ("accused", 3, 3)
             (spoken,) = trust.why.sids
             assert carol.parts.board.envelope(Multihash.parse(spoken)) is not None, "who said so can be looked at"
             assert carol.parts.library.size(alice.dataset("towns")) == 3
-            assert (await carol.api.datasets.get("towns")).state == "refuted"
+            assert (await carol.api.datasets.get("towns")).state == "accused"
+            assert (await bob.api.datasets.get("towns")).state == "accused", "one machine tells no broken one"
             (proof,) = (await bob.api.trust.show("towns")).evidence
             assert (proof.cells[0].published, proof.cells[0].computed) == (301000, 300000)
             assert said(carol, "towns", bob.key) == [(0, 2, "not-attempted"), (3, 3, "mismatch")]

@@ -39,7 +39,17 @@ from odfd.mirrors.sinks import VerifiedChain
 from odfd.network.statement_store import LedgerStatementStore, Subscribers
 from odfd.trust.admission.rules import AdmissionOutcome, admit_attestation, admit_head
 from odfd.trust.judgement.trust_evaluator import TrustEvaluator
-from odfd.trust.judgement.verdicts import DatasetStatus, Said, Voice, group_voices, judge, value_id, voice_on
+from odfd.trust.judgement.verdicts import (
+    REFUTING,
+    STOPS,
+    DatasetStatus,
+    Said,
+    Voice,
+    group_voices,
+    judge,
+    value_id,
+    voice_on,
+)
 from odfd.trust.keys.journal import SigningJournal
 from odfd.trust.ledger import log as ledger_room
 from odfd.trust.ledger.authorities import Authorities
@@ -336,13 +346,24 @@ def test_sybils_change_nothing() -> None:
 
 @given(st.integers(0, 3), st.data())
 def test_lie_refuted_within_bound(f: int, data: Any) -> None:
-    """f+1 equal mismatches refute, whatever f liars say; unlike ones never add up."""
+    """f+1 equal mismatches, two at least, refute, whatever f liars say; unlike ones never add up."""
     liars = data.draw(st.lists(st.sampled_from([R, OTHER]), max_size=f))
-    said = {f"g{n}": voice for n, voice in enumerate([*[LIE] * (f + 1), *liars])}
+    said = {f"g{n}": voice for n, voice in enumerate([*[LIE] * max(f + 1, REFUTING), *liars])}
     assert judge(f, None, said, 0).status is DatasetStatus.REFUTED
     unlike = {f"g{n}": Voice(Said.MISMATCH, bytes([n])) for n in range(2 * f + 2)}
-    refutes = judge(f, None, unlike, 0).status is DatasetStatus.REFUTED
-    assert refutes == (f == 0)
+    status = judge(f, None, unlike, 0).status
+    assert status is (DatasetStatus.DISPUTED if f else DatasetStatus.ACCUSED)
+
+
+@given(st.integers(0, 3), st.sampled_from([None, R, LIE]))
+def test_one_machine_refutes_nobody(f: int, own: Voice | None) -> None:
+    """A broken one gives one other value, three times or thirty: reach may stop there, and nobody is called a liar."""
+    said = {} if own is LIE else {"broken": LIE}
+    decision = judge(f, own, said, 0)
+    assert not decision.refutes
+    assert decision.status is not DatasetStatus.REFUTED
+    assert (decision.status in STOPS) == (f == 0 or own is LIE), "at least as careful as before"
+    assert judge(f, LIE, {"another": LIE}, 0).refutes
 
 
 def test_opaque_never_counts() -> None:

@@ -16,6 +16,7 @@ from chain.statements.keys import SigningKey
 from chain.statements.statement import Actual, Attestation, EngineUsed, Mismatch, Span
 from engines.sandbox.base import Level
 from odfd.trust.judgement.verdicts import (
+    STOPS,
     Bench,
     ChainExtent,
     DatasetStatus,
@@ -51,7 +52,9 @@ def others(*voices: Voice) -> dict[str, Voice]:
         (0, R, [V], 1, DatasetStatus.SPLIT),
         (1, None, [V, V, R], 2, DatasetStatus.REFUTED),
         (1, None, [V, W, R], 2, DatasetStatus.DISPUTED),
-        (0, None, [V], 1, DatasetStatus.REFUTED),
+        (0, None, [V], 1, DatasetStatus.ACCUSED),
+        (0, None, [V, W], 1, DatasetStatus.ACCUSED),
+        (0, None, [V, V], 1, DatasetStatus.REFUTED),
         (1, R, [V], 2, DatasetStatus.REPRODUCED),
         (1, None, [R, R, V], 2, DatasetStatus.ATTESTED),
         (0, None, [R], 1, DatasetStatus.ATTESTED),
@@ -79,14 +82,14 @@ def test_a_confirmation_never_lowers_and_a_mismatch_never_raises(said, tolerated
     """S1 and its mirror image, but for a split, which is an alarm and not an answer."""
 
     def usable(decision: Decision) -> int:
-        if decision.status in (DatasetStatus.OWN_MISMATCH, DatasetStatus.SPLIT, DatasetStatus.REFUTED):
+        if decision.status in STOPS:
             return 0
         return 2 if decision.reproduced or decision.status is DatasetStatus.ATTESTED else 1
 
     before = judge(tolerated, own, others(*said), quorum)
     confirmed = judge(tolerated, own, others(*said, R), quorum)
     denied = judge(tolerated, own, others(*said, V), quorum)
-    assert usable(confirmed) >= usable(before) or before.status is DatasetStatus.REFUTED
+    assert usable(confirmed) >= usable(before) or before.status in (DatasetStatus.REFUTED, DatasetStatus.ACCUSED)
     assert usable(denied) <= usable(before)
 
 
