@@ -204,7 +204,9 @@ class NodeParts:
         self.validator, self.rechecker = validator_of(self), rechecking_of(self)
         self.observer = observer_of(self)
         self.witnessing, self.submissions = witnessing_of(self), submissions_of(self)
-        self.journal_recovery = JournalRecovery(self.signer(), self.membership, self._may_sign_again)
+        self.journal_recovery = JournalRecovery(
+            self.signer(), self.membership, lambda: self.policy, self._may_sign_again
+        )
 
     def _hold_mirrors(self) -> None:
         """The parts that fetch datasets of others, from peers and from where they are published."""

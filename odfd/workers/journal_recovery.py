@@ -1,7 +1,8 @@
 """Restarts lost signing journals, so that their keys may sign again without contradiction.
 
-A key whose earlier statements are unknown signs nothing that could contradict them. Three connected peers are asked for
-all they know, then the journals are begun anew with the last word of each topic. Where nobody answers a person decides
+A key whose earlier statements are unknown signs nothing that could contradict them. Connected peers are asked for all
+they know, and once enough validators or witnesses that the policy lists have told it, the journals are begun anew with
+the last word of each topic. Strangers are heard and do not count. Where nobody listed answers a person decides
 (``alone``), once: from then on the journal is there. If blocks that were signed are not here, signing is still refused,
 because the journal says more than the state (``trust.behind``). Spec: docs/spec/trust.md#journals.
 """
@@ -17,11 +18,15 @@ import trio
 from chain.errors import Fault, Refused, Remote
 from chain.ids import DatasetId, KeyDid
 from chain.statements import canonical
+from chain.wording import plural
 from odfd.control import wire
 from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
-from odfd.trust.ledger.journal_recovery import ENOUGH, may_go_on, recall
+from odfd.trust.ledger.journal_recovery import recall
 from odfd.trust.ledger.log import Ledger
+from odfd.trust.policy.journal_groups import ENOUGH, Told, may_go_on, told_by
+from odfd.trust.policy.policy import Policy
 from odfd.trust.signing.signer_context import SignerContext
+from p2p.identity import did_of_peer
 from p2p.ports import PeerId, PeerView
 
 ASK_SECONDS: Final = 60.0
@@ -30,9 +35,11 @@ RETRY_SECONDS: Final = 30.0
 """While too few were heard."""
 SOUGHT: Final = 16
 """Datasets of ours whose holders are looked for."""
+STRANGERS: Final = 3
+"""Peers that nobody listed, which are asked beside those that were: they may show signatures of ours."""
 PEERS: Final = "peers"
 ALONE: Final = "alone"
-"""Who told what the keys had said, as it stands in the journals."""
+"""Who told what the keys had said, as it stands in the journals: listed groups, or a person."""
 
 
 class RecoveryPeers(Protocol):
@@ -52,30 +59,36 @@ class JournalRecovery:
     Poke its ``loop`` when a peer comes; ``resumed`` is told when the keys may sign again.
     """
 
-    def __init__(self, signer: SignerContext, peers: RecoveryPeers, resumed: Callable[[], None]) -> None:
+    def __init__(
+        self, signer: SignerContext, peers: RecoveryPeers, policy: Callable[[], Policy], resumed: Callable[[], None]
+    ) -> None:
         self._signer = signer
         self._peers = peers
+        self._policy = policy
         self._resumed = resumed
         self.loop = ReconcileLoop(self._round)
         self.lost: tuple[KeyDid, ...] = ()
         """Keys that sign nothing now, as of the last look."""
         self._told: set[PeerId] = set()
+        """Listed or not."""
         self._since = math.inf
-        """When the first was asked (trio's clock)."""
+        """When the first that is listed was asked (trio's clock)."""
         self._alone = trio.Lock()
 
     async def sign_again(self, request: wire.SignRequest) -> wire.SigningView:
-        """A person asks for it now: whoever is connected will do, and with ``alone`` nobody. Raises Refused."""
+        """A person asks for it now: one listed group will do, and with ``alone`` nobody. Raises Refused."""
         async with self._alone:
             if not await self._look():
                 return wire.SigningView()
             await self._ask()
-            if not self._told and not request.alone:
+            if not len(self._listed()) and not request.alone:
+                strangers = f"; {plural(len(self._told), 'peer')} that you did not list may say anything"
                 raise Refused(
-                    f"no peer could be asked what {_count(self.lost)} of this node has signed before",
+                    f"no listed validator or witness could be asked what {_count(self.lost)} of this node has signed"
+                    f" before{strangers if self._told else ''}",
                     rule="trust.journal",
-                    hint="odfctl peer list; when nobody else can have heard of it, or they are gone for good:"
-                    " odfctl trust sign --alone",
+                    hint="odfctl peer list, odfctl trust validator list; when none that you list can have heard of it,"
+                    " or they are gone for good: odfctl trust sign --alone",
                 )
             return await self._begin_anew()
 
@@ -87,7 +100,7 @@ class JournalRecovery:
             if not before:
                 self._tell_lost()
             await self._ask()
-            if not may_go_on(len(self._told), trio.current_time() - self._since):
+            if not may_go_on(self._policy(), self._listed(), trio.current_time() - self._since):
                 return RETRY_SECONDS
             try:
                 await self._begin_anew()
@@ -102,12 +115,12 @@ class JournalRecovery:
 
     def _tell_lost(self) -> None:
         said = f"{_count(self.lost)} lost what it has signed, and signs nothing"
-        hint = "peers are asked for it; with nobody to ask: odfctl trust sign --alone"
+        hint = "listed validators and witnesses are asked for it; with none to ask: odfctl trust sign --alone"
         self._signer.logger.error("signing journals are gone", keys=[str(key) for key in self.lost], hint=hint)
         self._signer.events.emit("journal.lost", "", said)
 
     async def _ask(self) -> None:
-        """Until enough have told all they know, or everybody was asked."""
+        """All that are listed, and some others."""
         ours = [
             DatasetId.from_public_key(key.public_key) for key in self.lost if key != self._signer.keys.node_key().did
         ]
@@ -115,12 +128,30 @@ class JournalRecovery:
         for dataset in [each for each in ours if each in public][:SOUGHT]:
             await self._peers.seek(dataset)
         asked = set(self._told)
-        while len(self._told) < ENOUGH and (chosen := choose(self._peers.peers(), asked, ENOUGH - len(self._told))):
+        while chosen := self._next(asked):
             asked.update(chosen)
-            self._since = min(self._since, trio.current_time())
+            if self._is_listed(chosen[0]):
+                self._since = min(self._since, trio.current_time())
             async with trio.open_nursery() as nursery:
                 for peer in chosen:
                     nursery.start_soon(self._ask_one, peer)
+
+    def _next(self, asked: set[PeerId]) -> list[PeerId]:
+        """Those that are listed come first, and none of them waits for a stranger."""
+        views = self._peers.peers()
+        listed = {view.peer for view in views if self._is_listed(view.peer)}
+        if found := choose((view for view in views if view.peer in listed), asked, ENOUGH):
+            return found
+        return choose((view for view in views if view.peer not in listed), asked, STRANGERS - len(asked - listed))
+
+    def _is_listed(self, peer: PeerId) -> bool:
+        return len(self._told_by([peer])) > 0
+
+    def _listed(self) -> Told:
+        return self._told_by(self._told)
+
+    def _told_by(self, peers: Iterable[PeerId]) -> Told:
+        return told_by(self._policy(), [did_of_peer(peer) for peer in peers], self._signer.keys.node_key().did)
 
     async def _ask_one(self, peer: PeerId) -> None:
         with trio.move_on_after(ASK_SECONDS):
@@ -132,13 +163,15 @@ class JournalRecovery:
             self._told.add(peer)
 
     async def _begin_anew(self) -> wire.SigningView:
-        told, how = len(self._told), PEERS if self._told else ALONE
+        told = len(self._listed())
+        how = PEERS if told else ALONE
         signers = await trio.to_thread.run_sync(self._begin, how)
         self._told.clear()
         self._since = math.inf
         self.lost = ()
         self._signer.logger.info("signing journals begun anew", keys=[each.key for each in signers], peers=told)
-        self._signer.events.emit("journal.begun", "", f"{_count(signers)} signs again, {_heard(told)}", peers=told)
+        heard = _heard(told)
+        self._signer.events.emit("journal.begun", "", f"{_count(signers)} signs again, {heard}", peers=told)
         self._resumed()
         return wire.SigningView(begun=signers, peers=told)
 
@@ -174,4 +207,6 @@ def _count(keys: Sequence[object]) -> str:
 
 
 def _heard(told: int) -> str:
-    return f"as {told} peers knew what it had said" if told > 1 else "as a peer or this node alone knew"
+    return (
+        f"as {told} listed groups knew what it had said" if told > 1 else "as one listed group or this node alone knew"
+    )

@@ -19,16 +19,17 @@ def register(actions: Subparsers) -> None:
         help="let keys sign again whose signing journals are gone",
         description=(
             "A key that does not know what it has signed might contradict itself, which others prove and keep. When\n"
-            "its journal (keys/*.journal) is gone, connected peers are asked what they heard of it: by the node\n"
-            "itself where there are three, and by this command of whoever is there. What was signed and is not here\n"
-            "has to be fetched then: odfctl pull REF --repair."
+            "its journal (keys/*.journal) is gone, connected peers are asked what they heard of it. Validators and\n"
+            "witnesses that the policy lists count, strangers do not: the node itself goes on with more groups than\n"
+            "may be faulty, this command with one. What was signed and is not here has to be fetched then:\n"
+            "odfctl pull REF --repair."
         ),
         epilog="example:  odfctl trust sign --alone",
     )
     sign.add_argument(
         "--alone",
         action="store_true",
-        help="also when nobody can be asked: you say that nothing else was signed, or that nobody will ever tell",
+        help="also when none that is listed can be asked: you say that nothing else was signed, or nobody will tell",
     )
     sign.set_defaults(run=_sign)
 
@@ -47,5 +48,5 @@ def signing_text(view: wire.SigningView) -> str:
         TableColumn("OF", lambda row: row.dataset or "this node"),
         TableColumn("KNOWN", lambda row: words.plural(row.said, "last word")),
     )
-    asked = words.plural(view.peers, "peer") if view.peers else "nobody"
+    asked = words.plural(view.peers, "listed group") if view.peers else "nobody that is listed"
     return f"{render(columns, view.begun)}\nThey sign again; {asked} could be asked."

@@ -7,7 +7,7 @@ from odfd.control.wire.value import Request, Value
 
 class SignRequest(Request, frozen=True, kw_only=True):
     alone: bool = False
-    """Though no peer can be asked what the keys have signed before."""
+    """Though none that is listed can be asked what the keys have signed before."""
 
 
 class SignerView(Value, frozen=True, kw_only=True):
@@ -25,4 +25,4 @@ class SigningView(Value, frozen=True, kw_only=True):
 
     begun: tuple[SignerView, ...] = ()
     peers: int = 0
-    """Peers that told what they know."""
+    """Listed groups that told what they know."""

@@ -1,7 +1,7 @@
 """Collects from the ledger what this node's keys have signed, to begin lost signing journals again.
 
-Peers are asked first (``may_go_on``), because a ledger from an old backup knows too little. Reads all of the ledger,
-once. Spec: docs/spec/trust.md#journals.
+Peers are asked first (``odfd.trust.policy.journal_groups``), because a ledger from an old backup knows too little. Reads
+all of the ledger, once. Spec: docs/spec/trust.md#journals.
 """
 
 from __future__ import annotations
@@ -22,10 +22,6 @@ from odfd.trust.ledger import hash_links
 from odfd.trust.ledger.kinds import PROOF
 from odfd.trust.ledger.tables import COSIGNATURES
 
-ENOUGH: Final = 3
-"""Peers that told what they know, after which a journal is begun anew."""
-PATIENCE: Final = 60.0
-"""Seconds after which fewer will do, as long as it is one."""
 _KINDS: Final = (*journal_topics.JOURNALLED, PROOF)
 
 
@@ -34,11 +30,6 @@ class _Pair(msgspec.Struct):
 
     kind: str
     statements: tuple[msgspec.Raw, ...]
-
-
-def may_go_on(answered: int, waited: float) -> bool:
-    """Whether so many peers are enough ``waited`` seconds after the first was asked."""
-    return answered >= ENOUGH or (answered > 0 and waited >= PATIENCE)
 
 
 def recall(connection: sqlite3.Connection, keys: Collection[KeyDid]) -> dict[KeyDid, dict[str, JournalEntry]]:

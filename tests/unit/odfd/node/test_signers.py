@@ -24,6 +24,12 @@ MORE = ("2024-01-03T00:00:00Z,Wels,61000", "2024-01-04T00:00:00Z,Enns,12000", "2
 VALIDATES = model.Policy(publish=model.Publish(attest=True))
 
 
+def lists(*nodes: Any, f: int = 0, **publish: bool) -> model.Policy:
+    groups = tuple(model.Group(name=f"g{number}", keys=(node.key,)) for number, node in enumerate(nodes))
+    validators = model.Validators(f=f, groups=groups, recheck=False, spot_check=0.0)
+    return model.Policy(validators=validators, publish=model.Publish(**publish))
+
+
 def lose_journals(folder: Path) -> None:
     for journal in (folder / "state" / "keys").glob("*.journal"):
         journal.unlink()
@@ -79,12 +85,13 @@ def newest(node: Any, dataset: Any) -> Any:
 
 @pytest.mark.slow
 async def test_a_lost_journal_asks_first(world: Any, worlds: Any) -> None:
-    """Three that know more are enough; then what they know keeps the key from contradicting itself."""
+    """Three that are listed are enough; then what they know keeps the key from contradicting itself."""
     mirrors = ("bob", "carol", "dave")
     cities, before, after = await restored(world, worlds, mirrors)
     async with AsyncExitStack() as stack:
-        bob, *_ = [await stack.enter_async_context(world.running(name)) for name in mirrors]
-        alice = await stack.enter_async_context(world.running("alice"))
+        others = [await stack.enter_async_context(world.running(name)) for name in mirrors]
+        bob = others[0]
+        alice = await stack.enter_async_context(world.running("alice", lists(*others, f=1)))
         (event,) = await alice.heard("journal.begun")
         assert event.data["peers"] == 3
         assert (await alice.api.about.status()).lost_journals == 0
@@ -109,9 +116,9 @@ async def test_a_lost_journal_asks_first(world: Any, worlds: Any) -> None:
 @pytest.mark.slow
 async def test_fewer_than_three_will_do_for_a_person(world: Any, worlds: Any) -> None:
     cities, before, after = await restored(world, worlds, ("bob",))
-    async with world.running("bob"), world.running("alice") as alice:
+    async with world.running("bob") as bob, world.running("alice", lists(bob)) as alice:
         await alice.heard("journal.lost")
-        assert "journal.begun" not in alice.kinds(), "one peer may know little, and more may come"
+        assert "journal.begun" not in alice.kinds(), "one group may know little, and more may come"
         done = await alice.sign_again()
         assert done.peers == 1
         assert {each.dataset for each in done.begun} == {None, "cities"}
@@ -143,7 +150,7 @@ async def test_with_nobody_to_ask_a_person_decides(world: Any, worlds: Any) -> N
         draft = await alice.api.authority.draft_authority("cities", wire.AuthorityDraftRequest(action="rotate"))
         with pytest.raises(Refused, match="is gone"):
             await alice.api.authority.change_authority("cities", wire.AuthorityRequest(payload=draft.payload))
-        with pytest.raises(Refused, match="no peer could be asked") as caught:
+        with pytest.raises(Refused, match="no listed validator or witness could be asked") as caught:
             await alice.sign_again()
         assert caught.value.rule == "trust.journal"
         done = await alice.sign_again(alone=True)
@@ -188,7 +195,7 @@ async def test_a_validator_goes_on_after_its_last_word(world: Any, worlds: Any) 
         with closing(sqlite3.connect(world.folder / "bob" / "state" / "odfd.sqlite")) as connection, connection:
             connection.execute("DELETE FROM trust_live WHERE type = ?", (ATTESTATION,))
             connection.execute("DELETE FROM trust_ledger")
-        async with world.running("bob", VALIDATES) as bob:
+        async with world.running("bob", lists(alice, attest=True)) as bob:
             done = await bob.sign_again()
             assert [each.said for each in done.begun] == [1]
             assert bob.home.keys.last_said(key, f"attestation:{towns}:0").order == (1,)
@@ -197,7 +204,9 @@ async def test_a_validator_goes_on_after_its_last_word(world: Any, worlds: Any) 
 @pytest.mark.slow
 async def test_peers_that_do_not_answer_do_not_count(world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     _, before, _ = await restored(world, worlds, ("bob", "carol"))
-    async with world.running("alice") as alice:
+    async with world.running("carol") as carol:
+        listed = lists(carol)
+    async with world.running("alice", listed) as alice:
         await alice.heard("journal.lost")
 
         async def gone(*_: object) -> int:
@@ -206,8 +215,25 @@ async def test_peers_that_do_not_answer_do_not_count(world: Any, worlds: Any, mo
         with monkeypatch.context() as patch:
             patch.setattr(alice.member, "pull_statements", gone)
             async with world.running("bob"), world.running("carol"):
-                with pytest.raises(Refused, match="no peer could be asked"):
+                with pytest.raises(Refused, match="could be asked"):
                     await alice.sign_again()
         assert alice.size("cities") == before
         async with world.running("carol"):
             assert (await alice.sign_again()).peers == 1
+
+
+async def test_three_strangers_who_know_nothing_do_not_count(world: Any, worlds: Any) -> None:
+    """By default settings: their keys are free, and a key that believed them would sign another history."""
+    async with world.running("alice") as alice:
+        await publish(world, worlds, alice)
+    lose_journals(world.folder / "alice")
+    async with AsyncExitStack() as stack:
+        for name in ("bob", "carol", "dave"):
+            await stack.enter_async_context(world.running(name))
+        alice = await stack.enter_async_context(world.running("alice"))
+        await alice.heard("journal.lost")
+        with pytest.raises(Refused, match="3 peers that you did not list may say anything"):
+            await alice.sign_again()
+        assert (await alice.api.about.status()).lost_journals == 2
+        assert "journal.begun" not in alice.kinds()
+        assert (await alice.sign_again(alone=True)).peers == 0

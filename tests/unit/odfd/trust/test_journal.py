@@ -28,8 +28,11 @@ from odfd.trust.keys import journal_topics
 from odfd.trust.keys.journal import JournalEntry, SigningJournal
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger.cosignatures import Cosignatures
-from odfd.trust.ledger.journal_recovery import ENOUGH, PATIENCE, may_go_on, recall
+from odfd.trust.ledger.journal_recovery import recall
 from odfd.trust.ledger.log import STEPS, Ledger
+from odfd.trust.policy.journal_groups import ENOUGH, PATIENCE, may_go_on, told_by
+from odfd.trust.policy.policy import KeyGroup, Policy
+from odfd.trust.policy.witness_quorum import Witnesses
 from odfd.workers.journal_recovery import choose
 from p2p.ports import PeerId, PeerView
 from worlds.full_disk import room_for
@@ -291,11 +294,29 @@ def test_a_ledger_with_a_flipped_bit_tells_nothing(db: sqlite3.Connection) -> No
 # Who is asked
 
 
+GROUPS = tuple(KeyGroup(f"g{number}", frozenset({SigningKey(bytes([number]) * 32).did})) for number in range(1, 5))
+LISTED = [min(group.keys) for group in GROUPS]
+
+
 def test_three_are_asked_and_fewer_only_after_a_while() -> None:
-    assert may_go_on(ENOUGH, 0.0)
-    assert not may_go_on(ENOUGH - 1, PATIENCE - 1)
-    assert may_go_on(1, PATIENCE)
-    assert not may_go_on(0, 100 * PATIENCE)
+    policy = Policy(groups=GROUPS, tolerated=1)
+    assert may_go_on(policy, told_by(policy, LISTED[:ENOUGH], BOB.did), 0.0)
+    two = told_by(policy, LISTED[: ENOUGH - 1], BOB.did)
+    assert not may_go_on(policy, two, PATIENCE - 1)
+    assert may_go_on(policy, two, PATIENCE)
+    assert not may_go_on(policy, told_by(policy, LISTED[:1], BOB.did), 100 * PATIENCE), "it may be the faulty one"
+    witness = Policy(witnesses=Witnesses(groups={ALICE.did: "w"}))
+    assert may_go_on(witness, told_by(witness, [ALICE.did], BOB.did), PATIENCE)
+
+
+@given(st.sets(st.integers(100, 200)), st.integers(0, 2), st.sampled_from([(), GROUPS]))
+def test_strangers_make_no_journal_good(strangers: set[int], faulty: int, groups: tuple[KeyGroup, ...]) -> None:
+    """However many, and however long they say nothing, also beside as many liars as there may be; nor oneself."""
+    policy = Policy(groups=groups, tolerated=faulty)
+    answered = [SigningKey(bytes([number]) * 32).did for number in strangers]
+    liars = LISTED[:faulty] if groups else []
+    me = LISTED[-1]
+    assert not may_go_on(policy, told_by(policy, [*answered, *liars, me], me), 100 * PATIENCE)
 
 
 NAMES = st.sampled_from([PeerId(f"p{number}") for number in range(8)])
