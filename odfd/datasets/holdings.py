@@ -132,10 +132,6 @@ class Holdings:
         row = self._db.execute("SELECT bytes FROM held_bytes WHERE dataset = ?", (dataset,)).fetchone()
         return int(row[0]) if row else 0
 
-    def all_bytes(self) -> dict[DatasetId, int]:
-        """Of each; an object that two hold is counted for both."""
-        return {DatasetId(row[0]): row[1] for row in self._db.execute("SELECT dataset, bytes FROM held_bytes")}
-
     def taken(self) -> int:
         """Bytes on the disk that mirrors take: objects, blocks, and the tables about both."""
         (objects,) = self._db.execute(

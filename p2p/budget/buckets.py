@@ -31,6 +31,13 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
         """Both of it."""
         return Rate(per_second=self.per_second * factor, burst=self.burst * factor)
 
+    def level(self, before: tuple[float, float] | None, now: float) -> float:
+        """What a bucket holds that was left with so much at such a time, or ``None``: was not used yet."""
+        if before is None:
+            return self.burst
+        level, at = before
+        return min(self.burst, level + max(0.0, now - at) * self.per_second)
+
 
 class Budget(Generic[K]):
     """One bucket per key, full at first."""
@@ -41,9 +48,9 @@ class Budget(Generic[K]):
 
     def spend(self, key: K, now: float, amount: float = 1.0) -> bool:
         """Take ``amount`` if it is there. A refusal takes nothing."""
-        level = self._level(key, now)
+        level = self._rate.level(self._levels.get(key), now)
         granted = level >= amount
-        self._keep(key, level - amount if granted else level, now)
+        self._levels[key] = (level - amount if granted else level, now)
         return granted
 
     def reserve(self, key: K, now: float, patience: float) -> float | None:
@@ -51,16 +58,9 @@ class Budget(Generic[K]):
 
         ``None`` if that is longer than ``patience``: nothing is taken, so that those who give up owe no more than that.
         """
-        level = self._level(key, now) - 1
+        level = self._rate.level(self._levels.get(key), now) - 1
         wait = max(0.0, -level) / self._rate.per_second
         if wait > patience:
             return None
-        self._keep(key, level, now)
-        return wait
-
-    def _level(self, key: K, now: float) -> float:
-        level, at = self._levels.get(key, (self._rate.burst, now))
-        return min(self._rate.burst, level + max(0.0, now - at) * self._rate.per_second)
-
-    def _keep(self, key: K, level: float, now: float) -> None:
         self._levels[key] = (level, now)
+        return wait

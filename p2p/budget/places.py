@@ -35,6 +35,11 @@ class Place(NamedTuple):
     dialled: bool
     """We dialled it."""
 
+    @property
+    def block(self) -> str:
+        """Of addresses."""
+        return prefix_of(self.party.host)
+
 
 class Places:
     """The places of one host. ``chosen`` is set by whoever knows which peers a person chose."""
@@ -77,8 +82,7 @@ class Places:
         is_chosen = newcomer.party.peer in self.chosen
         if not is_chosen and not (newcomer.dialled and self._ours() < self._dialled):
             host = [place for place in strangers if place.party.host == newcomer.party.host]
-            prefix = prefix_of(newcomer.party.host)
-            block = [place for place in strangers if prefix_of(place.party.host) == prefix]
+            block = [place for place in strangers if place.block == newcomer.block]
             for crowd, most in ((host, self._of_host), (block, self._of_prefix), (strangers, self._strangers)):
                 if len(crowd) >= most:
                     return self._least(crowd, strangers, newcomer)
@@ -103,9 +107,9 @@ class Places:
         loose = [place for place in crowd if place.party.connection not in settled]
         if not loose:
             return newcomer.party
-        blocks = Counter(prefix_of(place.party.host) for place in [*crowd, newcomer])
-        most = max(blocks[prefix_of(place.party.host)] for place in loose)
-        return self._newest([place for place in loose if blocks[prefix_of(place.party.host)] == most])
+        blocks = Counter(place.block for place in [*crowd, newcomer])
+        most = max(blocks[place.block] for place in loose)
+        return self._newest([place for place in loose if blocks[place.block] == most])
 
     def _newest(self, places: list[Place]) -> Party:
         """Of those that gave least."""

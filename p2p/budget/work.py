@@ -113,5 +113,4 @@ class WorkBudget:
         ]
 
     def _level(self, bucket: Hashable, rate: Rate, now: float) -> float:
-        level, at = self._levels.get(bucket, (rate.burst, now))
-        return min(rate.burst, level + max(0.0, now - at) * rate.per_second)
+        return rate.level(self._levels.get(bucket), now)

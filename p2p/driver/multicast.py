@@ -7,7 +7,6 @@ Made and closed by ``p2p.driver.lan``. RFC 6762; RFC 3542 for what IPv6 tells of
 from __future__ import annotations
 
 import errno
-import ipaddress
 import socket
 import struct
 from abc import ABC, abstractmethod
@@ -17,6 +16,7 @@ from typing import Final, Self
 import structlog
 import trio
 
+from p2p.ip import parse_ip
 from p2p.wire.lan import MAX_PACKET
 
 _LOG = structlog.get_logger("p2p.driver")
@@ -142,4 +142,4 @@ class Group6(Group):
         while True:
             packet, said, _, (source, *_) = await self._socket.recvmsg(MAX_PACKET + 1, _ANCILLARY)
             if any(kind == socket.IPV6_PKTINFO and data[:16] == group for _, kind, data in said):
-                return packet, str(ipaddress.IPv6Address(str(source).partition("%")[0]))
+                return packet, str(parse_ip(str(source)))

@@ -244,9 +244,6 @@ class Host:
 
         self._base.set_stream_handler(TProtocol(protocol), serve)
 
-    def remove_handler(self, protocol: str) -> None:
-        self._base.remove_stream_handler(TProtocol(protocol))
-
     async def ping(self, peer: PeerId) -> float:
         """Seconds of one round trip, by the ping protocol of libp2p. Raises PeerFault."""
         stream = await self.open_stream(peer, "/ipfs/ping/1.0.0")

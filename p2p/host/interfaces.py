@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
 
 import ifaddr
 
 from p2p.address import Address, parse_address
-
-Ip: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+from p2p.ip import Ip, parse_ip
 
 
 def local_ips() -> list[Ip]:
@@ -22,7 +20,7 @@ def local_ips() -> list[Ip]:
     for adapter in ifaddr.get_adapters():
         for one in adapter.ips:
             text = one.ip if isinstance(one.ip, str) else one.ip[0]
-            found.append(ipaddress.ip_address(text.partition("%")[0]))
+            found.append(parse_ip(text))
     return found
 
 

@@ -61,11 +61,6 @@ def check_key_name(text: str) -> None:
         raise Invalid(f"{text[:80]!r} names no key", rule="ipns-name", hint="it looks like k51qzi5u…") from error
 
 
-def routing_key(dataset: DatasetId) -> bytes:
-    """What records of the name are stored under."""
-    return b"/ipns/" + bytes(_cid(dataset).digest)
-
-
 def _cid(dataset: DatasetId) -> CID:
     return CID(_BASE, 1, _CODEC, (_HASH, _KEY + dataset.public_key))
 

@@ -97,18 +97,6 @@ class PeerBook:
     def connected_peers(self) -> list[PeerId]:
         return [entry.peer for entry in self._entries.values() if entry.connected]
 
-    def to_dial(self, now: float) -> list[Entry]:
-        """Bootstrap peers that are not connected, are not shut out, and whose wait is over."""
-        return [
-            entry
-            for entry in self._entries.values()
-            if entry.bootstrap
-            and not entry.connected
-            and entry.addresses
-            and entry.dial_after <= now
-            and not entry.score.as_of(now).shut_out
-        ]
-
     def acquaintances(self, now: float) -> list[Entry]:
         """Peers met before that may be dialled now, the latest met first."""
         met = [

@@ -9,7 +9,6 @@ packets themselves are zeroconf's to read and write.
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -24,6 +23,7 @@ from zeroconf import (  # type: ignore[attr-defined]  # kept for others, and not
 
 from chain.errors import Invalid
 from p2p.address import Address, parse_address
+from p2p.ip import parse_ip
 from p2p.ports import PeerId
 
 SERVICE: Final = "_odf._udp.local."
@@ -105,17 +105,13 @@ def _addresses(strings: Sequence[bytes], source: str) -> Iterator[Address]:
 
 def _is_at(address: Address, source: str) -> bool:
     """Of a link's own address nobody can tell the link."""
-    if address.network not in ("ip4", "ip6"):
-        return False
-    there = ipaddress.ip_address(address.host)
-    return there == ipaddress.ip_address(source) and not (there.version == 6 and there.is_link_local)
+    there = address.ip
+    return there is not None and there == parse_ip(source) and not (there.version == 6 and there.is_link_local)
 
 
 def is_on_lan(address: Address) -> bool:
     """Whether an address of ours is one to tell on a LAN: of this machine or a private network, with IPv6 any but a
     link's own, for most such networks have no private addresses.
     """
-    if address.network not in ("ip4", "ip6"):
-        return False
-    here = ipaddress.ip_address(address.host)
-    return here.is_private if here.version == 4 else not here.is_link_local
+    here = address.ip
+    return here is not None and (here.is_private if here.version == 4 else not here.is_link_local)

@@ -231,7 +231,7 @@ def admitted(raw: bytes) -> object:
 def booked(raw: bytes) -> object:
     book = PeerBook(Random(1))
     book.restore(raw, 5.0)
-    book.views(6.0), book.acquaintances(6.0), book.to_dial(6.0)
+    book.views(6.0), book.acquaintances(6.0)
     other = PeerBook(Random(1))
     other.restore(book.snapshot(6.0), 6.0)
     return len(other)
