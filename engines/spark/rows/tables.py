@@ -42,5 +42,11 @@ def _as(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 def frame_of_rows(session: SparkSession, rows: pa.Table) -> DataFrame:
-    """A DataFrame over rows in memory; none at all keeps its columns."""
-    return session.createDataFrame(rows)
+    """A DataFrame over rows in memory; none at all keeps its columns.
+
+    The only way from Arrow into Spark: at an empty batch between others Spark 4.3 stops, and what follows is lost.
+    """
+    batches = rows.to_batches()
+    held = [batch for batch in batches if batch.num_rows]
+    whole = rows if len(held) == len(batches) else pa.Table.from_batches(held, rows.schema)
+    return session.createDataFrame(whole)

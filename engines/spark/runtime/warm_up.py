@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from engines.errors import EngineLost
+from engines.spark.rows.tables import frame_of_rows
 
 ROWS: Final = 1_000
 _MADE: Final = (
@@ -42,7 +43,7 @@ def rehearse(spark: SparkSession, folder: Path) -> None:
         session.read.schema(stored).parquet(str(folder)).createOrReplaceTempView(alias)
     for text in _PARTS:
         session.sql(text).toArrow()
-    rows = session.createDataFrame(session.table("a").toArrow()).mapInArrow(_same, stored).toArrow()
+    rows = frame_of_rows(session, session.table("a").toArrow()).mapInArrow(_same, stored).toArrow()
     if rows.num_rows != ROWS:
         raise EngineLost(f"of {ROWS} rows of a rehearsal {rows.num_rows} came out", rule="rehearsal")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 from py4j.protocol import REFL_GET_UNKNOWN_SUB_COMMAND_NAME, REFLECTION_COMMAND_NAME
 from pyspark.sql import SparkSession
 
+import engines
 from engines.errors import EngineLost
+from engines.spark.rows.tables import frame_of_rows
 from engines.spark.runtime.session import SessionOptions, start_session
 
 pytestmark = pytest.mark.engine
@@ -41,3 +44,24 @@ def test_names_of_the_jvm_are_looked_up_once(spark_root: SparkSession, monkeypat
         assert session.createDataFrame(pa.table({"x": [1, 2]})).selectExpr("sum(x) as s").toArrow()["s"][0].as_py() == 3
         assert session._jvm.java.lang.System.getProperty("java.version")
     assert not looked_up
+
+
+@pytest.mark.parametrize("lengths", [(2, 0, 1), (0, 2, 0, 0, 3), ()])
+def test_no_row_after_an_empty_batch_is_lost(spark: SparkSession, lengths: tuple[int, ...]) -> None:
+    """Spark 4.3 stops reading rows in memory there, without a word."""
+    ends = list(itertools.accumulate(lengths, initial=0))
+    batches = [pa.record_batch({"x": pa.array(range(*ends[at : at + 2]), pa.int64())}) for at in range(len(lengths))]
+    rows = pa.Table.from_batches(batches, pa.schema({"x": pa.int64()}))
+    assert [batch.num_rows for batch in rows.to_batches()] == list(lengths)
+    frame = frame_of_rows(spark, rows)
+    assert frame.columns == ["x"]
+    assert frame.toArrow().column("x").to_pylist() == list(range(sum(lengths)))
+
+
+def test_rows_in_memory_come_into_spark_in_one_place() -> None:
+    """The place that takes empty batches out; a session's own ``createDataFrame`` leaves them in."""
+    root = Path(engines.__file__).parent
+    found = {
+        str(path.relative_to(root)) for path in root.rglob("*.py") if "session.createDataFrame" in path.read_text()
+    }
+    assert found == {"spark/rows/tables.py"}

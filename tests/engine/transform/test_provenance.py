@@ -30,6 +30,7 @@ from engines.spark.execution.transform import SharedCaches
 from engines.spark.planning.slice_facts import SliceReader
 from engines.spark.provenance import tracing
 from engines.spark.provenance.derive import derive
+from engines.spark.rows.tables import frame_of_rows
 from engines.spark.sql.queries import Analyst
 from engines.spark.state.checkpoint import open_blocks
 
@@ -348,7 +349,7 @@ class World:
             tables = [table for table in stream.tables if table is not None]
             table = pa.concat_tables(tables)
             keep = [(alias, offset) in rows for offset in table["offset"].to_pylist()]
-            session.createDataFrame(table.filter(pa.array(keep, pa.bool_()))).createOrReplaceTempView(alias)
+            frame_of_rows(session, table.filter(pa.array(keep, pa.bool_()))).createOrReplaceTempView(alias)
         return {without_op(told(row)) for row in session.sql(self.case.sql.rpartition(";")[2]).toArrow().to_pylist()}
 
 
