@@ -1,7 +1,7 @@
 """Collects from the ledger what this node's keys have signed, to begin lost signing journals again.
 
-Peers are asked first (``odfd.trust.policy.journal_groups``), because a ledger from an old backup knows too little. Reads
-all of the ledger, once. Spec: docs/spec/trust.md#journals.
+Peers are asked first (``odfd.trust.policy.journal_groups``), because a ledger from an old backup knows too little.
+Reads all of the ledger, once. Spec: docs/spec/trust.md#journals.
 """
 
 from __future__ import annotations

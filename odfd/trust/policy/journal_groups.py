@@ -1,7 +1,7 @@
 """Says whose answers make a lost signing journal good: those of validators and witnesses that the policy lists. Pure.
 
-What strangers tell is heard, since a signature is one whoever shows it. That they know of nothing more says nothing, since
-keys are free. Spec: docs/spec/trust.md#journals.
+What strangers tell is heard, since a signature is one whoever shows it. That they know of nothing more says nothing,
+since keys are free. Spec: docs/spec/trust.md#journals.
 """
 
 from __future__ import annotations
