@@ -20,6 +20,7 @@ from chain.statements.tree import is_consistent
 from p2p.budget.buckets import Budget, Rate
 from p2p.budget.relaying import Relaying
 from p2p.driver.framing import FramedStream
+from p2p.driver.known_answers import ALWAYS, KnownAnswers, Teller
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort, StreamPort
 from p2p.driver.stream_slots import StreamSlots
@@ -27,10 +28,10 @@ from p2p.errors import PeerFault, TooSlow, Violation
 from p2p.machines.reconcile import Done, Effect, Fetch, Reconcile, Show, answer
 from p2p.machines.seen import Seen
 from p2p.peers.score import BAD_BYTES, FLOOD, GARBAGE
-from p2p.ports import Judgement, Library, PeerId, StatementStore, Topic, TreeHead
+from p2p.ports import Judgement, Library, PeerId, StatementRef, StatementStore, Topic, TreeHead
 from p2p.wire import trust
 from p2p.wire.limits import MAX_ENVELOPE, MAX_TRUST_REPLY, MAX_TRUST_REQUEST
-from p2p.wire.trust import Proof, ProveAsk, Signed, TrustAsk, TrustRefusal, TrustTell
+from p2p.wire.trust import GetAsk, Proof, ProveAsk, Signed, Statements, TrustAsk, TrustRefusal, TrustTell
 
 GOSSIP_RATE: Final = Rate(per_second=50.0, burst=500.0)
 """Statements of one peer that are looked at, whoever said them (docs/spec/trust.md#gossip). What is more is dropped,
@@ -62,9 +63,10 @@ _LOG = structlog.get_logger("p2p.driver")
 
 
 class _Tally:
-    """What one round brought."""
+    """What one round brought, and of whom."""
 
-    def __init__(self) -> None:
+    def __init__(self, teller: Teller) -> None:
+        self.teller = teller
         self.bytes = 0
         self.new = 0
 
@@ -85,6 +87,7 @@ class StatementServer:
         self._relaying = Relaying(GOSSIP_RATE)
         self._asks = Budget[PeerId](ASK_RATE)
         self._questions = Budget[PeerId](ASK_RATE.kept())
+        self._answers = KnownAnswers()
         self._judging = trio.CapacityLimiter(1)
         self._proving = trio.CapacityLimiter(1)
         self._queued = 0
@@ -161,14 +164,19 @@ class StatementServer:
     async def pull(self, peer: PeerId, datasets: Sequence[DatasetId] | None = None) -> int:
         """One round of anti-entropy; how many statements were new. Raises PeerFault.
 
-        A round that brings something may end before its last question: the next one goes on with the rest.
+        A round that brings something may end before its last question: the next one goes on with the rest. Of all
+        datasets nothing is fetched again that the peer gave lately; of some, which are asked for, all is.
         """
+        network = "" if self._standing.book.get(peer).bootstrap else self._host.network_of(peer)
+        teller = Teller(peer=peer, network=network, is_asked=datasets is not None)
+        if not self._answers.may_begin(teller, trio.current_time()):
+            raise PeerFault(peer, "tells so much that is of no use here that it rests", rule="trust-useless")
         mine = await trio.to_thread.run_sync(self._board.refs, datasets)
         stream = await self._standing.open(peer, trust.PROTOCOL, MAX_TRUST_REPLY, ANSWER_PATIENCE)
         try:
-            tally = _Tally()
+            tally = _Tally(teller)
             with trio.move_on_after(ROUND_SECONDS) as patience:
-                await self._round(Reconcile(mine, datasets), stream, tally)
+                await self._round(self._reconcile(mine, datasets, teller), stream, tally)
                 await stream.end()
             if patience.cancelled_caught and not tally.new:
                 raise TooSlow(peer, f"told nothing new in {ROUND_SECONDS:.0f} s", rule="round")
@@ -179,11 +187,19 @@ class StatementServer:
         finally:
             await stream.reset()
 
+    def _reconcile(
+        self, mine: Sequence[StatementRef], datasets: Sequence[DatasetId] | None, teller: Teller
+    ) -> Reconcile:
+        def declined(name: bytes) -> bool:
+            return self._answers.is_known(teller, name, trio.current_time())
+
+        return Reconcile(mine, datasets, declined, lambda: self._answers.may_go_on(teller, trio.current_time()))
+
     async def prove(self, peer: PeerId, ask: ProveAsk) -> list[bytes]:
         """The nodes that a peer gives for a proof, unchecked. Raises PeerFault."""
         stream = await self._standing.open(peer, trust.PROTOCOL, MAX_TRUST_REPLY, ANSWER_PATIENCE)
         try:
-            tell = await self._told(stream, trust.encode(ask), _Tally())
+            tell = await self._told(stream, trust.encode(ask), _Tally(Teller(peer=peer, is_asked=True)))
             match tell:
                 case Proof():
                     await stream.end()
@@ -229,16 +245,22 @@ class StatementServer:
             effect, *effects = effects
             match effect:
                 case Fetch(ask):
-                    effects = await self._fetched(machine, stream, trust.encode(ask), tally)
+                    effects = await self._fetched(machine, stream, ask, tally)
                 case Show(statements):
                     for signed in statements:
-                        tally.new += await self._shown(stream.peer, signed)
+                        if await self._shown(stream.peer, signed):
+                            tally.new += 1
+                            self._answers.taken(tally.teller, len(signed.envelope), trio.current_time())
                 case Done(refused):
                     if refused:
                         raise PeerFault(stream.peer, f"would not tell its statements: {refused}", rule="trust-refused")
+                    if machine.compared is not None and machine.is_whole and not tally.new:
+                        self._answers.came(tally.teller, [machine.compared], trio.current_time())
 
-    async def _fetched(self, machine: Reconcile, stream: FramedStream, ask: bytes, tally: _Tally) -> list[Effect]:
-        tell = await self._told(stream, ask, tally)
+    async def _fetched(self, machine: Reconcile, stream: FramedStream, ask: TrustAsk, tally: _Tally) -> list[Effect]:
+        tell = await self._told(stream, trust.encode(ask), tally)
+        if isinstance(ask, GetAsk) and isinstance(tell, Statements):
+            self._answers.came(tally.teller, ask.sids[: tell.done], trio.current_time())
         try:
             return machine.handle(tell)
         except Invalid as error:
@@ -258,6 +280,7 @@ class StatementServer:
         if body is None:
             raise PeerFault(stream.peer, "ended the stream in place of an answer", rule="trust-reply")
         tally.bytes += len(body)
+        self._answers.cost(tally.teller, max(0, len(body) - ALWAYS), trio.current_time())
         try:
             return trust.decode_tell(body)
         except Invalid as error:

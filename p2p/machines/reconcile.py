@@ -62,10 +62,26 @@ Effect: TypeAlias = Fetch | Show | Done
 
 
 class Reconcile:
-    """One round. ``mine`` is what I hold, of ``datasets`` or (``None``) of all."""
+    """One round. ``mine`` is what I hold, of ``datasets`` or (``None``) of all.
 
-    def __init__(self, mine: Sequence[StatementRef], datasets: Sequence[DatasetId] | None = None) -> None:
+    ``declined`` tells which names are not worth fetching: sids, and the ``compared`` sums of both sides. ``may_go_on``
+    is asked before each question but the first: once it may not, some of what is known to be lacking is the last.
+    """
+
+    def __init__(
+        self,
+        mine: Sequence[StatementRef],
+        datasets: Sequence[DatasetId] | None = None,
+        declined: Callable[[bytes], bool] = lambda _: False,
+        may_go_on: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._mine = mine
+        self._declined = declined
+        self._may_go_on = may_go_on
+        self.compared: bytes | None = None
+        """What was compared, by a name."""
+        self.is_whole = True
+        """Whether all that the other side lists was looked at."""
         self._held = {ref.sid for ref in mine}
         self._lists: deque[ListAsk] = deque()
         self._scope: set[DatasetId] | None = None if datasets is None else set(datasets)
@@ -75,6 +91,7 @@ class Reconcile:
         self._wanted: dict[Multihash, None] = {}
         self._asked: TrustAsk | None = None
         self._pages = 0
+        self._is_ending = False
 
     def start(self) -> list[Effect]:
         """The first question."""
@@ -86,8 +103,10 @@ class Reconcile:
             case _, TrustRefusal(reason):
                 return [Done(refused=reason)]
             case SumAsk(), Sums():
-                differing = tuple(trust.differing(trust.sums(self._mine), tell))
-                if differing:
+                mine = trust.sums(self._mine)
+                differing = tuple(trust.differing(mine, tell))
+                self.compared = trust.compared(mine, tell)
+                if differing and not self._declined(self.compared):
                     self._lists.append(ListAsk(buckets=differing))
             case ListAsk() as ask, Listing():
                 self._listed(ask, tell)
@@ -107,10 +126,16 @@ class Reconcile:
         if any(not self._in_scope(ask, ref) or ref.sid <= floor for ref in refs):
             raise Invalid("a listing of statements that were not asked for", rule="trust-list")
         for ref in refs:
-            if ref.sid not in self._held and len(self._wanted) < MAX_WANTED:
+            if ref.sid in self._held or self._declined(ref.sid):
+                continue
+            if len(self._wanted) < MAX_WANTED:
                 self._wanted[ref.sid] = None
+            else:
+                self.is_whole = False
         self._pages += 1
-        if page.more is not None and self._pages < MAX_PAGES:
+        if page.more is not None and self._pages >= MAX_PAGES:
+            self.is_whole = False
+        elif page.more is not None:
             if not refs or page.more != refs[-1].sid:
                 raise Invalid("a page of a listing that does not say where it ends", rule="trust-list")
             self._lists.appendleft(msgspec.structs.replace(ask, after=page.more))
@@ -119,11 +144,20 @@ class Reconcile:
         return ref.dataset in ask.datasets if ask.datasets else trust.bucket(ref.dataset) in ask.buckets
 
     def _next(self) -> Effect:
+        if not self._may_go_on():
+            return self._last()
         if len(self._wanted) >= MAX_SIDS or (self._wanted and not self._lists):
             return self._fetch(GetAsk(tuple(list(self._wanted)[:MAX_SIDS])))
         if self._lists:
             return self._fetch(self._lists.popleft())
         return Done()
+
+    def _last(self) -> Effect:
+        self.is_whole = self.is_whole and not self._lists and not self._wanted
+        if self._is_ending or not self._wanted:
+            return Done()
+        self._is_ending = True
+        return self._fetch(GetAsk(tuple(list(self._wanted)[:MAX_SIDS])))
 
     def _fetch(self, ask: TrustAsk) -> Fetch:
         self._asked = ask

@@ -213,6 +213,11 @@ def sums(refs: Iterable[StatementRef]) -> Mapping[int, str]:
     return {number: hashlib.sha3_256(b"".join(sorted(sids))).hexdigest() for number, sids in members.items()}
 
 
+def compared(mine: Mapping[int, str], theirs: Sums) -> bytes:
+    """A name for what two sides have, by their sums."""
+    return hashlib.sha3_256(repr((sorted(mine.items()), sorted(theirs.buckets.items()))).encode()).digest()
+
+
 def differing(mine: Mapping[int, str], theirs: Sums) -> Sequence[int]:
     """Buckets of which the other side has something that I may lack, in order."""
     told = {int(name, 16): value for name, value in theirs.buckets.items()}

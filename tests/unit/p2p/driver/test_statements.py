@@ -11,9 +11,10 @@ from chain.errors import Environment, Invalid
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from p2p.driver.framing import FramedStream
+from p2p.driver.known_answers import OF_NETWORK, USELESS
 from p2p.driver.statements import ANSWER_PATIENCE, ASK_RATE
 from p2p.errors import PeerFault
-from p2p.ports import Judgement, PeerId, Topic
+from p2p.ports import Judgement, PeerId, StatementRef, Topic
 from p2p.wire import trust
 from p2p.wire.limits import MAX_ENVELOPE, MAX_TRUST_REPLY
 
@@ -84,7 +85,7 @@ async def test_an_honest_node_asks_no_faster_than_others_allow(autojump_clock: A
     b = await town.node("b", connect=[a])
     begun, asked = trio.current_time(), 0
     for number in range(400):
-        put(a, b"ok %d" % number)
+        put(a, b"ok" + bytes([number % 256]) + b"%d" % number)
         await b.driver.pull_statements(a.peer)
         asked += 3
     assert held(b) == held(a)
@@ -211,6 +212,63 @@ async def test_an_endless_listing_ends(autojump_clock: Any, town: Any) -> None:
     await b.driver.connect("/memory/endless")
     assert await b.driver.pull_statements(PeerId("endless")) == 0
     assert asked <= 2 * 70
+
+
+class Hawker:
+    """Goes on telling of statements that nobody wants; ``fresh``: of others each time. Counts what is fetched."""
+
+    def __init__(self, count: int, size: int, *, fresh: bool = False) -> None:
+        self.count, self.size, self.fresh = count, size, fresh
+        self.given = self.rounds = 0
+
+    def sids(self) -> list[Multihash]:
+        first = self.rounds * self.count if self.fresh else 0
+        return [Multihash.from_digest(0x16, (first + n).to_bytes(32, "big")) for n in range(1, self.count + 1)]
+
+    def tell(self, ask: trust.TrustAsk) -> trust.TrustTell:
+        if isinstance(ask, trust.SumAsk):
+            self.rounds += 1
+            return trust.Sums({"78": f"{self.rounds if self.fresh else 7:064d}"})
+        if isinstance(ask, trust.ListAsk):
+            refs = [StatementRef(sid, DatasetId.from_public_key(b"x" * 32)) for sid in self.sids()]
+            return trust.page([ref for ref in refs if ask.after is None or ref.sid > ask.after], more=False)
+        assert isinstance(ask, trust.GetAsk)
+        said = [trust.Signed(Topic.HEADS, bytes(sid).ljust(self.size)) for sid in ask.sids[:8]]
+        return trust.Statements(tuple(said), done=len(said))
+
+    async def serve(self, stream: Any, peer: PeerId) -> None:
+        framed = FramedStream(stream, peer, MAX_TRUST_REPLY)
+        while body := await framed.read():
+            answer = trust.encode(self.tell(trust.decode_ask(body)))
+            self.given += len(answer)
+            await framed.write(answer)
+
+
+async def hour_beside(town: Any, hawkers: dict[str, Hawker]) -> None:
+    node = await town.node("node")
+    node.board.judge = lambda *_: Judgement.IGNORE
+    for name, hawker in hawkers.items():
+        town.bare(name, trust=hawker.serve)
+        await node.driver.connect(f"/memory/{name}")
+    await trio.sleep(3600)
+
+
+async def test_what_was_declined_is_not_fetched_again_and_again(autojump_clock: Any, town: Any) -> None:
+    """3 MB that a neighbour tells of at each round, for ever: once, and again after pauses that double."""
+    hawker = Hawker(count=32, size=80_000)
+    await hour_beside(town, {"hawker": hawker})
+    assert hawker.rounds > 40
+    assert hawker.given < 4.5 * hawker.count * hawker.size * 4 / 3
+
+
+async def test_what_is_of_no_use_and_always_new_has_an_end(autojump_clock: Any, town: Any) -> None:
+    """However many keys of one network tell it."""
+    hawkers = {f"h{n}": Hawker(count=128, size=80_000, fresh=True) for n in range(8)}
+    await hour_beside(town, hawkers)
+    of_one = USELESS.burst + 3700 * USELESS.per_second
+    given = [hawker.given for hawker in hawkers.values()]
+    assert max(given) < of_one + 2 * MAX_TRUST_REPLY
+    assert sum(given) < OF_NETWORK * of_one + 16 * MAX_TRUST_REPLY
 
 
 async def test_a_silent_trust_peer(autojump_clock: Any, town: Any) -> None:

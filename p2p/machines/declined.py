@@ -1,0 +1,73 @@
+"""Remembers what was declined: until when it is not to be fetched again, and why. Sans-IO.
+
+What one declined once is not asked for before its pause is over, and the pause doubles each time that it is declined
+again; so whoever goes on offering it costs a question now and then, and not its bytes for ever. Bounded: what was
+declined longest ago is forgotten first. ``Useless`` bounds, by peer, what is of no use and always new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from cachetools import FIFOCache
+
+from chain.backoff import Backoff
+from p2p.budget.buckets import Rate
+
+K = TypeVar("K", bound=Hashable)
+MAX_PEERS: Final = 4096
+
+
+class _Entry(NamedTuple):
+    until: float
+    times: int
+    why: str
+
+
+class Declined(Generic[K]):
+    """Things by their names; ``pauses`` says how long each rests."""
+
+    def __init__(self, pauses: Backoff, capacity: int) -> None:
+        self._pauses = pauses
+        self._entries: FIFOCache[K, _Entry] = FIFOCache(capacity)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def note(self, name: K, now: float, why: str = "") -> float:
+        """It was declined once more; until when it rests."""
+        before = self._entries.pop(name, None)
+        times = 1 if before is None else before.times + 1
+        until = now + self._pauses.whole(times)
+        self._entries[name] = _Entry(until, times, why)
+        return until
+
+    def why(self, name: K, now: float) -> str | None:
+        """Why it rests; ``None`` when it may be fetched."""
+        entry = self._entries.get(name)
+        return entry.why if entry is not None and now < entry.until else None
+
+    def rests(self, name: K, now: float) -> bool:
+        return self.why(name, now) is not None
+
+    def forget(self, name: K) -> None:
+        """It was of use after all."""
+        self._entries.pop(name, None)
+
+
+class Useless(Generic[K]):
+    """Bytes by sender that were of no use, as far as ``rate`` allows them; what was of use gives its bytes back."""
+
+    def __init__(self, rate: Rate) -> None:
+        self._rate = rate
+        self._levels: FIFOCache[K, tuple[float, float]] = FIFOCache(MAX_PEERS)
+
+    def left(self, sender: K, now: float) -> float:
+        """Bytes that it may still send; below zero by one answer at most."""
+        level, at = self._levels.get(sender, (self._rate.burst, now))
+        return min(self._rate.burst, level + max(0.0, now - at) * self._rate.per_second)
+
+    def cost(self, sender: K, size: float, now: float) -> None:
+        """``size`` bytes came; below zero: so many were of use."""
+        self._levels[sender] = (min(self._rate.burst, self.left(sender, now) - size), now)
