@@ -37,11 +37,17 @@ class Units(LoadScopeScheduling):
         return unit_of(nodeid)
 
     def remove_node(self, node: Any) -> str | None:
-        """The test that ended its process (``timeout``) has failed; xdist would give it out again, eight times."""
-        units = self.assigned_work[node].values()
-        running = next((test for unit in units for test, done in unit.items() if not done), None)
-        for unit in units:
+        """The test that ended its process (``timeout``) has failed, and only what is left of its unit is given out again.
+
+        xdist would give the test out again, eight times, and units that are done too: a process that gets such a one
+        waits for ever.
+        """
+        units = self.assigned_work[node]
+        running = next((test for unit in units.values() for test, done in unit.items() if not done), None)
+        for name, unit in list(units.items()):
             unit.pop(running, None)
+            if all(unit.values()):
+                del units[name]
         super().remove_node(node)
         return running
 
