@@ -37,7 +37,7 @@ class Units(LoadScopeScheduling):
         return unit_of(nodeid)
 
     def remove_node(self, node: Any) -> str | None:
-        """The test that ended its process (``timeout``) has failed, and only what is left of its unit is given out again.
+        """The test that ended its process (``timeout``) has failed; only what is left of its unit is given out again.
 
         xdist would give the test out again, eight times, and units that are done too: a process that gets such a one
         waits for ever.
