@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import socket
 from collections import Counter
@@ -13,13 +14,24 @@ import trio
 
 from chain.errors import Environment, Invalid
 from config.check import HTTP_ADDRESS
+from odfd.published.packs import number_in
 from odfd.runtime.http import Application, Limits, Message, Receive, Send
 from odfd.runtime.serving import CONNECTIONS, HttpServer, Response
 from odfd.runtime.supervision import Life, Logger
+from p2p.budget.buckets import Rate
+from p2p.budget.costs import SECOND, SITE_ANSWER, SITE_PACK
+from p2p.budget.work import WorkBudget, WorkShares
 
 OF_ONE: Final = CONNECTIONS // 8
 """Connections of one address."""
 BACKLOG: Final = 128
+SHARES: Final = WorkShares(
+    host=Rate(per_second=0.25 * SECOND, burst=2.0 * SECOND),
+    prefix=Rate(per_second=0.35 * SECOND, burst=3.0 * SECOND),
+)
+"""Of a core, for visitors: one reads 250 files or twelve packs a second for as long as it likes."""
+PAID_WITHIN: Final = 10.0
+"""Seconds that a request may wait until its address has paid for it."""
 LIMITS: Final = Limits(idle_seconds=20.0, stall_seconds=20.0, least_bytes=4096, drain_bytes=65_536)
 
 
@@ -31,6 +43,7 @@ class SiteServer:
         self._places = [_parsed(address) for address in addresses]
         self._application, self._logger = application, logger
         self._visitors: Counter[str] = Counter()
+        self._work = WorkBudget(SHARES)
         self.urls: tuple[str, ...] = ()
         """Where it listens, for people."""
 
@@ -47,15 +60,38 @@ class SiteServer:
         visitor = str(stream.socket.getpeername()[0])
         self._visitors[visitor] += 1
         try:
-            yield Response(self._application if self._visitors[visitor] <= OF_ONE else _too_many)
+            yield Response(self._paid_by(visitor) if self._visitors[visitor] <= OF_ONE else _too_many)
         finally:
             self._visitors[visitor] -= 1
             if not self._visitors[visitor]:
                 del self._visitors[visitor]
 
+    def _paid_by(self, visitor: str) -> Application:
+        """The application, each answer of which is paid for before it is made, also where only its headers are wanted.
+
+        Who comes from this machine is its owner, or a proxy in front of many.
+        """
+        if ipaddress.ip_address(visitor.partition("%")[0]).is_loopback:
+            return self._application
+
+        async def answer(scope: Message, receive: Receive, send: Send) -> None:
+            _, _, file = scope["path"].strip("/").partition("/")
+            cost = SITE_ANSWER if number_in(file) is None else SITE_PACK
+            wait = self._work.admit(visitor, cost, trio.current_time(), PAID_WITHIN)
+            if wait is None:
+                return await _refused(send, "more than an address may ask for in a while\n")
+            await trio.sleep(wait)
+            return await self._application(scope, receive, send)
+
+        return answer
+
 
 async def _too_many(_scope: Message, _receive: Receive, send: Send) -> None:
-    body = f"more than {OF_ONE} connections of one address\n".encode()
+    await _refused(send, f"more than {OF_ONE} connections of one address\n")
+
+
+async def _refused(send: Send, text: str) -> None:
+    body = text.encode()
     headers = [(b"content-length", str(len(body)).encode()), (b"retry-after", b"5"), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": 503, "headers": headers})
     await send({"type": "http.response.body", "body": body})

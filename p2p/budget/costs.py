@@ -26,6 +26,25 @@ GOSSIP_MESSAGE: Final = 400.0
 """To verify the signature of a message, and to judge and pass on what it says."""
 GOSSIP_BYTE: Final = 0.05
 """To parse a byte of a frame that turns out to be none."""
+RANGE: Final = 200.0
+"""To find a range of a chain or a part of an object and to hand it to a stream. What is read costs time of the disk,
+and turns divide that."""
+SMALL_OBJECT: Final = 20.0
+"""To look one up of those that go together, and to read it."""
+SUMS: Final = 500.0
+"""To tell sums or a listing, and"""
+LISTED: Final = 2.0
+"""for each statement that is held here: all of them are looked at."""
+ENVELOPE: Final = 20.0
+"""To find one statement by its name."""
+PROOF: Final = 5_000.0
+"""To prove something of a chain; the first proof of a long one reads all its hashes."""
+STATEMENT: Final = GOSSIP_MESSAGE
+"""To verify a statement that we asked for, to judge it, and to write it where it is kept."""
+SITE_ANSWER: Final = 1_000.0
+"""To read a small file of a dataset for a visitor of the site,"""
+SITE_PACK: Final = 20_000.0
+"""and to put a thousand blocks into one."""
 PRESENCE: Final = 400.0
 """To read a presence, to verify that its peer signed it, and to keep it."""
 PEERS_QUESTION: Final = 3_000.0

@@ -24,6 +24,10 @@ from p2p.wire.refusal import Reason, Refusal, encode_refusal
 _BEFORE: Final = PREFIX + BYTES_HEAD
 ROOM: Final = _BEFORE + MAX_OBJECT_READ
 """Bytes of the largest part of an object, framed."""
+LEAST_READ: Final = 16 << 10
+"""Bytes of a chain that are read for however few blocks."""
+PER_BLOCK: Final = 4 << 10
+"""Bytes that are read for each block that is asked for: who asks for one does not make us read a thousand."""
 _LOG = structlog.get_logger("p2p.driver")
 
 
@@ -61,7 +65,8 @@ def _blocks(library: Library, ask: BlockRange) -> bytes:
         return _refused(ask, Reason.UNKNOWN)
     blocks: tuple[bytes, ...] = ()
     if ask.start < size and ask.max_bytes and ask.max_blocks:
-        blocks = fit(library.blocks(ask.dataset, ask.start, ask.max_bytes), ask.max_blocks, ask.max_bytes)
+        wanted = min(ask.max_bytes, max(LEAST_READ, ask.max_blocks * PER_BLOCK))
+        blocks = fit(library.blocks(ask.dataset, ask.start, wanted), ask.max_blocks, ask.max_bytes)
         size = max(size, ask.start + len(blocks))
     return encode_blocks(Blocks(request=ask.request, size=size, start=ask.start, blocks=blocks))
 

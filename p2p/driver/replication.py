@@ -80,7 +80,7 @@ class ReplicationDriver:
         self._standing = PeerPenalties(host, PeerBook(rng), wall)
         self._statements = StatementServer(host, board, library, self._standing, settings.network)
         self._histories = Histories(self.fetch_blocks, self._standing)
-        self._server = Server(library, self._standing, settings.line.up)
+        self._server = Server(host, library, self._standing, settings.line.up)
         self._pace = settings.line.down
         reach = Reach(settings.inside, settings.bootstrap)
         self._discovery = Discovery(host, library, self._standing, settings.network, rng, key, reach)

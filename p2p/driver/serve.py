@@ -16,11 +16,12 @@ from typing import Final, TypeAlias
 import trio
 
 from chain.errors import Invalid
+from p2p.budget.costs import RANGE, SMALL_OBJECT
 from p2p.driver import reading
 from p2p.driver.containment import contained
 from p2p.driver.framing import FramedStream
 from p2p.driver.peer_penalties import PeerPenalties
-from p2p.driver.ports import StreamHandler, StreamPort
+from p2p.driver.ports import HostPort, StreamHandler, StreamPort
 from p2p.driver.stream_slots import StreamSlots
 from p2p.errors import Violation
 from p2p.machines.serving import READERS, Asked, Asker, Gone, Input, Read, ReadDone, Refuse, Request, Serving, Written
@@ -30,6 +31,7 @@ from p2p.ports import Library, PeerId
 from p2p.wire import chains, objects, refusal
 from p2p.wire.frames import frame
 from p2p.wire.limits import MAX_REQUEST
+from p2p.wire.packs import ObjectsAsk
 from p2p.wire.refusal import Reason, Refusal
 
 MAX_STREAMS: Final = 2
@@ -45,7 +47,8 @@ _PROTOCOLS: Final[Mapping[str, Decode]] = MappingProxyType(
 class Server:
     """Handlers for both protocols."""
 
-    def __init__(self, library: Library, standing: PeerPenalties, pace: Pace | None = None) -> None:
+    def __init__(self, host: HostPort, library: Library, standing: PeerPenalties, pace: Pace | None = None) -> None:
+        self._host = host
         self._library = library
         self._standing = standing
         self._pace = pace or Pace(0)
@@ -87,7 +90,7 @@ class Server:
         if self._nursery is None:
             return
         self._count += 1
-        asker = Asker(stream.peer, self._count)
+        asker = Asker(stream.peer, self._count, self._host.network_of(stream.peer))
         self._streams[asker] = stream
         try:
             await self._listen(asker, stream, decode)
@@ -109,6 +112,8 @@ class Server:
             except Violation as fault:
                 self._standing.blame(fault)
                 raise
+            if (wait := self._host.charge(asker.peer, _cost(request))) > 0:
+                await trio.sleep(wait)
             for refused in self._feed(Asked(asker, request)):
                 self._standing.penalise(asker.peer, refused.text, FLOOD)
                 await stream.write(refusal.encode_refusal(refused))
@@ -154,6 +159,11 @@ class Server:
         """What was sent, all of it, is nobody's any more."""
         if isinstance(sent, memoryview) and isinstance(sent.obj, bytearray) and len(sent.obj) == reading.ROOM:
             self._spare.append(sent.obj)
+
+
+def _cost(request: Request) -> float:
+    """Paid before the question waits for its turn."""
+    return RANGE + SMALL_OBJECT * len(request.names) if isinstance(request, ObjectsAsk) else RANGE
 
 
 def _busy(request: Request) -> bytes:

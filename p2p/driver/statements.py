@@ -18,6 +18,7 @@ from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.tree import is_consistent
 from p2p.budget.buckets import Budget, Rate
+from p2p.budget.costs import ENVELOPE, LISTED, PROOF, STATEMENT, SUMS
 from p2p.budget.relaying import Relaying
 from p2p.driver.framing import FramedStream
 from p2p.driver.known_answers import ALWAYS, KnownAnswers, Teller
@@ -92,6 +93,8 @@ class StatementServer:
         self._proving = trio.CapacityLimiter(1)
         self._queued = 0
         self._queued_bytes = 0
+        self._held = 0
+        """Statements that are passed on here, as of the last look."""
         self._places = StreamSlots(standing, MAX_STREAMS)
         self.dropped = 0
         """Statements that were not looked at, for they were too many at once: anti-entropy finds them."""
@@ -171,7 +174,7 @@ class StatementServer:
         teller = Teller(peer=peer, network=network, is_asked=datasets is not None)
         if not self._answers.may_begin(teller, trio.current_time()):
             raise PeerFault(peer, "tells so much that is of no use here that it rests", rule="trust-useless")
-        mine = await trio.to_thread.run_sync(self._board.refs, datasets)
+        mine = await trio.to_thread.run_sync(self._refs, datasets)
         stream = await self._standing.open(peer, trust.PROTOCOL, MAX_TRUST_REPLY, ANSWER_PATIENCE)
         try:
             tally = _Tally(teller)
@@ -288,6 +291,7 @@ class StatementServer:
 
     async def _shown(self, peer: PeerId, signed: Signed) -> bool:
         """Always judged anew, seen or not: what was of no interest yesterday may be today."""
+        await trio.sleep(self._host.charge(peer, STATEMENT))
         judgement = await self._judge(signed.topic, peer, signed.envelope)
         if judgement is Judgement.REJECT and self._standing.is_shut_out(peer):
             raise Violation(peer, "keeps sending statements that are refused", rule="trust-reply")
@@ -321,13 +325,30 @@ class StatementServer:
                 self._standing.penalise(stream.peer, "asks for statements faster than the limit", FLOOD)
                 await stream.write(trust.encode(TrustRefusal("too many questions; come back later")))
                 return
+            await trio.sleep(self._host.charge(stream.peer, self._cost(ask)))
             tell = await self._answered(ask)
             await stream.write(trust.encode(tell))
+
+    def _cost(self, ask: TrustAsk) -> float:
+        """Paid before it is answered; who asks has patience for more than that, in its own rounds."""
+        match ask:
+            case GetAsk(sids):
+                return ENVELOPE * len(sids)
+            case ProveAsk():
+                return PROOF
+            case _:
+                return SUMS + LISTED * self._held
+
+    def _refs(self, datasets: Sequence[DatasetId] | None = None) -> Sequence[StatementRef]:
+        found = self._board.refs(datasets)
+        if datasets is None:
+            self._held = len(found)
+        return found
 
     async def _answered(self, ask: TrustAsk) -> TrustTell:
         """The first proof of a long chain reads all its hashes: one such at a time."""
         limiter = self._proving if isinstance(ask, ProveAsk) else None
-        work = partial(answer, ask, self._board.refs, self._board.envelope, self._prove)
+        work = partial(answer, ask, self._refs, self._board.envelope, self._prove)
         return await trio.to_thread.run_sync(work, limiter=limiter)
 
     def _prove(self, ask: ProveAsk) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Decides which request is answered next: fair between peers, and between the datasets and objects of one peer.
+"""Decides which request is answered next: fair between blocks of addresses, peers, and what one peer asks for.
 
 One machine per node, over both data protocols. It hands out turns: one answer to a peer is read while the one before is
 written, and no more, so that a slow reader holds two in memory and delays nobody; reads from disk are at most
@@ -28,6 +28,10 @@ ROOMY: Final = 32 << 20
 """Bytes of answers that nobody has taken yet, of all askers, up to which one is read ahead of the one being written."""
 READERS: Final = 4
 """Reads from disk at a time: enough to keep one disk busy, few enough to leave worker threads to others."""
+LEAST: Final = 4 << 10
+"""Bytes that any answer counts for."""
+MAX_BLOCKS: Final = 1024
+"""Blocks of addresses remembered; those that are owed nothing are forgotten."""
 QUANTUM: Final = MAX_RANGE_BYTES
 """Bytes a subject may take in its turn before the next one has its."""
 
@@ -39,6 +43,8 @@ class Asker(NamedTuple):
 
     peer: PeerId
     stream: int
+    block: str = ""
+    """Of addresses: turns are shared among these, so that keys do not buy turns either."""
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -138,6 +144,9 @@ class Serving:
         self._lanes: dict[Asker, _Lane] = {}
         self._line: OrderedDict[Asker, None] = OrderedDict()
         self._untaken = 0
+        self._used: dict[str, int] = {}
+        """Bytes that each block of addresses was given, as far as it matters for its next turn."""
+        self._least = 0
 
     def handle(self, event: Input) -> list[Effect]:
         """Time plays no part here."""
@@ -149,6 +158,7 @@ class Serving:
                 self._reading.discard(asker)
                 if lane := self._lanes.get(asker):
                     lane.charge(count)
+                    self._used[asker.block] = self._used.get(asker.block, self._least) + max(LEAST, count)
                     lane.untaken.append(count)
                     self._untaken += count
                     self._line_up(asker, lane)
@@ -172,6 +182,8 @@ class Serving:
         return None
 
     def _line_up(self, asker: Asker, lane: _Lane) -> None:
+        # Who was away has saved nothing up.
+        self._used[asker.block] = max(self._used.get(asker.block, 0), self._least)
         if lane.may_read(AHEAD if self._untaken < ROOMY else 1) and asker not in self._reading:
             self._line.setdefault(asker)
 
@@ -189,12 +201,14 @@ class Serving:
 
     def _turns(self) -> list[Effect]:
         effects: list[Effect] = []
-        for asker in list(self._line):
-            if len(self._reading) >= self._readers:
-                break
+        while self._line and len(self._reading) < self._readers:
+            asker = min(self._line, key=lambda each: self._used.get(each.block, 0))
+            self._least = max(self._least, self._used.get(asker.block, 0))
             del self._line[asker]
             self._reading.add(asker)
             effects.append(Read(asker, self._lanes[asker].take()))
+        if len(self._used) > MAX_BLOCKS:
+            self._used = {block: used for block, used in self._used.items() if used > self._least}
         return effects
 
 

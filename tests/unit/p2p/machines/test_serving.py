@@ -137,3 +137,38 @@ def test_prop_every_request_has_one_turn(asks: list[tuple[Asker, int, int]]) -> 
         queue += machine.handle(ReadDone(effect.asker, asks[effect.request.request][2]))
         queue += machine.handle(Written(effect.asker))
     assert turns == Counter(range(len(asks)))
+
+
+def test_keys_buy_no_turns() -> None:
+    """Fifty keys of one block of addresses ask without end, and one elsewhere gets half of what is read."""
+    machine, crowd = Serving(readers=1), [Asker(PeerId(f"free{number}"), 1, "198.51") for number in range(50)]
+    honest = Asker(PeerId("honest"), 1, "203.0")
+    effects, given = [], Counter[str]()
+    for number, each in enumerate([*crowd, honest] * 8):
+        effects += machine.handle(asked(each, number))
+    while effects and given.total() < 100:
+        asker = effects.pop(0).asker
+        given[asker.block] += 1
+        effects += machine.handle(ReadDone(asker, QUANTUM))
+        effects += machine.handle(Written(asker))
+        effects += machine.handle(asked(asker, 0))
+    assert given["203.0"] >= 40
+
+
+def test_who_was_away_has_saved_nothing_up() -> None:
+    machine, one, late = Serving(readers=1), Asker(PeerId("one"), 1, "a"), Asker(PeerId("late"), 1, "b")
+    effects = machine.handle(asked(one, 0))
+    for number in range(1, 60):
+        machine.handle(asked(one, number))
+    for _ in range(30):
+        effects += machine.handle(ReadDone(effects.pop(0).asker, QUANTUM))
+        machine.handle(Written(one))
+    for number in range(20):
+        machine.handle(asked(late, number))
+    order = []
+    for _ in range(10):
+        asker = effects.pop(0).asker
+        order.append(asker.peer)
+        effects += machine.handle(ReadDone(asker, QUANTUM))
+        machine.handle(Written(asker))
+    assert 4 <= order.count("one") <= 6
