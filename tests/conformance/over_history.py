@@ -57,6 +57,29 @@ OVER_HISTORY = (
         ),
     ),
     Case(
+        "rows-before",
+        "select event_time, k, v, lag(v, 2, -1) over (partition by k order by event_time, v nulls first) as l, "
+        "first_value(v) over (partition by k order by event_time, v nulls first) as f, "
+        "count(v) over (partition by k order by event_time, v nulls first rows between 3 preceding and 2 preceding) "
+        "as c from a",
+        {"a": grows},
+        final_oracle,
+        lows={"a": (same,)},
+        running=Running(
+            "select k as __odf_key0, event_time as __odf_order0, v as __odf_order1, v as __odf_part0, "
+            "v as __odf_part1, if(v is null, 0, 1) as __odf_part2, -1 as __odf_default0, event_time as __odf_column0, "
+            "k as __odf_column1, v as __odf_column2 from a",
+            "select __odf_column0 as event_time, __odf_column1 as k, __odf_column2 as v, __odf_value0 as l, "
+            "__odf_value1 as f, __odf_value2 as c from these",
+            (
+                Part("lag", "bigint", False, 2, 2),
+                Part("first_value", "bigint"),
+                Part("sum", "bigint", False, 3, 2, counts=True),
+            ),
+            ("asc nulls first", "asc nulls first"),
+        ),
+    ),
+    Case(
         "total-of-a-join",
         "select event_time, k, sum(w) over (order by event_time) as s from (select a.event_time, a.k, b.v as w from a "
         "left join b on a.k = b.k and b.event_time between a.event_time and a.event_time + interval '2' day)",

@@ -68,9 +68,9 @@ EARLIER_ROWS: Final = Refusal(
     "unbounded-frame",
     "OVER looks at earlier rows however far back they are, and its functions, or their frames, cannot be kept up row "
     "by row",
-    "use sum, avg, count, min, max or another aggregate that can be merged, over rows between unbounded preceding and "
-    "current row, or rows between 10 preceding and current row (at most 10,000); or over range between interval '1' "
-    "day preceding and current row",
+    "use sum, avg, count, min, max or another aggregate that can be merged, first_value or last_value, over rows "
+    "between unbounded preceding and current row, or rows between 10 preceding and current row (at most 10,000); or "
+    "lag; or over range between interval '1' day preceding and current row",
 )
 HOP_CALENDAR: Final = Refusal(
     "hop-calendar",

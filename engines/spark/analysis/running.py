@@ -1,4 +1,4 @@
-"""Aggregates over all history of a key in the order of event time: running sums, and the last rows of each key.
+"""OVER all history of a key in the order of event time: running sums, and the last rows of each key.
 
 ``sum(v) over (partition by k order by event_time)`` needs every earlier row of a key, so no bound of event time says
 which input rows are wanted again. But its rows come in order: a row is settled when the watermark has passed it, and
@@ -19,7 +19,9 @@ from engines.spark.analysis.tables import Core, down_to, merged_by
 from engines.spark.analysis.tree import PASSING, Node
 
 MAX_ROWS: Final = 10_000
-"""Of ``rows n preceding``: so many rows of each key are kept."""
+"""Of ``rows n preceding`` and ``lag(x, n)``: so many rows of each key are kept."""
+PICKED: Final[Mapping[str, str]] = {"First": "first_value", "Last": "last_value"}
+"""Functions that give one row's value, as SQL."""
 
 
 def judged(window: Node, below: Relation) -> Relation | Finding:
@@ -54,26 +56,33 @@ def _shown(window: Node, made: Node | None = None) -> Node:
 
 
 def _is_kept(made: Node) -> bool:
-    """Whether a function adds up, over all rows of its key up to its own, or so many before it."""
+    """Whether a function adds up, over all rows of its key up to its own, or looks at so many before it."""
     window = made.only if made.kind == "Alias" else made
-    if window.kind != "WindowExpression" or window.children[0].kind != "AggregateExpression":
+    if window.kind != "WindowExpression":
         return False
     function, frame = window.children[0], window.children[1].children[-1]
-    if function.fields.get("isDistinct") or merged_by(function) is None or frame.kind != "SpecifiedWindowFrame":
+    if frame.kind != "SpecifiedWindowFrame":
         return False
     low, high = frame.children
-    if high.kind != "CurrentRow$":
+    near = (_rows(low) or MAX_ROWS + 1) <= MAX_ROWS
+    if function.kind == "Lag":
+        return near and not function.fields.get("ignoreNulls")
+    if function.kind != "AggregateExpression" or function.fields.get("isDistinct"):
         return False
-    by_rows = "RowFrame" in str(frame.fields.get("frameType"))
-    return low.kind == "UnboundedPreceding$" or (by_rows and (_rows(low) or MAX_ROWS + 1) <= MAX_ROWS)
+    if merged_by(function) is None and function.children[0].kind not in PICKED:
+        return False
+    if low.kind == "UnboundedPreceding$":
+        return high.kind == "CurrentRow$"
+    before = high.kind == "CurrentRow$" or _rows(high) is not None
+    return near and before and "RowFrame" in str(frame.fields.get("frameType"))
 
 
-def _rows(low: Node) -> int | None:
-    """How many rows before its own a frame begins; ``None`` if that is not said, or none."""
+def _rows(bound: Node) -> int | None:
+    """How many rows before its own a frame begins, or ends; ``None`` if that is not said, or none."""
     sign = 1
-    if low.kind == "UnaryMinus":
-        low, sign = low.only, -1
-    value = low.fields.get("value") if low.kind == "Literal" and low.type_name == "integer" else None
+    if bound.kind == "UnaryMinus":
+        bound, sign = bound.only, -1
+    value = bound.fields.get("value") if bound.kind == "Literal" and bound.type_name == "integer" else None
     count = 0 if value is None else -sign * int(value)
     return count if count > 0 else None
 

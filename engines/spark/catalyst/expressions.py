@@ -74,6 +74,20 @@ class Catalyst:
         frame = classes.SpecifiedWindowFrame(self._one(kind), self._one(low), self._one(high))
         return classes.WindowSpecDefinition(like.partitionSpec(), like.orderSpec(), frame)
 
+    def reaching(self, like: Any) -> Any | None:
+        """A window whose frame of rows begins after its own row, or ends before it, with that row and those between."""
+        frame = like.frameSpecification()
+        classes, rows, own = self._expressions, self._one("RowFrame"), self._one("CurrentRow")
+        if not kind_of(frame.frameType()).startswith("RowFrame"):
+            return None
+        if _rows(frame.upper()) < 0:
+            longer = classes.SpecifiedWindowFrame(rows, frame.lower(), own)
+        elif _rows(frame.lower()) > 0:
+            longer = classes.SpecifiedWindowFrame(rows, own, frame.upper())
+        else:
+            return None
+        return classes.WindowSpecDefinition(like.partitionSpec(), like.orderSpec(), longer)
+
     def project(self, columns: Iterable[Any], child: Any) -> Any:
         return self.analysed(self._logical.Project(self.sequence(columns), child))
 
@@ -103,6 +117,11 @@ def over_as_sql(window: Any) -> str:
 def column(plan: Any, name: str) -> Any | None:
     """The output attribute of that name."""
     return next((each for each in items(plan.output()) if each.name() == name), None)
+
+
+def _rows(bound: Any) -> int:
+    """How far a bound of a frame of rows lies from its own; 0 for that row, and where it is not told."""
+    return 0 if kind_of(bound).startswith(("CurrentRow", "Unbounded")) else int(bound.eval(None))
 
 
 def parts(expression: Any) -> list[Any]:

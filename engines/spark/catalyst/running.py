@@ -1,9 +1,10 @@
 """A query with OVER over all history, taken apart at each such window operator. JVM plans.
 
 Below the operator stands what gives its rows; the rows come out here with what each adds to its key, its *parts*:
-aggregates of one row, which can be merged. What the operator makes of them, with what was kept of earlier rows, is
-worked out elsewhere (``engines.spark.execution.running``) and put back in its place. Aggregates are computed exactly
-throughout, so that their parts can be merged. Spec: docs/spec/engine-semantics.md#running.
+aggregates of one row, which can be merged, or the value that later rows look back to. What the operator makes of them,
+with what was kept of earlier rows, is worked out elsewhere (``engines.spark.execution.running``) and put back in its
+place. Aggregates are computed exactly throughout, so that their parts can be merged.
+Spec: docs/spec/engine-semantics.md#running.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from engines.spark.analysis.running import PICKED
 from engines.spark.analysis.tables import LISTS, MERGED_BY
 from engines.spark.catalyst.exact import complete_plan
 from engines.spark.catalyst.expressions import Catalyst
@@ -27,25 +29,35 @@ ORDER: Final = "__odf_order"
 """What they are ordered by; the first is the time in which rows come out."""
 PART: Final = "__odf_part"
 """What a row adds to each aggregate, by itself."""
+DEFAULT: Final = "__odf_default"
+"""What ``lag`` gives where there is no such row, if that is said."""
 COLUMN: Final = "__odf_column"
 """Columns of the rows that the rest of the query reads."""
 VALUE: Final = "__odf_value"
 """What each aggregate is, for a row."""
+LAG: Final = "lag"
 _ARGUMENT: Final = "__odf_argument"
+_COUNTS: Final = frozenset({"Count", "CountIf"})
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """How an aggregate is made of parts of rows."""
+    """How the value of a function is made of parts of rows."""
 
     function: str
-    """That merges them."""
+    """That merges them, or picks one."""
     kind: str
     """The type of part and aggregate, as SQL."""
     by_range: bool = True
     """Whether rows of the same place in the order count for each other."""
     preceding: int | None = None
     """How many rows before its own count; ``None``: all."""
+    until: int = 0
+    """So many rows before its own the last row that counts is."""
+    counts: bool = False
+    """It is 0, and not null, where no row counts."""
+    passes_nulls: bool = False
+    """``IGNORE NULLS``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +65,7 @@ class Stage:
     """The rows below one window operator."""
 
     rows: pa.Table
-    """Columns ``KEY``, ``ORDER``, ``PART`` and ``COLUMN``, each with their numbers."""
+    """Columns ``KEY``, ``ORDER``, ``PART``, ``DEFAULT`` and ``COLUMN``, each with their numbers."""
     parts: tuple[Part, ...]
     directions: tuple[str, ...]
     """Of each part of the order, as SQL: ``ASC NULLS FIRST``."""
@@ -91,11 +103,11 @@ class RunningQuery:
 
     def stage(self) -> Stage:
         window, catalyst = self._window(), Catalyst(self.session)
-        functions = [each.child().windowFunction().aggregateFunction() for each in items(window.windowExpressions())]
+        functions = [_function(each.child()) for each in items(window.windowExpressions())]
         arguments = [
             catalyst.named(argument, f"{_ARGUMENT}{number}_{place}")
             for number, function in enumerate(functions)
-            for place, argument in enumerate(items(function.children()))
+            for place, argument in enumerate(_arguments(function))
         ]
         below = catalyst.project([*items(window.child().output()), *arguments], window.child())
         order = items(window.orderSpec())
@@ -107,6 +119,9 @@ class RunningQuery:
         made = [catalyst.named(each, f"{name}{at}") for name, some in given for at, each in enumerate(some)]
         made += [catalyst.read(f"{_alone(function, number)} as {PART}{number}")
                  for number, function in enumerate(functions)]  # fmt: skip
+        made += [catalyst.read(f"{_ARGUMENT}{number}_1 as {DEFAULT}{number}")
+                 for number, function in enumerate(functions)
+                 if kind_of(function) == "Lag" and len(_arguments(function)) > 1]  # fmt: skip
         frames = [each.child().windowSpec().frameSpecification() for each in items(window.windowExpressions())]
         parts = [_part(function, frame) for function, frame in zip(functions, frames, strict=True)]
         directions = tuple(f"{each.direction().sql()} {each.nullOrdering().sql()}" for each in order)
@@ -151,6 +166,20 @@ class RunningQuery:
         return node.withNewChildren(children.updated(0, self._replaced(children.apply(0), left, source)))
 
 
+def _function(window: Any) -> Any:
+    function = window.windowFunction()
+    return function.aggregateFunction() if kind_of(function) == "AggregateExpression" else function
+
+
+def _arguments(function: Any) -> list[Any]:
+    """What is computed of a row for a function; of ``lag`` its value and, unless that is null, its default."""
+    given = items(function.children())
+    if kind_of(function) != "Lag":
+        return given
+    value, _, default = given
+    return [value] if kind_of(default) == "Literal" and default.value() is None else [value, default]
+
+
 def _alone(function: Any, number: int) -> str:
     """What an aggregate is of one row, as SQL over its arguments."""
     kind, first = kind_of(function), f"{_ARGUMENT}{number}_0"
@@ -165,11 +194,16 @@ def _alone(function: Any, number: int) -> str:
 
 
 def _part(function: Any, frame: Any) -> Part:
-    kind = kind_of(function)
+    kind, written = kind_of(function), str(function.dataType().sql())
+    low, high = frame.lower(), frame.upper()
+    preceding = None if kind_of(low).startswith("Unbounded") else -int(low.eval(None))
+    until = 0 if kind_of(high).startswith("CurrentRow") else -int(high.eval(None))
+    by_range = kind_of(frame.frameType()).startswith("Range")
+    if kind == "Lag":
+        return Part(LAG, written, by_range, preceding, until)
+    if kind in PICKED:
+        return Part(PICKED[kind], written, by_range, preceding, until, passes_nulls=bool(function.ignoreNulls()))
     merge = LISTS if kind == "CollectList" else MERGED_BY[kind]
     if merge == "sum" and str(function).startswith("try_"):
         merge = "try_sum"
-    low = frame.lower()
-    preceding = None if kind_of(low).startswith("Unbounded") else -int(low.eval(None))
-    by_range = kind_of(frame.frameType()).startswith("Range")
-    return Part(merge, str(function.dataType().sql()), by_range, preceding)
+    return Part(merge, written, by_range, preceding, until, counts=kind in _COUNTS)

@@ -1,6 +1,6 @@
 """Running aggregates: what each settled row makes of its key's history, of which only what it adds up to is kept.
 
-State is a table for each window operator, by key: of an aggregate over all rows so far its value, of one over the last
+State is a table for each window operator, by key: of a function over all rows so far its value, of one over the last
 n rows what each of these adds. New rows of a transaction are put after them, and one query over both gives the value of
 every new row. Spec: docs/spec/engine-semantics.md#running, #state.
 """
@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
+from engines.spark.analysis.running import PICKED
 from engines.spark.analysis.tables import LISTS
 from engines.spark.catalyst.plans import HIDDEN_ROW
-from engines.spark.catalyst.running import COLUMN, KEY, ORDER, PART, VALUE, Part, Stage, Staged
+from engines.spark.catalyst.running import COLUMN, DEFAULT, KEY, LAG, ORDER, PART, VALUE, Part, Stage, Staged
 from engines.spark.rows.changelog import row_codes
 from engines.spark.rows.tables import frame_of_rows
 from engines.spark.state.buckets import BucketedTable, hashes_of
@@ -101,23 +102,31 @@ def _texts(stage: Stage, keys: Sequence[str], columns: Sequence[str]) -> list[st
     partition = f"partition by {', '.join(keys)} " if keys else ""
     order = [HIDDEN_ROW, *(f"{ORDER}{at} {direction}" for at, direction in enumerate(stage.directions))]
     by = f"{partition}order by {', '.join(order)}"
-    values = [_value(part, f"{PART}{at}", by) + f" as {VALUE}{at}" for at, part in enumerate(stage.parts)]
+    defaults = [f"{DEFAULT}{at}" if f"{DEFAULT}{at}" in columns else "" for at in range(len(stage.parts))]
+    values = [f"{_value(part, f'{PART}{at}', by, default)} as {VALUE}{at}"
+              for at, (part, default) in enumerate(zip(stage.parts, defaults, strict=True))]  # fmt: skip
     wanted = [each for each in columns if not each.startswith(ORDER)]
     return [*wanted, *values, f"row_number() over ({by}) as {_PLACE}"]
 
 
-def _value(part: Part, column: str, by: str) -> str:
+def _value(part: Part, column: str, by: str, default: str) -> str:
+    if part.function == LAG:
+        otherwise = f", {default}" if default else ""
+        return f"cast(lag({column}, {part.preceding}{otherwise}) over ({by}) as {part.kind})"
     low = "unbounded" if part.preceding is None else str(part.preceding)
-    frame = f"{by} {'range' if part.by_range else 'rows'} between {low} preceding and current row"
+    high = f"{part.until} preceding" if part.until else "current row"
+    frame = f"{by} {'range' if part.by_range else 'rows'} between {low} preceding and {high}"
     if part.function == LISTS:
         return f"array_sort(flatten(collect_list({column}) over ({frame})))"
-    return f"cast({part.function}({column}) over ({frame}) as {part.kind})"
+    value = f"{part.function}({column}{', true' if part.passes_nulls else ''}) over ({frame})"
+    return f"cast({f'coalesce({value}, 0)' if part.counts else value} as {part.kind})"
 
 
 def _last(seen: pa.Table, keys: Sequence[str], parts: Sequence[Part], schema: pa.Schema) -> pa.Table:
     """Of each key its last rows: as many as the longest frame reaches back, numbered backwards from -1.
 
-    An aggregate over all rows has its value in the last one, and nothing in those before it.
+    An aggregate over all rows has its value in the last one, and nothing in those before it. The first and the last
+    value of all rows are told in each, since a null may be one.
     """
     codes, places = row_codes(seen.select(keys)), np.asarray(seen.column(_PLACE)).astype(np.int64)
     lengths = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
@@ -132,6 +141,8 @@ def _last(seen: pa.Table, keys: Sequence[str], parts: Sequence[Part], schema: pa
     for at, part in enumerate(parts):
         if part.preceding is None:
             name = f"{PART}{at}"
-            value = pc.if_else(earlier, pa.scalar(None, schema.field(name).type), rows.column(f"{VALUE}{at}"))
+            value = rows.column(f"{VALUE}{at}")
+            if part.function not in PICKED.values():
+                value = pc.if_else(earlier, pa.scalar(None, schema.field(name).type), value)
             rows = rows.set_column(rows.column_names.index(name), name, value)
     return rows.select(schema.names).cast(schema)

@@ -278,10 +278,16 @@ class _Tracing:
                 for low, into in (("UnboundedPreceding", seen), ("CurrentRow", peers))
             ]
             return columns, f"transform(array_except(flatten({seen}), flatten({peers})), each -> each | {DECIDES}L)"
-        rows = f"flatten({seen})"
+        rows, whole = f"flatten({seen})", self.catalyst.reaching(frame)
+        columns = [self.catalyst.over(collect, frame, seen)]
+        if whole is not None:
+            # Which row is so many before is told by those between.
+            columns.append(self.catalyst.over(collect, whole, peers))
+            between = f"array_except(flatten({peers}), concat({LINEAGE}, {rows}))"
+            between = f"transform({between}, each -> each | {DECIDES}L)"
         if kind_of(function) != "AggregateExpression":
             rows = f"transform({rows}, each -> each | {DECIDES}L)"
-        return [self.catalyst.over(collect, frame, seen)], rows
+        return columns, rows if whole is None else f"concat({rows}, {between})"
 
 
 _ALL: Final = f"array_distinct(flatten(collect_list({LINEAGE}))) as {LINEAGE}"

@@ -133,9 +133,9 @@ DENIED = {
     ],
     "earlier rows however far back": [
         *each("select event_time, v,\n  {} as z\nfrom a",
-              ["lag(v) over (partition by k order by event_time, v)",
+              ["lead(v) over (partition by k order by event_time, v)",
                "percentile(v, 0.5) over (partition by k order by event_time)",
-               "sum(v) over (partition by k order by event_time, v rows between 3 preceding and 1 preceding)",
+               "sum(v) over (partition by k order by event_time, v rows between unbounded preceding and 1 preceding)",
                "sum(v) over (order by event_time, v rows 10001 preceding)"],
               "unbounded-frame", HISTORY.format("sum(v)", "rows between 10 preceding and current row")),
         *each("select event_time, v,\n  {} as z\nfrom a", ["sum(v) over (partition by k order by event_time desc)"],

@@ -42,8 +42,9 @@ QUERIES = {
     "first": (f"select event_time, v, first_value(v) over (partition by {DAY} order by v, event_time) as f, "
               f"sum(v) over (partition by {DAY} order by v, event_time rows 2 preceding) as s from a", "a", ""),
     "running": ("select event_time, k, v, avg(v * 0.1D) over (partition by k order by event_time) as m, "
-                "sum(v) over (partition by k order by event_time, v rows between 3 preceding and current row) as s "
-                "from a", "a", ""),
+                "sum(v) over (partition by k order by event_time, v rows between 3 preceding and current row) as s, "
+                "lag(v, 2, v) over (partition by k order by event_time, v) as l, "
+                "first_value(v) over (partition by k order by event_time, v) as f from a", "a", ""),
     "sessions": ("select session_window(event_time, '6 hours').end as event_time, k, sum(v) as s from a "
                  "group by session_window(event_time, '6 hours'), k", "a", ""),
     "join": ("select a.event_time, a.v, b.v as w from a left join b on a.k = b.k and b.event_time "

@@ -97,6 +97,10 @@ CASES = {
         "select event_time, k, v, sum(v) over (partition by k order by event_time, v rows between 2 preceding and "
         "current row) as s from a"
     ),
+    "rows before": Case(
+        "select event_time, k, v, lag(v, 2) over (partition by k order by event_time, v) as l, sum(v) over "
+        "(partition by k order by event_time, v rows between 3 preceding and 2 preceding) as s from a"
+    ),
     "interval join": Case(f"select a.event_time, a.k, a.v, b.v as w from a join b on a.k = b.k and {NEAR}", "ab"),
     "left join": Case(f"select a.event_time, a.k, a.v, b.v as w from a left join b on a.k = b.k and {NEAR}", "ab"),
     "semi": Case(f"select a.event_time, a.k, a.v from a left semi join b on a.k = b.k and {NEAR}", "ab"),

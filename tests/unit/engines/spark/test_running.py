@@ -68,6 +68,23 @@ def test_rows_at_one_time_count_for_each_other(advance):
     assert rows == [(10, 31), (20, 31)]
 
 
+def test_a_row_looks_back_to_one_that_an_earlier_transaction_wrote(advance):
+    parts = [Part("lag", "bigint", False, 2, 2), Part("sum", "bigint", False, 3, 2, counts=True)]
+    state, first = advance({}, [("a", 1, 1), ("a", 2, 2), ("a", 3, 3)], None, 4, parts)
+    assert first == [(1, None, 0), (2, None, 0), (3, 1, 1)]
+    _, second = advance(state, [("a", 5, 5), ("b", 6, 6)], 4, 9, parts)
+    assert second == [(5, 2, 3), (6, None, 0)]
+
+
+@pytest.mark.parametrize("beside", [(), (LAST,)])
+def test_the_first_value_of_a_key_stays_even_if_it_is_null(advance, beside):
+    parts = [Part("first_value", "bigint"), Part("last_value", "bigint"), *beside]
+    state = {}
+    for time, value in enumerate((None, 7, 8, 9, 10, None)):
+        state, rows = advance(state, [("a", time, value)], time, time + 1, parts)
+        assert [row[1:3] for row in rows] == [(None, value)]
+
+
 def test_state_does_not_grow_with_history(advance):
     state = {}
     for begin in range(0, 3000, 1000):
