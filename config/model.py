@@ -120,6 +120,15 @@ class Engine:
 
 
 @dataclass(frozen=True, slots=True)
+class Query:
+    readers: int = setting(4, "queries at once; more wait for their turn", low=1, high=256)
+    threads: int = setting(2, "of one query", low=1, high=256)
+    memory_mib: int = setting(1024, "of one query; what does not fit goes to its temporary disk", unit="MiB", low=64)
+    temporary_mib: int = setting(4096, "on disk of one query; over it the query is refused", unit="MiB", low=0)
+    seconds: float = setting(300.0, "of one query, from its text to its last row", unit="s", low=1)
+
+
+@dataclass(frozen=True, slots=True)
 class Ingest:
     variables: tuple[str, ...] = setting(
         (), "variables of the daemon's environment that ${{ env.NAME }} in sources may name; others are not seen"
@@ -258,6 +267,7 @@ class Settings:
     p2p: P2p = field(default_factory=P2p)
     http: Http = field(default_factory=Http)
     engine: Engine = field(default_factory=Engine)
+    query: Query = field(default_factory=Query)
     ingest: Ingest = field(default_factory=Ingest)
     policy: Policy = field(default_factory=Policy)
     ipfs: Ipfs = field(default_factory=Ipfs)

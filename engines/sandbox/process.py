@@ -37,7 +37,7 @@ class ConfinedProcess:
         self._popen = popen
         self._group = group
         self._pidfd = os.pidfd_open(popen.pid)
-        self._stdin = trio.lowlevel.FdStream(os.dup(popen.stdin.fileno()))
+        self.stdin = trio.lowlevel.FdStream(os.dup(popen.stdin.fileno()))
         self.stdout = trio.lowlevel.FdStream(os.dup(popen.stdout.fileno()))
         self.stderr = trio.lowlevel.FdStream(os.dup(popen.stderr.fileno()))
         for pipe in (popen.stdin, popen.stdout, popen.stderr):
@@ -68,7 +68,7 @@ class ConfinedProcess:
     async def stop(self, grace: float) -> int:
         """Ask it to leave; after ``grace`` seconds kill it and its group. Cannot be cancelled."""
         with trio.CancelScope(shield=True):
-            await self._stdin.aclose()
+            await self.stdin.aclose()
             if self._popen.poll() is None:
                 # To the leader alone: it may have a JVM to end in order. Bubblewrap just goes, with all inside.
                 os.kill(self._popen.pid, signal.SIGTERM)

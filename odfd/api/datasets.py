@@ -14,6 +14,7 @@ import trio
 from chain.codec.arrow_schema import schema_of
 from chain.codec.manifest import block_to_builtins, render_manifest
 from chain.data.arrow_schema import to_arrow
+from chain.data.plain import plain_rows
 from chain.errors import Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.model.block import Block
@@ -214,7 +215,7 @@ class DatasetService:
             return wire.Records(columns=(), rows=())
         schema, first = to_arrow(schema_of(state.schema)), self._home.held_from(entry.id)
         table = reading.tail(chain, self._home.objects, limit, schema, first)
-        rows = () if table is None else tuple(reading.plain_rows(table))
+        rows = () if table is None else tuple(plain_rows(table))
         return wire.Records(columns=described.fields, rows=rows)
 
     def _unused(self, ref: str) -> DatasetEntry:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
@@ -18,7 +19,7 @@ from starlette.routing import Route
 
 from chain.errors import NotFound
 from odfd.control import wire
-from odfd.control.answers import LineStream, answer, body, flag, lines, number, problem
+from odfd.control.answers import FrameStream, LineStream, answer, body, flag, lines, number, problem
 from odfd.errors import Bug, Usage, sole_fault
 from odfd.runtime.http import Application
 from odfd.runtime.supervision import Logger
@@ -96,6 +97,10 @@ async def _events(services: Services, request: Request) -> object:
     return LineStream(services.events.follow(since, request.query_params.getlist("kind")))
 
 
+async def _query(services: Services, request: Request) -> object:
+    return FrameStream(partial(services.queries.answer, await body(request, wire.QueryRequest)))
+
+
 TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("GET", "/status", lambda s, _: s.about.status()),
     ("GET", "/engines", lambda s, _: s.about.engines()),
@@ -136,6 +141,7 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("POST", "/collect", _with(wire.CollectRequest, lambda s: s.collection.collect)),
     ("POST", "/publish", _with(wire.VisibilityRequest, lambda s: s.visibility.publish)),
     ("POST", "/unpublish", _with(wire.VisibilityRequest, lambda s: s.visibility.unpublish)),
+    ("POST", "/query", _query),
     ("GET", "/mirrors", lambda s, _: s.mirrors.list()),
     ("POST", "/mirrors", _with(wire.MirrorRequest, lambda s: s.mirrors.add)),
     ("DELETE", "/mirrors/{ref}", lambda s, r: s.mirrors.remove(_name(r))),

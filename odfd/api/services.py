@@ -12,6 +12,7 @@ from odfd.api.ingest_pull import IngestPullService
 from odfd.api.lineage import LineageService
 from odfd.api.mirrors import MirrorService, NetworkService, PeerService
 from odfd.api.policies import PolicyService
+from odfd.api.queries import QueryService
 from odfd.api.resolutions import ResolutionService
 from odfd.api.status import StatusService
 from odfd.api.trust import TrustService
@@ -44,6 +45,7 @@ class Services:
     verification: VerificationService
     proving: EngineMigrationService
     lineage: LineageService
+    queries: QueryService
     journal_recovery: JournalRecovery
     trust: TrustService
     policies: PolicyService

@@ -53,6 +53,7 @@ GROUPS: Final = (
         (
             CommandEntry("log", "blocks of a dataset, newest first", _HERE + "reading"),
             CommandEntry("tail", "last records of a dataset", _HERE + "reading"),
+            CommandEntry("sql", "ask datasets a question in SQL", _HERE + "sql"),
             CommandEntry("schema", "columns of a dataset and their types", _HERE + "reading"),
             CommandEntry(
                 "lineage", "where a dataset or a record came from, down to the first ingest", _HERE + "lineage"

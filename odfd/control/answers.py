@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, Final, TypeVar, cast
 
@@ -12,7 +12,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from chain.errors import Fault, Invalid
-from odfd.errors import PROBLEM_JSON, Usage, http_status, to_problem
+from engines.query.frames import FAULT, MEDIA_TYPE, frame
+from odfd.errors import PROBLEM_JSON, Usage, http_status, sole_fault, to_problem
 
 MAX_BODY: Final = 8 * 1024 * 1024
 """Bytes of a JSON request; manifests are kilobytes. Uploads stream and have limits of their own."""
@@ -57,6 +58,39 @@ class LineStream(Response):
                     await line(value)
             except Fault as fault:
                 await line({"problem": to_problem(fault)})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class FrameStream(Response):
+    """Frames of a query's answer, sent as they come. A fault before the first has its status; later ones are frames."""
+
+    media_type = MEDIA_TYPE
+
+    def __init__(self, ask: Callable[[Callable[[bytes], Awaitable[None]]], Awaitable[None]]) -> None:
+        super().__init__()
+        del self.headers["content-length"]
+        self._ask = ask
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def give(data: bytes) -> None:
+            nonlocal begun
+            if not begun:
+                begun = True
+                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+
+        try:
+            await self._ask(give)
+        except Exception as error:
+            fault = sole_fault(error)
+            if fault is None:
+                raise
+            if not begun:
+                await problem(fault)(scope, receive, send)
+                return
+            await give(frame(FAULT, _encoder.encode(to_problem(fault))))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

@@ -21,6 +21,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from chain.errors import Environment, Invalid, Refused
+from engines.query.frames import END, FAULT, FrameReader
 from odfd.control import wire
 from odfd.control.exchange import CutOff, Exchange
 from odfd.errors import Bug, Unreachable, from_problem
@@ -107,6 +108,27 @@ class Client:
                 if isinstance(sent, dict) and set(sent) == {"problem"}:
                     raise from_problem(sent["problem"])
                 yield Answer.of(sent, kind)
+
+    @contextlib.contextmanager
+    def frames(self, path: str, request: wire.Request) -> Iterator[Iterator[tuple[bytes, bytes]]]:
+        """Frames of an answer as they come, to the last; the fault that the answer ends with is raised.
+
+        Whoever leaves the block before ends what the daemon does for it.
+        """
+        headers = {"content-type": "application/json"}
+        with self._asked("POST", path, None, msgspec.json.encode(request), headers, patience=None) as answer:
+            yield self._framed(answer)
+
+    def _framed(self, answer: Exchange) -> Iterator[tuple[bytes, bytes]]:
+        reader = FrameReader()
+        for data in answer.chunks():
+            for kind, content in reader.feed(data):
+                if kind == FAULT:
+                    raise from_problem(_parsed(content))
+                yield kind, content
+                if kind == END:
+                    return
+        raise self.gone()
 
     def gone(self) -> Unreachable:
         return Unreachable(

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import decimal
 from collections.abc import Iterator, Sequence
-from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from chain import instant
 from chain.codec.arrow_schema import schema_of
 from chain.data.evolution import as_in_force
-from chain.data.parquet import to_instant
 from chain.data.spell import spell
 from chain.errors import Environment
 from chain.model.block import Block, UnknownEvent
@@ -39,7 +34,6 @@ from chain.wording import plural
 MAX_TAIL: Final = 10_000
 """Rows that ``tail`` gives at the most."""
 DATA_KINDS: Final = ("AddData", "ExecuteTransform")
-_SAFE_INTEGER: Final = 2**53
 
 
 def slices_back(chain: ChainReader, first: int = 0) -> Iterator[DataSlice]:
@@ -93,53 +87,6 @@ def _last_rows(file: pq.ParquetFile, wanted: int) -> pa.Table:
             break
     whole = pa.concat_tables(groups)
     return whole.slice(max(0, whole.num_rows - wanted))
-
-
-def plain_rows(table: pa.Table) -> list[tuple[Any, ...]]:
-    """Rows as JSON values: times in RFC 3339, decimals and integers beyond 2^53 as text."""
-    columns = [plain_values(column.combine_chunks()) for column in table.columns]
-    return list(zip(*columns, strict=True))
-
-
-def plain_values(values: pa.Array) -> list[Any]:
-    """Values of one column as JSON. Times are rendered from their numbers: Python's lack nanoseconds and far years."""
-    kind = values.type
-    if pa.types.is_timestamp(kind):
-        numbers = values.cast(pa.int64()).to_pylist()
-        return [None if number is None else instant.render(to_instant(number, kind)) for number in numbers]
-    if pa.types.is_date(kind) or (pa.types.is_time(kind) and kind.unit == "ns"):
-        return list(values.cast(pa.string()).to_pylist())
-    if pa.types.is_struct(kind):
-        inner = [plain_values(values.field(place)) for place in range(kind.num_fields)]
-        names = [field.name for field in kind]
-        rows = zip(*inner, strict=True) if inner else ((),) * len(values)
-        present = values.is_valid().to_pylist()
-        return [dict(zip(names, row, strict=True)) if there else None for row, there in zip(rows, present, strict=True)]
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        lengths = pc.list_value_length(values).to_pylist()
-        items = iter(plain_values(values.flatten()))
-        return [None if length is None else list(islice(items, length)) for length in lengths]
-    return [_plain_value(value) for value in values.to_pylist()]
-
-
-def _plain_value(value: object) -> object:
-    match value:
-        case dt.date() | dt.time() | dt.timedelta() | decimal.Decimal():
-            return str(value)
-        case bytes():
-            return value.hex()
-        case bool():
-            return value
-        case int() if abs(value) > _SAFE_INTEGER:
-            return str(value)
-        case float() if value != value or value in (float("inf"), float("-inf")):
-            return str(value)
-        case list():
-            return [_plain_value(item) for item in value]
-        case dict():
-            return {key: _plain_value(item) for key, item in value.items()}
-        case _:
-            return value
 
 
 def event_name(block: Block) -> str:

@@ -23,6 +23,7 @@ from chain.data.arrow_schema import to_arrow
 from chain.data.evolution import as_in_force
 from chain.data.operations import CORRECT_FROM, CORRECT_TO, RETRACT, Operations
 from chain.data.parquet import open_slice, to_instant, write_slice
+from chain.data.plain import plain_rows
 from chain.errors import Conflict, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.instant import Instant, to_millis
@@ -37,7 +38,6 @@ from engines.contract import RowCounts
 from engines.footers import bounds_of, footer, may_meet
 from engines.spark.rows.changelog import cancelled_by, positive, row_codes
 from odfd.datasets.counting import NOTHING_READ, with_written
-from odfd.datasets.reading import plain_rows
 from odfd.datasets.times import TOLERANCE, block_time
 from odfd.ingest.driver import ATTEMPTS, IngestDependencies, load
 from odfd.ingest.new_slice import keep_slice

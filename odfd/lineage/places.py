@@ -10,13 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from chain.data.parquet import open_slice
+from chain.data.plain import plain_rows
 from chain.errors import NotFound
 from chain.model.block import Block
 from chain.model.events import AddData, DataEvent, ExecuteTransform, SourceState
 from chain.model.source import FetchFilesGlob, FetchMqtt, FetchStep, FetchUrl
 from chain.state import load_state
 from chain.store.base import ChainReader
-from odfd.datasets.reading import DATA_KINDS, plain_rows
+from odfd.datasets.reading import DATA_KINDS
 
 NO_SOURCE = "lineage-source"
 

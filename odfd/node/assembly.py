@@ -48,6 +48,7 @@ def assembly_of(parts: NodeParts, services: Services) -> Assembly:
         api=application(services, parts.context.logger),
         foundations=(
             Child("engine", parts.engine.run),
+            Child("queries", parts.run_readers),
             Child("network", parts.run_network, Restart(from_start=False)),
             Child("remotes", parts.remotes.run),
             *([] if parts.site is None else [Child("site", parts.site.run, Restart(from_start=False))]),

@@ -18,6 +18,7 @@ from chain.statements.envelope import Signed
 from chain.statements.statement import PolicyStatement
 from config.model import Settings
 from engines.provision.warm import EnginePool
+from engines.query.reader import QueryProcesses
 from odfd.api.import_export import ImportExport
 from odfd.api.quarantine import QuarantineDatasets
 from odfd.api.resolutions import PendingDecisions
@@ -59,6 +60,8 @@ from odfd.state.component_settings import (
     host_options,
     ingest_settings,
     object_limits,
+    query_isolation,
+    query_limits,
     spark_options,
 )
 from odfd.state.damage import DamageRegistry
@@ -124,6 +127,9 @@ class NodeParts:
         self.pending_decisions = PendingDecisions(home, self.evaluator)
         self.engine = engine or NodeEngine(
             spark_options(settings, home), engine_environ(settings, os.environ), context.logger
+        )
+        self.readers = QueryProcesses(
+            home.directory / "readers", lambda: query_isolation(self.settings), query_limits(settings)
         )
         self._hold_statements()
         self._hold_network(membership, ipfs)
@@ -259,6 +265,13 @@ class NodeParts:
     async def run_network(self, life: Life) -> None:
         self._token = trio.lowlevel.current_trio_token()
         await self.membership.run(life)
+
+    async def run_readers(self, life: Life) -> None:
+        life.ready()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.readers.run)
+            await life.stopping.wait()
+            nursery.cancel_scope.cancel()
 
     def in_loop(self, call: Callable[..., object], *args: object) -> None:
         """From any thread: call in the event loop. Before the node runs there is nobody to tell."""

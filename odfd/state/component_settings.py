@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from chain.errors import Invalid
+from chain.errors import Invalid, Refused
 from config.model import Engine, Settings
 from engines.client import CallLimits
 from engines.provision.host import OnCluster, SparkOptions
 from engines.provision.settings import Isolation, WarmthLimits
+from engines.query.reader import QueryLimits
 from engines.sandbox.base import Level
+from engines.sandbox.probe import Choice, choose
 from odfd.ingest.readable import Readable
 from odfd.ingest.settings import IngestSettings
 from odfd.mirrors.object_fetcher import ObjectFetcher, ObjectLimits
@@ -42,6 +44,30 @@ def spark_options(settings: Settings, home: StateDirectory) -> SparkOptions:
         isolation=Isolation(engine.isolation),
         processes=engine.max_processes,
     )
+
+
+def query_limits(settings: Settings) -> QueryLimits:
+    query = settings.query
+    return QueryLimits(
+        most=query.readers,
+        memory=query.memory_mib << 20,
+        temporary=query.temporary_mib << 20,
+        seconds=query.seconds,
+        threads=query.threads,
+    )
+
+
+async def query_isolation(settings: Settings) -> Choice:
+    """The sandbox of queries, which run with the host's Python. Raises Refused where more is asked of engines."""
+    sandbox = settings.engine.sandbox
+    least = Level(sandbox if sandbox != "auto" else "none")
+    if least.rank > Level.HOST.rank:
+        raise Refused(
+            f"queries run at the sandbox level `host` at the best, and `{sandbox}` or better is asked for",
+            rule="sandbox-level",
+            hint='engine.sandbox = "host" lets them run',
+        )
+    return await choose(least)
 
 
 def engine_environ(settings: Settings, environ: Mapping[str, str]) -> Mapping[str, str]:

@@ -38,7 +38,7 @@ LAYERS = {
         ".",
     ],
     "engines": [
-        "provision",
+        "provision query",
         "spark fake",
         "client service sandbox",
         "image",
@@ -71,7 +71,7 @@ LAYERS = {
         "cli",
         "node",
         "api",
-        "workers",
+        "workers queries",
         "state",
         "control site",
         "network",
@@ -130,6 +130,7 @@ WORLD = {
 CLI_SEES = [
     "odfd.cli", "odfd.control.client", "odfd.control.wire", "odfd.runtime", "odfd.errors", "odfd.output",
     "chain.visible",
+    "chain.data.plain", "engines.query.frames",  # rows of an answer, and how they come over the wire
     "odfd.__version__", "chain.errors", "chain.instant", "chain.wording",
 ]  # fmt: skip
 CLI_OFFLINE = "odfd.cli.offline"

@@ -18,6 +18,7 @@ ALLOWED: Final = {
     "engines.spark.__main__": "the engine by itself, whose first line the node reads; likewise",
     "engines.spark.runtime.jvm": "what an engine's JVM said before it died; likewise",
     "odfd.trust.evidence.comparison_process": "its answer, to the pipe of the node that started it",
+    "engines.query.__main__": "frames of an answer, to the pipe of the node that started it",
     "engines.sandbox.suspect": "its answer, to the pipe of whoever started it",
 }
 STREAMS: Final = ("sys.stdout", "sys.stderr", "sys.__stdout__", "sys.__stderr__")

@@ -12,6 +12,7 @@ from odfd.control.wire.datasets import *
 from odfd.control.wire.lineage import *
 from odfd.control.wire.node import *
 from odfd.control.wire.publications import *
+from odfd.control.wire.queries import *
 from odfd.control.wire.replication import *
 from odfd.control.wire.rewriting import *
 from odfd.control.wire.signing import *

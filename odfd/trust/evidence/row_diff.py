@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from chain.data.parquet import SliceFile, open_slice
+from chain.data.plain import plain_values
 from chain.wording import plural
-from odfd.datasets.reading import plain_values
 
 MAX_CELLS: Final = 20
 """Differences kept in a finding."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
+import msgspec
 import trio
 
 from chain.errors import Conflict, Environment, Invalid, NotFound, Refused, Remote
+from engines.query.frames import END, HEAD, ROWS, frame
 from odfd.control import wire
 from odfd.control.board import BoardTasks, LogEvents, task_ref
 from odfd.obs.events import EventLog
@@ -41,7 +43,7 @@ class FakeNode:
         self.release = trio.Event()
         self.about = self.datasets = self.flow = self.mirrors = self.networks = self.peers = self
         self.verification = self.trust = self.authority = self.rewriting = self.collection = self.resolving = self
-        self.proving = self.policies = self.journal_recovery = self.visibility = self
+        self.proving = self.policies = self.journal_recovery = self.visibility = self.queries = self
         self.tasks, self.events = BoardTasks(board), LogEvents(log)
 
     async def status(self) -> wire.Status:
@@ -76,6 +78,19 @@ class FakeNode:
         if ref not in self.views:
             raise NotFound(f"there is no dataset {ref!r}", rule="reference", hint="odfctl get datasets lists them")
         return self.views[ref]
+
+    async def answer(self, request: wire.QueryRequest, send: Callable[[bytes], Awaitable[None]]) -> None:
+        self.asked.append(request)
+        if request.sql.startswith("fault-"):
+            raise FAULTS[request.sql.removeprefix("fault-")]()
+        head = wire.QueryHead(pins=(), standing="data", standings=())
+        await send(frame(HEAD, msgspec.json.encode(head)))
+        await send(frame(ROWS, b"rows"))
+        if request.sql == "late":
+            raise Environment("it broke")
+        if request.sql == "cut off":
+            return
+        await send(frame(END, msgspec.json.encode(wire.QueryEnd(rows=1))))
 
     async def delete(self, ref: str) -> wire.DatasetView:
         gone = await self.get(ref)

@@ -17,7 +17,7 @@ from odfd.api.routes import TABLE
 from odfd.control import wire
 from odfd.control.client import Answer, part
 from odfd.control.credentials import Caller, Gate
-from odfd.errors import Bug
+from odfd.errors import Bug, Unreachable
 from odfd.runtime.http import Limits
 
 Serve = Callable[..., Any]
@@ -124,6 +124,20 @@ async def followed(served: Any, ref: Answer[wire.TaskRef]) -> list[wire.TaskView
     """Snapshots of a task until it has ended."""
     snapshots = await served.ask("stream", f"/tasks/{ref.value.id}", wire.TaskView, {"follow": "1"})
     return [each.value for each in await trio.to_thread.run_sync(list, snapshots)]
+
+
+async def test_rows_arrive_in_frames_and_what_breaks_is_told(serve: Serve) -> None:
+    async with serve() as served:
+
+        def asked(sql: str) -> list[tuple[bytes, bytes]]:
+            with served.client.frames("/query", wire.QueryRequest(sql=sql)) as frames:
+                return list(frames)
+
+        with trio.fail_after(10):
+            assert [kind for kind, _ in await trio.to_thread.run_sync(asked, "select")] == [b"H", b"A", b"E"]
+            for sql, family in (("fault-invalid", Invalid), ("late", Environment), ("cut off", Unreachable)):
+                with pytest.raises(family):
+                    await trio.to_thread.run_sync(asked, sql)
 
 
 async def test_a_rewrite_and_a_collection_are_tasks(serve: Serve) -> None:

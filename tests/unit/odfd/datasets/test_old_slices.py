@@ -11,6 +11,7 @@ import pytest
 from chain.compaction import Limits
 from chain.data.arrow_schema import from_arrow, to_arrow
 from chain.data.evolution import as_in_force, enlarged
+from chain.data.plain import plain_rows
 from chain.errors import Invalid
 from chain.instant import Instant
 from chain.model.events import AddData, DatasetKind, Seed, SetDataSchema
@@ -80,7 +81,7 @@ class Grown:
         table = reading.tail(self.chain, self.world.objects, limit, to_arrow(from_arrow(NEW)))
         assert table is not None
         assert table.schema.equals(NEW)
-        return [dict(zip(table.column_names, row, strict=True)) for row in reading.plain_rows(table)]
+        return [dict(zip(table.column_names, row, strict=True)) for row in plain_rows(table)]
 
     def failures(self) -> list[str]:
         report = verify_chain(self.chain, self.world.objects, VerificationRequest(ref="x", workers=1))

@@ -1,0 +1,224 @@
+"""The DuckDB side of a query: one connection that is locked before the first word of a person runs in it.
+
+It reads the files of its views and nothing else: external access is off, extensions are not loaded, settings are
+locked. Faults are told as values, with the place in the person's own text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import msgspec
+import pyarrow as pa
+
+from chain.errors import Environment, Fault, Invalid, Refused
+from engines.query.judge import TableRef, judge, place_of
+from engines.query.temporal import first_of, take_out
+from engines.query.views import SliceView, files_sql, folded_sql, quoted, rows_sql, text
+
+BATCH_ROWS: Final = 65_536
+_MAX_MESSAGE: Final = 600
+_NAME: Final = re.compile(r"""(?:[Cc]olumn|[Tt]able|named|function) (?:named |name )?["']([^"'(]+)""")
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one query."""
+
+    memory: int
+    """Bytes of DuckDB's buffers."""
+    temporary: int
+    """Bytes on disk of what does not fit into memory."""
+    threads: int
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """A statement that was judged."""
+
+    statement: bytes
+    tables: Sequence[TableRef]
+
+
+class Answering:
+    """One query, from its text to its rows. Call ``prepare``, then ``run``."""
+
+    def __init__(self, limits: Limits, inputs: Path, temporary: Path) -> None:
+        self._limits = limits
+        self._connection = duckdb.connect(
+            ":memory:",
+            config={
+                "memory_limit": f"{limits.memory}B",
+                "threads": limits.threads,
+                "temp_directory": str(temporary),
+                "max_temp_directory_size": f"{limits.temporary}B",
+                "autoinstall_known_extensions": False,
+                "autoload_known_extensions": False,
+                "allow_community_extensions": False,
+                "python_enable_replacements": False,
+            },
+        )
+        self._connection.execute("SET errors_as_json = true")
+        self._connection.execute("SET enable_progress_bar = false")
+        self._connection.execute("SET TimeZone = 'UTC'")
+        self._connection.execute("SET preserve_insertion_order = true")
+        self._connection.execute(f"SET allowed_directories = [{text(str(inputs))}, {text(str(temporary))}]")
+
+    def prepare(self, sql: str) -> Prepared:
+        """Raises Invalid."""
+        statement, clauses = take_out(sql.encode("utf-8", "surrogatepass"))
+        try:
+            clean = statement.decode()
+        except UnicodeDecodeError as error:
+            raise Invalid("the query is not UTF-8", rule="query-text") from error
+        if "\0" in clean:
+            raise Invalid("the query holds a character of value zero", rule="query-text")
+        with _told(statement, ()):
+            ((tree,),) = self._connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [clean]).fetchall()
+        return Prepared(statement=statement, tables=judge(json.loads(tree), statement, clauses))
+
+    def run(
+        self, prepared: Prepared, views: Sequence[SliceView], places: Sequence[int], parameters: Any
+    ) -> pa.RecordBatchReader:
+        """Rows as they are computed. ``places``: the view of each table. Raises Invalid, Refused, Environment."""
+        edits = [(table, views[place].name) for table, place in zip(prepared.tables, places, strict=True)]
+        with _told(prepared.statement, edits):
+            for view in views:
+                self._make(view)
+            self._connection.execute("SET enable_external_access = false")
+            self._connection.execute("SET lock_configuration = true")
+            relation = self._connection.sql(replaced(prepared.statement, edits).decode(), params=parameters or None)
+            return relation.to_arrow_reader(BATCH_ROWS)
+
+    def told(self, prepared: Prepared, views: Sequence[SliceView], places: Sequence[int]) -> _told:
+        """Within it, a fault while rows are read is told in the person's words."""
+        edits = [(table, views[place].name) for table, place in zip(prepared.tables, places, strict=True)]
+        return _told(prepared.statement, edits)
+
+    def _make(self, view: SliceView) -> None:
+        shape = pa.ipc.read_schema(pa.py_buffer(view.schema)).empty_table()
+        self._connection.register("odfd shape", shape)
+        self._connection.execute(f'CREATE TABLE {quoted(view.name + " shape")} AS SELECT * FROM "odfd shape"')
+        self._connection.unregister("odfd shape")
+        wanted = self._types(quoted(view.name + " shape"))
+        if not view.files:
+            source = f"SELECT * FROM {quoted(view.name + ' shape')}"
+        else:
+            source = rows_sql(view, wanted, self._types(files_sql(view)))
+        self._connection.execute(f"CREATE VIEW {quoted(view.name)} AS {folded_sql(view, source, wanted)}")
+
+    def _types(self, source: str) -> dict[str, str]:
+        return {row[0]: row[1] for row in self._connection.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()}
+
+
+def replaced(statement: bytes, edits: Sequence[tuple[TableRef, str]]) -> bytes:
+    """The statement over views: each keeps the name that a person gave it, or the last part of the dataset's."""
+    parts: list[bytes] = []
+    at = 0
+    for table, view in edits:
+        parts += (statement[at : table.start], _instead(table, view))
+        at = table.end
+    return b"".join((*parts, statement[at:]))
+
+
+def _instead(table: TableRef, view: str) -> bytes:
+    alias = "" if table.alias else f" AS {quoted(table.path[-1])}"
+    return f"{quoted(view)}{alias}".encode()
+
+
+class _told:  # noqa: N801  # it is used as a function is
+    """Turns DuckDB's errors into faults, with the place in the statement before ``edits``."""
+
+    def __init__(self, statement: bytes, edits: Sequence[tuple[TableRef, str]]) -> None:
+        self._statement, self._edits = statement, edits
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
+        if isinstance(error, MemoryError | duckdb.Error | pa.ArrowException | OSError):
+            raise fault_of(error, self._statement, self._edits) from error
+
+
+def fault_of(error: BaseException, statement: bytes, edits: Sequence[tuple[TableRef, str]]) -> Fault:
+    """What DuckDB says, for a person."""
+    said = _said(error)
+    kind, message = str(said.get("exception_type", "")), _plain(str(said.get("exception_message", "")), edits)
+    at = said.get("position")
+    place = place_of(statement, _before(int(at), edits)) if isinstance(at, str) and at.isdecimal() else ""
+    if isinstance(error, MemoryError) or kind == "Out of Memory":
+        if "temp" in message and "directory" in message:
+            return Refused(
+                "the query needs more temporary disk than it may take",
+                rule="query-temporary", hint="query.temporary-mib sets the limit; ask for less, or sort less",
+            )  # fmt: skip
+        return Refused(
+            "the query needs more memory than it may take",
+            rule="query-memory", hint="query.memory-mib sets the limit; ask for less, or group by less",
+        )  # fmt: skip
+    if kind == "IO" or isinstance(error, OSError):
+        return Environment(f"a slice cannot be read: {message}", rule="query-slice", hint="odfctl verify tells which")
+    message, near = _near(message)
+    hint = f"did you mean {near}?" if near else "docs/sql.md shows what a query may say"
+    return Invalid(
+        message or "the query failed", rule=_rule(kind), hint=hint, place=place or _named(message, statement)
+    )
+
+
+def _near(message: str) -> tuple[str, str]:
+    """A message, and the names that it proposes."""
+    for words in ("Candidate bindings:", "Candidate tables:", "Did you mean"):
+        first, found, rest = message.partition(words)
+        if found:
+            return first.strip(" !"), rest.strip(" ?").replace('"', "").replace(", ", " or ")
+    return message, ""
+
+
+def _named(message: str, statement: bytes) -> str:
+    """Where the name first stands that a message is about; empty where that cannot be told."""
+    found = _NAME.search(message)
+    at = None if found is None else first_of(statement, found[1])
+    return "" if at is None else place_of(statement, at)
+
+
+def _rule(kind: str) -> str:
+    return (
+        "query-syntax" if kind in ("Parser", "Syntax") else "query-names" if kind in ("Binder", "Catalog") else "query"
+    )
+
+
+def _said(error: BaseException) -> Mapping[str, Any]:
+    words = str(error)
+    start = words.find("{")
+    if start >= 0:
+        try:
+            found = json.loads(words[start:])
+        except ValueError:
+            found = None
+        if isinstance(found, dict):
+            return found
+    kind, _, message = words.partition(" Error: ")
+    return {"exception_type": kind, "exception_message": message} if message else {"exception_message": words}
+
+
+def _plain(message: str, edits: Sequence[tuple[TableRef, str]]) -> str:
+    """Names of views as a person wrote the tables."""
+    first = message.split("\n\nLINE ")[0]
+    for table, view in edits:
+        first = first.replace(view, ".".join(table.path))
+    return re.sub(r"\s*\n\s*", "  ", first).strip()[:_MAX_MESSAGE]
+
+
+def _before(at: int, edits: Sequence[tuple[TableRef, str]]) -> int:
+    """The place in the statement before it was edited."""
+    moved = 0
+    for table, view in edits:
+        longer = len(_instead(table, view)) - (table.end - table.start)
+        if at < table.start + moved:
+            break
+        if at < table.end + moved + longer:
+            return table.start
+        moved += longer
+    return at - moved

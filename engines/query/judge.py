@@ -1,0 +1,203 @@
+"""Judges a statement by DuckDB's own parse tree against lists of what may be in it; all else is refused by its name.
+
+One SELECT, over tables that the caller knows and functions that compute from their arguments. What a table is, is not
+decided here: the tables are returned with their places in the text. Names of common table expressions are told from
+tables by SQL's own scopes. Pure: the tree comes as JSON (``json_serialize_sql``).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+from chain.errors import Invalid
+from engines.query.temporal import Clause, is_blank, name_end
+
+_CLASSES: Final = frozenset(
+    ("BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "FUNCTION", "LAMBDA",
+     "LAMBDA_REF", "OPERATOR", "PARAMETER", "POSITIONAL_REFERENCE", "STAR", "SUBQUERY", "TYPE", "WINDOW")
+)  # fmt: skip
+"""Of expressions."""
+_NODES: Final = frozenset(
+    ("SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE",
+     "BASE_TABLE", "SUBQUERY", "JOIN", "TABLE_FUNCTION", "EMPTY", "EXPRESSION_LIST",
+     "ORDER_MODIFIER", "LIMIT_MODIFIER", "LIMIT_PERCENT_MODIFIER", "DISTINCT_MODIFIER",
+     "ORDER_DEFAULT", "ASCENDING", "DESCENDING")
+)  # fmt: skip
+"""Queries, what they read from, and how their rows are ordered and bounded."""
+_INFO: Final = "_TYPE_INFO"
+TABLE_FUNCTIONS: Final = frozenset(("unnest", "range", "generate_series", "json_each", "json_tree"))
+"""That compute rows from their arguments alone."""
+_WORDS: Final = {"SHOW_REF": "DESCRIBE, SHOW or SUMMARIZE", "PIVOT": "PIVOT", "COLUMN_DATA": "a set of rows"}
+"""What is written for a node that is refused."""
+_HINT: Final = "a query is one SELECT over datasets of this node, and functions that compute from their arguments"
+_MAX_DEPTH: Final = 200
+"""Nodes within nodes: more than a person writes, and less than Python's stack."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableRef:
+    """A table that a statement reads, named at bytes ``start <= n < end`` of it."""
+
+    path: tuple[str, ...]
+    start: int
+    end: int
+    alias: str
+    clauses: tuple[Clause, ...] = ()
+
+
+@dataclass(slots=True)
+class _Walk:
+    tables: list[TableRef] = field(default_factory=list)
+    depth: int = 0
+
+
+@cache
+def functions() -> frozenset[str]:
+    """Of a query, by DuckDB's names in lower case."""
+    text = files(__package__).joinpath("functions.tsv").read_text(encoding="utf-8")
+    return frozenset(line.lower() for line in text.splitlines() if not line.startswith("# "))
+
+
+def judge(tree: Mapping[str, Any], statement: bytes, clauses: Sequence[Clause]) -> list[TableRef]:
+    """The tables that a statement reads, in the order of the text. Raises Invalid, with the place.
+
+    ``statement``: the text that was parsed, without its ``clauses``.
+    """
+    if tree.get("error"):
+        raise _unparsed(tree, statement)
+    statements = tree["statements"]
+    if len(statements) != 1:
+        raise Invalid(
+            f"a query is one statement, and here are {len(statements)}",
+            rule="query-statement",
+            hint="send them one by one",
+        )
+    walk = _Walk()
+    _look(walk, statements[0]["node"], statement, frozenset())
+    walk.tables.sort(key=lambda table: table.start)
+    return _with_clauses(walk.tables, statement, clauses)
+
+
+def place_of(statement: bytes, at: int) -> str:
+    """``line 2, column 7``, counted from 1 in characters."""
+    before = statement[:at].decode("utf-8", "replace")
+    return f"line {before.count(chr(10)) + 1}, column {len(before) - (before.rfind(chr(10)) + 1) + 1}"
+
+
+def _unparsed(tree: Mapping[str, Any], statement: bytes) -> Invalid:
+    message = str(tree.get("error_message", "it cannot be read"))
+    if tree.get("error_type") == "not implemented" and "SELECT" in message:
+        word = statement.split(None, 1)[0].decode("utf-8", "replace").upper() if statement.strip() else "nothing"
+        return Invalid(f"{word[:40]} is not a query", rule="query-statement", hint=_HINT)
+    at = str(tree.get("position", ""))
+    place = place_of(statement, int(at)) if at.isdecimal() else ""
+    return Invalid(message, rule="query-syntax", place=place, hint="docs/sql.md shows what a query may say")
+
+
+def _look(walk: _Walk, node: Any, statement: bytes, known: frozenset[str]) -> None:
+    """Everything below a node. ``known``: names of common table expressions in scope."""
+    walk.depth += 1
+    if walk.depth > _MAX_DEPTH:
+        raise Invalid("the query is nested too deeply", rule="query-depth", hint=f"at most {_MAX_DEPTH} levels")
+    if isinstance(node, list):
+        for each in node:
+            _look(walk, each, statement, known)
+    elif isinstance(node, dict):
+        _check(node, statement)
+        if "cte_map" in node:
+            known = _common_tables(walk, node, statement, known)
+        if node.get("type") == "BASE_TABLE":
+            _table(walk, node, statement, known)
+        for name, each in node.items():
+            if name != "cte_map" and isinstance(each, dict | list):
+                inner = (
+                    known | {str(node.get("cte_name", "")).lower()}
+                    if node.get("type") == "RECURSIVE_CTE_NODE"
+                    else known
+                )
+                _look(walk, each, statement, inner)
+    walk.depth -= 1
+
+
+def _common_tables(walk: _Walk, node: dict[str, Any], statement: bytes, known: frozenset[str]) -> frozenset[str]:
+    """Each sees those before it; one that refers to itself is a node that says so."""
+    for each in node["cte_map"]["map"]:
+        _look(walk, each["value"], statement, known)
+        known = known | {str(each["key"]).lower()}
+    return known
+
+
+def _check(node: Mapping[str, Any], statement: bytes) -> None:
+    kind, group = node.get("type"), node.get("class")
+    if isinstance(group, str):
+        if group not in _CLASSES:
+            raise _refused(_WORDS.get(group, group), node, statement)
+    elif isinstance(kind, str) and kind not in _NODES and not kind.endswith(_INFO) and "id" not in node:
+        raise _refused(_WORDS.get(kind, kind), node, statement)
+    if kind == "TABLE_FUNCTION":
+        name = _function_name(node["function"])
+        if name not in TABLE_FUNCTIONS:
+            raise _no_function(name, node, statement, TABLE_FUNCTIONS)
+    elif "function_name" in node and _function_name(node) not in functions() | TABLE_FUNCTIONS:
+        raise _no_function(_function_name(node), node, statement, functions())
+
+
+def _function_name(node: Mapping[str, Any]) -> str:
+    """In lower case; one that is asked for in a schema or a catalog keeps that, and is none of the known."""
+    parts = (str(node.get("catalog") or ""), str(node.get("schema") or ""), str(node.get("function_name", "")))
+    return ".".join(part for part in parts if part).lower()
+
+
+def _no_function(name: str, node: Mapping[str, Any], statement: bytes, known: frozenset[str]) -> Invalid:
+    near = difflib.get_close_matches(name, sorted(known), n=1)
+    hint = f"did you mean {near[0]}?  {_HINT}" if near else _HINT
+    return Invalid(f"a query may not call {name}", rule="query-function", hint=hint, place=_place(node, statement))
+
+
+def _refused(what: str, node: Mapping[str, Any], statement: bytes) -> Invalid:
+    return Invalid(f"a query may not say {what}", rule="query-statement", hint=_HINT, place=_place(node, statement))
+
+
+def _place(node: Mapping[str, Any], statement: bytes) -> str:
+    at = node.get("query_location")
+    return place_of(statement, at) if isinstance(at, int) and at <= len(statement) else ""
+
+
+def _table(walk: _Walk, node: Mapping[str, Any], statement: bytes, known: frozenset[str]) -> None:
+    path = tuple(str(part) for part in node["qualified_name"]["path"])
+    if node.get("at_clause") is not None:
+        hint = "write FOR SYSTEM_TIME AS OF '2024-05-01', or AT BLOCK '#12'"
+        raise Invalid("AT (…) is not understood", rule="query-time", hint=hint, place=_place(node, statement))
+    if len(path) == 1 and path[0].lower() in known:
+        return
+    start = int(node["query_location"])
+    end = name_end(statement, start, len(path))
+    if end is None:
+        raise Invalid(f"the place of {'.'.join(path)} is not known", rule="query-table", hint="write SELECT * FROM it")
+    walk.tables.append(TableRef(path, start, end, str(node["alias"])))
+
+
+def _with_clauses(tables: Sequence[TableRef], statement: bytes, clauses: Sequence[Clause]) -> list[TableRef]:
+    """Each clause belongs to the table right before it."""
+    given: dict[int, list[Clause]] = {}
+    for clause in clauses:
+        owner = next((n for n, table in reversed(list(enumerate(tables))) if table.end <= clause.start), None)
+        if owner is None or not is_blank(statement[tables[owner].end : clause.start]):
+            raise Invalid(
+                "a clause of time stands where no dataset is named",
+                rule="query-time",
+                place=place_of(statement, clause.start),
+                hint="it stands right behind the name: FROM weather FOR SYSTEM_TIME AS OF '2024-05-01' AS w",
+            )
+        if any(other.kind == clause.kind for other in given.setdefault(owner, [])):
+            raise Invalid("a clause of time stands twice", rule="query-time", place=place_of(statement, clause.start))
+        given[owner].append(clause)
+    return [
+        TableRef(table.path, table.start, table.end, table.alias, tuple(given.get(number, ())))
+        for number, table in enumerate(tables)
+    ]

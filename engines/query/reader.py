@@ -1,0 +1,246 @@
+"""The node's side of queries: so many confined processes at once, each for one query, and one more that waits started.
+
+A process sees its runtime, a folder with the slices of its query, and a folder for what does not fit into memory; no
+network. What it says is parsed under limits. It is ended when its query is over, however that came, and with it all
+that it held; who waits for a turn is served in order.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+import msgspec
+import trio
+
+from chain.errors import Environment, Fault
+from engines.errors import EngineLost, LimitExceeded
+from engines.query.frames import FAULT, HEAD, FrameReader
+from engines.query.requests import Execute, FaultTold, Prepare, TablesNamed
+from engines.query.views import SliceView
+from engines.sandbox.base import Job, Mount
+from engines.sandbox.probe import Choice
+from engines.sandbox.process import ConfinedProcess, start
+
+BESIDE: Final = 1 << 30
+"""Bytes of a process beyond DuckDB's buffers: Python, Arrow, stacks, what DuckDB does not count."""
+PROCESSES: Final = 512
+"""Threads included."""
+IDLE_SECONDS: Final = 300.0
+"""Without a query before the process that waits is ended."""
+START_SECONDS: Final = 60.0
+"""Until a process has judged a statement, its start included."""
+_INSIDE: Final = PurePosixPath("/odf")
+_PIECE: Final = 1 << 18
+_LAST_WORDS: Final = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryLimits:
+    """Of one query, and of all."""
+
+    most: int = 4
+    """At once; more wait."""
+    memory: int = 1 << 30
+    temporary: int = 4 << 30
+    """Bytes on disk."""
+    seconds: float = 300.0
+    """From the statement to the last row."""
+    threads: int = 2
+
+
+class QueryProcess:
+    """One process and its folders. ``prepare``, ``link``, then ``execute``, once each."""
+
+    def __init__(self, choice: Choice, home: Path, limits: QueryLimits) -> None:
+        self._home = home
+        self._inputs, self._temporary = home / "in", home / "tmp"
+        for folder in (self._inputs, self._temporary):
+            folder.mkdir(mode=0o700, parents=True)
+        mounts = (
+            Mount(self._inputs, _INSIDE / "in"),
+            Mount(self._temporary, _INSIDE / "tmp", writable=True),
+        )
+        self._seen, temporary = (choice.sandbox.seen(mount) for mount in mounts)
+        self._process: ConfinedProcess = start(
+            choice.sandbox,
+            Job(
+                argv=_argv(choice.sandbox.python, self._seen, temporary, limits),
+                env={"PATH": "/usr/bin:/bin", "HOME": str(temporary), "LANG": "C.UTF-8", "TZ": "UTC"},
+                mounts=mounts,
+                memory=limits.memory + BESIDE,
+                total=limits.memory + BESIDE,
+                processes=PROCESSES,
+            ),
+            choice.groups,
+        )
+        self._frames = FrameReader()
+        self._said = b""
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.returncode is None
+
+    async def listen(self) -> None:
+        """Keep its last words, until it says no more."""
+        with suppress(trio.ClosedResourceError):
+            while piece := await self._process.stderr.receive_some(_PIECE):
+                self._said = (self._said + piece)[-_LAST_WORDS:]
+
+    async def prepare(self, sql: str) -> TablesNamed:
+        """Raises the fault that it tells, LimitExceeded, EngineLost."""
+        with trio.move_on_after(START_SECONDS):
+            await self._send(Prepare(sql=sql))
+            async with aclosing(self._come()) as frames:
+                async for kind, content in frames:
+                    if kind == HEAD:
+                        named: TablesNamed = _decoded(content, TablesNamed)
+                        return named
+        raise LimitExceeded("the query was not understood in time", rule="query-deadline", hint="ask something shorter")
+
+    def link(self, files: Mapping[str, Path]) -> None:
+        """Show it files under names. Raises Environment."""
+        for name, path in files.items():
+            try:
+                _linked(path, self._inputs / name)
+            except OSError as error:
+                raise Environment(f"cannot give {path} to a query: {error.strerror}", rule="query-input") from error
+
+    def seen(self, name: str) -> str:
+        """Where it finds a file that was linked."""
+        return str(self._seen / name)
+
+    async def execute(
+        self, views: Sequence[SliceView], places: Sequence[int], parameters: Any
+    ) -> AsyncGenerator[tuple[bytes, bytes], None]:
+        """Frames of rows and the end. Raises the fault that it tells, EngineLost."""
+        await self._send(Execute(views=tuple(views), places=tuple(places), parameters=parameters))
+        async with aclosing(self._come()) as frames:
+            async for found in frames:
+                yield found
+
+    async def stop(self) -> None:
+        """Cannot be cancelled."""
+        with trio.CancelScope(shield=True):
+            await self._process.stop(0.0)
+            await trio.to_thread.run_sync(lambda: shutil.rmtree(self._home, ignore_errors=True))
+
+    async def _send(self, request: Prepare | Execute) -> None:
+        data = msgspec.json.encode(request)
+        try:
+            await self._process.stdin.send_all(len(data).to_bytes(4, "big") + data)
+        except trio.BrokenResourceError as error:
+            raise self._lost() from error
+
+    async def _come(self) -> AsyncGenerator[tuple[bytes, bytes], None]:
+        while data := await self._process.stdout.receive_some(_PIECE):
+            for kind, content in self._frames.feed(data):
+                if kind == FAULT:
+                    raise _decoded(content, FaultTold).fault()
+                yield kind, content
+        raise self._lost()
+
+    def _lost(self) -> Fault:
+        words = self._said.decode("utf-8", "replace").strip().splitlines()[-1:]
+        return EngineLost(
+            f"the process of the query ended: {words[0][:300] if words else 'it said nothing'}",
+            rule="query-process", hint="if it needed much memory: query.memory-mib; the same may work again",
+        )  # fmt: skip
+
+
+class QueryProcesses:
+    """Gives each query a process. Usable while ``run`` runs."""
+
+    def __init__(self, scratch: Path, choose: Callable[[], Awaitable[Choice]], limits: QueryLimits) -> None:
+        """``choose``: the sandbox, tried when the first query comes."""
+        self.limits = limits
+        self._scratch, self._choose = scratch, choose
+        self._choice: Choice | None = None
+        self._choosing = trio.Lock()
+        self._turns = trio.CapacityLimiter(limits.most)
+        self._spare: QueryProcess | None = None
+        self._used = trio.Event()
+        self._number = 0
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await trio.to_thread.run_sync(lambda: shutil.rmtree(self._scratch, ignore_errors=True))
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                while True:
+                    self._used = trio.Event()
+                    with trio.move_on_after(IDLE_SECONDS if self._spare else float("inf")) as waiting:
+                        await self._used.wait()
+                    if waiting.cancelled_caught:
+                        await self._drop()
+        finally:
+            self._nursery = None
+            await self._drop()
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[QueryProcess]:
+        """A process for one query, when it is its turn. Raises Refused where no sandbox is good enough, EngineLost."""
+        async with self._turns:
+            choice = await self._isolation()
+            process, self._spare = self._spare, None
+            if process is not None and not process.is_alive:
+                await process.stop()
+                process = None
+            process = process or self._begin(choice)
+            try:
+                yield process
+            finally:
+                await process.stop()
+                if self._nursery is not None and self._spare is None:
+                    self._spare = self._begin(choice)
+                self._used.set()
+
+    async def _isolation(self) -> Choice:
+        if self._nursery is None:
+            raise EngineLost("queries are not being served", rule="query-process", hint="is the node stopping?")
+        async with self._choosing:
+            if self._choice is None:
+                self._choice = await self._choose()
+            return self._choice
+
+    def _begin(self, choice: Choice) -> QueryProcess:
+        self._number += 1
+        process = QueryProcess(choice, self._scratch / str(self._number), self.limits)
+        assert self._nursery is not None
+        self._nursery.start_soon(process.listen)
+        return process
+
+    async def _drop(self) -> None:
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            await spare.stop()
+
+
+def _argv(python: str, inputs: PurePosixPath, temporary: PurePosixPath, limits: QueryLimits) -> tuple[str, ...]:
+    return (
+        *(python, "-P", "-m", "engines.query", "--inputs", str(inputs), "--temporary", str(temporary)),
+        *("--memory", str(limits.memory), "--temporary-bytes", str(limits.temporary)),
+        *("--threads", str(limits.threads)),
+    )
+
+
+def _linked(path: Path, target: Path) -> None:
+    if not target.exists():
+        try:
+            os.link(path, target)
+        except OSError:
+            shutil.copyfile(path, target)
+
+
+def _decoded(content: bytes, kind: type[Any]) -> Any:
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.DecodeError as error:
+        raise EngineLost(f"the process of the query said what is no answer: {error}", rule="query-process") from error

@@ -1,0 +1,75 @@
+"""What is said to the process of a query and by it, beside rows. Values.
+
+The process is not trusted: what it says has limits.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from chain.errors import Environment, Fault, Invalid, Refused
+from engines.query.judge import TableRef, place_of
+from engines.query.temporal import Clause
+from engines.query.views import SliceView
+
+MAX_TABLES: Final = 256
+"""Of one query."""
+MAX_TEXT: Final = 4000
+"""Characters of what is told of a fault."""
+_Said = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
+_FAMILIES: Final[dict[str, type[Fault]]] = {each.__name__: each for each in (Invalid, Refused, Environment)}
+
+
+class Prepare(msgspec.Struct, frozen=True, kw_only=True):
+    sql: str
+
+
+class TableNamed(msgspec.Struct, frozen=True, kw_only=True):
+    """A table that the statement reads."""
+
+    path: Annotated[tuple[_Said, ...], msgspec.Meta(min_length=1, max_length=64)]
+    place: _Said
+    """For a person."""
+    clauses: Annotated[tuple[tuple[_Said, _Said], ...], msgspec.Meta(max_length=3)] = ()
+    """Kinds (``temporal``) and what they say."""
+
+    @classmethod
+    def of(cls, table: TableRef, statement: bytes) -> TableNamed:
+        clauses: tuple[Clause, ...] = table.clauses
+        return cls(
+            path=table.path,
+            place=place_of(statement, table.start),
+            clauses=tuple((clause.kind, clause.value) for clause in clauses),
+        )
+
+
+class TablesNamed(msgspec.Struct, frozen=True, kw_only=True):
+    tables: Annotated[tuple[TableNamed, ...], msgspec.Meta(max_length=MAX_TABLES)]
+
+
+class Execute(msgspec.Struct, frozen=True, kw_only=True):
+    views: tuple[SliceView, ...]
+    places: tuple[int, ...]
+    """The view of each table."""
+    parameters: dict[str, Any] | list[Any] | None = None
+
+
+class FaultTold(msgspec.Struct, frozen=True, kw_only=True):
+    family: str
+    message: _Said
+    rule: _Said = ""
+    hint: _Said = ""
+    place: _Said = ""
+
+    @classmethod
+    def of(cls, fault: Fault) -> FaultTold:
+        family = next((name for name, kind in _FAMILIES.items() if isinstance(fault, kind)), "Environment")
+        texts = (fault.message, fault.rule, fault.hint, fault.place)
+        message, rule, hint, place = (text[:MAX_TEXT] for text in texts)
+        return cls(family=family, message=message, rule=rule, hint=hint, place=place)
+
+    def fault(self) -> Fault:
+        kind = _FAMILIES.get(self.family, Environment)
+        return kind(self.message, rule=self.rule, hint=self.hint, place=self.place)

@@ -1,0 +1,110 @@
+"""Clauses of time that DuckDB does not know, taken out of a statement so that all else stays where it was.
+
+``FOR SYSTEM_TIME AS OF '…'`` (or ``AS OF '…'``), ``AT BLOCK '…'`` and ``AS AT '…'`` stand behind the name of a dataset.
+They are replaced by blanks of the same length, so positions in errors are those of what a person wrote. Whatever the
+lexer here takes for a clause, what is judged and run is the text that is left. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+AS_OF: Final = "as-of"
+AT_BLOCK: Final = "at-block"
+AS_AT: Final = "as-at"
+_TOKEN: Final = re.compile(
+    rb"""[eE]'(?:\\.|''|[^'\\])*'|'(?:''|[^'])*'|"(?:""|[^"])*"|--[^\n]*|/\*.*?\*/|\$(\w*)\$.*?\$\1\$"""
+    rb"""|[A-Za-z_\x80-\xff][\w$\x80-\xff]*|\s+|.""",
+    re.DOTALL,
+)
+_SHAPES: Final[Sequence[tuple[str, tuple[bytes, ...]]]] = (
+    (AS_OF, (b"for", b"system_time", b"as", b"of")),
+    (AS_OF, (b"as", b"of")),
+    (AT_BLOCK, (b"at", b"block")),
+    (AS_AT, (b"as", b"at")),
+)
+_TYPES: Final = (b"timestamp", b"timestamptz", b"date")
+"""Words that may stand before a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """Bytes ``start <= n < end`` of the statement."""
+
+    kind: str
+    value: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    text: bytes
+    start: int
+    end: int
+
+
+def take_out(statement: bytes) -> tuple[bytes, tuple[Clause, ...]]:
+    """The statement with blanks in place of its clauses, and these in their order."""
+    words = list(_words(statement))
+    clauses: list[Clause] = []
+    place = 0
+    while place < len(words):
+        found = _clause(words, place)
+        if found is None:
+            place += 1
+            continue
+        clause, place = found
+        clauses.append(clause)
+    left = bytearray(statement)
+    for each in clauses:
+        left[each.start : each.end] = b" " * (each.end - each.start)
+    return bytes(left), tuple(clauses)
+
+
+def is_blank(between: bytes) -> bool:
+    """Whether nothing but blanks and comments is there."""
+    return next(_words(between), None) is None
+
+
+def name_end(statement: bytes, start: int, parts: int) -> int | None:
+    """Where a name of so many parts ends that begins at ``start``; ``None`` if there is none."""
+    wanted = 2 * parts - 1
+    for number, word in enumerate(_words(statement[start:])):
+        if (number % 2 == 1) != (word.text == b"."):
+            return None
+        if number + 1 == wanted:
+            return start + word.end
+    return None
+
+
+def first_of(statement: bytes, name: str) -> int | None:
+    """Where a name stands first, quoted or not."""
+    plain = name.casefold().encode()
+    return next((word.start for word in _words(statement) if word.text.lower() in (plain, b'"' + plain + b'"')), None)
+
+
+def _words(statement: bytes) -> Iterator[_Word]:
+    """Without blanks and comments."""
+    for token in _TOKEN.finditer(statement):
+        text = token[0]
+        if not (text.isspace() or text.startswith((b"--", b"/*"))):
+            yield _Word(text, token.start(), token.end())
+
+
+def _clause(words: Sequence[_Word], place: int) -> tuple[Clause, int] | None:
+    """The clause that begins with a word, and where the words behind it begin."""
+    for kind, shape in _SHAPES:
+        after = place + len(shape)
+        if tuple(word.text.lower() for word in words[place:after]) != shape:
+            continue
+        if kind != AT_BLOCK and after < len(words) and words[after].text.lower() in _TYPES:
+            after += 1
+        if after < len(words) and words[after].text.startswith(b"'"):
+            literal = words[after]
+            value = literal.text[1:-1].replace(b"''", b"'").decode("utf-8", "replace")
+            return Clause(kind, value, words[place].start, literal.end), after + 1
+    return None

@@ -1,0 +1,100 @@
+"""What a table of a query is, as a value, and the SQL of the view over its files. Pure.
+
+A fold is done by columns: windows over keys or whole rows, never a loop. Operations are those of ODF: 0 appends, 1
+retracts, 2 and 3 are the old and the new row of a correction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import msgspec
+
+Fold = Literal["log", "key", "rows"]
+"""``log``: all rows as published. ``key``: of each key the last row, if it stands. ``rows``: those never taken back."""
+ASSERTS: Final = "(0, 3)"
+"""Operations that say a row; the others take one back."""
+
+
+class SliceView(msgspec.Struct, frozen=True, kw_only=True):
+    """A table of a query."""
+
+    name: str
+    files: tuple[str, ...]
+    """As the process sees them, in the order of their offsets."""
+    schema: bytes
+    """Arrow IPC of the columns, in their order and types."""
+    mixed: bool = False
+    """Whether files may differ in their columns."""
+    fold: Fold = "log"
+    key: tuple[str, ...] = ()
+    """Columns by which rows are told apart, for a fold by key."""
+    system: tuple[str, str, str] = ("offset", "op", "system_time")
+    """Columns of a row that are not of what it says."""
+    event_time: str = "event_time"
+    until: int | None = None
+    """Microseconds since 1970: rows with a later event time, or none, are left out."""
+
+
+def quoted(name: str) -> str:
+    """An identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def text(value: str) -> str:
+    """A literal."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def files_sql(view: SliceView) -> str:
+    """All rows of the files, in their order."""
+    files = ", ".join(text(each) for each in view.files)
+    return f"read_parquet([{files}], union_by_name={str(view.mixed).lower()}, hive_partitioning=false)"
+
+
+def rows_sql(view: SliceView, wanted: Mapping[str, str], have: Mapping[str, str]) -> str:
+    """Rows with the columns that are ``wanted``, from files that ``have`` others; both are types by name."""
+    columns = ", ".join(_column(name, kind, have.get(name)) for name, kind in wanted.items())
+    source = f"SELECT {columns} FROM {files_sql(view)}"
+    if view.until is not None:
+        moment = f"make_timestamp({view.until})"
+        source = f"SELECT * FROM ({source}) WHERE CAST({quoted(view.event_time)} AS TIMESTAMP) <= {moment}"
+    return source
+
+
+def folded_sql(view: SliceView, source: str, wanted: Mapping[str, str]) -> str:
+    """What stands of the rows of ``source``."""
+    offset, op, _ = map(quoted, view.system)
+    if view.fold == "log":
+        return source
+    if view.fold == "key":
+        key = ", ".join(map(quoted, view.key))
+        # The old row of a correction says nothing of its own: the new one, or none within the cut, follows.
+        last = (
+            f"SELECT * FROM ({source}) WHERE {op} <> 2"
+            f" QUALIFY row_number() OVER (PARTITION BY {key} ORDER BY {offset} DESC) = 1"
+        )
+        return f"SELECT * FROM ({last}) WHERE {op} IN {ASSERTS} ORDER BY {offset}"
+    same = ", ".join(quoted(name) for name in wanted if name not in view.system) or "1"
+    # A retraction with nothing to take back takes nothing: it brings the balance of its row to a new low below zero.
+    counted = (
+        f'SELECT *, {op} IN {ASSERTS} AS "odfd says", '
+        f"sum(CASE WHEN {op} IN {ASSERTS} THEN 1 ELSE -1 END) OVER (PARTITION BY {same} ORDER BY {offset}"
+        f' ROWS UNBOUNDED PRECEDING) AS "odfd balance" FROM ({source})'
+    )
+    ranked = (
+        f'SELECT *, count(*) FILTER ("odfd says") OVER (PARTITION BY {same} ORDER BY {offset} ROWS UNBOUNDED PRECEDING)'
+        f' AS "odfd place", count(*) FILTER (NOT "odfd says") OVER (PARTITION BY {same})'
+        f' + least(0, min("odfd balance") OVER (PARTITION BY {same})) AS "odfd taken" FROM ({counted})'
+    )
+    columns = ", ".join(map(quoted, wanted))
+    return f'SELECT {columns} FROM ({ranked}) WHERE "odfd says" AND "odfd place" > "odfd taken" ORDER BY {offset}'
+
+
+def _column(name: str, wanted: str, have: str | None) -> str:
+    if have is None:
+        return f"CAST(NULL AS {wanted}) AS {quoted(name)}"
+    if have == wanted:
+        return quoted(name)
+    return f"CAST({quoted(name)} AS {wanted}) AS {quoted(name)}"

@@ -1,0 +1,159 @@
+"""``sql``: asks the node's datasets a question in SQL."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from chain.errors import Invalid
+from odfd import output
+from odfd.cli import words
+from odfd.cli.parsers import Subparsers
+from odfd.cli.session import Session
+from odfd.cli.sql.asking import asked
+from odfd.cli.sql.writing import FORMATS, check_form, write
+from odfd.control import wire
+from odfd.errors import ExitCode, Usage
+
+MAX_TEXT: Final = 1 << 20
+"""Bytes of a file of SQL, or of pins."""
+
+
+def register(subparsers: Subparsers) -> None:
+    sql = subparsers.add_parser(
+        "sql",
+        help="ask datasets in SQL",
+        description="Answers a SELECT over this node's datasets. `weather` is its log, `current.weather` what holds.\n"
+        "Behind a name: FOR SYSTEM_TIME AS OF '2024-05-01', AT BLOCK '#12', AS AT '2024-05-01' (event time).",
+        epilog="example:  odfctl sql -o csv 'select city, max(temp) from current.weather group by city'",
+    )
+    sql.add_argument("query", nargs="?", metavar="SQL", help="the query; - or nothing: standard input")
+    sql.add_argument("-f", "--file", metavar="FILE", help="read the query from a file")
+    sql.add_argument("-o", "--output", choices=FORMATS, default="table", metavar="FORMAT", help=", ".join(FORMATS))
+    sql.add_argument(
+        "-p", "--param", action="append", default=[], metavar="[NAME=]VALUE",
+        help="for $NAME, or for the next ?; numbers, true, false and null are such, quoted in JSON they are text",
+    )  # fmt: skip
+    sql.add_argument("--pin", metavar="FILE", help="read what an earlier answer read: its pins, or its JSON")
+    sql.add_argument("--save-pin", metavar="FILE", help="write the pins of this answer to a file")
+    sql.add_argument("--require", metavar="EXPR", help="refuse unless all that is read satisfies it, like attested:2")
+    sql.add_argument("--cut", action="store_true", help="with --require: read only what satisfies it")
+    for option in ("--socket",):
+        sql.add_argument(option, metavar="PATH", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    for short, long in (("-q", "--quiet"), ("-v", "--verbose")):
+        sql.add_argument(short, long, action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    sql.set_defaults(run=_sql)
+
+
+def _sql(args: argparse.Namespace) -> int:
+    if args.cut and not args.require:
+        raise Usage("--cut needs --require", hint="like --require 'attested:2' --cut")
+    check_form(args.output)
+    request = wire.QueryRequest(
+        sql=_text(args),
+        parameters=parameters(args.param),
+        pins=_pins(args.pin),
+        require=args.require,
+        cut=args.cut,
+    )
+    session = Session(args)
+    with asked(session.client, request) as answered:
+        write(answered, args.output)
+    for line in told(answered.head, answered.rows):
+        session.remark(line)
+    if args.save_pin:
+        _save(Path(args.save_pin), answered.head.pins)
+    return ExitCode.OK
+
+
+def told(head: wire.QueryHead, rows: int) -> list[str]:
+    """For a person, beside the rows: how many, how far they may be relied on, and what they were read from."""
+    lines = [f"{words.plural(rows, 'row')}, {head.standing}"]
+    for standing in head.standings:
+        if standing.blocks < standing.of:
+            lines.append(
+                f"Of {standing.name} rely on {standing.blocks} of {words.plural(standing.of, 'block')} "
+                f"({standing.fact}): odfctl trust show {standing.name}"
+            )
+    lines += [
+        f"read {pin.name} to block #{pin.sequence_number} {words.digest(pin.block)}{', ' + pin.at if pin.at else ''}"
+        for pin in head.pins
+    ]
+    return [*lines, *head.remarks]
+
+
+def parameters(given: Sequence[str]) -> dict[str, Any] | list[Any] | None:
+    """Raises Usage where some have names and others none."""
+    named = {
+        name: _value(value)
+        for name, found, value in (each.partition("=") for each in given)
+        if found and name.isidentifier()
+    }
+    if not named:
+        return [_value(each) for each in given] or None
+    if len(named) < len(given):
+        raise Usage("parameters either all have names or none has", hint="-p city=Graz -p year=2024")
+    return named
+
+
+def _value(text: str) -> Any:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return text
+    return text if isinstance(found, dict | list) else found
+
+
+def _text(args: argparse.Namespace) -> str:
+    if args.query not in (None, "-") and args.file:
+        raise Usage("a query and a file of one are given", hint="give one of both")
+    if args.query not in (None, "-"):
+        return str(args.query)
+    if args.file and args.file != "-":
+        return _read(args.file)
+    if sys.stdin.isatty():
+        raise Usage("no query", hint="like odfctl sql 'select count(*) from weather'")
+    return sys.stdin.read(MAX_TEXT)
+
+
+def _read(path: str) -> str:
+    try:
+        data = Path(path).read_bytes()
+        if len(data) > MAX_TEXT:
+            raise Invalid(f"{path} has {len(data):,} bytes", rule="query-size", hint=f"at most {MAX_TEXT:,}")
+        return data.decode()
+    except OSError as error:
+        raise Usage(f"cannot read {path}: {error.strerror}", rule="query-file") from error
+    except UnicodeDecodeError as error:
+        raise Invalid(f"{path} is not UTF-8", rule="query-file") from error
+
+
+def _pins(path: str | None) -> tuple[wire.Pin, ...]:
+    """From a file of pins, or from an answer of ``-o json``."""
+    if path is None:
+        return ()
+    try:
+        found = json.loads(_read(path))
+        pins = msgspec.convert(found["pins"] if isinstance(found, dict) else found, tuple[wire.Pin, ...])
+    except (ValueError, KeyError, msgspec.ValidationError) as error:
+        raise Invalid(
+            f"{path} holds no pins: {error}", rule="query-pin", hint="odfctl sql --save-pin FILE '…' writes them"
+        ) from error
+    if not pins:
+        raise Invalid(f"{path} pins nothing", rule="query-pin", hint="without --pin the newest is read")
+    return pins
+
+
+def _save(path: Path, pins: Sequence[wire.Pin]) -> None:
+    text = json.dumps({"pins": msgspec.to_builtins(pins)}, indent=2) + "\n"
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise Usage(f"cannot write {path}: {error.strerror}", rule="query-pin") from error
+    output.flush()

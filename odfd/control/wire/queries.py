@@ -1,0 +1,60 @@
+"""Values about queries: a statement, and what its answer was made of. Rows come beside them, as Arrow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from odfd.control.wire.value import Request, Value
+
+
+class Pin(Value, frozen=True, kw_only=True):
+    """Where a dataset was cut for a query."""
+
+    name: str
+    id: str
+    block: str
+    """Hash of the last block that was read."""
+    sequence_number: int
+    at: str = ""
+    """What the query says of time at this table; empty: nothing."""
+
+
+class QueryRequest(Request, frozen=True, kw_only=True):
+    sql: str
+    parameters: dict[str, Any] | list[Any] | None = None
+    """By name, or in order."""
+    pins: tuple[Pin, ...] = ()
+    """Of an earlier answer: the same rows. Every table of the query is among them."""
+    require: str | None = None
+    """An expression of facts, like ``attested:2``, that everything read must satisfy."""
+    cut: bool = False
+    """Read only what satisfies it, instead of nothing."""
+
+
+class ReadStanding(Value, frozen=True, kw_only=True):
+    """How far what was read of a dataset may be relied on."""
+
+    name: str
+    fact: str
+    """``data``, ``reproduced``, ``attested 2/3``, or why it is not relied on."""
+    blocks: int
+    """Of those read, how many may be relied on."""
+    of: int
+    """Blocks read."""
+
+
+class QueryHead(Value, frozen=True, kw_only=True):
+    """What an answer was made of. It comes before the first row."""
+
+    pins: tuple[Pin, ...]
+    standing: str
+    """The weakest of what was read."""
+    standings: tuple[ReadStanding, ...]
+    remarks: tuple[str, ...] = ()
+    """What is not in the answer though it could be expected."""
+
+
+class QueryEnd(Value, frozen=True, kw_only=True):
+    """It comes after the last row; without it an answer was cut off."""
+
+    rows: int

@@ -1,0 +1,114 @@
+"""Where a dataset is cut for a query: by system time, at a block, or at a pin. Reads a bounded number of blocks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from chain import instant
+from chain.errors import Invalid, NotFound
+from chain.instant import Instant
+from chain.model.block import Block
+from chain.multihash import Multihash
+from chain.store.base import ChainReader
+from engines.query.temporal import AS_AT, AS_OF, AT_BLOCK
+from odfd.control.wire import Pin
+
+_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d\Z")
+_LOCAL: Final = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d(\.\d{1,9})?)?\Z")
+_MICROSECOND: Final = 1000
+
+
+class Cut(msgspec.Struct, frozen=True, kw_only=True):
+    """The first ``size`` blocks of a chain, the last of which is ``block``."""
+
+    size: int
+    block: Multihash
+    until: int | None = None
+    """Microseconds: rows of a later event time are left out."""
+
+
+def cut_of(name: str, chain: ChainReader, clauses: Mapping[str, str], pin: Pin | None) -> Cut:
+    """Raises Invalid, NotFound."""
+    head = chain.head()
+    if head is None:
+        raise NotFound(f"{name} has no blocks here", rule="query-cut", hint=f"odfctl pull {name}")
+    if AS_OF in clauses and AT_BLOCK in clauses:
+        raise Invalid(f"{name} is cut by time and at a block", rule="query-time", hint="say one of both")
+    until = int(moment(clauses[AS_AT])) // _MICROSECOND if AS_AT in clauses else None
+    if pin is not None:
+        block = _pinned(name, chain, pin)
+    elif AT_BLOCK in clauses:
+        block = _named(name, chain, clauses[AT_BLOCK], head.size)
+    elif AS_OF in clauses:
+        block = chain.block_at(_known_at(name, chain, moment(clauses[AS_OF]), head.size) - 1)
+    else:
+        return Cut(size=head.size, block=head.hash, until=until)
+    return Cut(size=block.sequence_number + 1, block=block.hash, until=until)
+
+
+def moment(text: str) -> Instant:
+    """A day, a time of UTC, or RFC 3339. Raises Invalid."""
+    wanted = text.strip()
+    if _DAY.match(wanted):
+        wanted += "T00:00:00Z"
+    elif _LOCAL.match(wanted):
+        wanted = wanted.replace(" ", "T") + ("Z" if wanted.count(":") > 1 else ":00Z")
+    try:
+        return instant.parse(wanted)
+    except (Invalid, ValueError) as error:
+        raise Invalid(
+            f"not a time: {text[:60]!r}", rule="query-time", hint="write 2024-05-01, or 2024-05-01T12:00:00Z"
+        ) from error
+
+
+def _named(name: str, chain: ChainReader, at: str, size: int) -> Block:
+    digits = at.removeprefix("#")
+    if digits.isascii() and digits.isdecimal():
+        if len(digits) > 18 or int(digits) >= size:
+            raise NotFound(
+                f"{name} has no block #{digits[:20]}",
+                rule="query-cut",
+                hint=f"its newest is #{size - 1}: odfctl log {name}",
+            )
+        return chain.block_at(int(digits))
+    return chain.block_by_hash(Multihash.parse(at))
+
+
+def _known_at(name: str, chain: ChainReader, when: Instant, size: int) -> int:
+    """How many blocks there were: system times of a chain never go back."""
+    low, high = 0, size
+    while low < high:
+        middle = (low + high) // 2
+        if chain.block_at(middle).system_time <= when:
+            low = middle + 1
+        else:
+            high = middle
+    if not low:
+        first = instant.render(chain.block_at(0).system_time)
+        raise NotFound(
+            f"nothing of {name} was known at {instant.render(when)}",
+            rule="query-cut",
+            hint=f"its first block is of {first}",
+        )
+    return low
+
+
+def _pinned(name: str, chain: ChainReader, pin: Pin) -> Block:
+    head = chain.head()
+    number = pin.sequence_number
+    if head is None or not 0 <= number < head.size:
+        raise NotFound(
+            f"{name} has no block #{number}, at which it is pinned", rule="query-pin", hint=f"odfctl pull {name}"
+        )
+    block = chain.block_at(number)
+    if str(block.hash) != pin.block:
+        raise NotFound(
+            f"block #{number} of {name} is not the pinned one: its history was rewritten",
+            rule="query-pin",
+            hint=f"odfctl log {name} --epoch N shows what is kept of an earlier one",
+        )
+    return block

@@ -1,0 +1,206 @@
+"""Plans a query: from the tables that a statement names to views over slices, pins and standing.
+
+Everything is read at one moment for each dataset, in a worker thread; what is read of the chain does not grow with its
+length but for the list of slices. Nothing is executed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from chain.codec.arrow_schema import schema_of
+from chain.data.arrow_schema import to_arrow
+from chain.errors import Conflict, Fault, Invalid, NotFound
+from chain.ids import DatasetId
+from chain.model.events import AddPushSource, SetPollingSource
+from chain.model.source import primary_key, traits
+from chain.multihash import Multihash
+from chain.state import ChainState, load_state
+from chain.store.base import ChainReader
+from engines.query.requests import TableNamed
+from engines.query.views import Fold, SliceView
+from odfd.control import wire
+from odfd.datasets.catalog import DatasetEntry
+from odfd.queries.cuts import Cut, cut_of
+from odfd.queries.slices import PlacedSlice, SliceLists
+from odfd.queries.standing import required, standing_of, unsatisfied, weakest
+from odfd.state.directory import StateDirectory
+from odfd.transform.inputs import is_changelog, only_appends
+from odfd.trust.judgement.trust_evaluator import TrustEvaluator
+from odfd.trust.policy.policy import parse_expression
+
+CURRENT: Final = "current"
+"""In front of a dataset's name: what holds of its log."""
+
+
+class PlannedView(msgspec.Struct, frozen=True):
+    """A view, but for where the process sees its files."""
+
+    view: SliceView
+    dataset: DatasetId
+    slices: Sequence[PlacedSlice]
+
+
+class QueryPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a query reads."""
+
+    views: Sequence[PlannedView]
+    places: Sequence[int]
+    """The view of each table."""
+    head: wire.QueryHead
+
+    def objects(self) -> dict[Multihash, PlannedView]:
+        """Of all views, each once, with a view that reads it."""
+        return {each.slice.physical_hash: planned for planned in self.views for each in planned.slices}
+
+
+class Planner:
+    """Of one node. ``shown``: what is said of a dataset to people, with how far it may be relied on."""
+
+    def __init__(
+        self, home: StateDirectory, shown: Callable[[DatasetEntry], wire.DatasetView], evaluator: TrustEvaluator
+    ) -> None:
+        self._home, self._shown, self._evaluator = home, shown, evaluator
+        self._lists = SliceLists()
+
+    def plan(self, tables: Sequence[TableNamed], request: wire.QueryRequest) -> QueryPlan:
+        """Raises NotFound, Invalid, Refused."""
+        reads: dict[tuple[DatasetId, bool, str], int] = {}
+        places: list[int] = []
+        planned: list[PlannedView] = []
+        pins: dict[tuple[str, str], wire.Pin] = {}
+        standings: dict[str, wire.ReadStanding] = {}
+        remarks: list[str] = []
+        for table in tables:
+            entry, current = self._resolve(table)
+            said = _said(table.clauses)
+            key = (entry.id, current, said)
+            if key not in reads:
+                whole = self._cut(entry, table, request)
+                cut = self._satisfying(entry, whole, request)
+                if cut is not whole:
+                    remarks.append(
+                        f"{entry.name} is read to block #{cut.size - 1} of #{whole.size - 1}: so far it satisfies"
+                        f" {request.require}"
+                    )
+                pin = wire.Pin(
+                    name=entry.name, id=str(entry.id), block=str(cut.block), sequence_number=cut.size - 1, at=said
+                )
+                pins[pin.id, said] = pin
+                standing = standing_of(self._shown(entry), cut.size)
+                known = standings.get(entry.name)
+                standings[entry.name] = standing if known is None or standing.of > known.of else known
+                reads[key] = len(planned)
+                planned.append(self._view(f"odfd {len(planned)}", entry, cut, current, remarks))
+            places.append(reads[key])
+        told = tuple(standings.values())
+        head = wire.QueryHead(
+            pins=tuple(pins.values()), standing=weakest(told), standings=told, remarks=tuple(dict.fromkeys(remarks))
+        )
+        return QueryPlan(views=planned, places=places, head=head)
+
+    def _resolve(self, table: TableNamed) -> tuple[DatasetEntry, bool]:
+        """Raises NotFound, with how to get it."""
+        current = len(table.path) > 1 and table.path[0].lower() == CURRENT
+        ref = ".".join(table.path[1:] if current else table.path)
+        try:
+            with self._home.catalog() as catalog:
+                return catalog.resolve(ref), current
+        except (NotFound, Invalid) as fault:
+            near = f"{fault.hint}; or, " if fault.hint.startswith("did you mean") else ""
+            raise NotFound(
+                f"no dataset {ref[:200]!r} here",
+                rule="query-dataset",
+                hint=f"{near}to mirror it: odfctl mirror add did:odf:… --as {ref[:60]}",
+                place=table.place,
+            ) from fault
+
+    def _cut(self, entry: DatasetEntry, table: TableNamed, request: wire.QueryRequest) -> Cut:
+        chain = self._home.chains.chain(entry.id)
+        said = _said(table.clauses)
+        pin = None
+        if request.pins:
+            pin = next((each for each in request.pins if each.id == str(entry.id) and each.at == said), None)
+            if pin is None:
+                raise Invalid(
+                    f"{entry.name}{' ' + said if said else ''} is not pinned, and others are",
+                    rule="query-pin",
+                    place=table.place,
+                    hint="pins are those of a whole query: print them with the query that they are for",
+                )
+        try:
+            return cut_of(entry.name, chain, dict(table.clauses), pin)
+        except Fault as fault:
+            fault.place = fault.place or table.place
+            raise
+
+    def _satisfying(self, entry: DatasetEntry, cut: Cut, request: wire.QueryRequest) -> Cut:
+        """The cut, or as much of it as satisfies what is required. Raises Refused, Invalid."""
+        if not request.require:
+            return cut
+        chain = self._home.chains.chain(entry.id)
+        blocks = required(self._evaluator, entry, chain, cut.size, parse_expression(request.require))
+        if blocks >= cut.size:
+            return cut
+        if not blocks or not request.cut:
+            raise unsatisfied(entry.name, blocks, cut.size, request.require, cut=request.cut)
+        return msgspec.structs.replace(cut, size=blocks, block=chain.block_at(blocks - 1).hash)
+
+    def _view(self, name: str, entry: DatasetEntry, cut: Cut, current: bool, remarks: list[str]) -> PlannedView:
+        chain = self._home.chains.chain(entry.id)
+        state = load_state(chain, cut.size)
+        if state.schema is None:
+            raise NotFound(
+                f"{entry.name} has no columns at block #{cut.size - 1}",
+                rule="query-schema",
+                hint=f"they come with its first data: odfctl pull {entry.name}",
+            )
+        fold, key = fold_of(state) if current else ("log", ())
+        self._home.need_data(entry.id, entry.name, whole=fold != "log")
+        first = self._home.held_from(entry.id)
+        if first > 0:
+            remarks.append(f"of {entry.name} the data before block #{first} is not kept here, and is not in the answer")
+        slices = [each for each in self._lists.of(entry.id, chain, cut.size) if each.sequence >= first]
+        if chain.block_at(cut.size - 1).hash != cut.block:
+            raise Conflict(f"{entry.name} was rewritten while it was read", rule="query-cut", hint="ask again")
+        vocab = state.vocab
+        view = SliceView(
+            name=name,
+            files=(),
+            schema=to_arrow(schema_of(state.schema)).remove_metadata().serialize().to_pybytes(),
+            mixed=_has_changed_schema(chain, cut.size),
+            fold=fold,
+            key=key,
+            system=(vocab.offset, vocab.operation_type, vocab.system_time),
+            event_time=vocab.event_time,
+            until=cut.until,
+        )
+        return PlannedView(view, entry.id, slices)
+
+
+def fold_of(state: ChainState) -> tuple[Fold, tuple[str, ...]]:
+    """How the log of a chain becomes what holds, and by which key."""
+    if is_changelog(state) is False:
+        return "log", ()
+    if state.set_transform is not None or only_appends(state):
+        return "rows", ()
+    sources: list[SetPollingSource | AddPushSource] = list(state.push_sources.values())
+    if state.set_polling_source is not None:
+        sources.append(state.set_polling_source)
+    keys = {primary_key(source.merge) for source in sources}
+    if len(keys) == 1 and all(not traits(source.merge).only_adds for source in sources):
+        return "key", keys.pop()
+    return "rows", ()
+
+
+def _said(clauses: Sequence[tuple[str, str]]) -> str:
+    """Clauses of time as one text, which pins repeat."""
+    return ", ".join(f"{kind} {value}" for kind, value in clauses)
+
+
+def _has_changed_schema(chain: ChainReader, size: int) -> bool:
+    newest = chain.last_of(("SetDataSchema",), size)
+    return newest is not None and chain.last_of(("SetDataSchema",), newest.sequence_number) is not None

@@ -1,0 +1,93 @@
+"""The slices of a chain up to a cut, remembered while its history is the same; and slices whose bytes were hashed.
+
+A slice is hashed before a query reads it the first time, and again when its file is another or was changed; so what is
+damaged is told and never read. Both memories are bounded. Used from worker threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Final
+
+import cachetools
+import msgspec
+
+from chain.ids import DatasetId
+from chain.model.events import AddData, DataSlice, ExecuteTransform
+from chain.multihash import Multihash
+from chain.store.files import check_file
+from chain.store.objects import DiskObjects
+from chain.store.sqlite import SqliteChain
+
+_DATA: Final = ("AddData", "ExecuteTransform")
+_DATASETS: Final = 64
+"""Of which slices are remembered."""
+_HASHED: Final = 100_000
+"""Files that are known to be what they are called."""
+
+
+class PlacedSlice(msgspec.Struct, frozen=True):
+    """A slice, and the number of its block."""
+
+    sequence: int
+    slice: DataSlice
+
+
+class _Known(msgspec.Struct, frozen=True):
+    history: tuple[int, int]
+    size: int
+    slices: list[PlacedSlice]
+
+
+class SliceLists:
+    """Reads each data block once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: cachetools.LRUCache[DatasetId, _Known] = cachetools.LRUCache(_DATASETS)
+
+    def of(self, dataset: DatasetId, chain: SqliteChain, size: int) -> list[PlacedSlice]:
+        """Of the first ``size`` blocks, oldest first."""
+        snapshot = chain.snapshot()
+        history = (0, 0) if snapshot is None else snapshot.history
+        with self._lock:
+            known = self._known.get(dataset)
+        if known is None or known.history != history:
+            known = _Known(history, 0, [])
+        if known.size < size:
+            known = _Known(history, size, known.slices + _between(chain, known.size, size))
+            with self._lock:
+                self._known[dataset] = known
+        return [each for each in known.slices if each.sequence < size]
+
+
+class HashedFiles:
+    """Files that were read whole, and are what they are called."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sound: cachetools.LRUCache[Multihash, tuple[int, int, int, int]] = cachetools.LRUCache(_HASHED)
+
+    def path(self, objects: DiskObjects, name: Multihash) -> Path:
+        """Raises NotFound, ObjectDamaged, Environment."""
+        path = objects.path(name)
+        found = path.stat()
+        mark = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_dev)
+        with self._lock:
+            if self._sound.get(name) == mark:
+                return path
+        check_file(path, name)
+        with self._lock:
+            self._sound[name] = mark
+        return path
+
+
+def _between(chain: SqliteChain, start: int, stop: int) -> list[PlacedSlice]:
+    newest: list[PlacedSlice] = []
+    before = stop
+    while (block := chain.last_of(_DATA, before)) is not None and block.sequence_number >= start:
+        before = block.sequence_number
+        if isinstance(block.event, AddData | ExecuteTransform) and block.event.new_data is not None:
+            newest.append(PlacedSlice(block.sequence_number, block.event.new_data))
+    return newest[::-1]

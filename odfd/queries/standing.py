@@ -1,0 +1,68 @@
+"""How far what a query reads may be relied on, and where a dataset is cut so that it satisfies what was asked."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from chain.errors import Refused
+from chain.store.base import ChainReader
+from chain.wording import plural
+from odfd.control import wire
+from odfd.datasets.catalog import DatasetEntry
+from odfd.trust.judgement.trust_evaluator import TrustEvaluator
+from odfd.trust.judgement.verdicts import quorum_of
+from odfd.trust.policy.policy import Expression
+
+_ORDER: Final = ("none", "chain", "data", "observed", "attested", "reproduced")
+"""Weakest first, by the first word of a fact; words that are not here say why something is not relied on."""
+_LOST: Final = ("forked", "refuted", "damaged")
+"""States of a dataset that are told in place of a fact."""
+
+
+def standing_of(view: wire.DatasetView, size: int) -> wire.ReadStanding:
+    """Of the first ``size`` blocks of a dataset."""
+    rely = view.rely_on
+    relied = min(size, rely.blocks) if rely is not None else 0
+    fact = rely.fact if rely is not None else ""
+    if relied < size:
+        fact = fact if rely is not None and fact else "none"
+        if view.state in _LOST and not fact.startswith(view.state):
+            fact = f"{view.state}: {fact}"
+    return wire.ReadStanding(name=view.name, fact=fact or "none", blocks=relied, of=size)
+
+
+def weakest(standings: tuple[wire.ReadStanding, ...]) -> str:
+    """Of all that was read; a query that reads nothing rests on nothing that could be wrong."""
+    return min(standings, key=_rank).fact if standings else "no data read"
+
+
+def required(
+    evaluator: TrustEvaluator, entry: DatasetEntry, chain: ChainReader, size: int, expression: Expression
+) -> int:
+    """How many of the first ``size`` blocks satisfy an expression."""
+    known = evaluator.known(entry.id)
+    known = msgspec.structs.replace(known, quorum=max(known.quorum, quorum_of((expression,))))
+    return min(size, evaluator.reach_of(chain, known, expression).blocks)
+
+
+def unsatisfied(name: str, blocks: int, size: int, wanted: str, *, cut: bool) -> Refused:
+    """Of a dataset that does not satisfy what is required."""
+    how = (
+        f"only the first {blocks} of {plural(size, 'block')} do"
+        if blocks
+        else f"none of its {plural(size, 'block')} does"
+    )
+    hint = f"odfctl trust show {name} tells why"
+    if blocks and not cut:
+        hint += "; --cut reads only what satisfies it"
+    return Refused(f"{name} does not satisfy {wanted}: {how}", rule="query-require", hint=hint)
+
+
+def _rank(standing: wire.ReadStanding) -> tuple[bool, int, int]:
+    """Ascending from the weakest; of one fact, that with the fewest voices."""
+    word, _, rest = standing.fact.partition(" ")
+    voices = rest.partition("/")[0]
+    count = int(voices) if voices.isascii() and voices.isdecimal() else 0
+    return standing.blocks >= standing.of, _ORDER.index(word) if word in _ORDER else 0, count

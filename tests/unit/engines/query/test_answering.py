@@ -1,0 +1,227 @@
+"""DuckDB over slices: logs, folds, cuts by event time, and what a locked connection refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from chain.errors import Environment, Fault, Invalid, Refused
+from engines.query.answering import Answering, Limits
+from engines.query.views import Fold, SliceView
+
+TIME = pa.timestamp("ms", "UTC")
+SCHEMA = pa.schema(
+    {
+        "offset": pa.int64(),
+        "op": pa.int32(),
+        "system_time": TIME,
+        "event_time": TIME,
+        "city": pa.string(),
+        "people": pa.int64(),
+    }
+)
+Row = tuple[int, int, str, int]
+"""Operation, event time in seconds, city, people."""
+LOG: list[Row] = [(0, 0, "a", 1), (0, 1, "b", 2), (2, 1, "b", 2), (3, 1, "b", 3), (1, 0, "a", 1), (0, 2, "a", 9)]
+LIMITS = Limits(memory=128 << 20, temporary=64 << 20, threads=1)
+
+
+class Slices:
+    """Files of one dataset, and questions about it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.inputs, self.temporary = folder / "in", folder / "tmp"
+        self.inputs.mkdir()
+        self.temporary.mkdir()
+        self.files: list[str] = []
+
+    def write(self, table: pa.Table) -> None:
+        self.files.append(str(self.inputs / str(len(self.files))))
+        pq.write_table(table, self.files[-1])
+
+    def rows(self, rows: list[Row], size: int = 4) -> None:
+        ops, times, cities, people = ([row[place] for row in rows] for place in range(4))
+        columns = [range(len(rows)), ops, [0] * len(rows), [1000 * each for each in times], cities, people]
+        whole = pa.table(
+            [pa.array(each, field.type) for each, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
+        )
+        for start in range(0, len(rows), size):
+            self.write(whole.slice(start, size))
+
+    def ask(self, sql: str, parameters: Any = None, limits: Limits = LIMITS, **view: Any) -> list[tuple[Any, ...]]:
+        answering = Answering(limits, self.inputs, self.temporary)
+        prepared = answering.prepare(sql)
+        view.setdefault("schema", SCHEMA.serialize().to_pybytes())
+        views = [SliceView(name="odfd 0", files=tuple(self.files), **view)]
+        places = [0] * len(prepared.tables)
+        reader = answering.run(prepared, views, places, parameters)
+        with answering.told(prepared, views, places):
+            table = reader.read_all()
+        return [tuple(row.values()) for row in table.to_pylist()]
+
+
+@pytest.fixture
+def slices(tmp_path: Path) -> Slices:
+    return Slices(tmp_path)
+
+
+def test_the_log_is_in_the_order_of_offsets(slices: Slices) -> None:
+    slices.rows(LOG, 2)
+    assert slices.ask('select "offset", op, city from weather') == [(n, row[0], row[2]) for n, row in enumerate(LOG)]
+    assert slices.ask('select weather."offset" from weather limit 2 offset 3') == [(3,), (4,)]
+
+
+def test_a_dataset_may_be_named_twice_and_as_one_likes(slices: Slices) -> None:
+    slices.rows(LOG)
+    assert slices.ask("select count(*) from a.weather join a.weather w on weather.city = w.city and w.op = 0") == [(9,)]
+    assert slices.ask("with x as (from weather) select count(*) from x, weather") == [(36,)]
+
+
+def test_values_are_given_by_name_and_by_place(slices: Slices) -> None:
+    slices.rows(LOG)
+    assert slices.ask("select count(*) from t where city = $city and people > $least", {"city": "a", "least": 2}) == [
+        (1,)
+    ]
+    assert slices.ask("select count(*) from t where city = ?", ["b"]) == [(3,)]
+    with pytest.raises(Invalid):
+        slices.ask("select $x")
+
+
+def test_current_is_the_last_row_of_each_key_that_stands(slices: Slices) -> None:
+    slices.rows(LOG)
+    found = slices.ask('select "offset", city, people from weather', fold="key", key=("city",))
+    assert found == [(3, "b", 3), (5, "a", 9)]
+    slices.rows([])
+    (before,) = slices.ask("select city from w", fold="key", key=("city",), until=500_000)[:1] or [None]
+    assert before is None, "the first row of a was taken back by then"
+
+
+def test_rows_are_taken_back_as_often_as_they_are_retracted(slices: Slices) -> None:
+    slices.rows([*LOG, (1, 7, "z", 7), (0, 7, "z", 7), (0, 7, "z", 7), (1, 7, "z", 7)])
+    found = slices.ask('select "offset", city, people from weather', fold="rows")
+    assert found == [(3, "b", 3), (5, "a", 9), (8, "z", 7)]
+
+
+def standing_rows(rows: list[Row]) -> list[int]:
+    """Offsets of rows that no later one takes back: the oldest of equal ones goes first."""
+    standing: dict[tuple[Any, ...], list[int]] = {}
+    for offset, (op, *said) in enumerate(rows):
+        held = standing.setdefault(tuple(said), [])
+        if op in (0, 3):
+            held.append(offset)
+        elif held:
+            held.pop(0)
+    return sorted(offset for held in standing.values() for offset in held)
+
+
+def last_of_keys(rows: list[Row]) -> list[int]:
+    last: dict[str, tuple[int, int]] = {}
+    for offset, (op, _, city, _) in enumerate(rows):
+        if op != 2:
+            last[city] = (offset, op)
+    return sorted(offset for offset, op in last.values() if op in (0, 3))
+
+
+ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1), st.sampled_from("ab"), st.integers(0, 1)), max_size=14)
+MODELS: dict[Fold, Callable[[list[Row]], list[int]]] = {"rows": standing_rows, "key": last_of_keys}
+
+
+@pytest.mark.parametrize("fold", sorted(MODELS))
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=ROWS, size=st.integers(1, 5))
+def test_a_fold_is_that_of_the_model_however_slices_are_cut(
+    tmp_path_factory: pytest.TempPathFactory, fold: Fold, rows: list[Row], size: int
+) -> None:
+    slices = Slices(tmp_path_factory.mktemp("s"))
+    slices.rows(rows, size)
+    found = slices.ask('select "offset" from t', fold=fold, key=("city",) if fold == "key" else ())
+    assert [offset for (offset,) in found] == MODELS[fold](rows)
+
+
+def test_rows_of_a_later_event_time_are_left_out(slices: Slices) -> None:
+    slices.rows(LOG)
+    assert slices.ask("select count(*) from t", until=1_000_000) == [(5,)]
+    assert slices.ask("select city, people from t", until=1_000_000, fold="rows") == [("b", 3)]
+
+
+def test_columns_that_came_later_are_null_before(slices: Slices) -> None:
+    slices.rows(LOG[:2])
+    more = pa.table({"offset": pa.array([2]), "op": pa.array([0], pa.int32()), "city": ["c"], "mayor": ["Elke"]})
+    slices.write(more)
+    schema = SCHEMA.append(pa.field("mayor", pa.string())).append(pa.field("area", pa.float64()))
+    found = slices.ask("select city, people, mayor, area from t", schema=schema.serialize().to_pybytes(), mixed=True)
+    assert found == [("a", 1, None, None), ("b", 2, None, None), ("c", None, "Elke", None)]
+
+
+def test_a_dataset_without_rows_has_columns(slices: Slices) -> None:
+    assert slices.ask("select count(*), max(people) from t", fold="rows") == [(0, None)]
+
+
+@pytest.mark.parametrize(
+    ("sql", "rule", "said", "place"),
+    [
+        ("select\n citi from weather", "query-names", 'column "citi" not found', "line 2, column 2"),
+        ("select peple.x from weather", "query-names", "peple", "line 1, column 8"),
+        ("select 'x'::int + people from weather", "query", "Could not convert", "line 1, column 11"),
+        ("select * frm weather", "query-syntax", "syntax error", "line 1, column 14"),
+    ],
+)
+def test_mistakes_are_told_with_their_place(slices: Slices, sql: str, rule: str, said: str, place: str) -> None:
+    slices.rows(LOG)
+    with pytest.raises(Invalid) as fault:
+        slices.ask(sql)
+    assert fault.value.rule == rule
+    assert said in fault.value.message
+    assert fault.value.place == place or not place
+
+
+def test_a_column_that_is_near_is_proposed(slices: Slices) -> None:
+    slices.rows(LOG)
+    with pytest.raises(Invalid) as fault:
+        slices.ask("select citi from weather")
+    assert fault.value.hint.startswith("did you mean city")
+
+
+def test_a_query_that_needs_too_much_is_refused(slices: Slices) -> None:
+    small = Limits(memory=32 << 20, temporary=1 << 20, threads=1)
+    with pytest.raises(Refused) as fault:
+        slices.ask("select list(repeat('x', 50) || range) from range(3000000)", limits=small)
+    assert fault.value.rule in ("query-memory", "query-temporary")
+
+
+def test_a_connection_that_is_locked_reads_nothing_but_its_slices(slices: Slices, tmp_path: Path) -> None:
+    """Even for a statement that no judge looked at."""
+    slices.rows(LOG)
+    (tmp_path / "secret.csv").write_text("a\n1\n")
+    answering = Answering(LIMITS, slices.inputs, slices.temporary)
+    prepared = answering.prepare("select count(*) from t")
+    view = SliceView(name="odfd 0", files=tuple(slices.files), schema=SCHEMA.serialize().to_pybytes())
+    answering.run(prepared, [view], [0], None).read_all()
+    for statement in (
+        f"select * from read_csv('{tmp_path / 'secret.csv'}')",
+        f"copy (select 1) to '{tmp_path / 'out.csv'}'",
+        f"attach '{tmp_path / 'x.db'}'",
+        "set enable_external_access = true",
+        "set memory_limit = '1TB'",
+        "install httpfs",
+        "load httpfs",
+    ):
+        with pytest.raises(duckdb.Error):
+            answering._connection.execute(statement)
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_a_slice_that_is_no_parquet_is_told(slices: Slices) -> None:
+    slices.rows(LOG)
+    Path(slices.files[0]).write_bytes(b"PAR1 nothing PAR1")
+    with pytest.raises(Fault) as fault:
+        slices.ask("select * from t")
+    assert isinstance(fault.value, Environment | Invalid)

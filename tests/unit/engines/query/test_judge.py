@@ -1,0 +1,160 @@
+"""What a query may say, judged by DuckDB's own parse tree."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from chain.errors import Invalid
+from engines.query.judge import TABLE_FUNCTIONS, TableRef, functions, judge
+from engines.query.temporal import AS_AT, AS_OF, AT_BLOCK, take_out
+
+DOCUMENT = Path(__file__).parents[4] / "docs" / "sql.md"
+
+
+def judged(sql: str) -> list[TableRef]:
+    statement, clauses = take_out(sql.encode())
+    ((tree,),) = duckdb.execute("SELECT json_serialize_sql(?::VARCHAR)", [statement.decode()]).fetchall()
+    return judge(json.loads(tree), statement, clauses)
+
+
+def names(sql: str) -> list[str]:
+    return [".".join(table.path) for table in judged(sql)]
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("select * from read_csv('/etc/passwd')", "a query may not call read_csv"),
+        ("select * from read_parquet('https://example.com/x.parquet')", "a query may not call read_parquet"),
+        ("select * from read_text('/etc/passwd')", "a query may not call read_text"),
+        ("select * from glob('/*')", "a query may not call glob"),
+        ("from query('select 1')", "a query may not call query"),
+        ("select * from duckdb_settings()", "a query may not call duckdb_settings"),
+        ("select getenv('HOME')", "a query may not call getenv"),
+        ("select current_setting('memory_limit')", "a query may not call current_setting"),
+        ("select sum(x) over (order by getenv('HOME')) from t", "a query may not call getenv"),
+        ("select * from t where exists (select main.read_blob('x'))", "a query may not call main.read_blob"),
+        ("with a as (select sleep_ms(1)) select * from a", "a query may not call sleep_ms"),
+        ("select 1 order by getenv('x') limit (select getenv('y'))", "a query may not call getenv"),
+        ("attach 'x.db'", "ATTACH is not a query"),
+        ("copy t to '/tmp/x'", "COPY is not a query"),
+        ("install httpfs", "INSTALL is not a query"),
+        ("load httpfs", "LOAD is not a query"),
+        ("set memory_limit = '1TB'", "SET is not a query"),
+        ("pragma database_list", "PRAGMA is not a query"),
+        ("create table x as select 1", "CREATE is not a query"),
+        ("insert into t values (1)", "INSERT is not a query"),
+        ("call pragma_version()", "CALL is not a query"),
+        ("export database 'x'", "EXPORT is not a query"),
+        ("describe t", "a query may not say DESCRIBE, SHOW or SUMMARIZE"),
+        ("select 1; select 2", "a query is one statement, and here are 2"),
+        ("", "a query is one statement, and here are 0"),
+        ("select * from t at (version => 1)", "AT (…) is not understood"),
+    ],
+)
+def test_what_a_query_may_not_say_is_refused_by_name(sql: str, said: str) -> None:
+    with pytest.raises(Invalid) as refusal:
+        judged(sql)
+    assert refusal.value.message == said
+
+
+def test_a_file_or_an_address_is_a_name_of_a_dataset() -> None:
+    assert names("from '/etc/passwd', 'https://example.com/a.csv' x") == ["/etc/passwd", "https://example.com/a.csv"]
+    assert names("select * from information_schema.tables") == ["information_schema.tables"]
+
+
+def test_tables_are_found_wherever_they_stand() -> None:
+    sql = (
+        "with recursive a as (select * from w), r as (select 1 n union all select n + 1 from r where n < 3) "
+        "select (select max(x) from b.c), * from a join r on true, lateral (select * from current.d.e.f) q "
+        'where y in (select y from "g h") union all by name select * from a as w'
+    )
+    assert names(sql) == ["w", "b.c", "current.d.e.f", "g h"]
+
+
+def test_a_common_table_hides_a_dataset_only_in_its_scope() -> None:
+    assert names("with weather as (select * from weather) select * from weather") == ["weather"]
+    assert names("select * from (with a as (select 1) select * from a) x, a") == ["a"]
+    assert names("with a as (select * from b), b as (select 1) select * from a, b") == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("sql", "place"),
+    [
+        ("select 1\n  frm t u", "line 2, column 7"),
+        ("select 'ü', foo bar baz from t", "line 1, column 21"),
+        ("select 1,\n getenv('x')", "line 2, column 2"),
+    ],
+)
+def test_the_place_of_a_mistake_is_told(sql: str, place: str) -> None:
+    with pytest.raises(Invalid) as refusal:
+        judged(sql)
+    assert refusal.value.place == place
+
+
+def test_what_is_near_is_proposed() -> None:
+    with pytest.raises(Invalid) as refusal:
+        judged("select medain(x) from t")
+    assert "did you mean median?" in refusal.value.hint
+
+
+def test_clauses_of_time_belong_to_the_table_before_them() -> None:
+    sql = (
+        "select 'as of ''x''' from weather /* at block '#9' */ FOR SYSTEM_TIME AS OF TIMESTAMP '2024-05-01' w "
+        "join a.b at block '#12' as at '2024-01-01' as x on true -- as of 'y'"
+    )
+    weather, other = judged(sql)
+    assert [(each.kind, each.value) for each in weather.clauses] == [(AS_OF, "2024-05-01")]
+    assert weather.alias == "w"
+    assert [(each.kind, each.value) for each in other.clauses] == [(AT_BLOCK, "#12"), (AS_AT, "2024-01-01")]
+    assert other.alias == "x"
+    assert sql.encode()[other.start : other.end] == b"a.b"
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("select * from weather w as of '2024-05-01'", "a clause of time stands where no dataset is named"),
+        ("select 1 as of '2024-05-01'", "a clause of time stands where no dataset is named"),
+        ("select * from w as of '2024-05-01' as of '2024-05-02'", "a clause of time stands twice"),
+    ],
+)
+def test_a_clause_that_belongs_to_nothing_is_refused(sql: str, said: str) -> None:
+    with pytest.raises(Invalid) as refusal:
+        judged(sql)
+    assert refusal.value.message == said
+
+
+def test_blanks_take_the_place_of_clauses() -> None:
+    sql = "select * from ü at block '#1' where x"
+    statement, (clause,) = take_out(sql.encode())
+    assert len(statement) == len(sql.encode())
+    assert statement.decode() == "select * from ü " + " " * (clause.end - clause.start) + " where x"
+
+
+def test_a_query_may_be_deep_but_not_without_end() -> None:
+    with pytest.raises(Invalid) as refusal:
+        judged("select " + "(" * 90 + "1" + " + 1)" * 90)
+    assert refusal.value.rule in ("query-depth", "query-syntax")
+
+
+def test_the_allowed_functions_are_functions() -> None:
+    found = duckdb.execute("select distinct lower(function_name) from duckdb_functions()").fetchall()
+    syntax = {"grouping", "if", "ifnull", "current_date", "current_timestamp"}
+    assert functions() <= {name for (name,) in found} | syntax
+    reaching = re.compile(r"read_|pragma_|duckdb_|getenv|current_setting|query|glob|sniff|write_|scan")
+    assert not [name for name in functions() | TABLE_FUNCTIONS if reaching.match(name)]
+
+
+def test_the_examples_of_the_documentation_are_queries() -> None:
+    examples = re.findall(r"(?ms)^```sql\n(.*?)^```$", DOCUMENT.read_text())
+    assert len(examples) >= 3
+    for example in examples:
+        for sql in example.split(";\n"):
+            if sql.strip():
+                judged(sql.removesuffix(";\n"))

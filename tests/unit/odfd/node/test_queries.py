@@ -1,0 +1,182 @@
+"""Questions in SQL to a node: what is read, how it is cut, what is told beside it, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+import trio
+
+from chain.errors import Environment, Fault, Invalid, NotFound, Refused
+from chain.store.files import DAMAGED
+from engines.query.frames import END, HEAD, ROWS, FrameReader
+from odfd.control import wire
+
+ROWS_A = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
+ROWS_B = ("2024-01-03T00:00:00Z,Wels,62000",)
+
+
+async def filled(world: Any, worlds: Any, alice: Any) -> None:
+    """Two files, two blocks of data; towns repeats cities."""
+    world.write("alice", "a.csv", *ROWS_A)
+    await alice.apply(worlds.ROOT, worlds.DERIVED)
+    await alice.pull()
+    world.write("alice", "b.csv", *ROWS_B)
+    for name in ("cities", "towns"):
+        await alice.pull(name)
+
+
+async def ask(alice: Any, sql: str, **more: Any) -> tuple[wire.QueryHead, list[dict[str, Any]]]:
+    """The head of an answer, and its rows."""
+    said = bytearray()
+
+    async def take(data: bytes) -> None:
+        said.extend(data)
+
+    with trio.fail_after(60):
+        await alice.api.queries.answer(wire.QueryRequest(sql=sql, **more), take)
+    frames = list(FrameReader().feed(bytes(said)))
+    assert [frames[0][0], frames[-1][0]] == [HEAD, END]
+    head = msgspec.json.decode(frames[0][1], type=wire.QueryHead)
+    rows = pa.ipc.open_stream(b"".join(content for kind, content in frames if kind == ROWS)).read_all().to_pylist()
+    assert msgspec.json.decode(frames[-1][1], type=wire.QueryEnd).rows == len(rows)
+    return head, rows
+
+
+async def refused(alice: Any, sql: str, **more: Any) -> Fault:
+    with pytest.raises(Fault) as refusal:
+        await ask(alice, sql, **more)
+    return refusal.value
+
+
+async def test_datasets_are_asked_and_joined_and_cut(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        head, rows = await ask(alice, 'select "offset", op, city from cities')
+        assert [tuple(row.values()) for row in rows] == [(0, 0, "Graz"), (1, 0, "Linz"), (2, 0, "Wels")]
+        (pin,) = head.pins
+        chain = alice.home.chains.chain(alice.dataset("cities"))
+        newest = chain.head()
+        assert (pin.name, pin.block, pin.sequence_number) == ("cities", str(newest.hash), newest.sequence_number)
+        assert head.standing == head.standings[0].fact
+
+        joined = "select count(*) n from towns t join current.cities c on t.city = c.city where c.population > $least"
+        head, rows = await ask(alice, joined, parameters={"least": 100_000})
+        assert rows == [{"n": 2}]
+        assert [each.name for each in head.pins] == ["towns", "cities"]
+
+        data = [block for block in map(chain.block_at, range(newest.size)) if type(block.event).__name__ == "AddData"]
+        first = data[0].sequence_number
+        for clause in (f"at block '#{first}'", f"at block '{data[0].hash}'"):
+            _, rows = await ask(alice, f"select count(*) n from cities {clause}")
+            assert rows == [{"n": 2}], clause
+        _, rows = await ask(alice, "select max(city) c from cities as at '2024-01-02' x")
+        assert rows == [{"c": "Linz"}]
+        assert (await refused(alice, "select 1 from cities as of '1999-01-01'")).rule == "query-cut"
+        assert (await refused(alice, "select 1 from cities at block '#99'")).rule == "query-cut"
+        assert (await refused(alice, "select 1 from cities as of 'noon'")).rule == "query-time"
+
+
+async def test_a_pin_gives_the_same_rows_for_ever(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        world.write("alice", "a.csv", *ROWS_A)
+        await alice.apply(worlds.ROOT)
+        await alice.pull()
+        sql = "select count(*) n from cities"
+        head, before = await ask(alice, sql)
+        world.write("alice", "b.csv", *ROWS_B)
+        await alice.pull("cities")
+        again, rows = await ask(alice, sql, pins=head.pins)
+        assert (rows, again.pins) == (before, head.pins)
+        assert (await ask(alice, sql))[1] == [{"n": 3}]
+        lie = msgspec.structs.replace(head.pins[0], sequence_number=0)
+        assert (await refused(alice, sql, pins=(lie,))).rule == "query-pin"
+        other = msgspec.structs.replace(head.pins[0], at="as-of 2024-01-01")
+        assert (await refused(alice, sql, pins=(other,))).rule == "query-pin"
+
+
+async def test_what_is_wrong_is_told_before_any_row(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        fault = await refused(alice, "select * from\n citis")
+        assert isinstance(fault, NotFound)
+        assert fault.place == "line 2, column 2"
+        assert "did you mean cities?" in fault.hint
+        assert "odfctl mirror add" in fault.hint
+        fault = await refused(alice, "select citi from cities")
+        assert isinstance(fault, Invalid)
+        assert "city" in fault.hint
+        assert isinstance(await refused(alice, "select * from read_csv('/etc/passwd')"), Invalid)
+
+
+async def test_what_is_required_is_satisfied_or_refused(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        sql = "select count(*) n from towns, cities"
+        assert (await ask(alice, sql, require="data"))[1] == [{"n": 9}]
+        fault = await refused(alice, sql, require="attested:2 & data")
+        assert isinstance(fault, Refused)
+        assert fault.rule == "query-require"
+        assert fault.message.startswith("towns does not satisfy attested:2 & data: only the first")
+        assert "--cut" in fault.hint
+        head, rows = await ask(alice, sql, require="attested:2 & data", cut=True)
+        assert rows == [{"n": 0}], "the blocks before the first that somebody would have to attest"
+        towns = alice.home.chains.chain(alice.dataset("towns"))
+        assert head.pins[0].sequence_number == towns.last_of(("ExecuteTransform",)).sequence_number - 2
+        assert head.remarks[0].startswith("towns is read to block #")
+        fault = await refused(alice, sql, require="witnessed:3", cut=True)
+        assert fault.rule == "query-require"
+        assert isinstance(await refused(alice, sql, require="nonsense:x"), Invalid)
+
+
+async def test_a_damaged_slice_is_told_and_never_skipped(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        dataset = alice.dataset("cities")
+        chain = alice.home.chains.chain(dataset)
+        last = chain.last_of(("AddData",))
+        name = last.event.new_data.physical_hash
+        with alice.home.database.write() as connection:
+            done = connection.execute("UPDATE small_objects SET data = zeroblob(length(data)) WHERE name = ?", (name,))
+            assert done.rowcount == 1
+        fault = await refused(alice, "select count(*) from cities")
+        assert isinstance(fault, Environment)
+        assert fault.rule == DAMAGED
+        assert (await ask(alice, f"select count(*) n from cities at block '#{last.sequence_number - 1}'"))[1]
+
+
+async def test_what_is_read_is_held_and_let_go(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        chain = alice.home.chains.chain(alice.dataset("cities"))
+        name = chain.last_of(("AddData",)).event.new_data.physical_hash
+        seen = []
+
+        async def look(_: bytes) -> None:
+            seen.append(alice.home.objects.holds.is_held(name))
+
+        await alice.api.queries.answer(wire.QueryRequest(sql="select * from cities"), look)
+        assert seen
+        assert all(seen)
+        assert not alice.home.objects.holds.is_held(name)
+
+
+async def test_who_goes_away_leaves_no_process_behind(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        begun = trio.Event()
+
+        async def never(_: bytes) -> None:
+            begun.set()
+            await trio.sleep_forever()
+
+        endless = wire.QueryRequest(sql="select a.range from range(1000000000) a, cities")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(alice.api.queries.answer, endless, never)
+            with trio.fail_after(60):
+                await begun.wait()
+            nursery.cancel_scope.cancel()
+        _, rows = await ask(alice, "select 1 as one")
+        assert rows == [{"one": 1}]
