@@ -41,7 +41,7 @@ def daemon(folder: Path, settings: str = "", wait: Callable[[Node], None] | None
     """One node of this tree, gone afterwards. ``wait``: until when it is waited for, in place of its first answer."""
     node = Node("bench", "bench", folder / "node", settings + _LISTEN)
     node.program = (sys.executable, "-c", _ENTRY.format("daemon.main"))
-    node.environment = {"PYTHONPATH": str(TREE)}
+    node.environment = {"PYTHONPATH": str(TREE), "ODFD_FLOWS_FOLLOW": "false"}
     if wait is None:
         node.start()
     else:

@@ -155,6 +155,15 @@ class Ingest:
     pipe_seconds: float = setting(3600.0, "of one such command; over it the command is stopped", unit="s", low=0.1)
 
 
+@dataclass(frozen=True, slots=True)
+class Flows:
+    follow: bool = setting(True, "derive datasets that no flow names by themselves, when their inputs have new data")
+    cooldown_seconds: float = setting(
+        60.0, "from the end of such a run to the next, so that news in quick succession join one", unit="s", low=0,
+        high=86_400,
+    )  # fmt: skip
+
+
 class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Keys that speak with one voice."""
 
@@ -269,6 +278,7 @@ class Settings:
     engine: Engine = field(default_factory=Engine)
     query: Query = field(default_factory=Query)
     ingest: Ingest = field(default_factory=Ingest)
+    flows: Flows = field(default_factory=Flows)
     policy: Policy = field(default_factory=Policy)
     ipfs: Ipfs = field(default_factory=Ipfs)
     limits: Limits = field(default_factory=Limits)

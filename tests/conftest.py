@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,8 @@ settings.register_profile("quick", settings.get_profile("odfd"), max_examples=20
 """``make quick``; a test that says how many examples it needs keeps them."""
 
 gc.disable()
+os.environ.setdefault("ODFD_FLOWS_FOLLOW", "false")
+"""For daemons: tests pull when they mean to."""
 
 TESTS: Final = Path(__file__).parent
 LONGEST: Final = tuple((TESTS / "longest.txt").read_text().split())

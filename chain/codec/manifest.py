@@ -7,7 +7,7 @@ Spec: Manifests; RFC-013 (text of schemas).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
@@ -69,11 +69,21 @@ class Mistakes(Invalid):
         self.faults = faults
 
 
-def parse_manifests(text: str, source: str) -> list[Manifest]:
-    """Every document of ``text``; ``source`` is its name for people. Raises Invalid, or Mistakes when several."""
+def parse_manifests(
+    text: str, source: str, other: Callable[[Node], Sequence[Mistake] | None] = lambda _: None
+) -> list[Manifest]:
+    """Every document of ``text``; ``source`` is its name for people. Raises Invalid, or Mistakes when several.
+
+    ``other`` takes documents that are no manifests of the format, and tells what is wrong with them; ``None``: it is
+    not of its kinds.
+    """
     manifests = []
     faults: list[Invalid] = []
     for node in yaml_tree.parse(text, source):
+        taken = other(node)
+        if taken is not None:
+            faults += [_fault(mistake, source) for mistake in sorted(taken, key=lambda each: each.line)]
+            continue
         binding = Binding()
         manifest = _manifest(node, source, binding)
         faults += [_fault(mistake, source) for mistake in sorted(binding.mistakes, key=lambda each: each.line)]

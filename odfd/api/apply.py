@@ -12,12 +12,11 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 import trio
 
-from chain.codec.manifest import Manifest, parse_manifests
 from chain.errors import Conflict, Environment, Fault, Invalid, NotFound
 from chain.ids import DatasetId
 from chain.instant import MILLISECOND, Instant
@@ -42,12 +41,14 @@ from engines.spark.analysis.source_declarations import read_source
 from odfd.api.schemas import judge_preprocess, read_schema
 from odfd.api.transform_check import TransformCheck
 from odfd.api.transform_evolution import EvolutionCheck
+from odfd.api.wanted import WantedSnapshot, in_order, read_wishes
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import Catalog
 from odfd.datasets.creation import changed_events, founding_events
 from odfd.errors import sole_fault
+from odfd.flows.manifest import WantedFlow
 from odfd.ingest.acceptance import check_source
 from odfd.ingest.settings import IngestSettings
 from odfd.resources.store import Resources
@@ -65,46 +66,10 @@ _UNBORN = DatasetId.from_public_key(bytes(32))
 """Stands for a dataset whose key is made only when it is committed."""
 
 
-class WantedSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """One snapshot of an apply, and where it was written."""
+class ApplyFlow(Protocol):
+    """Declares one flow. Raises Invalid for a dataset that is not here."""
 
-    snapshot: DatasetSnapshot
-    manifest: Manifest
-    base: str
-    """Folder that relative source paths start from."""
-
-    @property
-    def name(self) -> str:
-        return self.snapshot.name
-
-    def transform_place(self) -> str:
-        """``file:line`` of the query."""
-        number = next(i for i, event in enumerate(self.snapshot.metadata) if isinstance(event, SetTransform))
-        return self.manifest.place(f"metadata[{number}].transform")
-
-    def source_place(self, source: SetPollingSource | AddPushSource, part: str) -> str:
-        """``file:line`` of a part of the source that stands in the end."""
-        name = source.source_name if isinstance(source, AddPushSource) else None
-        number = max(
-            i
-            for i, event in enumerate(self.snapshot.metadata)
-            if type(event) is type(source) and getattr(event, "source_name", None) == name
-        )
-        return self.manifest.place(f"metadata[{number}].{part}")
-
-    def input_place(self, ref: str) -> str:
-        """``file:line`` of the input that names ``ref``."""
-        for i, event in enumerate(self.snapshot.metadata):
-            for j, each in enumerate(event.inputs if isinstance(event, SetTransform) else ()):
-                if each.dataset_ref == ref:
-                    return self.manifest.place(f"metadata[{i}].inputs[{j}].datasetRef")
-        return self.manifest.place()
-
-    def refs(self) -> list[str]:
-        """What it derives from, itself aside."""
-        transforms = [event for event in self.snapshot.metadata if isinstance(event, SetTransform)]
-        refs = [each.dataset_ref.casefold() for event in transforms for each in event.inputs]
-        return [ref for ref in refs if ref != self.name.casefold()]
+    async def __call__(self, wanted: WantedFlow, *, dry_run: bool) -> wire.ApplyItem: ...
 
 
 class ApplyOperation:
@@ -117,8 +82,10 @@ class ApplyOperation:
         engine: Engine,
         context: Context,
         ingestion: Callable[[], IngestSettings],
+        apply_flow: ApplyFlow,
     ) -> None:
-        """``ingestion``: what sources may do here, asked each time."""
+        """``ingestion``: what sources may do here, asked each time. ``apply_flow`` declares one flow."""
+        self._apply_flow = apply_flow
         self._home = home
         self._ingestion = ingestion
         self._committer = committer
@@ -131,19 +98,22 @@ class ApplyOperation:
 
     async def submit(self, request: wire.ApplyRequest) -> wire.TaskRef:
         """Raises Invalid at once for manifests that cannot be read, with every mistake."""
-        wishes = read_wishes(request.manifests)
+        wishes, flows = read_wishes(request.manifests)
 
         async def work(report: Report) -> wire.ApplyResult:
-            report.begin("applying", len(wishes), "manifests")
+            report.begin("applying", len(wishes) + len(flows), "manifests")
             items = []
             promised: set[str] = set()
             for wish in in_order(wishes):
                 items.append(await self._apply(wish, promised, dry_run=request.dry_run))
                 promised.add(wish.name.casefold())
                 report.advance()
+            for flow in flows:
+                items.append(await self._declare(flow, promised, dry_run=request.dry_run))
+                report.advance()
             return wire.ApplyResult(items=tuple(items), dry_run=request.dry_run)
 
-        target = ", ".join(wish.name for wish in wishes)
+        target = ", ".join([*(wish.name for wish in wishes), *(flow.name for flow in flows)])
         return task_ref(self._board.submit("apply", target, work))
 
     async def _apply(self, wish: WantedSnapshot, promised: AbstractSet[str], *, dry_run: bool) -> wire.ApplyItem:
@@ -159,6 +129,15 @@ class ApplyOperation:
                 raise
             fault.place = fault.place or wish.manifest.place()
             return wire.ApplyItem(kind="dataset", name=wish.name, action="failed", fault=wire.Problem.of(fault))
+
+    async def _declare(self, flow: WantedFlow, promised: AbstractSet[str], *, dry_run: bool) -> wire.ApplyItem:
+        """``promised``: names of datasets that are made by the same apply."""
+        if dry_run and any(each.casefold() in promised for each in (flow.target, *flow.inputs)):
+            return wire.ApplyItem(kind="flow", name=flow.name, action="created")
+        try:
+            return await self._apply_flow(flow, dry_run=dry_run)
+        except Fault as fault:
+            return wire.ApplyItem(kind="flow", name=flow.name, action="failed", fault=wire.Problem.of(fault))
 
     async def _bring_about(self, wish: WantedSnapshot, promised: AbstractSet[str], *, dry_run: bool) -> wire.ApplyItem:
         parse_own_name(wish.name)
@@ -317,44 +296,6 @@ class ApplyOperation:
             if state is not None:
                 await self._succession.check(wish.name, state, event, _whole(self._clock.now()))
         return tuple(warnings)
-
-
-def read_wishes(texts: Sequence[wire.ManifestText]) -> list[WantedSnapshot]:
-    """All snapshots of all texts. Raises Invalid."""
-    wishes: list[WantedSnapshot] = []
-    for each in texts:
-        for manifest in parse_manifests(each.text, each.source):
-            if not isinstance(manifest.content, DatasetSnapshot):
-                raise Invalid(
-                    f"a {manifest.kind} cannot be applied",
-                    rule="manifest-kind",
-                    hint="write a DatasetSnapshot",
-                    place=manifest.place(),
-                )
-            wishes.append(WantedSnapshot(snapshot=manifest.content, manifest=manifest, base=each.base))
-    if not wishes:
-        raise Invalid("there is no manifest to apply", rule="manifest-empty", hint="a manifest begins with kind: …")
-    names = [wish.name.casefold() for wish in wishes]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise Invalid(f"applied twice in one go: {', '.join(twice)}", rule="manifest-twice", hint="keep one of them")
-    return wishes
-
-
-def in_order(wishes: Sequence[WantedSnapshot]) -> list[WantedSnapshot]:
-    """Inputs before what derives from them; otherwise as written. A cycle stays as written and fails by name."""
-    waiting = list(wishes)
-    names = {wish.name.casefold() for wish in waiting}
-    ordered: list[WantedSnapshot] = []
-    done: set[str] = set()
-    while waiting:
-        ready = next(
-            (each for each in waiting if all(ref in done or ref not in names for ref in each.refs())), waiting[0]
-        )
-        waiting.remove(ready)
-        ordered.append(ready)
-        done.add(ready.name.casefold())
-    return ordered
 
 
 def _asks_engine(snapshot: DatasetSnapshot) -> bool:

@@ -35,6 +35,7 @@ from odfd.datasets import pushes, reading, row_counts, visibility
 from odfd.datasets.catalog import Catalog, DatasetEntry
 from odfd.datasets.creation import declaration
 from odfd.datasets.references import drop_references
+from odfd.flows import store as flows
 from odfd.ingest import segments
 from odfd.mirrors import mirror_spec as wishes
 from odfd.mirrors.scheduler import MirrorScheduler
@@ -102,8 +103,10 @@ class DatasetService:
         """Forget a dataset and what was known of it; answers with what it was. Refused while others derive from it."""
         entry = await _in_thread(lambda: self._unused(ref))
         async with self._scheduler.still(entry.id):
-            view = await _in_thread(lambda: self._delete(entry))
+            view, dropped = await _in_thread(lambda: self._delete(entry))
         self._gone(entry.id)
+        for name in dropped:
+            self._events.emit("flow.deleted", name, f"with {view.name}, which it pulled")
         self._events.emit("dataset.deleted", view.name, f"{plural(view.blocks, 'block')} forgotten")
         return view
 
@@ -239,14 +242,18 @@ class DatasetService:
             if wish is not None:
                 wishes.keep(resources, msgspec.structs.replace(wish, name=renamed.name), now)
 
-    def _delete(self, entry: DatasetEntry) -> wire.DatasetView:
-        """Name, wish, chain and all that was concluded of it go in one transaction; objects that nobody names, after.
+    def _delete(self, entry: DatasetEntry) -> tuple[wire.DatasetView, Sequence[str]]:
+        """What it was, and the names of its flows.
+
+        Name, wish, flows, chain and all that was concluded of it go in one transaction; objects that nobody names,
+        after.
 
         A crash before the last of these is gone leaves it for the collector, and nothing that a person can see.
         """
         view = self._views.dataset(entry)
         now = self._clock.now()
         unneeded: list[Multihash] = []
+        dropped: list[str] = []
 
         def together(connection: sqlite3.Connection) -> None:
             resources = Resources(connection)
@@ -255,6 +262,7 @@ class DatasetService:
             resources.delete(BASE_KIND, str(entry.id), now)
             resources.delete(quarantine.KIND, str(entry.id), now)
             visibility.deleted(connection, entry.id, now)
+            dropped.extend(flows.forget(connection, entry.id, now))
             Ledger(connection).forget(entry.id)
             Damage(connection).forget(entry.id)
             row_counts.forget(connection, entry.id)
@@ -264,7 +272,7 @@ class DatasetService:
         self._home.chains.drop(entry.id, together)
         self._home.objects.remove_all(unneeded)
         segments.forget(self._home.folder(SEGMENTS), entry.id)
-        return view
+        return view, dropped
 
 
 def known_dataset(home: StateDirectory, ref: str) -> DatasetId:

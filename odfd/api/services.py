@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from odfd.api.authority import AuthorityService
 from odfd.api.datasets import DatasetService
 from odfd.api.engine_migration import EngineMigrationService
+from odfd.api.flows import FlowService
 from odfd.api.history_rewrite import HistoryRewriteService
 from odfd.api.ingest_pull import IngestPullService
 from odfd.api.lineage import LineageService
@@ -35,6 +36,7 @@ class Services:
     about: StatusService
     datasets: DatasetService
     flow: IngestPullService
+    flows: FlowService
     rewriting: HistoryRewriteService
     collection: GarbageCollection
     mirrors: MirrorService

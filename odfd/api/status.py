@@ -15,6 +15,7 @@ import trio
 from chain import instant
 from chain.ids import DatasetId
 from odfd.api.doctor import Doctor, failed, ok
+from odfd.api.flows import FlowService
 from odfd.api.views import DatasetViews
 from odfd.control import wire
 from odfd.control.assembly import Context
@@ -34,6 +35,7 @@ class RunningParts(NamedTuple):
     site: SiteServer | None
     """``None`` where the settings name no address for one."""
     journal_recovery: JournalRecovery
+    flows: FlowService
 
 
 class StatusService:
@@ -55,6 +57,7 @@ class StatusService:
         self._membership = running.membership
         self._site = running.site
         self._journal_recovery = running.journal_recovery
+        self._flows = running.flows
         self._context = context
         self._name = name
         self._started = context.clock.now()
@@ -91,6 +94,7 @@ class StatusService:
             published=published,
             engine=self._engine.view(),
             disk=disk,
+            flows=self._flows.counts(),
             lost_journals=len(self._journal_recovery.lost),
             tasks=sum(task.state in (TaskState.RUNNING, TaskState.WAITING) for task in self._context.board.list()),
             started_at=instant.render(self._started),

@@ -133,6 +133,23 @@ def _task_done(row: wire.TaskView) -> str:
     return f"{done:,}/{total:,} {unit}".rstrip() if total else f"{done:,} {unit}".rstrip() if done else words.NOTHING
 
 
+def _flows(now: Instant) -> tuple[TableColumn[wire.FlowView], ...]:
+    return (
+        TableColumn("NAME", lambda row: row.name),
+        TableColumn("KIND", lambda row: row.kind),
+        TableColumn("PULLS", lambda row: row.target),
+        TableColumn("WHEN", lambda row: row.when, most=80),
+        TableColumn("STATE", lambda row: row.state),
+        TableColumn("NEXT", lambda row: words.moment(row.next)),
+        TableColumn("LAST", lambda row: words.ago(row.last, now)),
+        TableColumn("OUTCOME", lambda row: row.outcome or words.NOTHING),
+        TableColumn("RUNS", lambda row: words.count(row.runs), right=True),
+        TableColumn("FAILED", lambda row: words.count(row.failures), right=True),
+        TableColumn("MISSED", lambda row: words.count(row.missed), right=True),
+        TableColumn("", lambda row: row.message, most=WHOLE),
+    )
+
+
 def _engines(_now: Instant) -> tuple[TableColumn[wire.EngineView], ...]:
     return (
         TableColumn("ENGINE", lambda row: row.name),
@@ -151,11 +168,12 @@ def _processes(row: wire.EngineView) -> str:
     )
 
 
-def _name(row: wire.DatasetView | wire.MirrorView | wire.EngineView | wire.NetworkView) -> str:
+def _name(row: wire.DatasetView | wire.FlowView | wire.MirrorView | wire.EngineView | wire.NetworkView) -> str:
     return row.name
 
 
 DATASET: Final = Kind("dataset", ("datasets", "ds"), "/datasets", _name, _datasets, wire.DatasetView)
+FLOW: Final = Kind("flow", ("flows",), "/flows", _name, _flows, wire.FlowView, single=False)
 MIRROR: Final = Kind("mirror", ("mirrors",), "/mirrors", _name, _mirrors, wire.MirrorView, single=False)
 ENGINE: Final = Kind("engine", ("engines",), "/engines", _name, _engines, wire.EngineView, single=False)
 NETWORK: Final = Kind("network", ("networks", "net"), "/networks", _name, _networks, wire.NetworkView)
@@ -164,7 +182,7 @@ VALIDATOR: Final = Kind(
     "validator", ("validators",), "/validators", lambda row: row.key, _validators, wire.ValidatorView, single=False
 )
 TASK: Final = Kind("task", ("tasks",), "/tasks", lambda row: row.id, _tasks, wire.TaskView)
-KINDS: Final[tuple[Kind[Any], ...]] = (DATASET, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, TASK)
+KINDS: Final[tuple[Kind[Any], ...]] = (DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, TASK)
 
 
 def find(word: str) -> Kind[Any]:

@@ -41,7 +41,7 @@ GROUPS: Final = (
         "Resources",
         (
             CommandEntry("apply", "make it so: manifests in, what was created or updated out", _HERE + "apply"),
-            CommandEntry("get", "list datasets, mirrors, networks, peers, validators or tasks", _HERE + "resources"),
+            CommandEntry("get", "list datasets, flows, mirrors, networks, peers or tasks", _HERE + "resources"),
             CommandEntry("describe", "all there is to know of one of them", _HERE + "resources"),
             CommandEntry("delete", "remove one of them; a task is cancelled", _HERE + "resources"),
             CommandEntry("rename", "call a dataset something else on this node", _HERE + "resources"),
@@ -64,6 +64,7 @@ GROUPS: Final = (
             CommandEntry(
                 "pull", "bring up to date: poll the source, run the transform, sync the mirror", _HERE + "ingest_pull"
             ),
+            CommandEntry("flow", "rest or go on with what is pulled by itself", _HERE + "flow"),
             CommandEntry("reset", "make an earlier block the head", _HERE + "rewriting"),
             CommandEntry("compact", "merge small slices, or keep metadata alone", _HERE + "rewriting"),
             CommandEntry("export", "write a dataset as a directory in the ODF layout", _HERE + "import_export"),

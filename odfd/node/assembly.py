@@ -43,6 +43,7 @@ def assembly_of(parts: NodeParts, services: Services) -> Assembly:
         Child("submissions", parts.submissions.run, restart),
         Child("collection", parts.collection.run, restart),
         Child("publications", parts.publications.loop.run, restart),
+        Child("flows", parts.flows.run, restart),
     ]
     return Assembly(
         api=application(services, parts.context.logger),

@@ -15,6 +15,7 @@ from odfd.api.datasets import DatasetService, RemoteState
 from odfd.api.doctor import Doctor
 from odfd.api.engine_migration import EngineMigrationService
 from odfd.api.evidence import EvidenceService
+from odfd.api.flows import FlowService
 from odfd.api.history_rewrite import HistoryRewriteService
 from odfd.api.holder_counts import HolderCounts
 from odfd.api.ingest_pull import IngestPullParts, IngestPullService
@@ -38,10 +39,8 @@ from odfd.state.uploads import Uploads
 
 def services_of(parts: NodeParts) -> Services:
     home, context = parts.home, parts.context
-    applying = ApplyOperation(home, parts.committer, parts.engine, context, lambda: parts.ingest_deps.settings)
     clock = ClockProbe(home, context.clock.now, parts.jumps.ahead)
     doctor = Doctor(home, parts.visibility, parts.heads.troubles, clock)
-    running = RunningParts(parts.engine, parts.membership, parts.site, parts.journal_recovery)
     holders = HolderCounts(parts.scheduler, parts.membership.serving)
     uploads = Uploads(
         home.folder(UPLOADS),
@@ -50,11 +49,18 @@ def services_of(parts: NodeParts) -> Services:
         lambda: parts.settings.limits.disk_reserve_bytes,
     )
     flow = IngestPullParts(uploads, parts.import_export, parts.repairing)
+    pulling = IngestPullService(home, (parts.ingest_deps, parts.transform_deps), parts.scheduler, flow, context)
+    flows = FlowService(home, parts.flows, pulling, context)
+    applying = ApplyOperation(
+        home, parts.committer, parts.engine, context, lambda: parts.ingest_deps.settings, flows.apply
+    )
+    running = RunningParts(parts.engine, parts.membership, parts.site, parts.journal_recovery, flows)
     remote_state = RemoteState(holders, parts.shown_otherwise)
     return Services(
         about=StatusService(home, parts.views, doctor, running, context, parts.settings.node.name),
         datasets=DatasetService(home, parts.views, applying, parts.scheduler, context, remote_state),
-        flow=IngestPullService(home, (parts.ingest_deps, parts.transform_deps), parts.scheduler, flow, context),
+        flow=pulling,
+        flows=flows,
         rewriting=HistoryRewriteService(
             home, parts.committer, parts.scheduler, context, parts.moved, parts.following.apart
         ),

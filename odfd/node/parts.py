@@ -13,6 +13,7 @@ from functools import partial
 import trio
 
 from chain.ids import DatasetId, KeyDid
+from chain.instant import SECOND
 from chain.multihash import Multihash
 from chain.statements.envelope import Signed
 from chain.statements.statement import PolicyStatement
@@ -78,6 +79,7 @@ from odfd.trust.signing.owner_commit import OwnerCommitter
 from odfd.trust.signing.signer_context import SignerContext
 from odfd.verify.damage import Spot
 from odfd.workers.engine import NodeEngine
+from odfd.workers.flows import FlowWorker, Follow
 from odfd.workers.garbage_collection import GarbageCollection
 from odfd.workers.head_signer import HeadSigner
 from odfd.workers.ipfs_publication import PublicationService, PublicationTerms
@@ -194,12 +196,17 @@ class NodeParts:
         self.outbox = Outbox(self.membership, self.visibility.public_of, context.logger)
 
     def _hold_caretakers(self) -> None:
-        """The garbage collection, and the publication to IPFS."""
+        """The garbage collection, the publication to IPFS, and what pulls by itself."""
         home, context, settings = self.home, self.context, self.settings
         self.collection = GarbageCollection(home, context, settings.node.collect_hours, self.quota.concerns)
         self.publications = PublicationService(
             home, self.remotes.publisher, PublicationTerms(self._served, self.visibility), self._on_ipfs, context
         )
+        self.flows = FlowWorker(home, context, self._follow)
+
+    def _follow(self) -> Follow:
+        said = self.settings.flows
+        return Follow(said.follow, int(said.cooldown_seconds * SECOND))
 
     def _committer(self) -> OwnerCommitter:
         home, now = self.home, self.context.clock.now
@@ -321,6 +328,7 @@ class NodeParts:
             self.rechecker,
             self.witnessing,
             self.submissions,
+            self.flows,
         )
         for part in judged:
             part.loop.touch_all()
@@ -367,7 +375,7 @@ class NodeParts:
     def signed(self, dataset: DatasetId, signed: Signed) -> None:
         self.library.moved(dataset)
         self.outbox.put_head(dataset, signed.envelope)
-        for part in (self.publications, self.submissions):
+        for part in (self.publications, self.submissions, self.flows):
             self.in_loop(part.loop.touch, dataset)
 
     def _attested(self, dataset: DatasetId, signed: Signed) -> None:
@@ -400,7 +408,7 @@ class NodeParts:
         """It was published or made private, came or went: what others are told of this node changes at once."""
         self.library.moved(dataset)
         self.in_loop(self.membership.look_again)
-        for part in (self.publications, self.submissions):
+        for part in (self.publications, self.submissions, self.flows):
             self.in_loop(part.loop.touch, dataset)
 
     def _may_sign_again(self) -> None:
@@ -410,7 +418,7 @@ class NodeParts:
 
     def moved(self, dataset: DatasetId) -> None:
         followers = (self.suspension_review, self.rechecker, self.validator, self.observer, self.witnessing)
-        for part in (*followers, self.publications):
+        for part in (*followers, self.publications, self.flows):
             part.loop.touch(dataset)
 
     def _dependencies(self) -> tuple[IngestDependencies, TransformDependencies]:

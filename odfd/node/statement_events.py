@@ -37,6 +37,7 @@ from odfd.trust.judgement.suspension_review import SuspensionReview
 from odfd.trust.policy.policy import Policy
 from odfd.trust.validation.evidence_rechecker import EvidenceRechecker
 from odfd.trust.validation.validator import Validator
+from odfd.workers.flows import FlowWorker
 from odfd.workers.witnessing import Witnessing
 from p2p.ports import Topic
 
@@ -54,6 +55,7 @@ class EventContext(Protocol):
     suspension_review: SuspensionReview
     rechecker: EvidenceRechecker
     witnessing: Witnessing
+    flows: FlowWorker
 
     def name_of(self, dataset: DatasetId) -> str: ...
 
@@ -103,7 +105,7 @@ class StatementEvents:
             return
         EVENTS[said.KIND](parts, said, name)
         parts.scheduler.poke(said.dataset)
-        for part in (parts.validator, parts.suspension_review, parts.rechecker):
+        for part in (parts.validator, parts.suspension_review, parts.rechecker, parts.flows):
             part.loop.touch(said.dataset)
 
 

@@ -23,6 +23,7 @@ from chain.store.sqlite import SqliteChains
 from odfd.datasets import catalog, pushes, references, row_counts, saved_views, visibility
 from odfd.datasets.catalog import Catalog
 from odfd.datasets.holdings import Holdings
+from odfd.flows import store as flows
 from odfd.mirrors import mirror_spec as wishes
 from odfd.resources import store as resources
 from odfd.resources.store import Resources
@@ -44,7 +45,7 @@ SEGMENTS: Final = "segments"
 PARTIAL: Final = "partial"
 PARTIAL_EVIDENCE: Final = "partial-evidence"
 """Objects on their way here; these outlive a restart."""
-_ROOMS: Final = (schema, references, row_counts, pushes, resources, visibility, log, damage, memory, saved_views)
+_ROOMS: Final = (schema, references, row_counts, pushes, resources, visibility, log, damage, memory, saved_views, flows)
 """Modules with ``ROOM`` and ``STEPS``: whose tables the database has."""
 NAMES: Final = b"names"
 """Stands for the names of all datasets, in what ``Database.has_changed`` is asked."""
@@ -72,14 +73,15 @@ _KEYS: Final = {
         ),
         "{row}.dataset",
     ),
-    # A base, a publication and a quarantine change nothing of what is shown of the dataset that they are of.
+    # A base, a flow, a publication and a quarantine change nothing of what is shown of the dataset that they are of.
     "resources": f"CASE {{row}}.kind WHEN '{catalog.KIND}' THEN x'{NAMES.hex()}'"
     f" WHEN '{wishes.KIND}' THEN CAST({{row}}.key AS BLOB)"
-    " WHEN 'source-base' THEN x'' WHEN 'publication' THEN x'' WHEN 'quarantine' THEN x'' END",
+    " WHEN 'source-base' THEN x'' WHEN 'flow' THEN x'' WHEN 'publication' THEN x'' WHEN 'quarantine' THEN x'' END",
 }
 """Tables of which a row says something of one dataset (``keys_of``), or of the names alone: as what it is watched."""
 _UNWATCHED: Final = (
     "blocks",
+    "flow_runs",
     "held_blocks",
     "held_bytes",
     "held_objects",

@@ -42,6 +42,7 @@ def play(documents: ModuleType, tmp_path: Path, tmp_path_factory: pytest.TempPat
             "PYTHONPATH": str(TREE),
             "LANG": "C.UTF-8",
             "COLUMNS": "100",
+            "ODFD_FLOWS_FOLLOW": "false",
             "PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", ""),
             **more,
         }
@@ -66,6 +67,7 @@ def daemon(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
         "ODFD_HTTP_LISTEN": "127.0.0.1:0",
         "ODFD_ENGINE_QUICK_START": "true",
         "ODFD_INGEST_SETTLE_SECONDS": "0",
+        "ODFD_FLOWS_FOLLOW": "false",
         "NOTIFY_SOCKET": str(tmp_path / "notify"),
     }
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, (tmp_path / "log").open("wb") as log:

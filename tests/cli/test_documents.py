@@ -13,6 +13,7 @@ import pytest
 from odfd.cli import main, registry
 
 HERE = Path(__file__).parent
+FLOWS = HERE.parents[1] / "docs" / "flows.md"
 WITHOUT_DAEMON = sorted(HERE.glob("*.md"))
 
 
@@ -23,7 +24,7 @@ def test_the_document_runs_as_written(document: Path, play: Callable[[Path], int
 
 
 def test_every_command_is_in_some_document() -> None:
-    text = "\n".join(path.read_text() for path in sorted(HERE.rglob("*.md")))
+    text = "\n".join(path.read_text() for path in [*sorted(HERE.rglob("*.md")), FLOWS])
     shown = set(re.findall(r"(?m)^\$ .*?odfctl(?: -\S+(?: \S+)?)* ([a-z]+)", text))
     missing = set(registry.entries()) - shown
     assert not missing, f"show these in a document: {sorted(missing)}"
@@ -44,7 +45,7 @@ def test_every_command_to_its_last_word_is_in_some_document() -> None:
     subparsers = parser.add_subparsers(parser_class=main.Parser)
     for entry in {entry.module: entry for entry in registry.entries().values()}.values():
         registry.load(entry, subparsers)
-    text = "\n".join(path.read_text() for path in [*sorted(HERE.rglob("*.md")), HERE.parents[1] / "README.md"])
+    text = "\n".join(path.read_text() for path in [*sorted(HERE.rglob("*.md")), HERE.parents[1] / "README.md", FLOWS])
     shown = re.findall(r"(?m)^\$ .*?odfctl (.*)$", text)
     missing = [
         " ".join(words)
@@ -81,6 +82,12 @@ def test_a_document_that_lies_fails(documents: ModuleType, tmp_path: Path) -> No
 @pytest.mark.slow
 def test_the_examples_of_queries_run(play: Callable[..., int], daemon: Path) -> None:
     assert play(HERE.parents[1] / "docs" / "queries.md", ODFD_SOCKET=str(daemon)) > 10
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_the_examples_of_flows_run(play: Callable[..., int], daemon: Path) -> None:
+    assert play(FLOWS, ODFD_SOCKET=str(daemon)) > 10
 
 
 @pytest.mark.e2e

@@ -54,8 +54,11 @@ PART = 4096
 DEADLINE = 20.0
 
 
-_AT_ONCE: Final[dict[str, Any]] = {"ingest": model.Ingest(settle_seconds=0)}
-"""Tests write their files whole, in a time of their own."""
+_AT_ONCE: Final[dict[str, Any]] = {
+    "ingest": model.Ingest(settle_seconds=0),
+    "flows": model.Flows(follow=False),
+}
+"""Tests write their files whole, in a time of their own, and pull when they mean to."""
 
 
 @functools.cache

@@ -96,8 +96,20 @@ def status_text(status: wire.Status) -> str:
             ("signing", _signing(status.lost_journals)),
             ("memory", words.size(status.memory) if status.memory else ""),
             ("tasks", str(status.tasks)),
+            ("flows", _flows(status.flows)),
         ]
     )
+
+
+def _flows(flows: wire.FlowCounts | None) -> str:
+    if flows is None or not flows.flows:
+        return ""
+    parts = [str(flows.flows), f"{flows.running} running"]
+    parts += [f"next {flows.next} at {words.moment(flows.next_at)}"] if flows.next else ["nothing due"]
+    shown = sorted(flows.failing)[:3]
+    failing = [f"{name} failed {words.plural(flows.failing[name], 'time')} in a row" for name in shown]
+    more = len(flows.failing) - len(shown)
+    return ", ".join([*parts, *failing, *([f"{more} more failed: odfctl get flows"] if more else [])])
 
 
 def _signing(lost: int) -> str:

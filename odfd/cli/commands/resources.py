@@ -17,7 +17,7 @@ from odfd.errors import ExitCode, Usage
 
 V = TypeVar("V", bound=wire.Value)
 
-_KINDS = "dataset, engine, mirror, network, peer, validator or task"
+_KINDS = "dataset, engine, flow, mirror, network, peer, validator or task"
 
 
 def register(subparsers: Subparsers) -> None:

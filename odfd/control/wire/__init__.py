@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from odfd.control.wire.authority import *
 from odfd.control.wire.datasets import *
+from odfd.control.wire.flows import *
 from odfd.control.wire.lineage import *
 from odfd.control.wire.node import *
 from odfd.control.wire.publications import *

@@ -42,6 +42,19 @@ class DiskView(Value, frozen=True, kw_only=True):
     database: int | None = None
 
 
+class FlowCounts(Value, frozen=True, kw_only=True):
+    """What is pulled by itself."""
+
+    flows: int = 0
+    """Flows, and derived datasets that follow their inputs."""
+    running: int = 0
+    failing: dict[str, int] = msgspec.field(default_factory=dict)
+    """By name, those whose last run failed, with the number of failures in a row."""
+    next: str | None = None
+    """The name of what is due first; ``None``: nothing is due before something new comes."""
+    next_at: str | None = None
+
+
 class Status(Value, frozen=True, kw_only=True):
     node_id: str
     """``did:key:…`` of the node."""
@@ -61,6 +74,7 @@ class Status(Value, frozen=True, kw_only=True):
     """Of them, those of which anything is said or given to others."""
     engine: EngineView | None = None
     disk: DiskView | None = None
+    flows: FlowCounts | None = None
     lost_journals: int = 0
     """Keys of this node that sign nothing, as it is not known what they have said: ``odfctl trust sign``."""
     tasks: int = 0

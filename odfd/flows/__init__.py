@@ -1,0 +1,1 @@
+"""Flows: what is pulled by itself, when, and what became of it."""

@@ -1,0 +1,100 @@
+"""What is pulled by itself: flows that people declare, and derived datasets that follow their inputs. Plain values."""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+import msgspec
+
+from chain.ids import DatasetId
+from chain.instant import SECOND, Instant
+from odfd.flows.schedule import Covered, Schedule
+
+MINUTE: Final = 60 * SECOND
+HOUR: Final = 60 * MINUTE
+DAY: Final = 24 * HOUR
+
+
+class CatchUp(enum.Enum):
+    """Of the times that passed while nobody was there, which are acted on."""
+
+    NONE = "none"
+    ONE = "one"
+    ALL = "all"
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a run that failed for a reason that may pass. Lengths of time are nanoseconds."""
+
+    attempts: int = 3
+    """In all, of one nominal time."""
+    least: int = 10 * SECOND
+    most: int = HOUR
+
+
+class FlowPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How the runs of one flow behave. Lengths of time are nanoseconds."""
+
+    suspend: bool = False
+    catch_up: CatchUp = CatchUp.ONE
+    window: int = DAY
+    """How old a time may be that is caught up."""
+    cooldown: int = MINUTE
+    """From the end of a run to the next that new data causes."""
+    retry: Retry = Retry()
+
+
+class FlowPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What makes one dataset be pulled: a schedule, new data of others, or both."""
+
+    name: str
+    """For people: of the flow, or of the dataset that follows its inputs."""
+    target: DatasetId
+    schedule: Schedule | None = None
+    inputs: frozenset[DatasetId] = frozenset()
+    """Datasets whose new data makes it run."""
+    fetch_uncacheable: bool = False
+    policy: FlowPolicy = FlowPolicy()
+    declared: bool = True
+    """Whether somebody declared it; else it is a derived dataset that follows its inputs."""
+
+
+class Outcome(enum.Enum):
+    """How a run ended."""
+
+    UPDATED = "updated"
+    UP_TO_DATE = "up-to-date"
+    BLOCKED = "blocked"
+    """Nothing went wrong, and it waits for somebody else."""
+    FAILED = "failed"
+    """For a reason that may pass: it is tried again."""
+    REFUSED = "refused"
+    """For a reason that stays until something is changed."""
+    CANCELLED = "cancelled"
+
+
+BAD: Final = frozenset({Outcome.FAILED, Outcome.REFUSED})
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of the runs of one plan, over restarts. Its size does not grow with them."""
+
+    since: Instant
+    """Nothing is owed of times before this."""
+    covered: Covered = Covered()
+    pending: Instant | None = None
+    """The time that a run is for which began and has not ended well, or been given up."""
+    attempts: int = 0
+    """Of it that failed."""
+    retry_at: Instant | None = None
+    paused: bool = False
+    runs: int = 0
+    failures: int = 0
+    """Runs in a row that failed."""
+    missed: int = 0
+    """Nominal times that were passed over."""
+    began_at: Instant | None = None
+    ended_at: Instant | None = None
+    outcome: Outcome | None = None
+    message: str = ""

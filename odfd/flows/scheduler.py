@@ -1,0 +1,314 @@
+"""Decides which dataset is pulled next, and when: sans-IO, with the time and chance as arguments.
+
+What is due lies in a heap by its time, so that neither a look at what is next nor a run costs what the number of plans
+is. A nominal time is noted as fired before its run begins; a run that was cut off is begun again for the same time. A
+derived dataset whose input is itself about to run waits for that one, so that data that comes by several ways makes one
+transaction. Made by the worker, which performs the runs and keeps the records.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from chain.backoff import Backoff, Chance
+from chain.ids import DatasetId
+from chain.instant import SECOND, Instant
+from odfd.flows.plan import BAD, MINUTE, CatchUp, FlowPlan, Outcome, Record
+from odfd.flows.schedule import latest_time, next_time, passed_over
+
+SETTLE: Final = SECOND
+"""After new data came, before a run that it causes: whoever pulls input and derived dataset in one go does so first."""
+ON_TIME: Final = MINUTE
+"""A time that passed less than this ago was not missed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """A run to begin, with the record to keep first."""
+
+    key: str
+    plan: FlowPlan
+    record: Record
+
+
+@dataclass(slots=True)
+class Entry:
+    """One plan at work; for people to look at."""
+
+    plan: FlowPlan
+    record: Record
+    running: bool = False
+    touched: Instant | None = None
+    """When one of its inputs changed that no run has looked at."""
+    due: Instant | None = None
+    held_since: Instant | None = None
+    """Since when it waits for an input of its own that is about to run."""
+    ticket: int = 0
+    """Of its place in the heap; another one there is out of date."""
+
+    @property
+    def is_paused(self) -> bool:
+        return self.record.paused or self.plan.policy.suspend
+
+
+class Scheduler:
+    """All plans of a node."""
+
+    def __init__(self, chance: Chance) -> None:
+        self._chance = chance
+        self._entries: dict[str, Entry] = {}
+        self._heap: list[tuple[Instant, int, str]] = []
+        self._tickets = itertools.count(1)
+        self._readers: dict[DatasetId, dict[str, None]] = {}
+        """By input, in the order in which they came."""
+        self._targets: dict[DatasetId, dict[str, None]] = {}
+        self._latest = Instant(-(1 << 63))
+        """The latest time that was seen since the clock was set back."""
+
+    def entries(self) -> Iterator[tuple[str, Entry]]:
+        return iter(self._entries.items())
+
+    def keys_of(self, dataset: DatasetId) -> Sequence[str]:
+        """Of the plans that pull it."""
+        return tuple(self._targets.get(dataset, ()))
+
+    def find(self, key: str) -> Entry | None:
+        return self._entries.get(key)
+
+    def put(self, key: str, plan: FlowPlan, record: Record | None, now: Instant, *, touched: bool = False) -> Record:
+        """A new plan, or another one in place of that of before, whose record goes on. One that is new, resumed, or has
+        another schedule owes nothing. The record to keep.
+
+        ``touched``: an input may have data that it has not looked at.
+        """
+        before = self._entries.get(key)
+        if before is not None:
+            self._forget(key, before)
+            record = before.record
+            resumed = before.plan.policy.suspend and not plan.policy.suspend
+            if resumed or before.plan.schedule != plan.schedule:
+                record = msgspec.structs.replace(record, since=now)
+        entry = Entry(plan, _not_ahead(record, now) if record is not None else Record(since=now))
+        if before is not None:
+            entry.running, entry.touched = before.running, before.touched
+        if touched:
+            entry.touched = entry.touched if entry.touched is not None else now
+        self._entries[key] = entry
+        self._targets.setdefault(plan.target, {})[key] = None
+        for each in plan.inputs:
+            self._readers.setdefault(each, {})[key] = None
+        self._arm(key, entry, now)
+        return entry.record
+
+    def drop(self, key: str) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._forget(key, entry)
+
+    def touch(self, dataset: DatasetId, now: Instant) -> None:
+        """It has, or may have, new data."""
+        for key in self._readers.get(dataset, ()):
+            entry = self._entries[key]
+            if entry.touched is None:
+                entry.touched = now
+                self._arm(key, entry, now)
+
+    def pause(self, key: str, now: Instant, *, paused: bool) -> Record:
+        """``key`` is there. What passes while it is paused is not owed."""
+        entry = self._entries[key]
+        entry.record = msgspec.structs.replace(entry.record, paused=paused, since=now)
+        self._arm(key, entry, now)
+        return entry.record
+
+    def next_time(self) -> Instant | None:
+        """When ``due`` may have something next."""
+        while self._heap and not self._is_current(self._heap[0]):
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def due(self, now: Instant, most: int) -> Sequence[Firing]:
+        """Runs to begin now, those due first, at most so many."""
+        self._notice_clock(now)
+        found: list[Firing] = []
+        while len(found) < most and (first := self.next_time()) is not None and first <= now:
+            _, _, key = heapq.heappop(self._heap)
+            entry = self._entries[key]
+            if self._held(key, entry, now):
+                continue
+            if self._claim(entry, now):
+                found.append(Firing(key, entry.plan, entry.record))
+            else:
+                self._arm(key, entry, now)
+        return found
+
+    def finish(self, key: str, outcome: Outcome, message: str, now: Instant) -> Record | None:
+        """A run has ended; the record to keep, ``None`` where the plan is gone."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        entry.running = False
+        entry.record = self._ended(entry, outcome, message, now)
+        self._arm(key, entry, now)
+        self._release_readers(entry.plan.target, now)
+        return entry.record
+
+    def interrupt(self, now: Instant) -> None:
+        """All runs were cut off: that is no failure, and they begin again."""
+        for key, entry in self._entries.items():
+            if entry.running:
+                entry.running = False
+                self._arm(key, entry, now)
+
+    def _ended(self, entry: Entry, outcome: Outcome, message: str, now: Instant) -> Record:
+        was, retry = entry.record, entry.plan.policy.retry
+        said = msgspec.structs.replace(
+            was,
+            runs=was.runs + 1,
+            ended_at=now,
+            outcome=outcome,
+            message=message,
+            failures=was.failures + 1 if outcome in BAD else 0 if outcome is not Outcome.CANCELLED else was.failures,
+        )
+        attempts = was.attempts + 1
+        # A time of a schedule is given up after so many attempts; data that came is looked at for as long as it takes.
+        again = entry.plan.schedule is None or attempts < retry.attempts
+        if outcome is Outcome.FAILED and again and was.pending is not None:
+            wait = Backoff(first=retry.least / SECOND, most=retry.most / SECOND).wait(attempts, self._chance)
+            return msgspec.structs.replace(said, attempts=attempts, retry_at=Instant(now + int(wait * SECOND)))
+        return msgspec.structs.replace(said, pending=None, attempts=0, retry_at=None)
+
+    def _claim(self, entry: Entry, now: Instant) -> bool:
+        """Whether a run begins now."""
+        record, plan = entry.record, entry.plan
+        if record.pending is None:
+            record = self._fired(entry, now)
+            cooled = entry.touched is not None and _cooled(entry, now) <= now
+            if record.pending is None and cooled:
+                record = msgspec.structs.replace(record, pending=now)
+        entry.record = record
+        if record.pending is None or entry.running or entry.is_paused:
+            return False
+        entry.running, entry.due = True, None
+        if plan.inputs:
+            entry.touched = None
+        entry.record = msgspec.structs.replace(record, began_at=now, retry_at=None)
+        return True
+
+    def _fired(self, entry: Entry, now: Instant) -> Record:
+        """The record once the nominal time that is acted on now, if any, is noted."""
+        record, schedule, policy = entry.record, entry.plan.schedule, entry.plan.policy
+        if schedule is None:
+            return record
+        base = _owed_from(record, now)
+        first = next_time(schedule, record.covered, base)
+        if first is None or first > now:
+            return record
+        oldest = now - (ON_TIME if policy.catch_up is CatchUp.NONE else max(policy.window, ON_TIME))
+        if policy.catch_up is CatchUp.ALL:
+            chosen = next_time(schedule, record.covered, Instant(max(base, oldest - 1)))
+        else:
+            chosen = latest_time(schedule, Instant(max(base, oldest - 1)), now)
+        if chosen is None or chosen > now:
+            missed = passed_over(schedule, base, Instant(now + 1))
+            return msgspec.structs.replace(record, since=now, missed=record.missed + missed)
+        missed = passed_over(schedule, base, chosen)
+        return msgspec.structs.replace(
+            record, covered=record.covered.with_(chosen, schedule), pending=chosen, missed=record.missed + missed
+        )
+
+    def _arm(self, key: str, entry: Entry, now: Instant) -> None:
+        entry.due = _due(entry, now)
+        if entry.due is not None:
+            self._push(key, entry, entry.due)
+        else:
+            entry.ticket = 0
+
+    def _push(self, key: str, entry: Entry, time: Instant) -> None:
+        entry.ticket = next(self._tickets)
+        heapq.heappush(self._heap, (time, entry.ticket, key))
+        if len(self._heap) > 2 * len(self._entries) + 64:
+            self._heap = [each for each in self._heap if self._is_current(each)]
+            heapq.heapify(self._heap)
+
+    def _is_current(self, place: tuple[Instant, int, str]) -> bool:
+        entry = self._entries.get(place[2])
+        return entry is not None and entry.ticket == place[1]
+
+    def _held(self, key: str, entry: Entry, now: Instant) -> bool:
+        """Whether it waits for an input that is about to be pulled itself: no longer than a cooldown, for what runs
+        there may run for hours, or again and again.
+        """
+        since = now if entry.held_since is None else min(entry.held_since, now)
+        until = Instant(since + max(entry.plan.policy.cooldown, SECOND))
+        others = (self._entries[other] for each in entry.plan.inputs for other in self._targets.get(each, ()))
+        if now < until and any(_is_about_to_run(each, now) for each in others if each is not entry):
+            entry.held_since = since
+            self._push(key, entry, until)
+            return True
+        entry.held_since = None
+        return False
+
+    def _release_readers(self, dataset: DatasetId, now: Instant) -> None:
+        for key in self._readers.get(dataset, ()):
+            entry = self._entries[key]
+            if entry.held_since is not None:
+                self._push(key, entry, now)
+
+    def _notice_clock(self, now: Instant) -> None:
+        """Where the clock was set back, what lies far ahead was reckoned from a time that was not."""
+        if now < self._latest:
+            for key, entry in self._entries.items():
+                entry.record = _not_ahead(entry.record, now)
+                if not entry.running:
+                    self._arm(key, entry, now)
+        self._latest = now
+
+    def _forget(self, key: str, entry: Entry) -> None:
+        for index, datasets in ((self._targets, {entry.plan.target}), (self._readers, entry.plan.inputs)):
+            for each in datasets:
+                index[each].pop(key, None)
+                if not index[each]:
+                    del index[each]
+
+
+def _is_about_to_run(entry: Entry, now: Instant) -> bool:
+    return entry.running or (entry.due is not None and entry.due <= now)
+
+
+def _due(entry: Entry, now: Instant) -> Instant | None:
+    record, schedule = entry.record, entry.plan.schedule
+    if entry.running or entry.is_paused:
+        return None
+    if record.pending is not None:
+        latest = now + entry.plan.policy.retry.most
+        return now if record.retry_at is None else Instant(min(record.retry_at, latest))
+    times = [_cooled(entry, now)] if entry.touched is not None else []
+    if schedule is not None and (next_one := next_time(schedule, record.covered, _owed_from(record, now))) is not None:
+        times.append(next_one)
+    return min(times, default=None)
+
+
+def _owed_from(record: Record, now: Instant) -> Instant:
+    """Nominal times after this, and not after ``now``, are owed."""
+    newest = record.covered.newest(now)
+    return record.since if newest is None else max(record.since, newest)
+
+
+def _not_ahead(record: Record, now: Instant) -> Record:
+    """What was noted by a clock that was ahead counts as of now."""
+    return record if record.since <= now else msgspec.structs.replace(record, since=now)
+
+
+def _cooled(entry: Entry, now: Instant) -> Instant:
+    """When new data may cause a run."""
+    ended = entry.record.ended_at
+    touched = min(entry.touched if entry.touched is not None else now, now)
+    cooldown = entry.plan.policy.cooldown
+    begun = Instant(touched + min(SETTLE, cooldown))
+    return begun if ended is None else Instant(max(begun, min(ended, now) + cooldown))

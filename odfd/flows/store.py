@@ -1,0 +1,88 @@
+"""Stores flows as people declared them, and what became of their runs. Synchronous, on the connection that is given.
+
+A flow is a resource about the dataset that it pulls. The record of its runs is one row, written over before and after
+each run; a derived dataset that follows its inputs has one too, under its id.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final
+
+import msgspec
+
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.store.seals import Sealed
+from odfd.flows.plan import FlowPlan, Record
+from odfd.resources.store import Resources
+
+KIND: Final = "flow"
+ROOM: Final = "flows"
+STEPS: Final = (
+    """
+    CREATE TABLE flow_runs (
+        key TEXT NOT NULL,
+        record BLOB NOT NULL,
+        seal BLOB,
+        PRIMARY KEY (key)
+    ) STRICT, WITHOUT ROWID;
+    """,
+)
+RUNS: Final = Sealed("flow_runs", ("key", "record"), "delete the flow and apply it again: odfctl delete flow NAME")
+_PLAN: Final = msgspec.json.Decoder(FlowPlan, dec_hook=lambda _, text: DatasetId.parse(text))
+"""No other type of its fields is one that msgspec does not know."""
+_RECORD: Final = msgspec.json.Decoder(Record)
+
+
+def key_of(name: str) -> str:
+    """Of a flow, in the table of records."""
+    return f"flow {name.casefold()}"
+
+
+def keep(connection: sqlite3.Connection, plan: FlowPlan, now: Instant) -> bool:
+    """Declare a flow; ``False`` where it was declared so before."""
+    spec = msgspec.json.encode(plan, enc_hook=str, order="deterministic")
+    return Resources(connection).apply(KIND, plan.name, spec, now, about=str(plan.target))
+
+
+def find(connection: sqlite3.Connection, name: str) -> FlowPlan | None:
+    found = Resources(connection).get(KIND, name)
+    return None if found is None else _PLAN.decode(found.spec)
+
+
+def flows(connection: sqlite3.Connection) -> list[FlowPlan]:
+    """By name."""
+    return [_PLAN.decode(each.spec) for each in Resources(connection).all(KIND)]
+
+
+def flows_of(connection: sqlite3.Connection, dataset: DatasetId) -> list[FlowPlan]:
+    """Those that pull it."""
+    return [_PLAN.decode(each.spec) for each in Resources(connection).about(KIND, str(dataset))]
+
+
+def remove(connection: sqlite3.Connection, name: str, now: Instant) -> bool:
+    connection.execute("DELETE FROM flow_runs WHERE key = ?", (key_of(name),))
+    return Resources(connection).delete(KIND, name, now)
+
+
+def forget(connection: sqlite3.Connection, dataset: DatasetId, now: Instant) -> list[str]:
+    """The dataset is gone, and its flows with it; their names."""
+    names = [plan.name for plan in flows_of(connection, dataset)]
+    for name in names:
+        remove(connection, name, now)
+    connection.execute("DELETE FROM flow_runs WHERE key = ?", (str(dataset),))
+    return names
+
+
+def record(connection: sqlite3.Connection, key: str) -> Record | None:
+    row = RUNS.one(connection, "key = ?", (key,))
+    return None if row is None else _RECORD.decode(row[1])
+
+
+def records(connection: sqlite3.Connection) -> dict[str, Record]:
+    return {row[0]: _RECORD.decode(row[1]) for row in RUNS.rows(connection)}
+
+
+def keep_record(connection: sqlite3.Connection, key: str, said: Record) -> None:
+    RUNS.put(connection, key, msgspec.json.encode(said))

@@ -1,0 +1,239 @@
+"""Pulls datasets by themselves: when a flow's schedule says so, and derived ones when their inputs have new data.
+
+``odfd.flows.scheduler`` decides; here runs are begun, as the same tasks that ``odfctl pull`` makes, and their records
+are kept. What is new is told by commits and by mirrors, and found once after a start by comparing heads: nobody looks
+around in between. Alive while ``run`` is; a run that is cut off by a stop begins again after the next start.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias
+
+import trio
+
+from chain.errors import Conflict, Environment, Fault, NotFound, Remote
+from chain.ids import DatasetId
+from chain.instant import SECOND, Instant
+from chain.model.events import SetTransform
+from chain.state import load_state
+from odfd.control.assembly import Context
+from odfd.datasets.creation import input_ids
+from odfd.errors import sole_fault
+from odfd.flows import store
+from odfd.flows.plan import BAD, FlowPlan, FlowPolicy, Outcome, Record
+from odfd.flows.scheduler import Firing, Scheduler
+from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
+from odfd.runtime.supervision import Life
+from odfd.state.directory import StateDirectory
+
+RUNNING: Final = 128
+"""Runs at once; more wait, and none is dropped. The task board lets so many wait besides what people ask for, and who
+waits long for a source keeps no slot there from others."""
+START_SECONDS: Final = 5.0
+"""Before the first look at all heads: requests that come right after a start do not wait for it."""
+LOOK_SECONDS: Final = 60.0
+"""The clock is looked at this often while anything is due at all: it may have been set, or the machine slept."""
+_TRANSFORM: Final = SetTransform.__name__
+
+Ended: TypeAlias = tuple[Outcome, str]
+"""How a run ended, and what is told of it."""
+Pull: TypeAlias = Callable[[FlowPlan], Awaitable[Ended]]
+
+
+class Follow(NamedTuple):
+    """How derived datasets that no flow names follow their inputs."""
+
+    on: bool
+    cooldown: int
+    """Nanoseconds."""
+
+
+class _Found(NamedTuple):
+    key: str
+    plan: FlowPlan
+    record: Record | None
+    behind: bool
+
+
+class FlowWorker:
+    """The worker of all flows of one node."""
+
+    def __init__(self, home: StateDirectory, context: Context, follow: Callable[[], Follow]) -> None:
+        self.pull: Pull = _nobody
+        """Performs one run; given by whoever has the operations of the API."""
+        self._home = home
+        self._clock, self._events, self._logger = context.clock, context.events, context.logger
+        self._follow = follow
+        self.scheduler = Scheduler(random.SystemRandom())
+        self.loop: KeyedReconcileLoop[DatasetId] = KeyedReconcileLoop(self._round, start_after=START_SECONDS)
+        self._looking = trio.Lock()
+        self._is_loaded = False
+        self._running = 0
+        self.turned = trio.Event()
+        """Set when the next run has ended; then there is another."""
+        self._nursery: trio.Nursery | None = None
+        self._life: Life | None = None
+
+    async def run(self, life: Life) -> None:
+        self._life, self._running, self._is_loaded = life, 0, False
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            try:
+                await self.loop.run(life)
+            finally:
+                self._nursery = None
+                self.scheduler.interrupt(self._clock.now())
+            nursery.cancel_scope.cancel()
+
+    async def look(self, datasets: Collection[DatasetId] = ()) -> None:
+        """What was declared of them is in force when this returns; so is all, after a start."""
+        await self._look_at(datasets)
+        self.loop.poke()
+
+    async def pause(self, key: str, *, paused: bool) -> None:
+        """``key`` is in force."""
+        said = self.scheduler.pause(key, self._clock.now(), paused=paused)
+        await trio.to_thread.run_sync(self._keep, [(key, said)])
+        self.loop.poke()
+
+    async def _round(self) -> float:
+        touched = self.loop.take()
+        if touched is None:
+            self._is_loaded = False
+        await self._look_at(touched or ())
+        for dataset in sorted(touched or ()):
+            self.scheduler.touch(dataset, self._clock.now())
+        if self._nursery is None or self._running >= RUNNING:
+            return UNTIL_POKED
+        now = self._clock.now()
+        firings = self.scheduler.due(now, RUNNING - self._running)
+        claimed = [(each.key, each.record) for each in firings if each.plan.schedule is not None]
+        if claimed:
+            await trio.to_thread.run_sync(self._keep, claimed)
+        for each in firings:
+            self._running += 1
+            self._nursery.start_soon(self._run, each)
+        following = self.scheduler.next_time()
+        return UNTIL_POKED if following is None else min(max(0.0, (following - now) / SECOND), LOOK_SECONDS)
+
+    async def _look_at(self, datasets: Collection[DatasetId]) -> None:
+        async with self._looking:
+            everything, self._is_loaded = not self._is_loaded, True
+            read = self._read_all if everything else partial(self._read, sorted(datasets), everything=False)
+            found = await trio.to_thread.run_sync(read)
+            now, kept = self._clock.now(), []
+            for dataset, plans in found.items():
+                for gone in set(self.scheduler.keys_of(dataset)) - {each.key for each in plans}:
+                    self.scheduler.drop(gone)
+                for each in plans:
+                    kept += self._put(each, now)
+            if kept:
+                await trio.to_thread.run_sync(self._keep, kept)
+
+    def _put(self, each: _Found, now: Instant) -> list[tuple[str, Record]]:
+        """The record to keep, where it is another."""
+        there = self.scheduler.find(each.key)
+        if there is not None and there.plan == each.plan and not each.behind:
+            return []
+        before = each.record if there is None else there.record
+        said = self.scheduler.put(each.key, each.plan, each.record, now, touched=each.behind)
+        return [(each.key, said)] if each.plan.declared and said != before else []
+
+    def _read_all(self) -> dict[DatasetId, list[_Found]]:
+        with self._home.database.read() as connection:
+            targets = {plan.target for plan in store.flows(connection)}
+        known = {entry.plan.target for _, entry in self.scheduler.entries()}
+        return self._read(sorted({*targets, *known, *self._home.chains.having(_TRANSFORM)}), everything=True)
+
+    def _read(self, datasets: Sequence[DatasetId], *, everything: bool) -> dict[DatasetId, list[_Found]]:
+        """Every plan that pulls one of them."""
+        found: dict[DatasetId, list[_Found]] = {}
+        for dataset in datasets:
+            with self._home.database.read() as connection:
+                declared = store.flows_of(connection, dataset)
+                keys = [store.key_of(plan.name) for plan in declared] or [str(dataset)]
+                records = {key: store.record(connection, key) for key in keys}
+            try:
+                plans = declared or self._following(dataset)
+                found[dataset] = [
+                    _Found(key, plan, records[key], self._is_behind(key, plan, everything=everything))
+                    for key, plan in zip(keys, plans, strict=False)
+                ]
+            except Fault as fault:  # a chain that cannot be read is told by whoever shows it, and stops no other
+                self._logger.error("flows of a dataset cannot be told", dataset=dataset.short, fault=str(fault))
+        return found
+
+    def _following(self, dataset: DatasetId) -> list[FlowPlan]:
+        """How a dataset follows its inputs that no flow names."""
+        follow = self._follow()
+        if not follow.on or not self._home.keys.has_dataset_key(dataset):
+            return []
+        block = self._home.chains.chain(dataset).last_of((_TRANSFORM,))
+        with self._home.catalog() as catalog:
+            entry = catalog.find(dataset)
+        if entry is None or block is None or not isinstance(block.event, SetTransform):
+            return []
+        inputs = frozenset(input_ids(block.event)) - {dataset}
+        policy = FlowPolicy(cooldown=follow.cooldown)
+        return [FlowPlan(name=entry.name, target=dataset, inputs=inputs, policy=policy, declared=False)]
+
+    def _is_behind(self, key: str, plan: FlowPlan, *, everything: bool) -> bool:
+        """Whether one of its inputs has blocks that it has not read; asked where a plan is new or another."""
+        there = self.scheduler.find(key)
+        if not plan.inputs or (there is not None and there.plan == plan and not everything):
+            return False
+        state = load_state(self._home.chains.chain(plan.target))
+        read = state.input_positions
+        if state.set_transform is None:
+            return False
+        heads = {each: self._home.chains.chain(each).head() for each in plan.inputs}
+        return any(
+            head is not None and (each not in read or read[each].block_hash != head.hash)
+            for each, head in heads.items()
+        )
+
+    async def _run(self, firing: Firing) -> None:
+        try:
+            outcome, message = await self._ended(firing.plan)
+            if self._life is not None and self._life.stopping.is_set() and outcome is not Outcome.UPDATED:
+                return
+            said = self.scheduler.finish(firing.key, outcome, message, self._clock.now())
+            if said is not None:
+                await trio.to_thread.run_sync(self._keep, [(firing.key, said)])
+            if outcome in BAD:
+                failures = said.failures if said is not None else 1
+                self._events.emit("flow.failed", firing.plan.name, message, failures=failures)
+        finally:
+            self._running -= 1
+            turned, self.turned = self.turned, trio.Event()
+            turned.set()
+            self.loop.poke()
+
+    async def _ended(self, plan: FlowPlan) -> Ended:
+        try:
+            return await self.pull(plan)
+        except (Fault, BaseExceptionGroup) as error:
+            fault = sole_fault(error)
+            if fault is None:
+                raise
+            return ended_by(fault)
+
+    def _keep(self, said: Sequence[tuple[str, Record]]) -> None:
+        """Not of what was deleted meanwhile."""
+        with self._home.database.write() as connection:
+            for key, each in said:
+                if self.scheduler.find(key) is not None:
+                    store.keep_record(connection, key, each)
+
+
+def ended_by(fault: Fault) -> Ended:
+    """A run that could not do its work: whether trying again may help is told by the fault's family."""
+    passes = isinstance(fault, Environment | Remote | Conflict) and not isinstance(fault, NotFound)
+    return Outcome.FAILED if passes else Outcome.REFUSED, str(fault)
+
+
+async def _nobody(plan: FlowPlan) -> Ended:
+    raise NotImplementedError(plan.name)

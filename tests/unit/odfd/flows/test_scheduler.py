@@ -1,0 +1,338 @@
+"""Runs begin when they are due, once for each nominal time, in order, with pauses: in virtual time."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chain.ids import DatasetId
+from chain.instant import SECOND, Instant
+from odfd.flows.plan import CatchUp, FlowPlan, FlowPolicy, Outcome, Record, Retry
+from odfd.flows.schedule import Every
+from odfd.flows.scheduler import SETTLE, Scheduler
+
+TEN = Every(10 * SECOND)
+START = Instant(1_000_005 * SECOND)
+
+
+def dataset(number: int) -> DatasetId:
+    return DatasetId.from_public_key(bytes([number]) * 32)
+
+
+def plan(number: int = 0, *inputs: int, **more: Any) -> FlowPlan:
+    return FlowPlan(
+        name=f"d{number}",
+        target=dataset(number),
+        schedule=None if inputs else TEN,
+        inputs=frozenset(map(dataset, inputs)),
+        policy=FlowPolicy(**more),
+    )
+
+
+class Life:
+    """A scheduler, the records that are kept of it, and a clock; each run is one line of ``ran``."""
+
+    def __init__(self) -> None:
+        self.now = START
+        self.kept: dict[str, Record] = {}
+        self.plans: dict[str, FlowPlan] = {}
+        self.running: list[str] = []
+        self.ran: list[tuple[str, Instant]] = []
+        self.fired: Counter[tuple[str, Instant]] = Counter()
+        self.begin()
+
+    def begin(self) -> None:
+        """A start of the node: what was in memory is gone."""
+        self.running.clear()
+        self.scheduler = Scheduler(random.Random(1))
+        for key, each in self.plans.items():
+            self.kept[key] = self.scheduler.put(key, each, self.kept.get(key), self.now)
+
+    def put(self, each: FlowPlan) -> None:
+        self.plans[each.name] = each
+        self.kept[each.name] = self.scheduler.put(each.name, each, self.kept.get(each.name), self.now)
+
+    def step(self, *, keeps: bool = True, most: int = 10) -> list[str]:
+        """Begin what is due. ``keeps``: whether the node lives to note it."""
+        firings = self.scheduler.due(self.now, most)
+        for each in firings if keeps else ():
+            pending = each.record.pending
+            assert pending is not None
+            if self.kept[each.key].pending != pending and each.record.covered.end_over(pending) is not None:
+                self.fired[each.key, pending] += 1
+            self.kept[each.key] = each.record
+            self.ran.append((each.key, self.now))
+            self.running.append(each.key)
+        return [each.key for each in firings]
+
+    def touch(self, number: int) -> None:
+        """New data, which has settled."""
+        self.scheduler.touch(dataset(number), self.now)
+        self.now = Instant(self.now + SETTLE)
+
+    def finish(self, key: str, outcome: Outcome = Outcome.UPDATED) -> None:
+        self.running.remove(key)
+        record = self.scheduler.finish(key, outcome, "", self.now)
+        assert record is not None
+        self.kept[key] = record
+        if outcome is Outcome.UPDATED:
+            self.scheduler.touch(self.plans[key].target, self.now)
+
+    def until(self, seconds: float, outcome: Outcome = Outcome.UPDATED) -> None:
+        """Let time pass from one due time to the next; each run takes a second."""
+        end = self.now + int(seconds * SECOND)
+        while (due := self.scheduler.next_time()) is not None and due <= end:
+            self.now = max(self.now, due)
+            self.step()
+            if self.running:
+                self.now = Instant(self.now + SECOND)
+            for key in list(self.running):
+                self.finish(key, outcome)
+        self.now = Instant(max(end, self.now))
+
+
+def test_a_new_flow_owes_nothing_and_runs_at_each_time() -> None:
+    life = Life()
+    life.put(plan())
+    assert life.step() == []
+    life.until(30)
+    assert [time // SECOND for _, time in life.ran] == [1_000_010, 1_000_020, 1_000_030]
+
+
+@pytest.mark.parametrize("catch_up, times, missed", [(CatchUp.ONE, [1_003_600], 359), (CatchUp.NONE, [1_003_600], 359),
+                                                     (CatchUp.ALL, [1_000_010, 1_000_020], 0)])  # fmt: skip
+def test_of_missed_times_so_many_are_caught_up_as_was_said(catch_up: CatchUp, times: list[int], missed: int) -> None:
+    life = Life()
+    life.put(plan(catch_up=catch_up))
+    life.now = Instant(life.now + 3600 * SECOND)
+    life.begin()
+    for _ in times:
+        life.step()
+        life.finish("d0")
+    assert [time // SECOND for _, time in life.fired] == times
+    assert life.kept["d0"].missed == missed
+    if catch_up is not CatchUp.ALL:
+        assert life.step() == []
+
+
+def test_without_catching_up_a_time_that_passed_a_while_ago_is_given_up_and_counted() -> None:
+    life = Life()
+    life.put(msgspec.structs.replace(plan(catch_up=CatchUp.NONE), schedule=Every(3600 * SECOND)))
+    life.now = Instant(1_004_400 * SECOND + 120 * SECOND)
+    life.begin()
+    assert life.step() == []
+    entry = life.scheduler.find("d0")
+    assert entry is not None
+    assert entry.record.missed == 2
+    assert entry.due == 1_008_000 * SECOND
+
+
+def test_what_is_older_than_the_window_is_not_caught_up() -> None:
+    life = Life()
+    life.put(msgspec.structs.replace(plan(window=60 * SECOND), schedule=Every(3600 * SECOND)))
+    life.now = Instant(1_004_400 * SECOND + 120 * SECOND)
+    life.begin()
+    assert life.step() == []
+
+
+def test_a_run_that_was_cut_off_begins_again_for_the_same_time() -> None:
+    life = Life()
+    life.put(plan())
+    life.now = Instant(1_000_010 * SECOND)
+    assert life.step() == ["d0"]
+    life.now = Instant(life.now + SECOND)
+    life.begin()
+    assert life.step() == ["d0"]
+    assert list(life.fired.values()) == [1]
+    assert life.kept["d0"].failures == 0
+
+
+def test_a_failure_that_may_pass_is_tried_again_with_growing_pauses_then_given_up() -> None:
+    life = Life()
+    retry = Retry(attempts=3, least=100 * SECOND, most=1000 * SECOND)
+    life.put(msgspec.structs.replace(plan(retry=retry), schedule=Every(10_000 * SECOND)))
+    life.until(12_000, Outcome.FAILED)
+    gaps = [(later - earlier) / SECOND for (_, earlier), (_, later) in zip(life.ran, life.ran[1:], strict=False)]
+    assert len(life.ran) == 3
+    assert 51 <= gaps[0] <= 101
+    assert 101 <= gaps[1] <= 201
+    assert life.kept["d0"].failures == 3
+    assert life.kept["d0"].pending is None
+    life.until(10_000)
+    assert life.kept["d0"].failures == 0
+
+
+def test_what_stays_wrong_is_not_tried_again_until_something_changes() -> None:
+    life = Life()
+    life.put(plan(1, 0))
+    life.touch(0)
+    life.until(100_000, Outcome.REFUSED)
+    assert len(life.ran) == 1
+    life.touch(0)
+    life.until(100)
+    assert len(life.ran) == 2
+
+
+def test_a_paused_flow_rests_and_owes_nothing_of_its_rest() -> None:
+    life = Life()
+    life.put(plan())
+    life.kept["d0"] = life.scheduler.pause("d0", life.now, paused=True)
+    life.until(100)
+    life.begin()
+    life.until(100)
+    life.kept["d0"] = life.scheduler.pause("d0", life.now, paused=False)
+    assert life.step() == []
+    life.until(10)
+    assert len(life.ran) == 1
+
+
+def test_another_schedule_owes_nothing_of_its_past() -> None:
+    life = Life()
+    life.put(plan())
+    life.now = Instant(life.now + 3600 * SECOND)
+    life.put(msgspec.structs.replace(plan(), schedule=Every(60 * SECOND)))
+    assert life.step() == []
+
+
+def test_a_flow_that_is_gone_runs_no_more() -> None:
+    life = Life()
+    life.put(plan())
+    life.now = Instant(1_000_010 * SECOND)
+    life.step()
+    life.scheduler.drop("d0")
+    assert life.scheduler.finish("d0", Outcome.UPDATED, "", life.now) is None
+    assert life.scheduler.next_time() is None
+
+
+def test_a_chain_of_ten_settles_in_order_with_one_run_each() -> None:
+    life = Life()
+    for number in range(1, 11):
+        life.put(plan(number, number - 1))
+    life.touch(0)
+    life.until(59)
+    assert [key for key, _ in life.ran] == [f"d{number}" for number in range(1, 11)]
+
+
+def test_news_in_quick_succession_join_one_run_a_cooldown() -> None:
+    life = Life()
+    life.put(plan(1, 0))
+    for _ in range(100):
+        life.scheduler.touch(dataset(0), life.now)
+        life.until(1)
+    assert [(time - START) // SECOND for _, time in life.ran] == [1, 62]
+
+
+def test_news_during_a_run_bring_one_more_after_the_cooldown() -> None:
+    life = Life()
+    life.put(plan(1, 0))
+    life.touch(0)
+    assert life.step() == ["d1"]
+    life.touch(0)
+    life.finish("d1", Outcome.UP_TO_DATE)
+    assert life.step() == []
+    life.until(61)
+    assert len(life.ran) == 2
+
+
+def test_what_joins_two_ways_runs_once_after_both() -> None:
+    life = Life()
+    life.put(plan(3, 1, 2))
+    life.put(plan(1, 0))
+    life.put(plan(2, 0))
+    life.touch(0)
+    life.step()
+    assert life.running == ["d1", "d2"]
+    life.finish("d1")
+    life.now = Instant(life.now + SETTLE)
+    assert life.step() == []
+    life.finish("d2")
+    assert life.step() == ["d3"]
+
+
+def test_what_waits_for_an_input_that_never_rests_waits_one_cooldown() -> None:
+    life = Life()
+    life.put(plan(0))
+    life.put(plan(1, 0))
+    life.now = Instant(1_000_010 * SECOND)
+    assert life.step() == ["d0"]
+    life.touch(0)
+    assert life.step() == []
+    life.now = Instant(life.now + 60 * SECOND)
+    assert life.step() == ["d1"]
+
+
+def test_no_more_runs_begin_than_there_is_room_for_those_due_first_before() -> None:
+    life = Life()
+    for number in range(5):
+        life.put(msgspec.structs.replace(plan(number), schedule=Every((10 + number) * SECOND)))
+    life.now = Instant(life.now + 100 * SECOND)
+    first = life.step(most=2)
+    assert len(first) == 2
+    assert len(life.step(most=10)) == 3
+
+
+def test_looking_for_what_is_next_costs_nothing_however_often_it_moved() -> None:
+    life = Life()
+    life.put(plan(1, 0))
+    for _ in range(1000):
+        life.scheduler.pause("d1", life.now, paused=False)
+        life.scheduler.touch(dataset(0), life.now)
+    assert len(life.scheduler._heap) < 100
+
+
+EVENTS = st.one_of(
+    st.tuples(st.just("pass"), st.integers(0, 40)),
+    st.tuples(st.just("jump"), st.integers(-500, 500)),
+    st.tuples(st.sampled_from(["begin", "step", "crash before it is noted", "fail", "pause", "resume"]), st.just(0)),
+)
+
+
+@given(st.lists(EVENTS, max_size=60), st.sampled_from(CatchUp))
+def test_each_nominal_time_fires_once_whatever_crashes_and_however_the_clock_jumps(
+    events: list[tuple[str, int]], catch_up: CatchUp
+) -> None:
+    life = Life()
+    life.put(plan(catch_up=catch_up, retry=Retry(attempts=2)))
+    for kind, amount in events:
+        if kind == "pass":
+            life.until(amount)
+        elif kind == "jump":
+            life.now = Instant(life.now + amount * SECOND)
+        elif kind == "crash before it is noted":
+            life.step(keeps=False)
+            life.begin()
+        elif kind == "begin":
+            life.begin()
+        elif kind == "step":
+            life.step()
+        elif kind == "fail" and life.running:
+            life.finish("d0", Outcome.FAILED)
+        elif kind in ("pause", "resume") and not life.running:
+            life.kept["d0"] = life.scheduler.pause("d0", life.now, paused=kind == "pause")
+    assert all(count == 1 for count in life.fired.values())
+    life.begin()
+    life.kept["d0"] = life.scheduler.pause("d0", life.now, paused=False)
+    ran = len(life.ran)
+    life.until(3600)
+    assert len(life.ran) > ran, "however far the clock was set back, it goes on soon"
+    assert all(count == 1 for count in life.fired.values())
+
+
+@given(st.lists(st.integers(1, 300), max_size=20))
+def test_where_all_are_caught_up_none_is_left_out(downtimes: list[int]) -> None:
+    life = Life()
+    life.put(plan(catch_up=CatchUp.ALL))
+    for seconds in downtimes:
+        life.now = Instant(life.now + seconds * SECOND)
+        life.begin()
+        for _ in range(seconds // 10 + 2):
+            if life.step():
+                life.finish("d0")
+    due = range(START // SECOND // 10 + 1, life.now // SECOND // 10 + 1)
+    assert [time // SECOND // 10 for _, time in life.fired] == list(due)

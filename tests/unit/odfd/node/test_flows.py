@@ -1,0 +1,203 @@
+"""A node keeps fresh by itself: what is declared is pulled when it is due, what derives follows, and people see it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from chain.errors import Invalid, NotFound
+from chain.instant import SECOND, Instant
+from chain.state import load_state
+from config import model
+from odfd.control import wire
+from odfd.flows import store
+from worlds.manifests import DERIVED, ROOT
+
+FLOW = """$schema: Flow
+headers: {{name: {name}, annotations: {{flowPolicy: {{cooldown: 0s}}}}}}
+spec:
+  target: Dataset:{target}
+  triggers: [{trigger}]
+"""
+MINUTELY = "{kind: Schedule, every: 1min}"
+FOLLOWING: dict[str, Any] = {"flows": model.Flows(follow=True, cooldown_seconds=0)}
+DEADLINE = 20
+
+
+def flow(name: str = "often", target: str = "cities", trigger: str = MINUTELY) -> str:
+    return FLOW.format(name=name, target=target, trigger=trigger)
+
+
+def derived(name: str, source: str) -> str:
+    return DERIVED.replace("name: towns", f"name: {name}").replace("cities", source)
+
+
+def pass_time(node: Any, seconds: float) -> None:
+    """The clock goes on, and is looked at."""
+    node.clock.instant += int(seconds * SECOND)
+    node.parts.flows.loop.poke()
+
+
+async def view(node: Any, name: str) -> wire.FlowView:
+    return next(each for each in await node.api.flows.list() if each.name == name)
+
+
+async def ran(node: Any, name: str, runs: int) -> wire.FlowView:
+    with trio.fail_after(DEADLINE):
+        while (seen := await view(node, name)).runs < runs:
+            await node.parts.flows.turned.wait()
+    return seen
+
+
+async def test_a_root_is_polled_by_its_schedule_and_what_was_missed_is_caught_up_once(world: Any) -> None:
+    async with world.running("alice") as alice:
+        result = await alice.apply(ROOT, flow())
+        assert [(item.kind, item.action) for item in result.items] == [("dataset", "created"), ("flow", "created")]
+        again = await alice.apply(ROOT, flow())
+        assert {item.action for item in again.items} == {"unchanged"}
+        world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
+        assert (await view(alice, "often")).runs == 0
+        pass_time(alice, 60)
+        seen = await ran(alice, "often", 1)
+        assert (seen.outcome, seen.failures, seen.missed) == ("updated", 0, 0)
+        size = alice.size("cities")
+    world.write("alice", "2.csv", "2024-01-02T00:00:00Z,Graz,2")
+    world.clock.instant += 600 * SECOND
+    async with world.running("alice") as alice:
+        seen = await ran(alice, "often", 2)
+        assert alice.size("cities") == size + 1
+        assert seen.missed == 9
+        pass_time(alice, 1)
+        assert (await view(alice, "often")).runs == 2
+        assert (await alice.api.about.status()).flows.next == "often"
+
+
+async def test_a_chain_of_ten_settles_in_order_with_one_transaction_each(world: Any) -> None:
+    """Data appears because it was declared: nobody pulls."""
+    names = ["cities", *(f"d{number}" for number in range(1, 11))]
+    async with world.running("alice", **FOLLOWING) as alice:
+        pairs = zip(names[1:], names, strict=False)
+        await alice.apply(ROOT, *(derived(name, source) for name, source in pairs), flow())
+        world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
+        pass_time(alice, 60)
+        heard = await alice.heard("dataset.derived", 10)
+        assert [event.subject for event in heard] == names[1:]
+        await ran(alice, "d10", 1)
+        for name in names[1:]:
+            state = load_state(alice.home.chains.chain(alice.dataset(name)))
+            assert state.next_offset == 1
+            assert [event.subject for event in heard].count(name) == 1
+        blocks = sum(alice.size(name) for name in names)
+        pass_time(alice, 30)
+        assert sum(alice.size(name) for name in names) == blocks
+
+
+async def test_what_an_input_got_while_nobody_was_there_is_derived_after_the_start(world: Any) -> None:
+    world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
+    async with world.running("alice") as alice:
+        await alice.apply(ROOT, DERIVED)
+        await alice.pull("cities")
+    async with world.running("alice", **FOLLOWING) as alice:
+        await alice.parts.flows.look()
+        seen = await ran(alice, "towns", 1)
+        assert (seen.kind, seen.outcome) == ("follow", "updated")
+    async with world.running("alice", **FOLLOWING) as alice:
+        await alice.parts.flows.look()
+        assert (await view(alice, "towns")).runs == 1, "nothing is new"
+
+
+async def test_a_flow_takes_the_place_of_following_until_it_is_deleted(world: Any) -> None:
+    async with world.running("alice", **FOLLOWING) as alice:
+        await alice.apply(ROOT, DERIVED)
+        assert [(each.name, each.kind) for each in await alice.api.flows.list()] == [("towns", "follow")]
+        await alice.apply(flow("hourly", "towns", "{kind: Schedule, cron: '@hourly'}"))
+        assert [(each.name, each.kind) for each in await alice.api.flows.list()] == [("hourly", "flow")]
+        with pytest.raises(NotFound):
+            await alice.api.flows.delete("daily")
+        await alice.api.flows.delete("hourly")
+        assert [each.name for each in await alice.api.flows.list()] == ["towns"]
+        with pytest.raises(Invalid, match="no flow"):
+            await alice.api.flows.delete("towns")
+
+
+async def test_a_flow_runs_when_another_dataset_has_new_data(world: Any) -> None:
+    world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
+    async with world.running("alice") as alice:
+        await alice.apply(ROOT, DERIVED, flow("after", "towns", "{kind: Dataset, dataset: cities}"))
+        await ran(alice, "after", 1)
+        await alice.pull("cities")
+        seen = await ran(alice, "after", 2)
+        assert seen.outcome == "updated"
+        assert seen.when == "new data of cities, each 0s at most"
+
+
+async def test_a_paused_flow_rests_over_a_restart(world: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(ROOT, flow())
+        assert (await alice.api.flows.pause("often")).state == "paused"
+        pass_time(alice, 300)
+    async with world.running("alice") as alice:
+        assert (await view(alice, "often")).state == "paused"
+        seen = await alice.api.flows.resume("often")
+        assert (seen.state, seen.runs) == ("waiting", 0)
+
+
+async def test_what_fails_is_told_counted_and_tried_again(world: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(ROOT.replace("{kind: FilesGlob, path: '*.csv', order: ByName}",
+                                       "{kind: Url, url: 'http://127.0.0.1:9/rows.csv'}"), flow())  # fmt: skip
+        pass_time(alice, 60)
+        seen = await ran(alice, "often", 1)
+        assert (seen.state, seen.outcome, seen.failures) == ("retrying", "failed", 1)
+        (event,) = await alice.heard("flow.failed")
+        assert event.data["failures"] == 1
+        pass_time(alice, 15)
+        assert (await ran(alice, "often", 2)).failures == 2
+        assert (await alice.api.about.status()).flows.failing == {"often": 2}
+
+
+async def test_flows_go_with_their_dataset(world: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(ROOT, flow())
+        cities = alice.dataset("cities")
+        await alice.api.datasets.delete("cities")
+        await alice.parts.flows.look({cities})
+        (event,) = await alice.heard("flow.deleted")
+        assert event.subject == "often"
+        assert await alice.api.flows.list() == []
+        with alice.home.database.read() as connection:
+            assert store.flows(connection) == []
+            assert store.records(connection) == {}
+
+
+async def test_what_is_wrong_with_a_flow_is_refused_with_its_place_and_a_hint(world: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(ROOT)
+        with pytest.raises(Invalid) as refused:
+            await alice.apply(flow(trigger="{kind: Schedule, cron: '61 * * * *'}"))
+        assert refused.value.place == "m0.yaml:5"
+        assert refused.value.rule == "flow-cron"
+        assert refused.value.hint
+        result = await alice.apply(flow(target="citeis"))
+        assert result.items[0].fault is not None
+        assert result.items[0].fault.place == "m0.yaml:4"
+        assert "cities" in result.items[0].fault.hint
+        assert (await alice.apply(flow(), dry_run=True)).items[0].action == "created"
+        assert await alice.api.flows.list() == []
+
+
+async def test_an_idle_node_wakes_for_nothing(world: Any) -> None:
+    async with world.running("alice", **FOLLOWING) as alice:
+        await alice.apply(ROOT, DERIVED)
+        await alice.parts.flows.look()
+        assert alice.parts.flows.scheduler.next_time() is None
+
+
+def test_records_are_read_back(world: Any) -> None:
+    alice = world.node("alice")
+    record = store.Record(since=Instant(5), missed=3)
+    with alice.home.database.write() as connection:
+        store.keep_record(connection, "flow x", record)
+        assert store.record(connection, "flow x") == record
