@@ -138,12 +138,11 @@ class LedgerStatementStore:
 
     def refs(self, datasets: Sequence[DatasetId] | None = None) -> Sequence[StatementRef]:
         with self._database.read() as connection:
-            found, rules = kinds.refs(connection, of_dataset=True), kinds.refs(connection, of_dataset=False)
-        wanted = None if datasets is None else set(datasets)
-        public = self._public_of({dataset for dataset, _ in found if wanted is None or dataset in wanted})
+            found = kinds.refs(connection, of_dataset=True, subjects=datasets)
+            rules = kinds.refs(connection, of_dataset=False, subjects=datasets)
+        public = self._public_of({dataset for dataset, _ in found})
         said = [StatementRef(sid, dataset) for dataset, sid in found if dataset in public]
-        unheld = [ref for ref in self.unheld.refs() if wanted is None or ref.dataset in wanted]
-        return [*said, *unheld, *(StatementRef(sid, key) for key, sid in rules if wanted is None or key in wanted)]
+        return [*said, *self.unheld.refs(datasets), *(StatementRef(sid, key) for key, sid in rules)]
 
     def envelope(self, sid: Multihash) -> tuple[Topic, bytes] | None:
         with self._database.read() as connection:

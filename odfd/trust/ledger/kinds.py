@@ -7,6 +7,8 @@ as well. Calls are synchronous, on the connection they are given.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
+from itertools import chain
 from typing import Final, NamedTuple
 
 from chain.ids import DatasetId
@@ -62,14 +64,26 @@ _SUBJECT: Final = " UNION ALL ".join(
 )
 
 
-def refs(connection: sqlite3.Connection, *, of_dataset: bool) -> list[tuple[DatasetId, Multihash]]:
-    """Subjects and ids of all that is kept: of what speaks of datasets, or of what speaks of none."""
-    return [
-        (DatasetId(subject), Multihash(sid))
-        for each in TABLES
-        if each.of_dataset is of_dataset
-        for subject, sid in connection.execute(f"SELECT {each.subject}, {each.id} FROM {each.name}")  # noqa: S608
-    ]
+def refs(
+    connection: sqlite3.Connection, *, of_dataset: bool, subjects: Iterable[DatasetId] | None = None
+) -> list[tuple[DatasetId, Multihash]]:
+    """Subjects and ids of what is kept: of what speaks of datasets, or of what speaks of none.
+
+    ``subjects``: of these alone, which costs nothing for what is kept of others; ``None``: of all.
+    """
+    wanted = None if subjects is None else [(each,) for each in dict.fromkeys(subjects)]
+    found: list[tuple[DatasetId, Multihash]] = []
+    for each in TABLES:
+        if each.of_dataset is of_dataset:
+            query = f"SELECT {each.subject}, {each.id} FROM {each.name}"  # noqa: S608
+            one = f"{query} WHERE {each.subject} = ?"
+            rows = (
+                connection.execute(query)
+                if wanted is None
+                else chain.from_iterable(connection.execute(one, subject) for subject in wanted)
+            )
+            found += ((DatasetId(subject), Multihash(sid)) for subject, sid in rows)
+    return found
 
 
 def find(connection: sqlite3.Connection, sid: Multihash) -> tuple[str, bytes] | None:

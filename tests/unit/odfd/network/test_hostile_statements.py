@@ -261,3 +261,31 @@ def test_a_proof_of_what_is_held_is_made_again_lower(database: Database, tmp_pat
 
 def _info(number: int) -> MetadataEvent:
     return SetInfo(description=f"{number}")
+
+
+def test_who_asks_of_one_dataset_pays_for_one(database: Database, tmp_path: Path) -> None:
+    """Whatever is kept of others, wanted here or not: strangers ask as often as they like."""
+    node = Node(database, tmp_path)
+    steps: list[int] = []
+
+    def work() -> int:
+        """Instructions of both databases for one question."""
+        done: list[int] = []
+        with database.read() as connection:
+            for each in (connection, node.board.unheld._db):
+                each.set_progress_handler(lambda: done.append(1), 1)
+            assert [ref.dataset for ref in node.board.refs([OWNER.dataset_id])] == [OWNER.dataset_id]
+            for each in (connection, node.board.unheld._db):
+                each.set_progress_handler(None, 0)
+        return len(done)
+
+    assert node.hear(head(OWNER, 5)) is Judgement.ACCEPT
+    for number in range(2, 600):
+        other = key(number)
+        if number % 2:
+            node.wished.add(other.dataset_id)
+        node.hear(head(other, 3))
+        if number in (20, 599):
+            steps.append(work())
+    assert len(node.board.refs()) > 100
+    assert steps[1] < 2 * steps[0]
