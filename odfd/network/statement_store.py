@@ -44,7 +44,7 @@ from odfd.network.statement_kinds import KINDS
 from odfd.network.statement_quota import StatementQuota
 from odfd.network.unheld_statements import NoRoom, UnheldStatements
 from odfd.trust.admission.rules import EARLY_LIMIT, AdmissionOutcome
-from odfd.trust.admission.statement_processor import Processed, StatementProcessor
+from odfd.trust.admission.statement_processor import Judged, Processed, StatementProcessor
 from odfd.trust.judgement import authority_fork_choice
 from odfd.trust.ledger import kinds
 from odfd.trust.ledger.authorities import Authorities
@@ -88,6 +88,14 @@ class Subscribers(NamedTuple):
     proof: OnProof = lambda _proof, _made_here: None
     cosignature: Callable[[Cosignature], None] = lambda _: None
     """Of witnesses that count here."""
+
+
+class _LookedAt(NamedTuple):
+    """What was found of a statement, and over which state of the database."""
+
+    found: Judged
+    writes: int
+    at: Instant
 
 
 class LedgerStatementStore:
@@ -226,7 +234,7 @@ class LedgerStatementStore:
     def _hear(self, said: AnyPredicate, signed: Signed, sender: PeerId) -> Processed | None:
         """``None``: there is no room for it now."""
         self.adopt(said.dataset)
-        now = self._clock()
+        now, seen = self._clock(), self._database.writes
         with self._database.read() as connection:
             if not self._room.has_room(connection, said):
                 return None
@@ -236,14 +244,17 @@ class LedgerStatementStore:
         if not found.is_kept:
             heard = Processed(found.verdict, found.signer, is_kept=False)
         else:
-            heard = self._record(said, signed, sender, now)
+            heard = self._record(said, signed, sender, _LookedAt(found, seen, now))
         self._tell(said, signed, sender, heard)
         return heard
 
-    def _record(self, said: AnyPredicate, signed: Signed, sender: PeerId, now: Instant) -> Processed:
-        """Judged once more, in the transaction that writes: another statement may have come between."""
+    def _record(self, said: AnyPredicate, signed: Signed, sender: PeerId, looked: _LookedAt) -> Processed:
+        """Judged once more, in the transaction that writes, where something was written since it was judged."""
+        now = looked.at
         with self._database.write() as connection:
-            heard = StatementProcessor(connection, self._leaves, sender, now).hear(said, signed)
+            processor = StatementProcessor(connection, self._leaves, sender, now)
+            found = looked.found if self._database.writes == looked.writes else processor.judge(said, signed)
+            heard = processor.keep(said, signed, found)
             if isinstance(said, Authority) and heard.outcome.changes:
                 authority_fork_choice.settle(connection, said.dataset, self._room.witnesses(), now)
         return heard
@@ -278,7 +289,7 @@ class LedgerStatementStore:
                 found = processor.judge(said, signed)
                 if found.is_kept and found.verdict.outcome.changes and not self._room.takes(said, found, now):
                     return None
-                heard = processor.hear(said, signed)
+                heard = processor.keep(said, signed, found)
                 if isinstance(said, Authority) and heard.outcome.changes:
                     authority_fork_choice.settle(connection, dataset, self._room.witnesses(), now)
         except NoRoom:

@@ -1,7 +1,7 @@
 """Exchanges signed statements with peers: by gossip, which may lose some, and by anti-entropy, which finds them.
 
-Made with the driver. All judging happens in one worker thread at a time, behind budgets per peer, a bounded queue and
-a memory of what was lately seen, so that a flood costs the flooder its standing and everyone else nothing.
+Made with the driver. All judging happens in one worker thread at a time, behind budgets per peer, a bounded queue
+with a lane for each sender, and a memory of what was lately seen, so that a flood costs nobody else anything.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from chain.statements.tree import is_consistent
 from p2p.budget.buckets import Budget, Rate
 from p2p.budget.costs import ENVELOPE, LISTED, PROOF, STATEMENT, SUMS
 from p2p.budget.relaying import Relaying
+from p2p.driver.fair_turns import FairTurns
 from p2p.driver.framing import FramedStream
 from p2p.driver.known_answers import ALWAYS, KnownAnswers, Teller
 from p2p.driver.peer_penalties import PeerPenalties
@@ -40,10 +41,7 @@ and nobody is to blame for it; we pass on less than that (``Relaying``)."""
 ASK_RATE: Final = Rate(per_second=5.0, burst=600.0)
 """Questions of one peer: a first meeting with 65,536 statements takes 320, then one a minute."""
 MAX_QUEUE: Final = 1024
-"""Statements that wait to be judged; at 96 KiB each the most that can come is checked below.
-
-Spec: docs/spec/trust.md#gossip.
-"""
+"""Statements that wait to be judged, in a lane for each sender (docs/spec/trust.md#gossip)."""
 MAX_QUEUE_BYTES: Final = 8 << 20
 """Bytes of them."""
 ANSWER_PATIENCE: Final = 20.0
@@ -89,10 +87,8 @@ class StatementServer:
         self._asks = Budget[PeerId](ASK_RATE)
         self._questions = Budget[PeerId](ASK_RATE.kept())
         self._answers = KnownAnswers()
-        self._judging = trio.CapacityLimiter(1)
+        self._turns = FairTurns(MAX_QUEUE, MAX_QUEUE_BYTES)
         self._proving = trio.CapacityLimiter(1)
-        self._queued = 0
-        self._queued_bytes = 0
         self._held = 0
         """Statements that are passed on here, as of the last look."""
         self._places = StreamSlots(standing, MAX_STREAMS)
@@ -126,9 +122,6 @@ class StatementServer:
         if not self._gossip.spend(sender, trio.current_time()):
             self.dropped += 1
             return Judgement.IGNORE
-        if self._queued >= MAX_QUEUE or self._queued_bytes + len(envelope) > MAX_QUEUE_BYTES:
-            self.dropped += 1
-            return Judgement.IGNORE
         judgement = await self._judge(topic, sender, envelope)
         if judgement is Judgement.ACCEPT and not self._passes(sender):
             self.kept_back += 1
@@ -146,17 +139,19 @@ class StatementServer:
         return self._relaying.passes(self._host.network_of(sender) or sender, trio.current_time())
 
     async def _judge(self, topic: Topic, sender: PeerId, envelope: bytes) -> Judgement:
-        """What the node says of it. A fault of our own counts as none: the statement is met again later."""
-        self._queued += 1
-        self._queued_bytes += len(envelope)
-        try:
-            judgement = await trio.to_thread.run_sync(self._board.judge, topic, envelope, sender, limiter=self._judging)
-        except Fault as fault:
-            _LOG.warning("cannot judge a statement", fault=str(fault), rule=fault.rule, hint=fault.hint)
-            return Judgement.IGNORE
-        finally:
-            self._queued -= 1
-            self._queued_bytes -= len(envelope)
+        """What the node says of it, when it is this sender's turn; nothing of what had to make room.
+
+        A fault of our own counts as none: the statement is met again later.
+        """
+        async with self._turns.turn(sender, len(envelope)) as has_turn:
+            if not has_turn:
+                self.dropped += 1
+                return Judgement.IGNORE
+            try:
+                judgement = await trio.to_thread.run_sync(self._board.judge, topic, envelope, sender)
+            except Fault as fault:
+                _LOG.warning("cannot judge a statement", fault=str(fault), rule=fault.rule, hint=fault.hint)
+                return Judgement.IGNORE
         self._seen.add(_name(envelope))
         if judgement is Judgement.REJECT:
             self._standing.penalise(sender, f"sent a statement that is refused ({topic.value})", BAD_BYTES)

@@ -122,11 +122,13 @@ class StatementProcessor:
 
     def hear(self, said: AnyPredicate, signed: Signed) -> Processed:
         """Judge and record. What changes nothing is not recorded, so that repeating it costs no space."""
-        kind = PROCESS[said.KIND]
-        found = kind.judge(self, said, signed)
+        return self.keep(said, signed, self.judge(said, signed))
+
+    def keep(self, said: AnyPredicate, signed: Signed, found: Judged) -> Processed:
+        """Record what was judged over this very state of what is known."""
         if not found.is_kept:
             return Processed(found.verdict, found.signer, is_kept=False)
-        proof = kind.keep(self, said, signed, found)
+        proof = PROCESS[said.KIND].keep(self, said, signed, found)
         return Processed(found.verdict, found.signer, proof)
 
     def hear_proof(self, proof: Proof) -> bool:

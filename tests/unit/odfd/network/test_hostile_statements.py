@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from odfd.network.statement_quota import CONTRADICTIONS, RENEWALS, StatementQuota
 from odfd.network.statement_store import LedgerStatementStore, Subscribers
+from odfd.trust.admission.statement_processor import PROCESS, StatementProcessor
 from odfd.trust.ledger import log as ledger_room
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.log import CheckedChain, Ledger
@@ -159,6 +161,48 @@ def test_strangers_to_a_dataset_never_hold_the_writing_transaction(database: Dat
         assert node.hear(head(OWNER, 100 + number, version=7, by=key(900 + number))) is Judgement.IGNORE
         assert node.hear(head(OWNER, 2)) is Judgement.IGNORE
     assert database.writes == before
+
+
+def judged(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Each time that a statement is judged, and whether that was inside the transaction that writes."""
+    found: list[bool] = []
+
+    def counted(judge: Any, processor: StatementProcessor, *args: Any) -> Any:
+        is_reading = bool(processor._db.execute("PRAGMA query_only").fetchone()[0])
+        found.append(not is_reading)
+        return judge(processor, *args)
+
+    for kind, each in PROCESS.items():
+        monkeypatch.setitem(PROCESS, kind, each._replace(judge=partial(counted, each.judge)))
+    return found
+
+
+def test_each_statement_is_judged_once(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kept or not, of a dataset that is wanted, and never while everybody else waits to write."""
+    node, found = Node(database, tmp_path, OWNER.dataset_id), judged(monkeypatch)
+    words = [head(OWNER, 1), head(OWNER, 2), head(OWNER, 1, late=9), *versions(OWNER, 2), head(OWNER, 3, by=key(900))]
+    for word in words:
+        node.hear(word)
+    assert found == [False] * len(words)
+    node.hear(head(key(2), 1))
+    assert len(found) == len(words) + 1, "nor twice of a dataset that nobody wants"
+
+
+def test_what_was_written_in_between_is_judged_with(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another head of the same epoch is recorded after this one was judged: it is no advance any more."""
+    node, rival = Node(database, tmp_path, OWNER.dataset_id), head(OWNER, 5, root=b"another history".ljust(32))
+    takes = node.quota.takes
+
+    def race(*args: Any) -> bool:
+        monkeypatch.undo()
+        assert node.hear(rival) is Judgement.ACCEPT
+        return takes(*args)
+
+    monkeypatch.setattr(node.quota, "takes", race)
+    node.hear(head(OWNER, 5))
+    assert [each.outcome.value for each in node.news] == ["advance", "fork"]
 
 
 def test_a_signer_renews_and_contradicts_itself_so_often(database: Database, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from chain.ids import DatasetId
 from chain.multihash import Multihash
 from p2p.driver.framing import FramedStream
 from p2p.driver.known_answers import OF_NETWORK, USELESS
-from p2p.driver.statements import ANSWER_PATIENCE, ASK_RATE
+from p2p.driver.statements import ANSWER_PATIENCE, ASK_RATE, MAX_QUEUE
 from p2p.errors import PeerFault
 from p2p.ports import Judgement, PeerId, StatementRef, Topic
 from p2p.wire import trust
@@ -43,6 +43,40 @@ async def test_what_is_announced_spreads(autojump_clock: Any, town: Any) -> None
     await a.driver.announce(Topic.ATTEST, b"ok it is so")
     await trio.testing.wait_all_tasks_blocked()
     assert len(b.board.judged) == len(c.board.judged) == 1
+
+
+async def test_a_flood_keeps_no_honest_peer_waiting(
+    autojump_clock: Any, town: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three keys fill the queue while one statement takes long; an honest peer's word is the next but three."""
+    node = await town.node("node")
+    asked: list[PeerId] = []
+
+    async def slow(work: Any, *args: Any, **_: Any) -> Any:
+        if work == node.board.judge:
+            asked.append(args[2])
+            await trio.sleep(0.1)
+        return work(*args)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", slow)
+    hear = node.host.validators[HEADS]
+    said: list[Judgement] = []
+    async with trio.open_nursery() as nursery:
+        for number in range(400):
+            for key in ("s1", "s2", "s3"):
+                nursery.start_soon(hear, PeerId(key), b"ok %s %d" % (key.encode(), number))
+        await trio.testing.wait_all_tasks_blocked(0.01)
+
+        async def honest() -> None:
+            said.append(await hear(PeerId("honest"), b"ok so it is"))
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(honest)
+    assert said == [Judgement.ACCEPT], "a full queue has room for who sends little"
+    assert asked.index(PeerId("honest")) <= 5
+    assert node.driver._statements.dropped == 1200 - MAX_QUEUE - 1 + 1
+    assert not node.driver._statements._turns._is_busy, "who is cancelled leaves its turn"
+    assert await hear(PeerId("honest"), b"ok and so on") is Judgement.ACCEPT
 
 
 async def test_bad_statements_stop_and_cost(autojump_clock: Any, town: Any) -> None:

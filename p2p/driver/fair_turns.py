@@ -1,0 +1,59 @@
+"""Gives turns for work that is done one at a time: fair between senders, with a bounded number of those who wait."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+from p2p.machines.lanes import Lanes
+from p2p.ports import PeerId
+
+
+class _Waiter:
+    def __init__(self) -> None:
+        self.called = trio.Event()
+        self.has_turn = False
+
+
+class FairTurns:
+    """One turn at a time. Whoever waits does so in the lane of its sender."""
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self._lanes = Lanes[PeerId, _Waiter](most, most_bytes)
+        self._is_busy = False
+
+    @asynccontextmanager
+    async def turn(self, sender: PeerId, size: int) -> AsyncIterator[bool]:
+        """Inside, whether it is one's turn: ``False`` for work that had to make room for others'."""
+        has_turn = await self._wait(sender, size)
+        try:
+            yield has_turn
+        finally:
+            if has_turn:
+                self._pass_on()
+
+    async def _wait(self, sender: PeerId, size: int) -> bool:
+        if not self._is_busy:
+            self._is_busy = True
+            return True
+        waiter = _Waiter()
+        for dropped in self._lanes.put(sender, waiter, size):
+            dropped.called.set()
+        try:
+            await waiter.called.wait()
+        except trio.Cancelled:
+            if waiter.has_turn:
+                self._pass_on()
+            else:
+                self._lanes.remove(sender, waiter)
+            raise
+        return waiter.has_turn
+
+    def _pass_on(self) -> None:
+        waiter = self._lanes.take()
+        self._is_busy = waiter is not None
+        if waiter is not None:
+            waiter.has_turn = True
+            waiter.called.set()
