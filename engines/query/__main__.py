@@ -97,7 +97,7 @@ def _answer(answering: Answering, requests: BinaryIO, out: BinaryIO) -> None:
     out.flush()
     wanted = _request(requests, Execute)
     rows = 0
-    reader = answering.run(prepared, wanted.views, wanted.places, wanted.parameters)
+    reader = answering.run(prepared, wanted.views, wanted.places, wanted.parameters, explain=wanted.explain)
     sink = _Rows(out)
     stream = pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), reader.schema)
     with answering.told(prepared, wanted.views, wanted.places):

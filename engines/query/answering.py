@@ -81,16 +81,26 @@ class Answering:
         return Prepared(statement=statement, tables=judge(json.loads(tree), statement, clauses))
 
     def run(
-        self, prepared: Prepared, views: Sequence[SliceView], places: Sequence[int], parameters: Any
+        self,
+        prepared: Prepared,
+        views: Sequence[SliceView],
+        places: Sequence[int],
+        parameters: Any,
+        *,
+        explain: bool = False,
     ) -> pa.RecordBatchReader:
-        """Rows as they are computed. ``places``: the view of each table. Raises Invalid, Refused, Environment."""
+        """Rows as they are computed. ``places``: the view of each table. Raises Invalid, Refused, Environment.
+
+        ``explain``: how they would be, as text.
+        """
         edits = [(table, views[place].name) for table, place in zip(prepared.tables, places, strict=True)]
         with _told(prepared.statement, edits):
             for view in views:
                 self._make(view)
             self._connection.execute("SET enable_external_access = false")
             self._connection.execute("SET lock_configuration = true")
-            relation = self._connection.sql(replaced(prepared.statement, edits).decode(), params=parameters or None)
+            statement = ("EXPLAIN " if explain else "") + replaced(prepared.statement, edits).decode()
+            relation = self._connection.sql(statement, params=parameters or None)
             return relation.to_arrow_reader(BATCH_ROWS)
 
     def told(self, prepared: Prepared, views: Sequence[SliceView], places: Sequence[int]) -> _told:

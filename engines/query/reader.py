@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -22,7 +22,6 @@ from chain.errors import Environment, Fault
 from engines.errors import EngineLost, LimitExceeded
 from engines.query.frames import FAULT, HEAD, FrameReader
 from engines.query.requests import Execute, FaultTold, Prepare, TablesNamed
-from engines.query.views import SliceView
 from engines.sandbox.base import Job, Mount
 from engines.sandbox.probe import Choice
 from engines.sandbox.process import ConfinedProcess, start
@@ -115,11 +114,9 @@ class QueryProcess:
         """Where it finds a file that was linked."""
         return str(self._seen / name)
 
-    async def execute(
-        self, views: Sequence[SliceView], places: Sequence[int], parameters: Any
-    ) -> AsyncGenerator[tuple[bytes, bytes], None]:
+    async def execute(self, request: Execute) -> AsyncGenerator[tuple[bytes, bytes], None]:
         """Frames of rows and the end. Raises the fault that it tells, EngineLost."""
-        await self._send(Execute(views=tuple(views), places=tuple(places), parameters=parameters))
+        await self._send(request)
         async with aclosing(self._come()) as frames:
             async for found in frames:
                 yield found

@@ -54,6 +54,7 @@ class Execute(msgspec.Struct, frozen=True, kw_only=True):
     places: tuple[int, ...]
     """The view of each table."""
     parameters: dict[str, Any] | list[Any] | None = None
+    explain: bool = False
 
 
 class FaultTold(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from chain.store.files import DAMAGED, ObjectDamaged
 from engines.errors import LimitExceeded
 from engines.query.frames import END, HEAD, ROWS, frame
 from engines.query.reader import QueryProcess, QueryProcesses
+from engines.query.requests import Execute
 from engines.query.views import SliceView
 from odfd.control import wire
 from odfd.queries.planning import PlannedView, Planner, QueryPlan
@@ -66,7 +67,10 @@ class QueryService:
             files = await trio.to_thread.run_sync(lambda: self._sound(plan))
             await trio.to_thread.run_sync(lambda: process.link({str(name): path for name, path in files.items()}))
             views = [_placed(planned, process) for planned in plan.views]
-            await self._pass_on(process.execute(views, plan.places, request.parameters), plan, send)
+            wanted = Execute(
+                views=tuple(views), places=tuple(plan.places), parameters=request.parameters, explain=request.explain
+            )
+            await self._pass_on(process.execute(wanted), plan, send)
 
     async def _pass_on(
         self, frames: AsyncGenerator[tuple[bytes, bytes], None], plan: QueryPlan, send: SendFrame

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,11 +14,10 @@ import msgspec
 
 from chain.errors import Invalid
 from odfd import output
-from odfd.cli import words
 from odfd.cli.parsers import Subparsers
 from odfd.cli.session import Session
 from odfd.cli.sql.asking import asked
-from odfd.cli.sql.writing import FORMATS, check_form, write
+from odfd.cli.sql.writing import FORMATS, check_form, told, write
 from odfd.control import wire
 from odfd.errors import ExitCode, Usage
 
@@ -33,7 +33,9 @@ def register(subparsers: Subparsers) -> None:
         "Behind a name: FOR SYSTEM_TIME AS OF '2024-05-01', AT BLOCK '#12', AS AT '2024-05-01' (event time).",
         epilog="example:  odfctl sql -o csv 'select city, max(temp) from current.weather group by city'",
     )
-    sql.add_argument("query", nargs="?", metavar="SQL", help="the query; - or nothing: standard input")
+    sql.add_argument(
+        "query", nargs="?", metavar="SQL", help="the query; -: standard input; nothing: a shell, on a terminal"
+    )
     sql.add_argument("-f", "--file", metavar="FILE", help="read the query from a file")
     sql.add_argument("-o", "--output", choices=FORMATS, default="table", metavar="FORMAT", help=", ".join(FORMATS))
     sql.add_argument(
@@ -55,14 +57,17 @@ def _sql(args: argparse.Namespace) -> int:
     if args.cut and not args.require:
         raise Usage("--cut needs --require", hint="like --require 'attested:2' --cut")
     check_form(args.output)
+    is_shell = args.query is None and not args.file and sys.stdin.isatty()
     request = wire.QueryRequest(
-        sql=_text(args),
+        sql="" if is_shell else _text(args),
         parameters=parameters(args.param),
         pins=_pins(args.pin),
         require=args.require,
         cut=args.cut,
     )
     session = Session(args)
+    if is_shell:
+        return _shell(session, request, args.output)
     with asked(session.client, request) as answered:
         write(answered, args.output)
     for line in told(answered.head, answered.rows):
@@ -72,20 +77,14 @@ def _sql(args: argparse.Namespace) -> int:
     return ExitCode.OK
 
 
-def told(head: wire.QueryHead, rows: int) -> list[str]:
-    """For a person, beside the rows: how many, how far they may be relied on, and what they were read from."""
-    lines = [f"{words.plural(rows, 'row')}, {head.standing}"]
-    for standing in head.standings:
-        if standing.blocks < standing.of:
-            lines.append(
-                f"Of {standing.name} rely on {standing.blocks} of {words.plural(standing.of, 'block')} "
-                f"({standing.fact}): odfctl trust show {standing.name}"
-            )
-    lines += [
-        f"read {pin.name} to block #{pin.sequence_number} {words.digest(pin.block)}{', ' + pin.at if pin.at else ''}"
-        for pin in head.pins
-    ]
-    return [*lines, *head.remarks]
+def _shell(session: Session, request: wire.QueryRequest, form: str) -> int:
+    from odfd.cli.sql.shell import Shell, interactive
+
+    session.client.get("/status", wire.Status)  # whoever has no daemon learns it before the first question
+    session.remark("A query ends with ;  \\? lists commands, ^C cancels, ^D leaves.")
+    shell = Shell(session, request, form)
+    shell.run(interactive(shell, os.environ))
+    return ExitCode.OK
 
 
 def parameters(given: Sequence[str]) -> dict[str, Any] | list[Any] | None:
@@ -117,8 +116,6 @@ def _text(args: argparse.Namespace) -> str:
         return str(args.query)
     if args.file and args.file != "-":
         return _read(args.file)
-    if sys.stdin.isatty():
-        raise Usage("no query", hint="like odfctl sql 'select count(*) from weather'")
     return sys.stdin.read(MAX_TEXT)
 
 

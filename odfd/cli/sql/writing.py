@@ -15,6 +15,7 @@ from odfd import output
 from odfd.cli import words
 from odfd.cli.sql.asking import Answered
 from odfd.cli.table import TableColumn, clean, render
+from odfd.control import wire
 from odfd.errors import Usage
 
 if TYPE_CHECKING:
@@ -37,6 +38,22 @@ def check_form(form: str) -> None:
     """Before anything is asked."""
     if form in _BINARY and output.is_terminal():
         raise Usage(f"{form} is for a file", hint=f"odfctl sql -o {form} '…' > FILE")
+
+
+def told(head: wire.QueryHead, rows: int) -> list[str]:
+    """For a person, beside the rows: how many, how far they may be relied on, and what they were read from."""
+    lines = [f"{words.plural(rows, 'row')}, {head.standing}"]
+    for standing in head.standings:
+        if standing.blocks < standing.of:
+            lines.append(
+                f"Of {standing.name} rely on {standing.blocks} of {words.plural(standing.of, 'block')} "
+                f"({standing.fact}): odfctl trust show {standing.name}"
+            )
+    lines += [
+        f"read {pin.name} to block #{pin.sequence_number} {words.digest(pin.block)}{', ' + pin.at if pin.at else ''}"
+        for pin in head.pins
+    ]
+    return [*lines, *head.remarks]
 
 
 def _pages(answered: Answered) -> Iterator[list[tuple[Any, ...]]]:

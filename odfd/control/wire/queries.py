@@ -27,6 +27,8 @@ class QueryRequest(Request, frozen=True, kw_only=True):
     """Of an earlier answer: the same rows. Every table of the query is among them."""
     require: str | None = None
     """An expression of facts, like ``attested:2``, that everything read must satisfy."""
+    explain: bool = False
+    """Say how it would be answered, instead of answering it."""
     cut: bool = False
     """Read only what satisfies it, instead of nothing."""
 

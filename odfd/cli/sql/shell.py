@@ -1,0 +1,221 @@
+"""The shell of ``odfctl sql``: questions one after another, with history and completion.
+
+A query ends with a semicolon and may have many lines; a command begins with a backslash. ``^C`` gives up the line, or
+the query that runs, never the shell; ``^D`` leaves. A mistake is told, and the shell goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from chain.errors import Fault
+from chain.visible import is_visible
+from odfd import output
+from odfd.cli.session import Session
+from odfd.cli.sql.asking import asked
+from odfd.cli.sql.completion import COMMANDS, completions
+from odfd.cli.sql.writing import FORMATS, check_form, told, write
+from odfd.cli.table import TableColumn, fields, render
+from odfd.control import wire
+from odfd.control.client import part
+from odfd.errors import Usage
+from odfd.errors import render as rendered
+
+_MOST_DATASETS: Final = 200
+"""Whose columns are asked for when a query names them."""
+_FUNCTIONS: Final = (
+    "abs", "avg", "coalesce", "count", "date_trunc", "dense_rank", "first", "greatest", "lag", "lead", "least",
+    "length", "list", "lower", "max", "median", "min", "quantile_cont", "rank", "regexp_matches", "replace", "round",
+    "row_number", "strftime", "string_agg", "substr", "sum", "trim", "upper",
+)  # fmt: skip
+"""That are proposed."""
+_DATASETS: Final[tuple[TableColumn[wire.DatasetView], ...]] = (
+    TableColumn("NAME", lambda row: row.name),
+    TableColumn("KIND", lambda row: row.kind),
+    TableColumn("RECORDS", lambda row: "" if row.records is None else f"{row.records:,}", right=True),
+    TableColumn("RELY ON", lambda row: "" if row.rely_on is None else row.rely_on.fact),
+)
+_COLUMNS: Final[tuple[TableColumn[wire.Column], ...]] = (
+    TableColumn("COLUMN", lambda row: row.name),
+    TableColumn("TYPE", lambda row: row.type),
+    TableColumn("", lambda row: "" if row.optional else "required"),
+)
+
+
+class Shell:
+    """One session. ``ask``: the request that is sent for a statement."""
+
+    def __init__(self, session: Session, request: wire.QueryRequest, form: str) -> None:
+        self._session, self._request, self.form = session, request, form
+        self._pins: tuple[wire.Pin, ...] = ()
+        self._datasets: Sequence[str] = ()
+        self._columns: dict[str, Sequence[str]] = {}
+
+    def run(self, read: Callable[[], str]) -> None:
+        """Until ``read`` raises EOFError."""
+        while True:
+            try:
+                text = read().strip()
+            except EOFError:
+                return
+            except KeyboardInterrupt:
+                continue
+            try:
+                if not self.take(text):
+                    return
+            except Fault as fault:
+                output.remark(rendered(fault, self._session.verbose))
+            except KeyboardInterrupt:
+                output.remark("cancelled")
+
+    def take(self, text: str) -> bool:
+        """One question or command; whether the session goes on. Raises what it is answered with."""
+        if text.startswith("\\"):
+            return self._command(text)
+        if statement := text.rstrip("; \n"):
+            self._ask(statement)
+        return True
+
+    def proposals(self, before: str) -> Iterable[tuple[str, int]]:
+        """As ``completions``, with what the node has."""
+        if not self._datasets:
+            self._look()
+        for name in [name for name in self._datasets if name in before and name not in self._columns]:
+            if len(self._columns) < _MOST_DATASETS:
+                self._columns[name] = self._columns_of(name)
+        return completions(before, self._datasets, self._columns, _FUNCTIONS)
+
+    def _ask(self, statement: str, *, explain: bool = False) -> None:
+        request = msgspec.structs.replace(self._request, sql=statement, explain=explain)
+        with asked(self._session.client, request) as answered:
+            if explain:
+                for batch in answered.batches():
+                    for row in batch.to_pylist():
+                        output.say(str(row["explain_value"]))
+                return
+            write(answered, self.form)
+        self._pins = answered.head.pins
+        for line in told(answered.head, answered.rows):
+            self._session.remark(line)
+
+    def _command(self, text: str) -> bool:
+        word, _, rest = text.partition(" ")
+        rest = rest.strip().rstrip(";")
+        match word:
+            case "\\q":
+                return False
+            case "\\?":
+                output.say(fields(COMMANDS.items()))
+            case "\\d":
+                self._describe(rest)
+            case "\\o":
+                if rest not in FORMATS:
+                    raise Usage(f"there is no form {rest!r}", hint=f"one of {', '.join(FORMATS)}")
+                check_form(rest)
+                self.form = rest
+            case "\\pin":
+                self._pin(rest)
+            case "\\plan":
+                self._ask(rest, explain=True)
+            case _:
+                raise Usage(f"there is no command {word}", hint="\\? lists them")
+        return True
+
+    def _describe(self, name: str) -> None:
+        if not name:
+            self._look()
+            output.say(render(_DATASETS, self._session.client.get("/datasets", list[wire.DatasetView]).value))
+            return
+        schema = self._session.client.get(f"/datasets/{part(name.removeprefix('current.'))}/schema", wire.Schema)
+        output.say(render(_COLUMNS, schema.value.fields))
+
+    def _pin(self, path: str) -> None:
+        text = json.dumps({"pins": msgspec.to_builtins(self._pins)}, indent=2)
+        if not path:
+            output.say_json(text)
+            return
+        try:
+            Path(path).write_text(text + "\n")
+        except OSError as error:
+            raise Usage(f"cannot write {path}: {error.strerror}", rule="query-pin") from error
+
+    def _look(self) -> None:
+        views = self._session.client.get("/datasets", list[wire.DatasetView]).value
+        self._datasets = [view.name for view in views]
+
+    def _columns_of(self, name: str) -> Sequence[str]:
+        try:
+            schema = self._session.client.get(f"/datasets/{part(name)}/schema", wire.Schema)
+        except Fault:
+            return ()  # it has none yet; whoever asks for it is told
+        return [column.name for column in schema.value.fields if is_visible(column.name)]
+
+
+def interactive(shell: Shell, environ: Mapping[str, str]) -> Callable[[], str]:
+    """How a person on a terminal is asked for the next question."""
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.history import FileHistory, InMemoryHistory
+
+    place = history_file(environ)
+    history: Any = InMemoryHistory() if place is None else FileHistory(str(place))
+    return prompting(shell, PromptSession(history=history))
+
+
+def prompting(shell: Shell, session: Any) -> Callable[[], str]:
+    """Enter ends a command, and a query that ends with a semicolon; else it begins a line."""
+    from prompt_toolkit.completion import Completer, Completion
+    from prompt_toolkit.filters import Condition
+    from prompt_toolkit.key_binding import KeyBindings
+
+    class Proposing(Completer):  # type: ignore[misc]
+        def get_completions(self, document: Any, _: Any) -> Iterable[Any]:
+            try:
+                found = list(shell.proposals(document.text_before_cursor))
+            except Fault:
+                return  # the daemon is away: the next question tells it
+            for word, replaced in found:
+                yield Completion(word, start_position=-replaced)
+
+    keys = KeyBindings()
+
+    def is_whole() -> bool:
+        text = session.default_buffer.text.strip()
+        return not text or text.startswith("\\") or text.endswith(";")
+
+    @keys.add("enter", filter=Condition(is_whole))  # type: ignore[untyped-decorator]
+    def _(event: Any) -> None:
+        event.current_buffer.validate_and_handle()
+
+    def read() -> str:
+        return str(
+            session.prompt(
+                "odfd> ",
+                multiline=True,
+                prompt_continuation="    > ",
+                completer=Proposing(),
+                complete_while_typing=False,
+                key_bindings=keys,
+            )
+        )
+
+    return read
+
+
+def history_file(environ: Mapping[str, str]) -> Path | None:
+    """Where questions are kept, for their owner alone; ``None`` where that cannot be."""
+    home = environ.get("XDG_STATE_HOME") or (f"{environ['HOME']}/.local/state" if environ.get("HOME") else "")
+    if not home:
+        return None
+    place = Path(home) / "odfd" / "sql-history"
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(place, os.O_CREAT | os.O_WRONLY, 0o600))
+    except OSError:
+        return None
+    return place
