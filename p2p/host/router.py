@@ -17,6 +17,8 @@ HEARTBEAT: Final = 1
 WINDOW: Final = 3
 HISTORY: Final = 5
 """Heartbeats of which messages are told of, and for which they are kept to be asked for; as everywhere."""
+DEGREE: Final = 6
+"""Peers of a mesh, to which each message goes; as everywhere."""
 WORTH_SPARING: Final = 16 << 10
 """Bytes of a message from which neighbours are told not to send it again. That is a frame to each of them for every
 message: for small ones it costs all more than the copies it spares. A head has 1 KiB."""
@@ -37,7 +39,7 @@ class SteadyGossipSub(GossipSub):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__(
             [PROTOCOL_ID_V12, PROTOCOL_ID_V11],
-            degree=6,
+            degree=DEGREE,
             degree_low=4,
             degree_high=12,
             heartbeat_interval=HEARTBEAT,

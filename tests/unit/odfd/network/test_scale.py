@@ -1,0 +1,107 @@
+"""The table of docs/scale.md is computed from the constants of the protocol: a change of one is a change of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from chain.ids import DatasetId
+from chain.instant import SECOND
+from chain.multihash import Multihash
+from odfd.network.unheld_statements import MAX_DATASETS
+from odfd.trust.signing.owner_commit import LIFETIME as HEAD_LIFETIME
+from p2p.driver.discovery import RENEW, SAMPLE
+from p2p.driver.discovery import TOLD_RATE as PRESENCE_RATE
+from p2p.driver.settings import ReplicationSettings
+from p2p.driver.statements import GOSSIP_RATE
+from p2p.host.router import DEGREE, rpc_pb2
+from p2p.ports import StatementRef
+from p2p.wire import presence, trust
+from p2p.wire.limits import BUCKETS, MAX_LISTED
+from worlds.statements import attestation, head, key
+
+NODES, DATASETS, VALIDATORS = 10_000, 100_000, 2
+DAY = 86_400
+TOLD = Path(__file__).parents[4] / "docs" / "scale.md"
+
+
+class Flow(NamedTuple):
+    """What reaches one node: the same leaves it, for what one receives another sends."""
+
+    name: str
+    per_second: float
+    size: int
+    """Bytes of one, as it comes."""
+    copies: float = 1.0
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second."""
+        return self.per_second * self.size * self.copies
+
+    def __str__(self) -> str:
+        return f"| {self.name} | {self.per_second:.2f} | {self.size:,} | {self.copies:g} | {self.rate / 1024:.1f} |"
+
+
+def gossiped(payload: bytes, topic: str) -> int:
+    message = rpc_pb2.Message(
+        data=payload, from_id=bytes(38), seqno=bytes(8), topicIDs=[f"/odf/1/public/{topic}"], signature=bytes(64)
+    )
+    return int(rpc_pb2.RPC(publish=[message]).ByteSize())
+
+
+def a_presence() -> bytes:
+    """Of a node at two addresses that serves its share of the datasets."""
+    told = presence.Presence(
+        key=key(1).public,
+        issued=1,
+        lifetime=3600,
+        addresses=("/ip4/203.0.113.7/tcp/4150", "/ip6/2001:db8::7/tcp/4150"),
+        tags=tuple(range(DATASETS // NODES)),
+    )
+    return presence.seal(told, "public", key(1))
+
+
+def listed(datasets: int) -> int:
+    """Bytes of all pages of ids: a head and the verdicts on it, of as many datasets."""
+    refs = [
+        StatementRef(Multihash.sha3_256(b"%d" % at), DatasetId.from_public_key((at % datasets).to_bytes(32, "big")))
+        for at in range(datasets * (1 + VALIDATORS))
+    ]
+    refs.sort(key=lambda ref: ref.sid)
+    pages = (refs[at : at + MAX_LISTED] for at in range(0, len(refs), MAX_LISTED))
+    return sum(len(trust.encode(trust.page(page, more=page[-1] is not refs[-1]))) for page in pages)
+
+
+def flows() -> Iterator[Flow]:
+    said = ReplicationSettings(network="public")
+    yield Flow("presences, gossiped", NODES / RENEW, gossiped(a_presence(), "peers"), DEGREE)
+    sample = len(presence.encode_answer([a_presence()] * SAMPLE))
+    yield Flow("presences, exchanged", 2 / said.entropy_interval, sample)
+    heads = DATASETS / min(DAY, HEAD_LIFETIME / 3 / SECOND)
+    yield Flow("heads, gossiped", heads, gossiped(head(key(1)), "heads"), DEGREE)
+    verdict = gossiped(attestation(key(2), key(1).dataset_id), "attest")
+    yield Flow("verdicts, gossiped", VALIDATORS * heads, verdict, DEGREE)
+    rounds = 2 * said.entropy_peers / said.entropy_interval
+    sums = len(trust.encode(trust.Sums({f"{number:02x}": "0" * 64 for number in range(BUCKETS)})))
+    yield Flow("anti-entropy: sums", rounds, sums)
+    yield Flow("anti-entropy: ids", rounds, listed(MAX_DATASETS + DATASETS // NODES))
+
+
+def table() -> list[str]:
+    found = list(flows())
+    return [*map(str, found), f"| all | | | | {sum(flow.rate for flow in found) / 1024:.1f} |"]
+
+
+def caps() -> list[str]:
+    """The largest networks of which all that is told passes the caps of relays, at what is assumed here."""
+    presences = PRESENCE_RATE.kept().per_second * RENEW
+    statements = GOSSIP_RATE.kept().per_second / (1 + VALIDATORS) * DAY
+    return [f"| presences | {presences:,.0f} nodes |", f"| heads and verdicts | {statements:,.0f} datasets |"]
+
+
+def test_the_document_says_what_the_constants_say() -> None:
+    lines = TOLD.read_text().splitlines()
+    for row in [*table(), *caps()]:
+        assert row in lines, "\n".join(["docs/scale.md should say:", *table(), *caps()])
