@@ -11,13 +11,13 @@ import importlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import trio
 
 from chain.errors import Environment, Fault, Invalid, Refused, Remote
-from chain.ids import DatasetId, parse_name
+from chain.ids import DatasetId, KeyDid, parse_name
 from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
@@ -33,6 +33,7 @@ from p2p.driver.replication import ReplicationDriver
 from p2p.driver.settings import ReplicationSettings
 from p2p.host.identity import peer_of_seed
 from p2p.host.limits import HostLimits
+from p2p.identity import peer_of_did
 from p2p.pace import Bandwidth, Pace
 from p2p.ports import ChainSink, Library, ObjectSink, PackSink, PeerId, PeerView, StatementStore, Tip, Topic, TreeHead
 
@@ -49,6 +50,15 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     bootstrap: tuple[str, ...] = ()
+
+
+class Known(NamedTuple):
+    """Keys of nodes for which room is kept."""
+
+    chosen: frozenset[KeyDid] = frozenset()
+    """Listed validators and witnesses."""
+    publishers: frozenset[KeyDid] = frozenset()
+    """Writers of mirrored datasets."""
 
 
 class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +102,8 @@ class Membership:
         self._clock = clock
         self._logger = logger
         self._on_connect = on_connect
+        self.known: Callable[[], Known] = Known
+        """Asked now and then, in a worker thread."""
         self._host: HostPort | None = None
         self._running = False
         self._driver: ReplicationDriver | None = None
@@ -178,6 +190,7 @@ class Membership:
                         await nursery.start(driver.run)  # type: ignore[arg-type]  # trio cannot name what it passes
                         self._driver = driver
                         nursery.start_soon(self._watch, driver)
+                        nursery.start_soon(self._keep_chosen, network, driver, self._network)
                         self._logger.info("network joined", network=self._network.name)
                     await self._until_changed(life)
                     nursery.cancel_scope.cancel()
@@ -195,6 +208,21 @@ class Membership:
         """The bootstrap peers are a person's own: no stranger takes their room."""
         addresses = self._bootstrap(network)
         host.choose([peer for each in addresses if (peer := parse_address(each).peer)], addresses)
+
+    async def _keep_chosen(self, host: HostPort, driver: ReplicationDriver, network: Network) -> None:
+        """Beside them those that a person listed, and publishers of what is mirrored, wherever they say they are."""
+        named = self._bootstrap(network)
+        friends = frozenset(peer for each in named if (peer := parse_address(each).peer))
+        while True:
+            try:
+                known = await trio.to_thread.run_sync(self.known)
+            except Fault as fault:
+                self._logger.error("listed peers cannot be looked up", fault=str(fault), rule=fault.rule)
+            else:
+                chosen = friends | {peer_of_did(key) for key in known.chosen}
+                publishers = {peer_of_did(key) for key in sorted(known.publishers)[:MAX_PUBLISHERS]}
+                host.choose(chosen, [*named, *driver.addresses_of(chosen | publishers)], publishers)
+            await trio.sleep(CHOSEN_SECONDS)
 
     def _bootstrap(self, network: Network) -> tuple[str, ...]:
         """Those that were given when joining, and those of the settings."""
@@ -394,5 +422,9 @@ class Membership:
         self._joined().penalise(peer, reason, weight)
 
 
+CHOSEN_SECONDS: Final = 60.0
+"""How often it is looked up who has room of their own: lists, mirrors and addresses change."""
+MAX_PUBLISHERS: Final = 256
+"""Publishers that have room of their own, of all that are mirrored."""
 WATCH_SECONDS: Final = 0.25
 """How often the set of connected peers is looked at; it is a handful of names in memory."""

@@ -45,7 +45,7 @@ from odfd.network.evidence import EvidenceFetcher
 from odfd.network.evidence_provider import EvidenceProvider
 from odfd.network.forks import ForkFinder
 from odfd.network.library import ServingLibrary, ServingTerms
-from odfd.network.membership import Membership
+from odfd.network.membership import MAX_PUBLISHERS, Known, Membership
 from odfd.network.outbox import Outbox
 from odfd.network.statement_quota import StatementQuota
 from odfd.network.statement_store import LedgerStatementStore, Subscribers
@@ -73,6 +73,7 @@ from odfd.transform.driver import TransformDependencies as TransformDependencies
 from odfd.trust.evidence.bundle_store import BundleStore
 from odfd.trust.judgement.suspension_review import SuspensionReview
 from odfd.trust.judgement.trust_evaluator import TrustEvaluator
+from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.recheck_results import Rechecks
 from odfd.trust.policy.policy import Expression, Policy
 from odfd.trust.signing.owner_commit import OwnerCommitter
@@ -180,6 +181,7 @@ class NodeParts:
             context.logger,
             self._met_someone,
         )
+        self.membership.known = self._known_peers
         self.remotes = Remotes(
             settings,
             self.bandwidth,
@@ -337,6 +339,17 @@ class NodeParts:
     def _purposes(self, dataset: DatasetId) -> tuple[Expression | None, Expression | None]:
         with self.home.database.read() as connection:
             return wishes.purposes(Resources(connection), dataset)
+
+    def _known_peers(self) -> Known:
+        """Whose nodes have room that no stranger touches."""
+        listed = frozenset(key for group in self.policy.groups for key in group.keys)
+        witnesses = frozenset(self.policy.witnesses.groups)
+        with self.home.database.read() as connection:
+            ledger = Authorities(connection)
+            wished = sorted(wishes.all_of(Resources(connection)), key=lambda wish: -wish.priority)[:MAX_PUBLISHERS]
+            rights = (ledger.rights(wish.id) for wish in wished)
+            publishers = frozenset(key for each in rights for key in each.writers)
+        return Known((listed | witnesses) - {self.evaluator.me}, publishers - {self.evaluator.me})
 
     def _quota(self) -> StatementQuota:
         return StatementQuota(

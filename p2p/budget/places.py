@@ -2,8 +2,8 @@
 
 A place of a stranger costs it an address, not a key: one address and one block of addresses have few. When all places
 of strangers are taken the least useful one makes room, of the block that has most; those who have been here longest and
-those who gave most stay whoever comes. Some places are for peers that a person chose, and some for those that this node
-dials itself: nobody who dials us takes these.
+those who gave most stay whoever comes. Some places are for peers that a person chose and for publishers of mirrored
+datasets, and some for those that this node dials itself: nobody else takes these.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Place(NamedTuple):
 
 
 class Places:
-    """The places of one host. ``chosen`` is set by whoever knows which peers a person chose."""
+    """The places of one host. ``chosen`` and ``publishers`` are set by whoever knows which peers a person chose."""
 
     def __init__(self, most: int) -> None:
         reserved = most // RESERVED
@@ -54,6 +54,8 @@ class Places:
         self._taken: dict[int, Place] = {}
         self._given: Counter[PeerId] = Counter()
         self.chosen: frozenset[PeerId] = frozenset()
+        self.publishers: frozenset[PeerId] = frozenset()
+        """Of mirrored datasets: so many of them as places are reserved stay whoever comes; more are strangers."""
 
     def __len__(self) -> int:
         return len(self._taken)
@@ -79,7 +81,9 @@ class Places:
     def _leaving(self, newcomer: Place) -> Party | None:
         reserved = self._reserved()
         strangers = [place for place in self._taken.values() if place.party.connection not in reserved]
-        is_chosen = newcomer.party.peer in self.chosen
+        is_chosen = newcomer.party.peer in self.chosen or (
+            newcomer.party.peer in self.publishers and len(self._publishing()) < self._dialled
+        )
         if not is_chosen and not (newcomer.dialled and self._ours() < self._dialled):
             host = [place for place in strangers if place.party.host == newcomer.party.host]
             block = [place for place in strangers if place.block == newcomer.block]
@@ -99,7 +103,11 @@ class Places:
         """Connections in places that strangers cannot take: those of chosen peers, and the first that we dialled."""
         chosen = [place for place in self._taken.values() if place.party.peer in self.chosen]
         ours = [place for place in self._taken.values() if place.dialled and place not in chosen]
-        return _numbers(chosen) | _numbers(ours[: self._dialled])
+        return _numbers(chosen) | _numbers(ours[: self._dialled]) | _numbers(self._publishing())
+
+    def _publishing(self) -> list[Place]:
+        """Connections of publishers, the first of them."""
+        return [place for place in self._taken.values() if place.party.peer in self.publishers][: self._dialled]
 
     def _least(self, crowd: list[Place], strangers: list[Place], newcomer: Place) -> Party:
         """Who is missed least: the newest that gave least, of the block of addresses that has most places."""

@@ -2,8 +2,9 @@
 
 A key costs nothing, an address something, a block of addresses more: so a stranger is charged at all levels, and what
 one block of addresses takes is bounded whatever number of keys it shows. Peers that a person chose (its own, listed
-validators, publishers of mirrored datasets) are charged at the first two levels alone, and with more: no stranger
-touches their room. One ``WorkBudget`` for each host; sans-IO.
+validators) are charged at the first two levels alone, and with more; publishers of mirrored datasets, whom a person
+chose to follow and not to trust, at those and in a room that is theirs together. No stranger touches either room. One
+``WorkBudget`` for each host; sans-IO.
 """
 
 from __future__ import annotations
@@ -44,17 +45,20 @@ class WorkShares(msgspec.Struct, frozen=True, kw_only=True):
     """Of one block: a /24, a /48. Five of them together leave room for other strangers."""
     strangers: Rate = Rate(per_second=0.50 * SECOND, burst=6.0 * SECOND)
     """Of all peers that nobody chose: half of a core is left whatever they do."""
+    publishers: Rate = Rate(per_second=0.20 * SECOND, burst=2.0 * SECOND)
+    """Of all publishers of mirrored datasets."""
     chosen: float = 4.0
     """Times as much for the connections and keys of peers that a person chose."""
 
 
 class WorkBudget:
-    """What each party may still cause. ``chosen`` is set by whoever knows which peers a person chose."""
+    """What each party may still cause. ``chosen`` and the rest are set by whoever knows which peers a person chose."""
 
     def __init__(self, shares: WorkShares | None = None) -> None:
         self._shares = shares or WorkShares()
         self._levels: FIFOCache[Hashable, tuple[float, float]] = FIFOCache(MAX_BUCKETS)
         self.chosen: frozenset[PeerId] = frozenset()
+        self.publishers: frozenset[PeerId] = frozenset()
         self.chosen_hosts: frozenset[str] = frozenset()
         """The addresses of such peers: who dials us from one is let in before it has shown its key."""
 
@@ -72,9 +76,9 @@ class WorkBudget:
         ``None`` where it would have to wait longer than ``patience``: nothing is taken, so that whoever comes again and
         again is not owed for by others of the same block.
         """
-        if host in self.chosen_hosts:
-            return 0.0
         buckets = self._of_strangers(host)
+        if host in self.chosen_hosts:
+            buckets = [(("host", host), self._shares.host.times(self._shares.chosen))]
         if any(cost - self._level(bucket, rate, now) > patience * rate.per_second for bucket, rate in buckets):
             return None
         return self._take(buckets, cost, now)
@@ -98,11 +102,13 @@ class WorkBudget:
                 (("connection", party.connection), shares.connection.times(shares.chosen)),
                 (("peer", party.peer), shares.peer.times(shares.chosen)),
             ]
-        return [
+        by_key: list[tuple[Hashable, Rate]] = [
             (("connection", party.connection), shares.connection),
             (("peer", party.peer), shares.peer),
-            *self._of_strangers(party.host),
         ]
+        if party.peer in self.publishers:
+            return [*by_key, ("publishers", shares.publishers)]
+        return [*by_key, *self._of_strangers(party.host)]
 
     def _of_strangers(self, host: str) -> list[tuple[Hashable, Rate]]:
         shares = self._shares

@@ -230,6 +230,11 @@ class Discovery:
                 found.setdefault(wanted[tag], set()).add(peer)
         return found
 
+    def addresses_of(self, peers: Iterable[PeerId]) -> list[str]:
+        """Of those whose presence is known."""
+        found = [self.directory.of(peer, self._now()) for peer in peers]
+        return [address for presence in found if presence is not None for address in presence.addresses]
+
     def told_by(self, peer: PeerId) -> int | None:
         """How many datasets a peer says that it serves; ``None``: it told nothing lately."""
         presence = self.directory.of(peer, self._now())

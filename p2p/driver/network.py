@@ -48,8 +48,8 @@ class Network:
     def gave(self, peer: PeerId, amount: int) -> None:
         self._host.gave(peer, amount)
 
-    def choose(self, peers: Iterable[PeerId], addresses: Iterable[str] = ()) -> None:
-        self._host.choose(peers, addresses)
+    def choose(self, peers: Iterable[PeerId], addresses: Iterable[str] = (), publishers: Iterable[PeerId] = ()) -> None:
+        self._host.choose(peers, addresses, publishers)
 
     async def connect(self, multiaddr: str, *others: str, allows: Allows) -> PeerId:
         return await self._host.connect(multiaddr, *others, allows=allows)

@@ -75,8 +75,8 @@ class HostPort(Protocol):
     def gave(self, peer: PeerId, amount: int) -> None:
         """Note bytes that a peer gave and that proved true: where places are few, it keeps its own."""
 
-    def choose(self, peers: Iterable[PeerId], addresses: Iterable[str] = ()) -> None:
-        """Peers that a person chose, and where they are: no stranger takes their room."""
+    def choose(self, peers: Iterable[PeerId], addresses: Iterable[str] = (), publishers: Iterable[PeerId] = ()) -> None:
+        """Peers that a person chose, where they are, and publishers of what is mirrored: no stranger has their room."""
 
     async def next_change(self) -> ConnectionChange:
         """Wait for the next change. Of those that nobody fetched in time some are lost: ``peers`` is the truth."""

@@ -161,6 +161,10 @@ class ReplicationDriver:
     async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:
         return await self._mesh.seek(dataset, beyond)
 
+    def addresses_of(self, peers: Iterable[PeerId]) -> list[str]:
+        """Where they say that they are, each in a presence that it signed."""
+        return self._discovery.addresses_of(peers)
+
     def serving(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, set[PeerId]]:
         """Connected peers that said lately that they serve a dataset, for each of ``datasets``. Nobody checked it."""
         return self._discovery.serving(datasets)

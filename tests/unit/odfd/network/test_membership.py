@@ -14,11 +14,12 @@ from chain.backoff import Backoff
 from chain.errors import Environment
 from chain.store.database import open_database
 from odfd.network import membership
-from odfd.network.membership import EVERYWHERE, HostOptions, Membership, Network
+from odfd.network.membership import CHOSEN_SECONDS, EVERYWHERE, HostOptions, Known, Membership, Network
 from odfd.resources import store as resources
 from odfd.runtime.clock import SystemClock
 from odfd.runtime.supervision import Child, Life, Restart, run_tree
 from p2p.host.limits import HostLimits
+from p2p.identity import did_of_seed, peer_of_did, peer_of_seed
 
 DEADLINE = 20
 
@@ -164,3 +165,45 @@ def test_an_address_that_is_set_stands(tmp_path: Path) -> None:
     assert member._listen() == ("/ip4/127.0.0.1/tcp/1",)  # without a network too: a port that is taken is told at once
     member._network = Network(name="demo")
     assert member._listen() == ("/ip4/127.0.0.1/tcp/1",)
+
+
+async def test_room_is_kept_for_whom_a_person_listed_or_mirrors(autojump_clock: Any, monkeypatch: Any) -> None:
+    """Beside bootstrap peers; wherever they say they are by now, and no longer once they are off the list."""
+
+    async def in_place(work: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        return work()
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", in_place)  # virtual time knows of no thread
+    friend, validator, writer = (peer_of_seed(bytes([number]) * 32) for number in range(1, 4))
+    at = f"/ip4/203.0.113.7/tcp/1/p2p/{friend}"
+    nothing: Any = None
+    options = HostOptions(seed=b"m" * 32, listen=(), limits=HostLimits())
+    member = Membership(options, (nothing, nothing), nothing, SystemClock(), Lines(), lambda: None)
+    told: list[tuple[set[str], set[str], set[str]]] = []
+
+    class Ends:
+        """A host, and a driver that knows where one of them is."""
+
+        def choose(self, peers: Any, addresses: Any, publishers: Any) -> None:
+            told.append((set(peers), set(addresses), set(publishers)))
+
+        def addresses_of(self, peers: Any) -> list[str]:
+            return [f"/ip4/198.51.100.{number}/tcp/1" for number in range(len(set(peers)))]
+
+    ends: Any = Ends()
+    listed = [did_of_seed(bytes([2]) * 32)]
+    assert peer_of_did(listed[0]) == validator
+    member.known = lambda: Known(frozenset(listed), frozenset({did_of_seed(bytes([3]) * 32)}))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(member._keep_chosen, ends, ends, Network(name="demo", bootstrap=(at,)))
+        with trio.fail_after(10 * CHOSEN_SECONDS):
+            while not told:  # noqa: ASYNC110 - virtual time
+                await trio.sleep(1)
+            listed.clear()
+            while len(told) < 2:  # noqa: ASYNC110 - virtual time
+                await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    everywhere = {at, *(f"/ip4/198.51.100.{number}/tcp/1" for number in range(3))}
+    assert told[0] == ({friend, validator}, everywhere, {writer})
+    assert told[1][0] == {friend}

@@ -116,3 +116,21 @@ def test_small_nodes_have_places_too(most: int) -> None:
         door.comes("127.0.0.1")
         assert sum(prefix_of(one.host) == "127.0.0.0/24" for one in door.inside.values()) <= max(FEW, most)
     assert len(door.inside) == max(1, most - 2 * (most // 8))
+
+
+def test_listed_validators_and_publishers_have_room_that_no_stranger_touches() -> None:
+    """Those who are listed all of them, of publishers an eighth; they come in when strangers have everything."""
+    door = Door()
+    for number in range(300):
+        door.comes(far(number))
+    door.places.chosen = frozenset(PeerId(f"validator{number}") for number in range(10))
+    door.places.publishers = frozenset(PeerId(f"publisher{number}") for number in range(30))
+    listed = [door.comes("203.0.113.7", f"validator{number}") for number in range(10)]
+    publishers = [door.comes("198.51.100.7", f"publisher{number}") for number in range(30)]
+    assert all(door.holds(each) for each in listed)
+    kept = [each for each in publishers if door.holds(each)]
+    assert MOST // 8 <= len(kept) <= MOST // 8 + 12, "the rest are strangers like others of their address"
+    for number in range(300, 900):
+        door.comes(far(number))
+    assert all(door.holds(each) for each in listed)
+    assert sum(door.holds(each) for each in publishers) >= MOST // 8

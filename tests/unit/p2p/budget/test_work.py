@@ -108,3 +108,25 @@ def test_five_blocks_leave_room_at_the_door_for_others() -> None:
         for number in range(500):
             budget.admit(f"198.51.{number % 5}.{number % 100}", 10_000.0, float(second), 3.0)
         assert budget.admit("203.0.113.7", 10_000.0, float(second), 3.0) == 0.0
+
+
+def test_publishers_of_what_is_mirrored_have_a_room_of_their_own_and_share_it() -> None:
+    """A person chose to follow them, and not to trust them."""
+    budget = WorkBudget()
+    publishers = [party(number, f"10.{number}.0.1") for number in range(50)]
+    budget.publishers = frozenset(each.peer for each in publishers)
+    for number in range(10_000):
+        budget.charge(party(1_000 + number, f"10.{number % 250}.{number % 7}.1"), PIECE, 0.0)
+    assert budget.charge(publishers[0], PIECE, 0.0) == 0.0
+    total = sum(done(budget, publishers, 10.0).values())
+    assert total <= SHARES.publishers.burst + 10.0 * SHARES.publishers.per_second + len(publishers) * PIECE
+    assert sum(done(WorkBudget(), [publishers[0]], 1.0).values()) <= SHARES.peer.burst + SHARES.peer.per_second + PIECE
+
+
+def test_what_is_at_a_chosen_address_pays_too() -> None:
+    """With more room; it may be another who speaks from there, or what a publisher says of where it is."""
+    budget = WorkBudget()
+    budget.chosen_hosts = frozenset({"203.0.113.8"})
+    let_in = sum(budget.admit("203.0.113.8", 10_000.0, 0.0, 0.0) is not None for _ in range(10_000))
+    assert let_in == pytest.approx(SHARES.chosen * SHARES.host.burst / 10_000.0, abs=1)
+    assert budget.admit("203.0.113.9", 10_000.0, 0.0, 0.0) == 0.0, "its block owes nothing for it"

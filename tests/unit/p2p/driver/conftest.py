@@ -101,7 +101,7 @@ class MemoryHost:
     def gave(self, peer: PeerId, amount: int) -> None:
         """Nobody is short of places here."""
 
-    def choose(self, peers: Iterable[PeerId], addresses: Iterable[str] = ()) -> None:
+    def choose(self, peers: Iterable[PeerId], addresses: Iterable[str] = (), publishers: Iterable[PeerId] = ()) -> None:
         """Likewise."""
 
     def charge(self, peer: PeerId, cost: float) -> float:
