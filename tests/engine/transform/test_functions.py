@@ -203,15 +203,19 @@ def shown(scalar):
     return scalar.as_py()
 
 
+def samples(order):
+    """SQL of the sample rows in an order."""
+    rows = ",\n".join(f"({row}, {row % 3}, {', '.join(value(kind, row) for kind in TYPES)})" for row in order)
+    return f"{rows} as t(id, g, {', '.join(f'`{kind}`' for kind in TYPES)})"
+
+
 class Layout:
     """The sample rows, stored in an order and spread over tasks, and how Spark computes."""
 
     def __init__(self, spark, folder, order, tasks, compiled=False):
         self.spark, self.tasks, self.compiled = spark, tasks, compiled
         self.path = str(folder / f"{tasks}-{compiled}")
-        rows = ",\n".join(f"({row}, {row % 3}, {', '.join(value(kind, row) for kind in TYPES)})" for row in order)
-        columns = ", ".join(f"`{kind}`" for kind in TYPES)
-        spark.sql(f"select * from values {rows} as t(id, g, {columns})").coalesce(1).write.parquet(self.path)
+        spark.sql(f"select * from values {samples(order)}").coalesce(1).write.parquet(self.path)
 
     def rows(self, where="true"):
         frame = self.spark.read.parquet(self.path).where(where)
@@ -249,16 +253,41 @@ def listed(batch):
     return ", ".join(f"{sql} as c{number}" for number, (_, sql) in enumerate(batch))
 
 
-def elsewhere(plain, others, query, where, row_by_row=True):
-    """What a query gives, and the columns that gave something else elsewhere, and in two slices."""
-    found = plain.run(query, where)
+@pytest.fixture(scope="module")
+def places(spark, tmp_path_factory):
+    """The sample rows at several places, each file of them for a task of its own: in order, in other orders over two
+    tasks, and in two slices."""
+    folder = tmp_path_factory.mktemp("places")
+    spark.conf.set("spark.sql.files.openCostInBytes", spark.conf.get("spark.sql.files.maxPartitionBytes"))
+    rows = list(range(ROWS))
+    orders = [random.Random(seed).sample(rows, ROWS) for seed in range(6 * SOAK + 1)]
+    spread = [(each[:number], each[number:]) for number, each in zip(itertools.cycle((7, 4)), orders, strict=False)]
+    for place, parts in enumerate([(rows,), (rows[: ROWS // 2], rows[ROWS // 2 :]), *spread]):
+        for part in parts:
+            sql = f"select {place} as place, * from values {samples(part)}"
+            spark.sql(sql).coalesce(1).write.mode("append").parquet(str(folder / "samples"))
+    return spark.read.parquet(str(folder / "samples"))
+
+
+def everywhere(places, layouts, columns, where=ALL):
+    """What columns give, by name, and the names of those that give something else at another place, or compiled and
+    on another machine."""
+    plain, (*_, compiled) = layouts[0], layouts[1]
+    places.where(where).createOrReplaceTempView("samples")
+    values = plain.values(f"select place, id, {columns} from samples")
+    found, *others = (
+        {name: [all_rows[at] for at in each] for name, all_rows in values.items() if name not in ("place", "id")}
+        for each in positions(values["place"], values["id"])
+    )
     with other_machine(plain.spark):
-        wrong = {name for other in others for name, values in other.run(query, where).items() if values != found[name]}
-    if not row_by_row:
-        return found, wrong, set()
-    halves = [plain.run(query, f"{where} and id {sign} {ROWS // 2}") for sign in ("<", ">=")]
-    sliced = {name for name in found if halves[0][name] + halves[1][name] != found[name]}
-    return found, wrong, sliced
+        others.append(compiled.run(f"select id, {columns} from samples order by id", where))
+    return found, {name for other in others for name in found if other[name] != found[name]}
+
+
+def positions(labels, ids):
+    """Of each label the positions of its rows by their numbers."""
+    ordered = sorted(zip(map(int, labels), map(int, ids), range(len(ids)), strict=True))
+    return [[at for *_, at in each] for _, each in itertools.groupby(ordered, key=lambda place: place[0])]
 
 
 @contextlib.contextmanager
@@ -292,7 +321,7 @@ def test_a_function_without_a_row_runs_nowhere(spark, monkeypatch):
     assert refused.value.rule == "unknown-function"
 
 
-def test_each_function_of_a_row_gives_the_same_everywhere(layouts):
+def test_each_function_of_a_row_gives_the_same_everywhere(places, layouts):
     plain, others = layouts
     made = calls({"arguments"})
     shown_by = {}
@@ -300,9 +329,8 @@ def test_each_function_of_a_row_gives_the_same_everywhere(layouts):
     rows = rows_of(made, [plain, others[-1]])
     for where in (ALL, *FEWER):
         for batch in batches([each for each in made if rows.get(each[1], ALL) == where]):
-            query = f"select id, {listed(batch)} from samples order by id"
-            found, differing, sliced = elsewhere(plain, others, query, where)
-            wrong |= {batch[int(name[1:])][1] for name in differing | sliced if name != "id"}
+            found, differing = everywhere(places, layouts, listed(batch), where)
+            wrong |= {batch[int(name[1:])][1] for name in differing}
             shown_by.update({sql: found[f"c{number}"] for number, (_, sql) in enumerate(batch)})
     assert wrong - PINNED == set()
     as_recorded({name: [shown_by[sql] for other, sql in made if other == name] for name, _ in made})
@@ -381,10 +409,11 @@ def by_layout(layout, batch):
 def test_each_function_of_a_frame_gives_the_same_everywhere(layouts):
     plain, others = layouts
     made = [(name, f"{sql} over (partition by g order by id)") for name, sql in calls({"frame"})]
-    found, differing, _ = elsewhere(
-        plain, others, f"select id, {listed(made)} from samples order by id", "true", row_by_row=False
-    )
-    assert not {made[int(name[1:])][1] for name in differing}
+    query = f"select id, {listed(made)} from samples order by id"
+    found = plain.run(query)
+    with other_machine(plain.spark):
+        wrong = {name for other in others for name, values in other.run(query).items() if values != found[name]}
+    assert not {made[int(name[1:])][1] for name in wrong}
     as_recorded({name: [found[f"c{n}"] for n, (other, _) in enumerate(made) if other == name] for name, _ in made})
 
 
@@ -410,16 +439,14 @@ def rows_made(layout, sql):
     return [[row[1:] for row in each] for _, each in itertools.groupby(rows, key=lambda row: row[0])]
 
 
-def test_compositions_of_functions_give_the_same_everywhere(layouts):
+def test_compositions_of_functions_give_the_same_everywhere(places, layouts):
     """Functions of what others give, of the types that they have in common."""
-    plain, others = layouts
-    found = compositions([plain])
+    found = compositions([layouts[0]])
     shown_by = {}
     for where in (ALL, FEWER[0]):
         for batch in batches([("", sql) for sql, rows in found.items() if rows == where]):
-            query = f"select id, {listed(batch)} from samples order by id"
-            values, differing, sliced = elsewhere(plain, others, query, where)
-            assert not {batch[int(name[1:])][1] for name in differing | sliced if name != "id"}
+            values, differing = everywhere(places, layouts, listed(batch), where)
+            assert not {batch[int(name[1:])][1] for name in differing}
             shown_by |= {sql: values[f"c{number}"] for number, (_, sql) in enumerate(batch)}
     as_recorded({"all compositions": [shown_by[sql] for sql in sorted(shown_by)]})
 
