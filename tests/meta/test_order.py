@@ -1,8 +1,11 @@
-"""What is to start first is there."""
+"""What is to start first is there, and a run goes on after a test that ended its process."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from pathlib import Path
+
+import pytest
 
 TESTS = Path(__file__).parents[1]
 
@@ -24,3 +27,30 @@ def test_one_that_is_not_there_is_noticed() -> None:
     assert is_there("meta/test_order.py::test_one_that_is_not_there_is_noticed")
     assert not is_there("meta/test_order.py::test_nothing")
     assert not is_there("meta/test_nothing.py")
+
+
+class Process:
+    """A worker of xdist, and what it is given to do."""
+
+    def __init__(self) -> None:
+        self.shutting_down = False
+        self.given: list[list[int]] = []
+
+    def send_runtest_some(self, tests: list[int]) -> None:
+        self.given.append(tests)
+
+
+def test_after_a_process_that_ended_the_others_get_what_is_left(pytestconfig: pytest.Config) -> None:
+    """Neither the test that ended it nor what it had done: a process that is given nothing to do waits for ever."""
+    units = pytestconfig.pluginmanager.getplugin(str(TESTS / "conftest.py")).Units
+    names, ended, other = ["a::1", "b::1", "b::2", "c::1", "d::1"], Process(), Process()
+    scheduler = object.__new__(units)
+    scheduler.log, scheduler.workqueue = lambda *_: None, OrderedDict()
+    scheduler.registered_collections = {other: names}
+    scheduler.assigned_work = {
+        ended: {"a": {"a::1": True}, "b": {"b::1": False, "b::2": False}, "c": {"c::1": False}},
+        other: {"d": {"d::1": True}},
+    }
+    assert scheduler.remove_node(ended) == "b::1"
+    assert other.given == [[names.index("b::2")]]
+    assert scheduler.workqueue == {"c": {"c::1": False}}
