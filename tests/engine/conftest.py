@@ -41,7 +41,17 @@ def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jvm]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "spark_settings", lambda *given: spark_settings(*given) | INTERPRETED)
         yield jvm
+        left = tasks_at_work(jvm)
         jvm.stop()
+    assert not left, "a task that a test began is at work still, and has taken a core from all tests after it"
+
+
+def tasks_at_work(jvm: Jvm) -> int:
+    """In a JVM that was started and lives."""
+    if jvm._life is None or jvm._life.code is not None:
+        return 0
+    executors = jvm._life.spark.sparkContext._jsc.sc().statusStore().executorList(True)
+    return sum(executors.apply(at).activeTasks() for at in range(executors.size()))
 
 
 @pytest.fixture(autouse=True)

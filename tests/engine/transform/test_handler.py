@@ -199,14 +199,18 @@ def test_raw_queries_are_free_but_may_not_act(handler, slices, tmp_path):
 
 
 def test_a_request_that_nobody_waits_for_ends(handler, slices, tmp_path):
-    endless = "select count(*) from input lateral view explode(sequence(1, 2000000)) t as x"
-    endless += " lateral view explode(sequence(1, 2000000)) u as y where x * y = -1"
+    """Spark looks up between files: one row that becomes billions would keep its core until all tests are done."""
+    files = [tmp_path / f"in-{number}" for number in range(200)]
+    for file in files:
+        file.hardlink_to(slices[0])
+    long = "select count(*) from input lateral view explode(sequence(1, 1000)) t as x"
+    long += " lateral view explode(sequence(1, 300)) u as y where x * y = -1"
     control = RequestControl()
     ended = []
 
     def work():
         try:
-            handler.raw_query(raw(slices, tmp_path, endless), control)
+            handler.raw_query(raw(tuple(map(str, files)), tmp_path, long), control)
         except RequestCancelled as fault:
             ended.append(fault)
 
@@ -218,3 +222,6 @@ def test_a_request_that_nobody_waits_for_ends(handler, slices, tmp_path):
     control.cancel()
     thread.join(60)
     assert ended
+    tasks = handler._spark.sparkContext._jsc.sc().statusStore()
+    while tasks.executorList(True).apply(0).activeTasks():
+        threading.Event().wait(0.02)
