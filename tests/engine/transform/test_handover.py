@@ -138,7 +138,7 @@ def make_world(tmp_path, spark_root):
 
 
 async def handed_over(make_world, old, new, blocks, at):
-    """A dataset whose query changes after ``at`` blocks, and one that had the new query all the time."""
+    """A dataset whose query changes after ``at`` blocks, and one that had the new query all the time, run at once."""
     changed, always = make_world(), make_world()
     changed.found(old)
     always.found(new)
@@ -150,8 +150,8 @@ async def handed_over(make_world, old, new, blocks, at):
             # Both have the same inputs, to the hash.
             world.time = 1_700_000_000_000 + 1000 * (number + 1)
             world.add_rows(rows, watermark=mark)
-            if number % 3 == 2:
-                await derive(world)
+        if number % 3 == 2:
+            await derive(changed)
     for world in (changed, always):
         await derive(world)
     return changed, always
