@@ -15,10 +15,12 @@ from conformance.coordinator import Bed, Coordinator, Laid, Outcome, Troubles, l
 from conformance.duck import Duck
 from conformance.histories import Histories, Take, paced, schedule
 
-USUAL: Final = 12
+USUAL: Final = 6
 """Runs of a shape in ``make test``. Of the mutants in ``mutants``, by each shape that has to notice them, 90 of 103 are
 caught by the first run and 102 by the first six. More runs look for what nobody thought of: they belong to ``make
 soak``."""
+AMONG: Final = 12
+"""Runs of which the briefest is also done on Spark."""
 TELLING: Final = {"month-of-sessions": (47,)}
 """Later runs that alone catch one of them."""
 RUNS: Final = int(os.environ.get("ODFD_ENGINE_RUNS", str(USUAL)))
@@ -49,7 +51,7 @@ def brief(case: Case, duck: Duck) -> int:
         transactions = len(_takes(_events(case, number), histories))
         return transactions < FEW, -min(SOME, len(case.expected(duck, histories)[0])), transactions
 
-    return min((number for number in range(USUAL) if number % BY_BLOCK), key=worth)
+    return min((number for number in range(AMONG) if number % BY_BLOCK), key=worth)
 
 
 def _histories(case: Case, number: int) -> Histories:

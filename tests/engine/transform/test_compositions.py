@@ -32,7 +32,7 @@ COLUMNS = st.StructType(
         st.StructField("v", st.LongType()),
     ]
 )
-QUERIES = 2 * RUNS
+QUERIES = max(24, 2 * RUNS)
 REFUSED = {"table-shape", "mixed-mode", "partial-order"}
 """Why a composition may be no transform."""
 

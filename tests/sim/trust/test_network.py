@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-SEEDS = int(os.environ.get("ODFD_SIM_SEEDS", "200"))
+SEEDS = int(os.environ.get("ODFD_SIM_SEEDS", "75"))
 ONE = os.environ.get("ODFD_SIM_SEED")
 BATCH = 25
-SPECIAL = max(SEEDS // 10, 5)
+SPECIAL = max(SEEDS // 10, 10)
 """Seeds for each of the special plans."""
 
 
