@@ -186,13 +186,15 @@ class Scheduler:
     def _claim(self, entry: Entry, now: Instant) -> bool:
         """Whether a run begins now."""
         record, plan = entry.record, entry.plan
+        if entry.running or entry.is_paused:
+            return False
         if record.pending is None:
             record = self._fired(entry, now)
             cooled = entry.touched is not None and _cooled(entry, now) <= now
             if record.pending is None and cooled:
                 record = msgspec.structs.replace(record, pending=now)
         entry.record = record
-        if record.pending is None or entry.running or entry.is_paused:
+        if record.pending is None:
             return False
         entry.running, entry.due = True, None
         if plan.inputs:

@@ -192,6 +192,21 @@ def test_a_paused_flow_rests_and_owes_nothing_of_its_rest() -> None:
     assert len(life.ran) == 1
 
 
+def test_what_is_paused_while_it_waits_for_an_input_begins_nothing() -> None:
+    life = Life()
+    life.put(plan(0))
+    life.put(msgspec.structs.replace(plan(1, 0), schedule=TEN))
+    life.now = Instant(1_000_010 * SECOND)
+    assert life.step() == ["d0"]
+    life.kept["d1"] = life.scheduler.pause("d1", life.now, paused=True)
+    life.now = Instant(life.now + 70 * SECOND)
+    life.finish("d0", Outcome.UP_TO_DATE)
+    life.step()
+    entry = life.scheduler.find("d1")
+    assert entry is not None
+    assert entry.record.pending is None
+
+
 def test_another_schedule_owes_nothing_of_its_past() -> None:
     life = Life()
     life.put(plan())
