@@ -1,0 +1,51 @@
+"""A node that is killed again and again keeps its datasets fresh without a word, and nothing comes twice."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from worlds.manifests import BOTH
+
+pytestmark = pytest.mark.e2e
+FILES = 6
+ROWS = 2000
+FLOW = """$schema: Flow
+headers: {name: poll}
+spec:
+  target: Dataset:cities
+  triggers: [{kind: Schedule, every: 1s}]
+"""
+
+
+def test_what_was_declared_appears_over_kills(make_daemon: Callable[..., Any]) -> None:
+    rng = random.Random(20)
+    alice = make_daemon(ODFD_FLOWS_FOLLOW="true", ODFD_FLOWS_COOLDOWN_SECONDS="1")
+    alice.program = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
+    alice.start()
+    (alice.folder / "m.yaml").write_text(f"{BOTH}---\n{FLOW}")
+    assert {item["action"] for item in alice.ask("apply", "-f", str(alice.folder / "m.yaml"))["items"]} == {"created"}
+    for number in range(FILES):
+        rows = [f"2024-01-{number + 1:02}T00:00:00Z,c{row * 7919 % 10007},{row}" for row in range(ROWS)]
+        (alice.folder / f"{number:02}.csv").write_text("\n".join(["event_time,city,population", *rows, ""]))
+        if number % 2:
+            assert alice.process is not None
+            with suppress(subprocess.TimeoutExpired):
+                alice.process.wait(rng.uniform(0.2, 2.5))
+            alice.kill()
+            alice.start()
+    for name in ("cities", "towns"):
+        alice.ask("wait", "dataset", name, "--for", f"records>={FILES * ROWS}", "--timeout", "60s")
+    assert {one["records"] for one in alice.ask("get", "datasets")} == {FILES * ROWS}
+    assert alice.ask("verify", "towns")["ok"]
+    flows = {one["name"]: one for one in alice.ask("get", "flows")}
+    assert set(flows) == {"poll", "towns"}
+    assert {one["failures"] for one in flows.values()} == {0}
+    assert alice.stop() == 0
