@@ -71,9 +71,6 @@ class ChainState(msgspec.Struct, frozen=True, kw_only=True):
     system_time: Instant | None = None
     """Of the head."""
     last_data: DataEvent | None = None
-    last_data_block: Multihash | None = None
-    last_data_number: int = -1
-    """Sequence number of the block of ``last_data``."""
     last_transform: ExecuteTransform | None = None
     schema: SetDataSchema | None = None
     set_vocab: SetVocab | None = None
@@ -181,11 +178,7 @@ class ChainState(msgspec.Struct, frozen=True, kw_only=True):
             return {field: event}
         match event:
             case AddData() | ExecuteTransform():
-                data: dict[str, object] = {
-                    "last_data": event,
-                    "last_data_block": block.hash,
-                    "last_data_number": block.sequence_number,
-                }
+                data: dict[str, object] = {"last_data": event}
                 if isinstance(event, ExecuteTransform):
                     data["last_transform"] = event
                 return data

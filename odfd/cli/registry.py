@@ -15,8 +15,6 @@ class CommandEntry:
     help: str
     module: str
     """Has ``register(subparsers)``; a parser sets ``run``, a function from arguments to exit code."""
-    offline: bool = False
-    """Works with no daemon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +91,9 @@ GROUPS: Final = (
     CommandGroup(
         "Files (†: no daemon needed)",
         (
-            CommandEntry("block", "show, hash and encode blocks of metadata †", _OFFLINE + "block", offline=True),
-            CommandEntry("data", "show and hash slices of data †", _OFFLINE + "data", offline=True),
-            CommandEntry("completions", "completions for bash, zsh or fish †", _HERE + "completions", offline=True),
+            CommandEntry("block", "show, hash and encode blocks of metadata †", _OFFLINE + "block"),
+            CommandEntry("data", "show and hash slices of data †", _OFFLINE + "data"),
+            CommandEntry("completions", "completions for bash, zsh or fish †", _HERE + "completions"),
         ),
     ),
 )

@@ -53,8 +53,6 @@ TABLES: Final = (
     StatementTable(OBSERVED, (OBSERVATION,), passes=True),
     StatementTable(RULES, (POLICY,), passes=True, of_dataset=False, makes_room=False),
 )
-OF_DATASET: Final = frozenset(kind for each in TABLES if each.of_dataset for kind in each.kinds)
-"""Kinds that speak of a dataset."""
 SAID: Final = tuple(each.name for each in TABLES if each.makes_room)
 """Tables of what is said of one dataset, held or not."""
 _SUBJECT: Final = " UNION ALL ".join(
