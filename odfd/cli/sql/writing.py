@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from chain.data.plain import plain_rows
 from odfd import output
 from odfd.cli import words
 from odfd.cli.sql.asking import Answered
@@ -57,6 +56,8 @@ def told(head: wire.QueryHead, rows: int) -> list[str]:
 
 
 def _pages(answered: Answered) -> Iterator[list[tuple[Any, ...]]]:
+    from chain.data.plain import plain_rows  # it brings Arrow, which is loaded while the daemon works (``asked``)
+
     for batch in answered.batches():
         for start in range(0, batch.num_rows, PAGE):
             yield plain_rows(batch.slice(start, PAGE))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pytest
 import trio
+import trio.testing
 
 from chain.errors import Environment, Fault, Invalid, NotFound, Refused
 from chain.store.files import DAMAGED
@@ -161,6 +163,32 @@ async def test_what_is_read_is_held_and_let_go(world: Any, worlds: Any) -> None:
         assert seen
         assert all(seen)
         assert not alice.home.objects.holds.is_held(name)
+
+
+async def test_a_query_has_its_time_and_its_turn(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        readers = alice.parts.readers
+        readers._turns.total_tokens = 1
+        order: list[int] = []
+
+        async def one(number: int) -> None:
+            _, rows = await ask(alice, f"select {number} as number")
+            order.append(rows[0]["number"])
+
+        async with readers.one(), trio.open_nursery() as nursery:
+            for number in range(3):
+                nursery.start_soon(one, number)
+                await trio.testing.wait_all_tasks_blocked()
+            assert order == [], "the only place is taken"
+            nursery.cancel_scope.cancel()
+        async with trio.open_nursery() as nursery:
+            for number in range(3):
+                nursery.start_soon(one, number)
+                await trio.testing.wait_all_tasks_blocked()
+        assert order == [0, 1, 2]
+        readers.limits = dataclasses.replace(readers.limits, seconds=0.0)
+        assert (await refused(alice, "select 1")).rule == "query-deadline"
 
 
 async def test_who_goes_away_leaves_no_process_behind(world: Any, worlds: Any) -> None:
