@@ -4,7 +4,8 @@ Blocks are judged as they arrive and proven by the signed tree; objects come sev
 and checked against their blocks; then blocks, references and the chain's tree are one transaction. A pass that is cut
 off anywhere leaves the old head, and what arrived of objects is kept for the next pass.
 
-What the publisher signed and what breaks a rule all the same is not looked at again before something else is signed.
+What the publisher signed and what breaks a rule all the same is not looked at again before something else is signed,
+and then ever later (``declined_heads``).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final, TypeAlias
 import msgspec
 import trio
 
-from chain.errors import Fault, Invalid, NotFound, Refused
+from chain.errors import Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.model.block import NamedObject
 from chain.multihash import Multihash
@@ -26,6 +27,7 @@ from chain.statements.statement import HeadStatement
 from chain.store.base import Head
 from chain.store.database import Database
 from chain.store.sqlite import SqliteChains
+from odfd.mirrors.declined_heads import DeclinedHeads
 from odfd.mirrors.epoch_switch import Following, go_back, is_there, turn_of
 from odfd.mirrors.first_contact import WITNESSED, FirstContact
 from odfd.mirrors.holders import Holders
@@ -114,8 +116,7 @@ class MirrorSync:
         self._replication = replication
         self._following = following
         self._holders = holders
-        self._refused: dict[DatasetId, tuple[MirrorSpec, bytes, Fault]] = {}
-        """What was found wrong with a signed tree: looking again would find the same."""
+        self._declined = DeclinedHeads()
 
     async def sync(self, wish: MirrorSpec, tally: MirrorProgress, begun: Callable[[], None] = lambda: None) -> Outcome:
         """``begun`` is called before anything is fetched; many passes find nothing to fetch.
@@ -164,9 +165,9 @@ class MirrorSync:
         behind = held.head.size > held.state.size
         if not behind and not _lacks_data(wish, held):
             return Current(await self._holders.count(wish.id, held.state.size), len(self._holders.connected()))
-        known_wrong = self._refused.get(wish.id)
-        if known_wrong is not None and known_wrong[:2] == (wish, held.head.root_hash):
-            raise known_wrong[2].with_traceback(None)
+        known_wrong = self._declined.why(wish, held.head, trio.current_time())
+        if known_wrong is not None:
+            raise known_wrong.with_traceback(None)
         size = held.head.size if behind else held.state.size
         peers = await self._holders.of(wish.id, size)
         if not peers and await self._replication.seek(wish.id):
@@ -175,12 +176,14 @@ class MirrorSync:
             return NobodyHasIt("no connected peer serves it that far")
         begun()
         try:
-            return await self._bring(wish, held, held.head, peers, tally)
+            brought = await self._bring(wish, held, held.head, peers, tally)
         except NotFound:
             raise
         except (Invalid, Refused) as fault:
-            self._refused[wish.id] = (wish, held.head.root_hash, fault)
+            self._declined.note(wish, held.head, fault, trio.current_time())
             raise
+        self._declined.forget(wish.id)
+        return brought
 
     async def _bring(
         self, wish: MirrorSpec, held: _Held, signed: HeadStatement, peers: Sequence[PeerId], tally: MirrorProgress

@@ -19,6 +19,7 @@ import msgspec
 import trio
 from cachetools import FIFOCache
 
+from chain.backoff import Backoff
 from chain.errors import Fault, Invalid
 from chain.ids import DatasetId
 from chain.multihash import Multihash
@@ -33,6 +34,7 @@ from odfd.runtime.supervision import Life, Logger
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.proofs import Proofs
 from odfd.trust.ledger.signed_heads import signed_heads
+from p2p.machines.declined import Declined
 from p2p.ports import PeerId, PeerView
 
 MAX_BRANCH: Final = 65_536
@@ -44,6 +46,9 @@ DOUBT_SECONDS: Final = 300.0
 """How soon one dataset is looked into again, whose newest head nobody shows to begin with what is here."""
 MAX_DOUBTED: Final = 1024
 """Datasets of which that is remembered."""
+PAUSES: Final = Backoff(first=300.0, most=86400.0)
+"""Seconds before a peer is asked again for a branch of which it showed something else."""
+MAX_DECLINED: Final = 4096
 _RANGE: Final = 1 << 20
 
 
@@ -82,6 +87,8 @@ class ForkFinder:
         self._peers = peers
         self._keep = keep
         self._logger = logger
+        self._declined = Declined[tuple[PeerId, bytes]](PAUSES, MAX_DECLINED)
+        """Branches that a peer showed, by the root that was signed, and that were others."""
         self._put, self._take = trio.open_memory_channel[Contradiction | Doubt](WAITING)
         self._doubted: FIFOCache[DatasetId, float] = FIFOCache(MAX_DOUBTED)
         """When each was looked into last (trio's clock)."""
@@ -124,7 +131,9 @@ class ForkFinder:
         ours = await trio.to_thread.run_sync(self._ours, found.head.dataset)
         connected = [each.peer for each in self._peers.peers() if each.connected and each.peer != found.sender]
         shown = [] if found.sender is None else [found.sender]
-        for peer in [*shown, *connected][:MAX_PEERS]:
+        now, root = trio.current_time(), found.head.root_hash
+        able = [each for each in [*shown, *connected] if not self._declined.rests((each, root), now)]
+        for peer in able[:MAX_PEERS]:
             try:
                 theirs = await self._branch(peer, found.head, ours)
             except Fault as fault:
@@ -168,7 +177,10 @@ class ForkFinder:
             branch += [Multihash.sha3_256(raw).digest for raw in blocks]
         del branch[head.size :]
         root = await trio.to_thread.run_sync(lambda: Frontier().extend(branch).root)
-        return branch if root == head.root_hash else None
+        if root == head.root_hash:
+            return branch
+        self._declined.note((peer, head.root_hash), trio.current_time(), "its branch is not the one that was signed")
+        return None
 
     async def _first_difference(self, peer: PeerId, head: HeadStatement, ours: Sequence[bytes]) -> int:
         """Blocks are linked by hash: once two chains differ they stay different."""

@@ -273,6 +273,29 @@ async def test_a_signed_tree_that_breaks_a_rule_is_refused_and_not_looked_at_aga
         )
 
 
+async def test_a_publisher_that_signs_on_over_a_wrong_block_is_fetched_ever_later(world: Any, worlds: Any) -> None:
+    """Each head has another tree, and the same wrong block in it: the first is looked at, the others wait."""
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        lie(alice, cities)
+        await world.spread(alice, "cities")
+        with pytest.raises(Invalid, match="slice"):
+            await bob.mirror(cities, "theirs")
+        given: list[int] = []
+
+        def counted(blocks: list[bytes]) -> list[bytes]:
+            given.append(sum(map(len, blocks)))
+            return blocks
+
+        alice.member.lies.blocks = counted
+        for _ in range(6):
+            lie(alice, cities)
+            await world.spread(alice, "cities")
+            await bob.parts.scheduler.pass_now(cities)
+        assert bob.parts.scheduler.get(cities).state is SchedulerState.REFUSED
+        assert len(given) <= 1, "blocks were fetched once more, and not for each head"
+
+
 def lie(node: Any, dataset: Any) -> None:
     """Add a block whose slice has the bytes it names but other rows than it says."""
     chain = node.home.chains.chain(dataset)

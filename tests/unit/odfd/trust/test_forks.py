@@ -94,7 +94,9 @@ def looked(tmp_path: Path) -> Any:
         chains = SqliteChains(database, DiskObjects(tmp_path / "objects", database))
         database.migrate(ledger_room.ROOM, ledger_room.STEPS)
 
-        async def look(ours: list[Block], theirs: list[Block], peers: Shown) -> tuple[proof.Proof | None, list[Any]]:
+        async def look(
+            ours: list[Block], theirs: list[Block], peers: Shown, times: int = 1
+        ) -> tuple[proof.Proof | None, list[Any]]:
             chains.commit([Append(dataset=OWNER.dataset_id, expected=None, blocks=ours)])
             with database.write() as connection:
                 _, sealed = head_of(ours)
@@ -104,6 +106,8 @@ def looked(tmp_path: Path) -> Any:
             keep: Callable[[proof.Proof], bool] = lambda made: kept.append(made) is None  # noqa: E731
             finder = ForkFinder(database, chains, peers, keep, Silence())
             head, sealed = head_of(theirs)
+            for _ in range(times - 1):
+                await finder.look(Contradiction(head, sealed, SENDER))
             return await finder.look(Contradiction(head, sealed, SENDER)), kept
 
         yield look
@@ -145,3 +149,13 @@ async def test_a_longer_history_is_no_fork(looked: Any) -> None:
     ours, theirs = chain_of(LONG[:20]), chain_of(LONG[:30])
     found, kept = await looked(ours, theirs, Shown({SENDER: theirs}))
     assert (found, kept) == (None, [])
+
+
+async def test_a_branch_that_is_another_is_not_fetched_again(looked: Any, autojump_clock: Any) -> None:
+    """A neighbour that shows long branches other than the one that was signed, each time that it is repeated."""
+    ours, theirs = chain_of(LONG[:20]), chain_of([*LONG[:10], *(f"other {n}" for n in range(150))])
+    peers = Shown({SENDER: chain_of([*LONG[:10], *(f"third {n}" for n in range(160))])})
+    once = math.ceil(math.log2(len(ours))) + 1 + math.ceil(150 / 10)
+    found, _ = await looked(ours, theirs, peers, times=20)
+    assert found is None
+    assert 0 < len(peers.asked) <= once
