@@ -13,6 +13,8 @@ from demo.stage import AT_ONCE, BAD, DERIVED, HONEST, NETWORK, Stage, all_good, 
 
 GROUPS: Final = {"alice": "A", "bob": "B", "eve": "E"}
 """Three validators, each in a group of its own."""
+REFUTED: Final = "refuted"
+ACCUSED: Final = "accused"
 _TWO_OF_THREE: Final = 'profile = "mirror"\nserve = "data & attested:2"\n'
 
 
@@ -92,24 +94,28 @@ def _found_by_two(stage: Stage) -> dict[str, Any]:
 
 
 def _known_to_all(stage: Stage, block: int) -> None:
-    """Refuted on every honest node, and on the liar's own; who denies it stands there by name."""
+    """Refuted where two are counted, on the liar's own node too; who denies it stands there by name.
+
+    Alice and Bob list nobody: what they found is their own word, and one machine accuses.
+    """
     story, c = stage.story, stage.nodes["C"]
-    for letter in "ABCD":
-        node = stage.nodes[letter]
-        until(f"{letter} knows of the lie", partial(_is_refuted, stage, node), 240)
+    for letter, state in (("A", ACCUSED), ("B", ACCUSED), ("C", REFUTED), ("D", REFUTED)):
+        until(f"{letter} knows of the lie", partial(_is, stage, stage.nodes[letter], state), 240)
     views = {view["name"]: view for view in c.do("mirror", "list")}
     if views[BAD]["serving"] or not all(views[name]["serving"] for name in HONEST):
         raise Broken(f"C serves {[name for name, view in views.items() if view['serving']]}")
     trust = c.do("trust", "show", BAD)
-    if trust["why"]["rule"] != "refuted" or trust["reach"]["serve"] > block:
+    if trust["why"]["rule"] != REFUTED or trust["reach"]["serve"] > block:
         raise Broken(f"C: {trust['reach']} {trust['why']}")
     said = f"Carol keeps it, relies on nothing after #{trust['reach']['use'] - 1} and refuses to serve it"
     story.claim(f"refuted at #{trust['why']['block']} by two validators on one value: {said}", "C")
     on_d = stage.nodes["D"].do("trust", "show", BAD)["why"]["rule"]
-    if on_d != "refuted":
+    if on_d != REFUTED:
         raise Broken(f"D: {on_d}")
     story.claim(
-        "refuted on every node that asks for proof, and on Dave's own, which counts the same three", "A, B, C and D"
+        "refuted on Carol's node and on Dave's own, which count the same three; Alice and Bob, who list nobody, each "
+        "stop on their own finding, which accuses and does not refute",
+        "A, B, C and D",
     )
     groups = until("C has heard Eve", lambda: [each["group"] for each in c.do("trust", "show", BAD)["dissent"]], 180)
     if groups != ["eve"]:
@@ -144,7 +150,7 @@ def recover(stage: Stage) -> None:
     story.say(f"D starts as it should be, gives up what came after #{done['kept'] - 1} and derives it again")
     head = stage.dataset(d, BAD)["head"]
     until("B is asked", partial(_is_offered, b, head), 180)
-    if stage.dataset(b, BAD)["state"] != "refuted":
+    if not _is(stage, b, ACCUSED):
         raise Broken("B followed unasked")
     b.do("trust", "resolve", BAD, "--follow", head)
     for node in (b, c):
@@ -176,8 +182,9 @@ def _attested_by_two(node: Node) -> bool:
     return bool({"alice", "bob"} <= groups and not trust["dissent"] and trust["reach"]["serve"] == trust["blocks"])
 
 
-def _is_refuted(stage: Stage, node: Node) -> bool:
-    return bool(stage.dataset(node, BAD)["state"] == "refuted")
+def _is(stage: Stage, node: Node, state: str) -> bool:
+    """Whether a node says so of the lie."""
+    return bool(stage.dataset(node, BAD)["state"] == state)
 
 
 def _has_head(stage: Stage, node: Node, head: str) -> bool:

@@ -398,7 +398,7 @@ async def test_whoever_hears_a_head_may_ask_for_all_that_it_names(
             answers.append(library.size(cities))
 
         monkeypatch.setattr(alice.home.chains, "commit", asked_meanwhile)
-        monkeypatch.setattr(alice.parts.outbox, "put", lambda *_: answers.append(library.size(cities)))
+        monkeypatch.setattr(alice.parts.outbox, "put_head", lambda *_: answers.append(library.size(cities)))
         before = alice.size("cities")
         world.write("alice", "b.csv", "2024-02-01T00:00:00Z,D,4")
         await alice.pull("cities")
