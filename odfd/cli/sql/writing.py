@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from chain.errors import Invalid
 from odfd import output
 from odfd.cli import words
 from odfd.cli.sql.asking import Answered
@@ -26,6 +27,7 @@ MOST: Final = 60
 """Characters of a cell for people."""
 FORMATS: Final = ("table", "vertical", "csv", "json", "ndjson", "parquet", "arrow", "markdown")
 _BINARY: Final = ("parquet", "arrow")
+_QUOTED: Final = re.compile(r"[\",\r\n]|^\s|\s$")
 
 
 def write(answered: Answered, form: str) -> None:
@@ -112,29 +114,33 @@ def _markdown(answered: Answered) -> None:
 
 def _csv(answered: Answered) -> None:
     """RFC 4180; no value is an empty field, an empty text a quoted one."""
-    text = io.StringIO()
-    writer = csv.writer(
-        text, lineterminator="\n", quoting=csv.QUOTE_NOTNULL if hasattr(csv, "QUOTE_NOTNULL") else csv.QUOTE_MINIMAL
-    )
-    plain = csv.writer(text, lineterminator="\n")
-    plain.writerow(answered.schema.names)
+    _say_csv([answered.schema.names])
     for rows in _pages(answered):
-        for row in rows:
-            writer.writerow([_text(value) for value in row])
-        output.say_bytes(text.getvalue().encode("utf-8", "surrogatepass"))
-        text.seek(0)
-        text.truncate()
-    output.say_bytes(text.getvalue().encode("utf-8", "surrogatepass"))
+        _say_csv(rows)
 
 
-def _text(value: Any) -> Any:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
+def _say_csv(rows: Iterable[Sequence[Any]]) -> None:
+    """As it is for a file; on a terminal without what that obeys."""
+    text = "".join(",".join(map(_field, row)) + "\n" for row in rows)
+    if output.is_terminal():
+        output.say(text, end="")
+    else:
+        output.say_bytes(text.encode("utf-8", "surrogatepass"))
+
+
+def _field(value: Any) -> str:
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else _json(value)
+    return '"' + text.replace('"', '""') + '"' if not text or _QUOTED.search(text) else text
 
 
 def _ndjson(answered: Answered) -> None:
     names = answered.schema.names
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise Invalid(
+            f"two columns are called {twice[0]}", rule="query-columns", hint="an object has each name once: say AS"
+        )
     for rows in _pages(answered):
         output.say_json("\n".join(_json(dict(zip(names, row, strict=True))) for row in rows))
 
