@@ -96,8 +96,7 @@ def judge(tolerated: int, own: Voice | None, others: Mapping[str, Voice], quorum
     if agree >= enough and top >= enough:
         return Decision(DatasetStatus.SPLIT, attested=agree, against=top)
     if top >= enough:
-        status = DatasetStatus.REFUTED if top >= REFUTING else DatasetStatus.ACCUSED
-        return Decision(status, attested=agree, against=top)
+        return Decision(_denied_by(top), attested=agree, against=top)
     if own is not None:
         return Decision(DatasetStatus.REPRODUCED, reproduced=True, attested=agree, against=top)
     if quorum and agree >= quorum:
@@ -105,6 +104,10 @@ def judge(tolerated: int, own: Voice | None, others: Mapping[str, Voice], quorum
     if values:
         return Decision(DatasetStatus.DISPUTED, attested=agree, against=top)
     return Decision(DatasetStatus.PENDING, attested=agree, against=top)
+
+
+def _denied_by(groups: int) -> DatasetStatus:
+    return DatasetStatus.REFUTED if groups >= REFUTING else DatasetStatus.ACCUSED
 
 
 @lru_cache(maxsize=4096)
