@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import Final
 
 import pyarrow as pa
+from pyspark.errors import PySparkTypeError
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_type
 
@@ -98,7 +99,14 @@ def computed_type(kind: spark.DataType, column: str, finest: str = "ms") -> pa.D
             f"column {column} is of type {kind.simpleString()}, which a dataset cannot hold", rule="output-type",
             hint=f"say what it is of, as in: cast({column} as array<string>)",
         )  # fmt: skip
-    return _logical(to_arrow_type(kind, timezone="UTC"), column, finest)
+    try:
+        arrow = to_arrow_type(kind, timezone="UTC")
+    except PySparkTypeError as error:
+        raise Invalid(
+            f"column {column} is of type {kind.simpleString()}, which a dataset cannot hold", rule="output-type",
+            hint=f"cast({column} as string)",
+        ) from error  # fmt: skip
+    return _logical(arrow, column, finest)
 
 
 def _has_void(kind: spark.DataType) -> bool:

@@ -85,6 +85,15 @@ def test_the_first_value_of_a_key_stays_even_if_it_is_null(advance, beside):
         assert [row[1:3] for row in rows] == [(None, value)]
 
 
+def test_the_last_value_that_is_one_is_carried_on(advance):
+    state, found = {}, []
+    for time, value in enumerate((None, 7, None, None, 9, None)):
+        parts = [Part("last_value", "bigint", passes_nulls=True), Part("first_value", "bigint", passes_nulls=True)]
+        state, ((*_, last, first),) = advance(state, [("a", time, value)], time, time + 1, parts)
+        found.append((last, first))
+    assert found == [(None, None), (7, 7), (7, 7), (7, 7), (9, 7), (9, 7)]
+
+
 def test_state_does_not_grow_with_history(advance):
     state = {}
     for begin in range(0, 3000, 1000):

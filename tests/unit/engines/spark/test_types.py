@@ -68,3 +68,12 @@ def test_a_column_that_was_made_anew_under_an_old_memory_is_what_spark_says() ->
 def test_types_that_a_dataset_cannot_hold(kind: spark.DataType) -> None:
     with pytest.raises(Invalid, match="column x"):
         slice_types([spark.StructField("x", kind)])
+
+
+@pytest.mark.parametrize(
+    "kind", [spark.YearMonthIntervalType(), spark.DayTimeIntervalType(), spark.ArrayType(spark.YearMonthIntervalType())]
+)
+def test_a_computed_type_that_no_dataset_holds_is_refused_by_name(kind: spark.DataType) -> None:
+    with pytest.raises(Invalid, match=r"column span is of type .*, which a dataset cannot hold") as fault:
+        slice_types([spark.StructField("span", kind)])
+    assert (fault.value.rule, bool(fault.value.hint)) == ("output-type", True)
