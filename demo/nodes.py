@@ -47,7 +47,7 @@ class Node:
     settings: str
     program: tuple[str, ...] = (str(BIN / "odfd"),)
     process: subprocess.Popen[bytes] | None = None
-    environment: dict[str, str] = field(default_factory=lambda: {"ODFD_FLOWS_FOLLOW": "false"})
+    environment: dict[str, str] = field(default_factory=dict)
 
     @property
     def socket(self) -> Path:

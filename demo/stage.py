@@ -52,7 +52,9 @@ class Stage:
 
 
 def settings_of(name: str, more: str) -> str:
-    return _HEAD.format(name=name) + _LISTEN + more
+    """Nodes that say nothing of flows derive when they are asked: what they show is when somebody lies."""
+    flows = "" if "[flows]" in more else "[flows]\nfollow = false\n"
+    return _HEAD.format(name=name) + _LISTEN + flows + more
 
 
 def all_good(items: dict[str, Any]) -> None:
