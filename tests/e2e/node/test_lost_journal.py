@@ -69,6 +69,9 @@ def test_a_restored_machine_asks_and_then_goes_on(make_daemon: Callable[..., Any
 
     alice.ask("network", "join", "n")
     alice.ask("peer", "connect", bob.ask("status")["listen"][0])
+    refused = alice.ctl("trust", "sign")
+    assert (refused.code, "did not list" in refused.err) == (4, True), refused
+    alice.ask("trust", "validator", "add", bob.ask("status")["nodeId"], "--group", "bob")
     done = alice.ask("trust", "sign")
     assert (done["peers"], len(done["begun"])) == (1, 2)
     refused = alice.ctl("pull", "cities")
@@ -99,7 +102,9 @@ def test_a_person_speaks_for_a_machine_that_has_nobody_to_ask(make_daemon: Calla
     write(alice.folder, 0)
     assert alice.ctl("pull", "cities").code == 4
     said = alice.ctl("trust", "sign", "--alone")
-    assert (said.code, "nobody could be asked" in said.out, "cities" in said.out) == (0, True, True), said
+    assert (said.code, "nobody that is listed could be asked" in said.out, "cities" in said.out) == (0, True, True), (
+        said
+    )
     (item,) = alice.ask("pull", "cities")["items"]
     assert item["outcome"] == "updated"
     alice.kill()
