@@ -108,9 +108,8 @@ class Duck:
 
     def expressions(self, table: pa.Table, texts: Sequence[str]) -> pa.Table:
         self._connection.register("these", _plain(table))
-        return _as_sparks(
-            self._connection.sql(f"select {', '.join(texts)} from these".replace("`", '"')).to_arrow_table()
-        )
+        told = [text.replace("`", '"').replace(", true)", " ignore nulls)") for text in texts]
+        return _as_sparks(self._connection.sql(f"select {', '.join(told)} from these").to_arrow_table())
 
 
 class Frame:

@@ -61,20 +61,24 @@ OVER_HISTORY = (
         "select event_time, k, v, lag(v, 2, -1) over (partition by k order by event_time, v nulls first) as l, "
         "first_value(v) over (partition by k order by event_time, v nulls first) as f, "
         "count(v) over (partition by k order by event_time, v nulls first rows between 3 preceding and 2 preceding) "
-        "as c from a",
+        "as c, last_value(v) ignore nulls over (partition by k order by event_time, v nulls first) as g from a",
         {"a": grows},
         final_oracle,
+        "select event_time, k, v, lag(v, 2, -1) over w as l, first_value(v) over w as f, count(v) over (w rows between "
+        "3 preceding and 2 preceding) as c, last_value(v ignore nulls) over w as g from a "
+        "window w as (partition by k order by event_time, v nulls first)",
         lows={"a": (same,)},
         running=Running(
             "select k as __odf_key0, event_time as __odf_order0, v as __odf_order1, v as __odf_part0, "
-            "v as __odf_part1, if(v is null, 0, 1) as __odf_part2, -1 as __odf_default0, event_time as __odf_column0, "
-            "k as __odf_column1, v as __odf_column2 from a",
+            "v as __odf_part1, if(v is null, 0, 1) as __odf_part2, v as __odf_part3, -1 as __odf_default0, "
+            "event_time as __odf_column0, k as __odf_column1, v as __odf_column2 from a",
             "select __odf_column0 as event_time, __odf_column1 as k, __odf_column2 as v, __odf_value0 as l, "
-            "__odf_value1 as f, __odf_value2 as c from these",
+            "__odf_value1 as f, __odf_value2 as c, __odf_value3 as g from these",
             (
                 Part("lag", "bigint", False, 2, 2),
                 Part("first_value", "bigint"),
                 Part("sum", "bigint", False, 3, 2, counts=True),
+                Part("last_value", "bigint", passes_nulls=True),
             ),
             ("asc nulls first", "asc nulls first"),
         ),
