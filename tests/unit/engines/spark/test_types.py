@@ -71,7 +71,13 @@ def test_types_that_a_dataset_cannot_hold(kind: spark.DataType) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [spark.YearMonthIntervalType(), spark.DayTimeIntervalType(), spark.ArrayType(spark.YearMonthIntervalType())]
+    "kind",
+    [
+        spark.YearMonthIntervalType(),
+        spark.DayTimeIntervalType(),
+        spark.ArrayType(spark.YearMonthIntervalType()),
+        spark.ArrayType(spark.StructType([spark.StructField("key", spark.NullType(), False)])),
+    ],
 )
 def test_a_computed_type_that_no_dataset_holds_is_refused_by_name(kind: spark.DataType) -> None:
     with pytest.raises(Invalid, match=r"column span is of type .*, which a dataset cannot hold") as fault:
