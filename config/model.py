@@ -176,7 +176,7 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @dataclass(frozen=True, slots=True)
 class Validators:
     f: int = setting(1, "groups that may be wrong or lie at the same time", low=0, high=100)
-    min_sandbox: str | None = setting(None, "least isolation under which a verdict counts; not said: none")
+    min_sandbox: str | None = setting(None, "least isolation under which a verdict counts; not said: by profile")
     min_engines: int = setting(1, "different engine digests that must agree", low=1, high=100)
     spot_check: float | None = setting(
         None, "share of steps re-run without attesting; not said: by profile", low=0, high=1

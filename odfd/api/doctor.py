@@ -41,7 +41,7 @@ _REPAIR: Final = "odfctl pull {} --repair mends what it can, from peers too"
 class Doctor:
     """The probes of one state directory.
 
-    ``troubles`` tells which heads could not be signed, and why; ``clock`` is a probe of its own.
+    ``troubles`` tells which heads could not be signed, and why; ``more`` are probes that look elsewhere, by name.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class Doctor:
         home: StateDirectory,
         visibility: Visibility,
         troubles: Callable[[], Mapping[DatasetId, str]],
-        clock: Callable[[], wire.Probe],
+        more: Mapping[str, Callable[[], wire.Probe]],
     ) -> None:
         self._home = home
         self._visibility = visibility
-        self._clock = clock
+        self._more = more
         self._troubles = troubles
 
     def quick(self) -> list[wire.Probe]:
@@ -73,9 +73,9 @@ class Doctor:
             "trust ledger": self._ledger,
             "keys": self._keys,
             "heads": self._heads,
-            "clock": self._clock,
             "damage": self._damage,
             "published": self._published,
+            **self._more,
         }
 
     def _disk(self) -> wire.Probe:

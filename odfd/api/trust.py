@@ -18,6 +18,7 @@ from chain.statements import statement
 from chain.statements.envelope import sid
 from chain.statements.proof import AUTHORITY_FORK, DOUBLE_COSIGN, DOUBLE_VOTE, FORK, Proof
 from chain.statements.statement import Attestation
+from chain.wording import plural
 from odfd.api.evidence import EvidenceService
 from odfd.api.resolutions import PendingDecisions
 from odfd.control import wire
@@ -30,7 +31,15 @@ from odfd.trust.evidence.row_diff import RowDifference
 from odfd.trust.judgement import manual_resolution
 from odfd.trust.judgement.suspensions import Suspended, Suspensions
 from odfd.trust.judgement.trust_evaluator import DatasetFacts
-from odfd.trust.judgement.verdicts import STOPS, DatasetStatus, Decision, ReachAssessment, ReachBound, voice_on
+from odfd.trust.judgement.verdicts import (
+    STOPS,
+    DatasetStatus,
+    Decision,
+    ReachAssessment,
+    ReachBound,
+    is_isolated,
+    voice_on,
+)
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.observations import Sighting
 from odfd.trust.ledger.proofs import Proofs
@@ -191,9 +200,15 @@ class TrustService:
                 wire.ChoiceView(hash=str(each.name), message=each.message)
                 for each in manual_resolution.choices(self._pending_decisions.case(entry))
             ),
+            witnesses_to_spare=self._to_spare(known),
             unsigned=self._heads.unsigned().get(entry.id, ""),
             decisions=tuple(decision_view(each) for each in known.decided.all),
         )
+
+    def _to_spare(self, known: DatasetFacts) -> int | None:
+        """Told to the owner alone: nobody else can ask more of them."""
+        mine = self._home.keys.has_dataset_key(known.dataset)
+        return self._evaluator.witnesses_to_spare(known) if mine else None
 
     def _offered(
         self, name: str, known: DatasetFacts, looked_into: Mapping[Multihash, str]
@@ -223,10 +238,10 @@ class TrustService:
         block = found.why.block
         message = _OTHER.get(found.why.rule) or _REASONS.get(found.why.rule, found.why.rule)
         if block is not None and found.why.rule in _REASONS:
-            message += self._counted(known, self._evaluator.decision(known, block))
+            message += self._counted(known, self._evaluator.decision(known, block), block)
         return wire.Why(rule=found.why.rule, block=block, sids=self._rests_on(known, found.why), message=message)
 
-    def _counted(self, known: DatasetFacts, decision: Decision) -> str:
+    def _counted(self, known: DatasetFacts, decision: Decision, block: int) -> str:
         """How many say what, and what that means for a person."""
         policy = self._evaluator.policy
         told = ""
@@ -237,6 +252,10 @@ class TrustService:
         ):
             told += "; so many agree with what was published: suspect this machine too (odfctl doctor)"
         left = len(policy.groups) - len(self._suspended(policy)) + (policy.group_of(self._evaluator.me) is None)
+        if decision.status not in STOPS and (weak := _behind_too_little(policy, known, block)):
+            told += (
+                f"; {plural(weak, 'verdict')} not counted, of less isolation than {policy.min_sandbox} (min-sandbox)"
+            )
         if decision.status not in STOPS and decision.attested < known.quorum and left < known.quorum:
             told += f"; quorum unreachable: {known.quorum} groups must agree, of {left} the word counts"
         return told
@@ -321,6 +340,12 @@ _OTHER: Final = {
     "observed": "not enough observers found the same at its source",
     "inputs": "an input that it read may not be relied on that far",
 }
+
+
+def _behind_too_little(policy: Policy, known: DatasetFacts, block: int) -> int:
+    """Listed validators who speak of a step and do not count, for where they ran it."""
+    spoke = (said for key, said in known.heard.items() if policy.group_of(key) is not None)
+    return sum(voice_on(said, block) is not None and not is_isolated(policy, said, block) for said in spoke)
 
 
 def decision_view(made: Resolution) -> wire.DecisionView:

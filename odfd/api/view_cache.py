@@ -32,7 +32,7 @@ from odfd.trust.policy.policy import Policy
 
 DAMAGED: Final = "damaged"
 _TRANSFORMS: Final = (SetTransform.__name__,)
-EDITION: Final = (__version__, 1)
+EDITION: Final = (__version__, 2)
 """Of what is saved: the number is raised whenever a view comes to mean something else within one version."""
 _NO_HEAD: Final = b""
 """In place of the head of a chain that is damaged."""

@@ -49,6 +49,9 @@ def trust_text(view: wire.TrustView, now: Instant, again: str) -> str:
         lines.append(f"  {who} found #{seen.block} at its source {words.ago(seen.at, now)}: {seen.result}")
     for each in view.witnesses:
         lines += witness_lines(each, now)
+    if (spare := view.witnesses_to_spare) is not None and spare <= 0:
+        told = "One witness less would stop readers" if not spare else "Too few witnesses cosign it: readers stop"
+        lines.append(f"  {told}; what is asked for says [policy.witness]")
     if view.unsigned:
         lines.append(f"  This node signs no head of it: {clean(view.unsigned, 200)}")
     if view.unlisted:

@@ -27,6 +27,7 @@ from odfd.api.resolutions import ResolutionService
 from odfd.api.services import Services
 from odfd.api.status import RunningParts, StatusService
 from odfd.api.trust import HeadState, TrustService
+from odfd.api.trust_probes import TrustProbes
 from odfd.api.verification import VerificationService
 from odfd.api.visibility import VisibilityService
 from odfd.control.board import BoardTasks, LogEvents
@@ -40,7 +41,8 @@ from odfd.state.uploads import Uploads
 def services_of(parts: NodeParts) -> Services:
     home, context = parts.home, parts.context
     clock = ClockProbe(home, context.clock.now, parts.jumps.ahead)
-    doctor = Doctor(home, parts.visibility, parts.heads.troubles, clock)
+    trust = TrustProbes(home, parts.evaluator, parts.visibility, lambda: parts.effective_policy.profile)
+    doctor = Doctor(home, parts.visibility, parts.heads.troubles, {"clock": clock, **trust.all()})
     holders = HolderCounts(parts.scheduler, parts.membership.serving)
     uploads = Uploads(
         home.folder(UPLOADS),

@@ -120,7 +120,13 @@ class NodeParts:
         self.policy = self._policy()
         self._tell_notes()
         self.evaluator = TrustEvaluator(
-            home.database, home.chains, lambda: self.policy, home.keys.node_key().did, context.clock.now, self._purposes
+            home.database,
+            home.chains,
+            lambda: self.policy,
+            home.keys.node_key().did,
+            context.clock.now,
+            self._purposes,
+            home.keys.has_dataset_key,
         )
         self.visibility = Visibility(
             home.database, home.chains, home.keys.has_dataset_key, lambda: self.settings.policy.publish.datasets
@@ -376,8 +382,8 @@ class NodeParts:
         return self.evaluator.reach(dataset, self.evaluator.serve(dataset)).blocks
 
     def _usable(self, dataset: DatasetId) -> int | None:
-        """Blocks that may feed a transform here; what this node made itself it relies on."""
-        if self.scheduler.find(dataset) is None:
+        """Blocks that may feed a transform here, also of what was imported; what this node made itself it relies on."""
+        if self.home.keys.has_dataset_key(dataset):
             return None
         return self.evaluator.reach(dataset, self.evaluator.use(dataset)).blocks
 

@@ -6,11 +6,12 @@ import argparse
 import queue
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from chain.errors import Invalid, NotFound, Remote
+from chain.wording import agree
 from odfd import output
 from odfd.cli import words
 from odfd.cli.parsers import Subparsers
@@ -21,6 +22,8 @@ from odfd.control import wire
 from odfd.errors import ExitCode
 from odfd.errors import render as render_fault
 
+SHOWN: Final = 3
+"""Of several new datasets."""
 MAX_MANIFEST: Final = 4 * 1024 * 1024
 """Bytes of one file of manifests."""
 FETCH_SECONDS: Final = 30.0
@@ -49,6 +52,9 @@ def _apply(args: argparse.Namespace) -> int:
     request = wire.ApplyRequest(manifests=manifests, dry_run=args.dry_run)
     result = submit(session, "/apply", request, wire.ApplyResult)
     session.answer(result, _table)
+    made = [item.name for item in result.value.items if item.action == "created"]
+    if made and not args.dry_run:
+        session.remark(roots_text(made, session.again))
     codes = [ExitCode.OK]
     for item in result.value.items:
         for warning in item.warnings:
@@ -57,6 +63,16 @@ def _apply(args: argparse.Namespace) -> int:
             output.remark(render_fault(item.fault.fault(), session.verbose))
             codes.append(ExitCode(item.fault.exit_code))
     return max(codes)
+
+
+def roots_text(made: Sequence[str], again: str) -> str:
+    """Where the keys are that new datasets were made with: whoever takes one is their owner for ever."""
+    named = ", ".join(made[:SHOWN]) + (f" and {len(made) - SHOWN} more" if len(made) > SHOWN else "")
+    lies = agree(len(made), "root key", "root keys")
+    return (
+        f"the {lies} of {named} {agree(len(made), 'is', 'are')} on this machine, not offline; "
+        f"{again} trust authority rotate {made[0]} --offline-key FILE moves it into FILE, to be put away"
+    )
 
 
 def _table(result: wire.ApplyResult) -> str:

@@ -250,6 +250,8 @@ class TrustView(Value, frozen=True, kw_only=True):
     unsigned: str = ""
     """Why this node, which publishes it, signs no head of it now."""
     decisions: tuple[DecisionView, ...] = ()
+    witnesses_to_spare: int | None = None
+    """Of a dataset of this node's own: witness groups that cosign it beyond those asked for. ``null``: none are."""
 
 
 class ValidatorRequest(Request, frozen=True, kw_only=True):

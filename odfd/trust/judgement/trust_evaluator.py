@@ -103,8 +103,13 @@ class TrustEvaluator:
         me: KeyDid,
         clock: Callable[[], Instant],
         purposes: Callable[[DatasetId], tuple[Expression | None, Expression | None]] = lambda _: (None, None),
+        own: Callable[[DatasetId], bool] = lambda _: False,
     ) -> None:
-        """``purposes``: expressions for use and serve that hold for one dataset in place of the node's."""
+        """``purposes``: expressions for use and serve that hold for one dataset in place of the node's.
+
+        ``own``: whether this node makes a dataset itself.
+        """
+        self._own = own
         self._database = database
         self._chains = chains
         self._policy = policy
@@ -159,6 +164,7 @@ class TrustEvaluator:
             inputs=None if is_root or not size else self._inputs(chain, size, within),
             fresh=signed is not None and self._is_fresh(signed),
             witnessed=self._witnessed(dataset, chain, checked.frontier, size, cosigned),
+            own=self._own(dataset),
             observed=observed,
         )
         return DatasetFacts(
@@ -191,6 +197,11 @@ class TrustEvaluator:
                 return None
             until = min(until, stale) if now < stale else until
         return until
+
+    def witnesses_to_spare(self, known: DatasetFacts) -> int | None:
+        """Witness groups that cosign a dataset beyond those asked for; below 0 readers stop. ``None``: none are."""
+        asked = self.policy.witnesses_asked
+        return sum(size > 0 for size in known.extent.witnessed) - asked if asked else None
 
     def now(self) -> Instant:
         return self._clock()

@@ -159,12 +159,12 @@ def group_voices(
         if group is None or group in suspended or policy.group_of(KeyDid(attestation.dataset)) == group:
             continue
         voice = voice_on(attestation, sequence_number)
-        if voice is not None and _isolated(policy, attestation, sequence_number):
+        if voice is not None and is_isolated(policy, attestation, sequence_number):
             said.setdefault(group, set()).add(voice)
     return {group: voices.pop() for group, voices in said.items() if len(voices) == 1}
 
 
-def _isolated(policy: Policy, attestation: Attestation, sequence_number: int) -> bool:
+def is_isolated(policy: Policy, attestation: Attestation, sequence_number: int) -> bool:
     """Whether a verdict was made behind as much isolation as is asked for."""
     engine = _engine_of(attestation, sequence_number)
     if policy.min_sandbox == SANDBOXES[0]:
@@ -242,6 +242,8 @@ class ChainExtent(msgspec.Struct, frozen=True, kw_only=True):
     fresh: bool = True
     witnessed: tuple[int, ...] = ()
     """How many blocks from the first each witness group has cosigned."""
+    own: bool = False
+    """Whether this node made the steps itself: then it ran them, and needs nobody's word that they are right."""
     observed: Mapping[int, int] | None = None
     """By the K of ``observed:K``: how many blocks from the first so many observed; ``None``: nothing is to observe."""
 
@@ -301,11 +303,16 @@ def _facts(extent: ChainExtent, sequence_number: int, decision: Decision | None)
         "chain": int(sequence_number < extent.chain),
         "data": int(sequence_number < extent.data),
         "fresh": int(extent.fresh),
-        "reproduced": 1 if decision is None else int(decision.reproduced),
+        "reproduced": 1 if decision is None else int(_is_run_here(extent, decision)),
         "attested": _ALWAYS if decision is None else decision.attested,
         "observed": _observed(extent, sequence_number),
         "witnessed": sum(size > sequence_number for size in extent.witnessed),
     }
+
+
+def _is_run_here(extent: ChainExtent, decision: Decision) -> bool:
+    """By a run of its own, or because this node made the step; never where it gives another answer each time."""
+    return decision.reproduced or (extent.own and decision.status is not DatasetStatus.NONDETERMINISTIC)
 
 
 def _observed(extent: ChainExtent, sequence_number: int) -> int:

@@ -194,6 +194,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         }
         return Multihash.sha3_256(canonical.encode(said))
 
+    @property
+    def witnesses_asked(self) -> int:
+        """The most witness groups that anything here asks for, of datasets met for the first time or later."""
+        expressions = [self.use, self.serve, *filter(None, self.floors)]
+        counts = [fact.count for each in expressions for fact in facts_of(each) if fact.name == "witnessed"]
+        return max([self.witnesses.quorum, *counts])
+
     def use_of(self, wished: Expression | None) -> Expression:
         """What must hold before a dataset is used, for which a person wished something of its own, or nothing."""
         return _above(self.floors[0], wished) or self.use

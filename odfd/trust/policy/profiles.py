@@ -9,12 +9,16 @@ import msgspec
 
 from chain.store.base import Apart
 from config import model
-from odfd.trust.policy.policy import Policy, PolicyTerms, load_policy
+from odfd.trust.policy.policy import Policy, PolicyTerms, load_policy, parse_expression, quorum_mistakes
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
     use: str
+    use_counted: str | None = None
+    """In place of ``use`` where the groups that are listed can meet it: K of ``attested:K`` needs f+1 <= K <= n-f."""
     serve: str
+    min_sandbox: str = "none"
+    """Least isolation under which a verdict of others counts."""
     attest: bool
     max_stale: str
     cosign: bool = False
@@ -30,13 +34,21 @@ PROFILES: Final = {
     "mirror": Profile(
         use="data", serve="data", attest=False, max_stale="30d", follow="follow", cosign=True, spot_check=0.01
     ),
-    "validator": Profile(use="data", serve="data", attest=True, max_stale="14d", cosign=True, keep_epochs=2),
+    "validator": Profile(
+        use="data & reproduced",
+        use_counted="data & (reproduced | attested:2)",
+        serve="data",
+        min_sandbox="image",
+        attest=True,
+        max_stale="14d",
+        cosign=True,
+        keep_epochs=2,
+    ),
     "archive": Profile(
         use="data", serve="chain", attest=False, max_stale="never", follow="follow", cosign=True, keep_epochs=None
     ),
 }
-"""A validator asks for ``reproduced | attested:2`` where its owner says so. It is no default: what this node derives is
-reproduced by nobody at first, so that what it derives from that would not be passed on before two others spoke."""
+"""What this node derives itself meets ``reproduced`` (``ChainExtent.own``), and counts nothing towards ``attested``."""
 
 
 def policy_of(settings: model.Policy, added: Sequence[tuple[str, str]] = ()) -> Policy:
@@ -51,12 +63,19 @@ def policy_of(settings: model.Policy, added: Sequence[tuple[str, str]] = ()) -> 
         if key not in members:
             members.append(key)
     return load_policy(
-        use=settings.use or profile.use,
+        use=settings.use or _use(profile, len(groups), settings.validators.f),
         serve=settings.serve or profile.serve,
         groups=list(groups.items()),
         tolerated=settings.validators.f,
         terms=_terms(settings, profile),
     )
+
+
+def _use(profile: Profile, groups: int, tolerated: int) -> str:
+    if profile.use_counted is None:
+        return profile.use
+    wanted = {"use": parse_expression(profile.use_counted)}
+    return profile.use if any(quorum_mistakes(wanted, groups, tolerated)) else profile.use_counted
 
 
 def _terms(settings: model.Policy, profile: Profile) -> PolicyTerms:
@@ -68,7 +87,7 @@ def _terms(settings: model.Policy, profile: Profile) -> PolicyTerms:
         max_age=settings.witness.max_age,
         max_stale=settings.fresh.max_stale or profile.max_stale,
         min_engines=said.min_engines,
-        min_sandbox=said.min_sandbox or "none",
+        min_sandbox=said.min_sandbox or profile.min_sandbox,
         attest=profile.attest if settings.publish.attest is None else settings.publish.attest,
         observe=settings.publish.observe,
         spot_check=profile.spot_check if said.spot_check is None else said.spot_check,

@@ -159,7 +159,7 @@ def findings(node: Any, truth: Truth, name: str) -> list[str]:
         except Fault as fault:
             found.append(f"verify: {fault.rule}: {fault}")
     clock = wire.Probe(name="clock", result="ok", message="")
-    for probe in Doctor(node.home, node.parts.visibility, dict, lambda: clock).deep():
+    for probe in Doctor(node.home, node.parts.visibility, dict, {"clock": lambda: clock}).deep():
         if probe.result == "failed":
             assert probe.hint, probe
             found.append(f"{probe.name}: {probe.message}")

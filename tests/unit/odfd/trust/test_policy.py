@@ -156,3 +156,41 @@ def test_a_quorum_that_only_detects_says_so(quorum: int, faulty: int, told: int)
         policy_of(model.Policy(use="witnessed:4", witness=model.Witness(groups=groups)))
     with pytest.raises(Invalid, match="without any witness groups"):
         policy_of(model.Policy(use="witnessed:1"))
+
+
+@pytest.mark.parametrize(
+    ("groups", "f", "use"),
+    [
+        (0, 1, "data & reproduced"),
+        (2, 1, "data & reproduced"),
+        (2, 0, "data & (reproduced | attested:2)"),
+        (3, 1, "data & (reproduced | attested:2)"),
+        (4, 2, "data & reproduced"),
+    ],
+)
+def test_a_validator_relies_on_what_was_run_again(groups: int, f: int, use: str) -> None:
+    """By itself, or by two others where so many are listed that two can decide."""
+    listed = tuple(model.Group(name=f"g{n}", keys=(KEYS[n],)) for n in range(groups))
+    policy = policy_of(model.Policy(profile="validator", validators=model.Validators(f=f, groups=listed)))
+    assert (str(policy.use), str(policy.serve), policy.min_sandbox) == (use, "data", "image")
+
+
+@pytest.mark.parametrize(
+    ("profile", "use", "serve"), [("laptop", "data", "chain"), ("mirror", "data", "data"), ("archive", "data", "chain")]
+)
+def test_other_profiles_rely_on_what_was_signed(profile: str, use: str, serve: str) -> None:
+    policy = policy_of(model.Policy(profile=profile))
+    assert (str(policy.use), str(policy.serve), policy.min_sandbox) == (use, serve, "none")
+
+
+def test_a_person_may_ask_a_validator_for_less() -> None:
+    said = model.Policy(profile="validator", use="data", validators=model.Validators(min_sandbox="none"))
+    policy = policy_of(said)
+    assert (str(policy.use), policy.min_sandbox) == ("data", "none")
+
+
+def test_the_most_witnesses_that_anything_asks_for() -> None:
+    groups = tuple(model.Group(name=f"w{n}", keys=(KEYS[n],)) for n in range(3))
+    for use, quorum, asked in (("data", 0, 0), ("data", 2, 2), ("data & witnessed:3", 1, 3)):
+        policy = policy_of(model.Policy(use=use, witness=model.Witness(quorum=quorum, groups=groups)))
+        assert policy.witnesses_asked == asked

@@ -249,3 +249,19 @@ def test_as_many_engines_must_agree_as_are_asked_for() -> None:
     assert decide(mine, {KEYS[0]: another}, R, 3).reproduced, "what I ran myself needs no second engine"
     lies = dict.fromkeys(KEYS, on(lie=True))
     assert decide(bench, lies, None, 3).status is DatasetStatus.REFUTED, "one engine is enough against it"
+
+
+def test_what_this_node_made_is_run_and_attested_by_nobody() -> None:
+    """So that a node which asks for re-runs may derive from what it derived itself."""
+    stopped = Decision(DatasetStatus.REFUTED, against=2)
+    unsure = Decision(DatasetStatus.NONDETERMINISTIC)
+    for own in (True, False):
+        extent = ChainExtent(linked=4, chain=4, data=4, own=own)
+        for expression, decision, reached in (
+            ("data & reproduced", pending(0), 4 if own else 2),
+            ("data & attested:1", pending(0), 2),
+            ("data & reproduced", stopped, 2),
+            ("data & reproduced", unsure, 2),
+        ):
+            found = reach(parse_expression(expression), extent, [2], lambda _, said=decision: said)
+            assert found.blocks == reached, (own, expression, decision)
