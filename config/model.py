@@ -226,6 +226,9 @@ class Publish:
     attest_seconds: float = setting(
         600.0, "between two attestations of one dataset; what is wrong is told at once", unit="s", low=0, high=86_400
     )
+    own_key: bool = setting(
+        False, "sign verdicts and observations by keys/validator.key, not by the node's key; from the next start on"
+    )
     observe: bool = setting(False, "fetch the declared web sources of others' root datasets, and sign what they gave")
     cosign: bool | None = setting(None, "sign heads of what is mirrored here, as a witness; not said: by profile")
     witness: tuple[str, ...] = setting((), "did:odf:… of datasets to cosign as well, whether mirrored here or not")

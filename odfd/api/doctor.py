@@ -167,6 +167,8 @@ class Doctor:
     def _signer(self, key: KeyDid) -> str:
         if key == self._home.keys.node_key().did:
             return "the node's key"
+        if not self._home.keys.has_dataset_key(DatasetId.from_public_key(key.public_key)):
+            return "the validator's key"
         return f"the key of {self._name(DatasetId.from_public_key(key.public_key))}"
 
     def _heads(self) -> wire.Probe:

@@ -13,7 +13,7 @@ import msgspec
 import trio
 
 from chain import instant
-from chain.ids import DatasetId
+from chain.ids import DatasetId, KeyDid
 from odfd.api.doctor import Doctor, failed, ok
 from odfd.api.flows import FlowService
 from odfd.api.views import DatasetViews
@@ -36,6 +36,8 @@ class RunningParts(NamedTuple):
     """``None`` where the settings name no address for one."""
     journal_recovery: JournalRecovery
     flows: FlowService
+    verdict_key: KeyDid
+    """By which this node signs verdicts."""
 
 
 class StatusService:
@@ -58,6 +60,7 @@ class StatusService:
         self._site = running.site
         self._journal_recovery = running.journal_recovery
         self._flows = running.flows
+        self._verdict_key = running.verdict_key
         self._context = context
         self._name = name
         self._started = context.clock.now()
@@ -80,9 +83,9 @@ class StatusService:
     async def status(self) -> wire.Status:
         states, published, disk = await trio.to_thread.run_sync(self._look)
         peer = self._membership.peer_id
-        network = self._membership.network
+        network, node = self._membership.network, self._home.keys.node_key().did
         return wire.Status(
-            node_id=str(self._home.keys.node_key().did),
+            node_id=str(node),
             version=self._context.version,
             name=self._name,
             peer_id=peer,
@@ -97,6 +100,7 @@ class StatusService:
             flows=self._flows.counts(),
             lost_journals=len(self._journal_recovery.lost),
             tasks=sum(task.state in (TaskState.RUNNING, TaskState.WAITING) for task in self._context.board.list()),
+            validator_key=None if self._verdict_key == node else str(self._verdict_key),
             started_at=instant.render(self._started),
             pid=os.getpid(),
             memory=resident_bytes(),

@@ -56,7 +56,9 @@ def services_of(parts: NodeParts) -> Services:
     applying = ApplyOperation(
         home, parts.committer, parts.engine, context, lambda: parts.ingest_deps.settings, flows.apply
     )
-    running = RunningParts(parts.engine, parts.membership, parts.site, parts.journal_recovery, flows)
+    running = RunningParts(
+        parts.engine, parts.membership, parts.site, parts.journal_recovery, flows, parts.evaluator.me
+    )
     remote_state = RemoteState(holders, parts.shown_otherwise)
     return Services(
         about=StatusService(home, parts.views, doctor, running, context, parts.settings.node.name),

@@ -119,11 +119,12 @@ class NodeParts:
         self.effective_policy = EffectivePolicy(lambda: self.settings)
         self.policy = self._policy()
         self._tell_notes()
+        self._own_key = home.keys.validator_key() if settings.policy.publish.own_key else None
         self.evaluator = TrustEvaluator(
             home.database,
             home.chains,
             lambda: self.policy,
-            home.keys.node_key().did,
+            (self._own_key or home.keys.node_key()).did,
             context.clock.now,
             self._purposes,
             home.keys.has_dataset_key,
@@ -359,16 +360,20 @@ class NodeParts:
 
     def _quota(self) -> StatementQuota:
         return StatementQuota(
-            is_listed=lambda key: key == self.evaluator.me or self.policy.group_of(key) is not None,
+            is_listed=lambda key: self._is_own(key) or self.policy.group_of(key) is not None,
             witnesses=lambda: self.policy.witnesses,
             is_wished=self._is_wished,
             speaks_for_us=self._speaks_for_us,
             is_mine=self._is_mine,
         )
 
+    def _is_own(self, key: KeyDid) -> bool:
+        """Of this node and its verdicts, which may have one each."""
+        return key in (self.evaluator.me, self.home.keys.node_key().did)
+
     def _is_mine(self, key: KeyDid) -> bool:
         keys = self.home.keys
-        return key == self.evaluator.me or keys.has_dataset_key(DatasetId.from_public_key(key.public_key))
+        return self._is_own(key) or keys.has_dataset_key(DatasetId.from_public_key(key.public_key))
 
     def _is_wished(self, connection: sqlite3.Connection, dataset: DatasetId) -> bool:
         return (
@@ -475,6 +480,7 @@ class NodeParts:
             announce=self._attested,
             name_of=self.name_of,
             public_of=self.visibility.public_of,
+            own_key=self._own_key,
         )
 
     def _untrue(self, bundles: Collection[Multihash]) -> frozenset[Multihash]:

@@ -151,7 +151,8 @@ class JournalRecovery:
         return self._told_by(self._told)
 
     def _told_by(self, peers: Iterable[PeerId]) -> Told:
-        return told_by(self._policy(), [did_of_peer(peer) for peer in peers], self._signer.keys.node_key().did)
+        own = (self._signer.keys.node_key().did, self._signer.verdict_key.did)
+        return told_by(self._policy(), [did_of_peer(peer) for peer in peers], *own)
 
     async def _ask_one(self, peer: PeerId) -> None:
         with trio.move_on_after(ASK_SECONDS):

@@ -77,6 +77,7 @@ def status_text(status: wire.Status) -> str:
     return fields(
         [
             ("node", f"{status.name or '(unnamed)'}  {status.node_id}"),
+            ("verdicts", f"by {status.validator_key}" if status.validator_key else ""),
             (
                 "version",
                 f"{status.version}  pid {status.pid}  up since {words.moment(status.started_at)}",

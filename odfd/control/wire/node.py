@@ -80,6 +80,8 @@ class Status(Value, frozen=True, kw_only=True):
     tasks: int = 0
     """Running or waiting."""
     started_at: str | None = None
+    validator_key: str | None = None
+    """``did:key:…`` by which this node signs verdicts and observations; ``null``: by ``node_id``."""
     pid: int | None = None
     memory: int | None = None
     """Resident bytes of the daemon."""

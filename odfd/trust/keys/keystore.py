@@ -1,5 +1,7 @@
 """Keeps keys on disk: ``keys/node.key``, and ``keys/<did>.key`` for each dataset of this node, mode 0600.
 
+``keys/validator.key`` is there where verdicts have a key of their own.
+
 A key never signs but through its journal, begun before the key is kept: nobody knows what a key without one has said,
 and it says nothing more until ``renew``. The key of a dataset may be taken offline: then ``keys/<did>.offline``
 says that the dataset is ours all the same, and heads are signed by the node's own key, as far as the authority lets it.
@@ -23,6 +25,8 @@ from chain.statements.keys import SigningKey
 from odfd.trust.keys.journal import BEGUN, NEW, JournalEntry, Order, SigningJournal, sync_folder
 
 _NODE: Final = "node"
+_VALIDATOR: Final = "validator"
+_OWN: Final = (_NODE, _VALIDATOR)
 _MODE: Final = 0o600
 _COPY: Final = "restore the file from a copy: nobody else has it"
 
@@ -53,6 +57,13 @@ class KeyStore:
         if self._own is None:
             self._own = SigningKey(self.node_seed())
         return self._own
+
+    def validator_key(self) -> SigningKey:
+        """A key for verdicts alone, by which nobody finds this node; made the first time."""
+        path = self._directory / f"{_VALIDATOR}.key"
+        if not path.exists():
+            self._make(path, self._entropy(32))
+        return SigningKey(self._read(path))
 
     def new_dataset_key(self) -> SigningKey:
         seed = self._entropy(32)
@@ -119,7 +130,7 @@ class KeyStore:
         """Read every key and journal; the number of keys. Raises Environment at the first that cannot be."""
         paths = sorted(self._directory.glob("*.key"))
         for path in paths:
-            if path == self._directory / f"{_NODE}.key":
+            if path.stem in _OWN:
                 key = SigningKey(self._read(path))
             else:
                 key = self.dataset_key(DatasetId.parse(DID_ODF + path.stem))
@@ -130,8 +141,8 @@ class KeyStore:
     def lost(self) -> list[KeyDid]:
         """Keys of this node whose journals are gone, its own first. Those that cannot be read are told by ``check``."""
         paths = [*self._directory.glob("*.key"), *self._directory.glob("*.offline")]
-        datasets = sorted({DatasetId.parse(DID_ODF + path.stem) for path in paths if path.stem != _NODE})
-        keys = [self.node_key().did, *(KeyDid.from_public_key(each.public_key) for each in datasets)]
+        datasets = sorted({DatasetId.parse(DID_ODF + path.stem) for path in paths if path.stem not in _OWN})
+        keys = [*self._own_keys(), *(KeyDid.from_public_key(each.public_key) for each in datasets)]
         return [key for key in keys if self._is_lost(key)]
 
     def renew(self, key: KeyDid, said: Mapping[str, JournalEntry], how: str, now: Instant) -> bool:
@@ -194,8 +205,13 @@ class KeyStore:
         """Whether the key is this node's; others' are journalled too, as far as they sign here."""
         if self.has_dataset_key(DatasetId.from_public_key(public)):
             return True
-        path = self._directory / f"{_NODE}.key"
-        return path.exists() and SigningKey(self._read(path)).public == public
+        paths = [self._directory / f"{name}.key" for name in _OWN]
+        return any(path.exists() and SigningKey(self._read(path)).public == public for path in paths)
+
+    def _own_keys(self) -> list[KeyDid]:
+        """Of the node, and of its verdicts where they have one."""
+        has_other = (self._directory / f"{_VALIDATOR}.key").exists()
+        return [self.node_key().did, *([self.validator_key().did] if has_other else [])]
 
     def _journal_path(self, public: bytes) -> Path:
         return self._directory / f"{DatasetId.from_public_key(public).multibase}.journal"

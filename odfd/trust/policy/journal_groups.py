@@ -30,9 +30,9 @@ class Told(msgspec.Struct, frozen=True):
         return len(self.validators | self.witnesses)
 
 
-def told_by(policy: Policy, keys: Iterable[KeyDid], me: KeyDid) -> Told:
-    """Whose answers these are, of those that are listed; this node's own group tells it nothing."""
-    own = {policy.group_of(me), policy.witnesses.groups.get(me)} - {None}
+def told_by(policy: Policy, keys: Iterable[KeyDid], *me: KeyDid) -> Told:
+    """Whose answers these are, of those that are listed; groups with a key of this node tell it nothing."""
+    own = {group for key in me for group in (policy.group_of(key), policy.witnesses.groups.get(key))} - {None}
     validators = {policy.group_of(key) for key in keys}
     witnesses = {policy.witnesses.groups.get(key) for key in keys}
     return Told(*(frozenset(name for name in names if name and name not in own) for names in (validators, witnesses)))

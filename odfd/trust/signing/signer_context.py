@@ -8,6 +8,7 @@ import msgspec
 
 from chain.ids import DatasetId
 from chain.statements.envelope import Signed
+from chain.statements.keys import SigningKey
 from chain.store.database import Database
 from odfd.datasets.visibility import PublicOf
 from odfd.obs.events import EventLog
@@ -27,3 +28,9 @@ class SignerContext(msgspec.Struct, frozen=True, kw_only=True):
     announce: Callable[[DatasetId, Signed], None]
     name_of: Callable[[DatasetId], str]
     public_of: PublicOf
+    own_key: SigningKey | None = None
+    """By which verdicts and observations are signed; ``None``: the node's."""
+
+    @property
+    def verdict_key(self) -> SigningKey:
+        return self.own_key or self.keys.node_key()

@@ -47,7 +47,7 @@ class AttestationPublisher:
         """
         with self._signer.database.read() as connection:
             ledger = Ledger(connection)
-            mine = ledger.attestation(dataset, self._signer.keys.node_key().did)
+            mine = ledger.attestation(dataset, self._signer.verdict_key.did)
             checked, newest, runs = ledger.chain(dataset), ledger.newest_head(dataset), Runs(connection).of(dataset)
             place = Runs(connection).place(dataset)
         if not runs and not why:
@@ -88,7 +88,7 @@ class AttestationPublisher:
 
     def _sign(self, dataset: DatasetId, determinism: str, why: str, budget: int) -> Signed | None:
         """Sign what the runs so far say of the newest tree that is here whole."""
-        key = self._signer.keys.node_key()
+        key = self._signer.verdict_key
         with self._signer.database.read() as connection:
             ledger = Ledger(connection)
             newest, checked, runs = ledger.newest_head(dataset), ledger.chain(dataset), Runs(connection).of(dataset)

@@ -184,13 +184,13 @@ class Observer:
         return block.system_time <= self._signer.clock.now() <= block.system_time + WINDOW
 
     def _mine(self, kept: Observations, dataset: DatasetId, block: Block) -> Sighting | None:
-        me = self._signer.keys.node_key().did
+        me = self._signer.verdict_key.did
         said = kept.at(dataset, block.sequence_number)
         return next((each for each in said if each.observer == me and each.block == block.hash), None)
 
     def _sign(self, dataset: DatasetId, block: Block, found: Refetched | None) -> Signed | None:
         """``None`` when the same was said already, or the chain got another history meanwhile."""
-        key, now, result = self._signer.keys.node_key(), self._signer.clock.now(), result_of(block, found)
+        key, now, result = self._signer.verdict_key, self._signer.clock.now(), result_of(block, found)
         with self._signer.database.write() as connection:
             kept, checked = Observations(connection), Ledger(connection).chain(dataset)
             here = next(self._chain(dataset).raw_blocks(block.sequence_number, block.sequence_number + 1), None)

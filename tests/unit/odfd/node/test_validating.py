@@ -76,6 +76,25 @@ async def test_what_is_true_is_reproduced_attested_and_counted(world: Any, world
 
 
 @pytest.mark.slow
+async def test_verdicts_by_a_key_of_their_own_do_not_name_the_node(world: Any, worlds: Any) -> None:
+    """Whoever lists that key counts them; the node knows them for its own."""
+    policy = model.Policy(profile="validator", publish=model.Publish(own_key=True))
+    async with world.running("alice") as alice, world.running("bob", policy) as bob:
+        await published(world, worlds, alice)
+        key = (await bob.api.about.status()).validator_key
+        assert key not in (None, bob.key)
+        async with world.running("carol", listens_to(key)) as carol:
+            await mirror_both(carol, alice)
+            await mirror_both(bob, alice)
+            await bob.heard("attestation.signed")
+            await carol.heard("attestation.heard")
+            assert (await carol.api.datasets.get("towns")).rely_on.fact == "attested 1/1"
+            assert (said(carol, "towns", key), said(carol, "towns", bob.key)) == ([(0, 3, "reproduced")], [])
+            assert [one.group for one in (await bob.api.trust.show("towns")).attestations] == ["me"]
+        assert (await alice.api.about.status()).validator_key is None
+
+
+@pytest.mark.slow
 async def test_of_many_derivatives_only_what_moved_is_looked_at(world: Any, worlds: Any) -> None:
     world.write("alice", "a.csv", *ROWS)
     names = ("towns", "places")

@@ -436,3 +436,27 @@ def test_a_bit_that_flips_forgets_nothing(tmp_path: Path) -> None:
             except Environment:
                 continue
             assert said(found) == wanted
+
+
+def test_a_key_for_verdicts_has_its_own_journal(tmp_path: Path) -> None:
+    numbers = iter(range(1, 9))
+    keys = KeyStore(tmp_path / "keys", lambda size: bytes([next(numbers)]) * size)
+    node, verdicts = keys.node_key(), keys.validator_key()
+    assert verdicts.did != node.did
+    assert keys.validator_key().did == verdicts.did, "made once"
+    assert (tmp_path / "keys" / "validator.key").stat().st_mode & 0o777 == 0o600
+    assert (keys.check(), keys.lost()) == (2, [])
+    keys.sign(verdicts, "attestation:x:0", (1,), "a", b"{}")
+    (tmp_path / "keys" / f"{verdicts.dataset_id.multibase}.journal").unlink()
+    again = KeyStore(tmp_path / "keys", bytes)
+    assert again.lost() == [verdicts.did]
+    with pytest.raises(Refused):
+        again.sign(again.validator_key(), "attestation:x:0", (1,), "b", b"{}")
+
+
+def test_no_group_of_this_node_tells_it_what_it_said() -> None:
+    """By neither of its keys, if its verdicts have one of their own."""
+    node, group = SigningKey(b"n" * 32).did, KeyGroup("us", frozenset({ALICE.did, BOB.did}))
+    policy = Policy(groups=(group,), tolerated=0)
+    assert len(told_by(policy, [ALICE.did], node)) == 1
+    assert len(told_by(policy, [ALICE.did], node, BOB.did)) == 0
