@@ -52,7 +52,7 @@ def _apply(args: argparse.Namespace) -> int:
     request = wire.ApplyRequest(manifests=manifests, dry_run=args.dry_run)
     result = submit(session, "/apply", request, wire.ApplyResult)
     session.answer(result, _table)
-    made = [item.name for item in result.value.items if item.action == "created"]
+    made = [each.name for each in result.value.items if (each.kind, each.action) == ("dataset", "created")]
     if made and not args.dry_run:
         session.remark(roots_text(made, session.again))
     codes = [ExitCode.OK]
