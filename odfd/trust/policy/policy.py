@@ -197,7 +197,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @property
     def witnesses_asked(self) -> int:
         """The most witness groups that anything here asks for, of datasets met for the first time or later."""
-        expressions = [self.use, self.serve, *filter(None, self.floors)]
+        expressions: list[Expression] = [self.use, self.serve, *(each for each in self.floors if each is not None)]
         counts = [fact.count for each in expressions for fact in facts_of(each) if fact.name == "witnessed"]
         return max([self.witnesses.quorum, *counts])
 
