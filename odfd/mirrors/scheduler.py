@@ -329,6 +329,7 @@ class MirrorScheduler:
             failures = failures + 1 if again else 0
             with trio.move_on_after(AGAIN.whole(failures) if again else ROUND_SECONDS):
                 await mirror.poked.wait()
+                failures = 0  # something is new: what failed before says nothing of it
 
     async def _pass(self, mirror: Mirror) -> bool:
         """One pass; whether to try again soon. Every fault becomes the mirror's state: none ends the keeper."""
