@@ -28,6 +28,8 @@ _OUT_OF_MEMORY: Final = 3
 REAPED_SECONDS: Final = 2.0
 """Between a connection that breaks and a process that is seen to have ended."""
 _POLL_SECONDS: Final = 0.02
+_QUIET_SECONDS: Final = 0.5
+"""That no task of a cancelled request is seen before it counts as ended: Spark tells of one a little after it began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +114,15 @@ class Jvm:
         life = self._life
         if life is None:
             return
-        end = time.monotonic() + patience
+        busy_since = quiet_since = time.monotonic()
         with contextlib.suppress(Py4JError, OSError):  # it is gone already
             tracker = life.spark.sparkContext.statusTracker()
-            while _is_busy(tracker, group):
-                if time.monotonic() >= end:
+            while (now := time.monotonic()) < quiet_since + _QUIET_SECONDS:
+                if not _is_busy(tracker, group):
+                    busy_since = now
+                elif now < busy_since + patience:
+                    quiet_since = now
+                else:
                     self._ended = life, "a cancelled query could not be stopped otherwise"
                     life.process.kill()
                     life.process.wait()
