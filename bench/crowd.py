@@ -101,6 +101,9 @@ class Listener:
     def refs(self, datasets: Sequence[DatasetId] | None = None) -> Sequence[StatementRef]:
         return ()
 
+    def interests(self) -> Sequence[DatasetId]:
+        return ()
+
     def envelope(self, sid: Multihash) -> tuple[Topic, bytes] | None:
         return None
 

@@ -94,7 +94,10 @@ class StatementStore(Protocol):
         """Admit a gossiped or pulled envelope: limits, signature, order. Records it when new."""
 
     def refs(self, datasets: Sequence[DatasetId] | None = None) -> Sequence[StatementRef]:
-        """Live statements we pass on, of these datasets or of all."""
+        """Live statements we pass on, of these datasets and against these keys, or of all."""
+
+    def interests(self) -> Sequence[DatasetId]:
+        """Datasets, and keys (written likewise), of which we want to hear all, and may tell others that we do."""
 
     def envelope(self, sid: Multihash) -> tuple[Topic, bytes] | None: ...
 

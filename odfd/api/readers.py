@@ -6,11 +6,14 @@ Called from worker threads. Holds what each transform reads, as long as nothing 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
+from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.model.events import SetTransform
 from odfd.datasets.catalog import DatasetEntry
+from odfd.datasets.visibility import PublicOf
 from odfd.state.directory import StateDirectory
 
 _TRANSFORM: Final = SetTransform.__name__
@@ -42,6 +45,14 @@ class Readers:
     def has_any(self, source: DatasetId) -> bool:
         """Whether any dataset here is derived from ``source``. Raises Environment for a damaged block."""
         return any(str(source) in self._inputs(each) for each in self._home.chains.having(_TRANSFORM) if each != source)
+
+    def inputs(self, some_of: PublicOf) -> set[DatasetId]:
+        """What ``some_of`` the datasets here are derived from. Raises Environment for a damaged block."""
+        found = set()
+        for name in {name for each in some_of(self._home.chains.having(_TRANSFORM)) for name in self._inputs(each)}:
+            with suppress(Invalid):  # a name that is no id
+                found.add(DatasetId.parse(name))
+        return found
 
     def own(self, source: DatasetId) -> str | None:
         """The name of one of this node's own that is derived from ``source``; ``None`` when there is none."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from chain.ids import DatasetId, KeyDid
@@ -60,16 +60,19 @@ class StatementQuota:
         witnesses: Callable[[], Witnesses] = Witnesses,
         speaks_for_us: Callable[[PolicyStatement], bool] = lambda _: False,
         is_mine: Callable[[KeyDid], bool] = lambda _: False,
+        interests: Callable[[sqlite3.Connection], Iterable[DatasetId]] = lambda _: (),
     ) -> None:
         """``is_listed``: whether a validator's word counts here; ``is_wished``: whether a dataset is to be mirrored.
 
         ``speaks_for_us``: whether a policy is of the network that this node takes rules from; ``is_mine``: whether a
-        key is this node's, as its own or as a dataset's.
+        key is this node's, as its own or as a dataset's; ``interests``: datasets and keys that peers are asked about
+        though nothing was said of them yet.
         """
         self._speaks_for_us = speaks_for_us
         self.witnesses = witnesses
         self.is_listed = is_listed
         self._is_wished = is_wished
+        self.interests = interests
         self._is_mine = is_mine
         self._lock = threading.Lock()
         self._new = Budget[PeerId](NEW_DATASETS)

@@ -148,9 +148,20 @@ class LedgerStatementStore:
         with self._database.read() as connection:
             found = kinds.refs(connection, of_dataset=True, subjects=datasets)
             rules = kinds.refs(connection, of_dataset=False, subjects=datasets)
-        public = self._public_of({dataset for dataset, _ in found})
+            against = kinds.accusing(connection, datasets or ())
+        public = self._public_of({dataset for dataset, _ in found} | {dataset for _, dataset, _ in against})
+        rules += [(key, sid) for key, dataset, sid in against if dataset in public]
         said = [StatementRef(sid, dataset) for dataset, sid in found if dataset in public]
         return [*said, *self.unheld.refs(datasets), *(StatementRef(sid, key) for key, sid in rules)]
+
+    def interests(self) -> Sequence[DatasetId]:
+        with self._lock:
+            brought = {dataset for dataset, times in self._attended.items() if times}
+        with self._database.read() as connection:
+            kept = {dataset for dataset, _ in kinds.refs(connection, of_dataset=True)}
+            rules = {key for key, _ in kinds.refs(connection, of_dataset=False)}
+            kept |= set(self._room.interests(connection))
+        return [*self._public_of(kept - brought), *rules]  # what a person brings may be private once it is here
 
     def envelope(self, sid: Multihash) -> tuple[Topic, bytes] | None:
         with self._database.read() as connection:

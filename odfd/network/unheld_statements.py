@@ -13,7 +13,7 @@ import sqlite3
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -102,11 +102,12 @@ class UnheldStatements:
             found = ((dataset, ledger.newest_head(dataset)) for dataset in ledger.datasets(HEAD))
             return {dataset: newest[0] for dataset, newest in found if newest is not None}
 
-    def refs(self, datasets: Iterable[DatasetId] | None = None) -> list[StatementRef]:
-        """Of these alone; ``None``: of all."""
+    def refs(self, datasets: Collection[DatasetId] | None = None) -> list[StatementRef]:
+        """Of these alone, and against these keys; ``None``: of all."""
         with self._lock:
             subjects = None if datasets is None else [each for each in datasets if each in self._bytes]
             found = kinds.refs(self._db, of_dataset=True, subjects=subjects)
+            found += [(key, name) for key, _, name in kinds.accusing(self._db, datasets or ())]
         return [StatementRef(sid, dataset) for dataset, sid in found]
 
     def envelope(self, sid: Multihash) -> tuple[DatasetId, Topic, bytes] | None:

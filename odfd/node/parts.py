@@ -49,6 +49,7 @@ from odfd.network.membership import MAX_PUBLISHERS, Known, Membership
 from odfd.network.outbox import Outbox
 from odfd.network.statement_quota import StatementQuota
 from odfd.network.statement_store import LedgerStatementStore, Subscribers
+from odfd.node.interests import interests_of
 from odfd.node.statement_events import StatementEvents
 from odfd.node.validation_parts import observer_of, rechecking_of, validator_of
 from odfd.node.witness_parts import checkpoint_receiver_of, submissions_of, witnessing_of
@@ -365,6 +366,7 @@ class NodeParts:
             is_wished=self._is_wished,
             speaks_for_us=self._speaks_for_us,
             is_mine=self._is_mine,
+            interests=partial(interests_of, self),
         )
 
     def _is_own(self, key: KeyDid) -> bool:

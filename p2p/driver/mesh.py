@@ -122,7 +122,7 @@ class Mesh:
     async def _meet(self, peer: PeerId) -> None:
         if peer in self._standing.book.connected_peers():
             await contained(self._discovery.meet, peer)
-            await self._statements.pull(peer)
+            await self._statements.hear(peer)
 
     async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:
         """Meet peers that say they serve a dataset; how many we are connected with that we were not before."""
@@ -188,4 +188,4 @@ class Mesh:
             nursery.start_soon(contained, self._discovery.meet, self._rng.choice(connected))
         free = [peer for peer in connected if peer not in self._under_way]
         for peer in self._rng.sample(free, min(self._settings.entropy_peers, len(free))):
-            nursery.start_soon(self._under_way.attend, peer, self._statements.pull, peer)
+            nursery.start_soon(self._under_way.attend, peer, self._statements.hear, peer)

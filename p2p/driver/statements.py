@@ -25,6 +25,7 @@ from p2p.driver.framing import FramedStream
 from p2p.driver.known_answers import ALWAYS, KnownAnswers, Teller
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort, StreamPort
+from p2p.driver.round_scope import RoundScope
 from p2p.driver.stream_slots import StreamSlots
 from p2p.errors import PeerFault, TooSlow, Violation
 from p2p.machines.reconcile import Done, Effect, Fetch, Reconcile, Show, answer
@@ -64,8 +65,9 @@ _LOG = structlog.get_logger("p2p.driver")
 class _Tally:
     """What one round brought, and of whom."""
 
-    def __init__(self, teller: Teller) -> None:
+    def __init__(self, teller: Teller, *, is_wide: bool = False) -> None:
         self.teller = teller
+        self.is_wide = is_wide
         self.bytes = 0
         self.new = 0
 
@@ -87,6 +89,7 @@ class StatementServer:
         self._asks = Budget[PeerId](ASK_RATE)
         self._questions = Budget[PeerId](ASK_RATE.kept())
         self._answers = KnownAnswers()
+        self._scope = RoundScope()
         self._turns = FairTurns(MAX_QUEUE, MAX_QUEUE_BYTES)
         self._proving = trio.CapacityLimiter(1)
         self._held = 0
@@ -157,7 +160,15 @@ class StatementServer:
             self._standing.penalise(sender, f"sent a statement that is refused ({topic.value})", BAD_BYTES)
         return judgement
 
-    # Asking one peer for all it has
+    # Asking one peer for what it has
+
+    async def hear(self, peer: PeerId) -> int:
+        """A round that nobody waits for, over all or what is of interest; how many were new. Raises PeerFault."""
+        if self._scope.is_wide(trio.current_time()):
+            return await self._pull(_Tally(self._teller(peer), is_wide=True), None)
+        interests = await trio.to_thread.run_sync(self._board.interests)
+        datasets = self._scope.turn(interests)
+        return await self._pull(_Tally(self._teller(peer)), datasets) if datasets else 0
 
     async def pull(self, peer: PeerId, datasets: Sequence[DatasetId] | None = None) -> int:
         """One round of anti-entropy; how many statements were new. Raises PeerFault.
@@ -165,16 +176,21 @@ class StatementServer:
         A round that brings something may end before its last question: the next one goes on with the rest. Of all
         datasets nothing is fetched again that the peer gave lately; of some, which are asked for, all is.
         """
+        return await self._pull(_Tally(self._teller(peer, is_asked=datasets is not None)), datasets)
+
+    def _teller(self, peer: PeerId, *, is_asked: bool = False) -> Teller:
         network = "" if self._standing.book.get(peer).bootstrap else self._host.network_of(peer)
-        teller = Teller(peer=peer, network=network, is_asked=datasets is not None)
-        if not self._answers.may_begin(teller, trio.current_time()):
+        return Teller(peer=peer, network=network, is_asked=is_asked)
+
+    async def _pull(self, tally: _Tally, datasets: Sequence[DatasetId] | None) -> int:
+        peer = tally.teller.peer
+        if not self._answers.may_begin(tally.teller, trio.current_time()):
             raise PeerFault(peer, "tells so much that is of no use here that it rests", rule="trust-useless")
         mine = await trio.to_thread.run_sync(self._refs, datasets)
         stream = await self._standing.open(peer, trust.PROTOCOL, MAX_TRUST_REPLY, ANSWER_PATIENCE)
         try:
-            tally = _Tally(teller)
             with trio.move_on_after(ROUND_SECONDS) as patience:
-                await self._round(self._reconcile(mine, datasets, teller), stream, tally)
+                await self._round(self._reconcile(mine, datasets, tally), stream, tally)
                 await stream.end()
             if patience.cancelled_caught and not tally.new:
                 raise TooSlow(peer, f"told nothing new in {ROUND_SECONDS:.0f} s", rule="round")
@@ -186,12 +202,16 @@ class StatementServer:
             await stream.reset()
 
     def _reconcile(
-        self, mine: Sequence[StatementRef], datasets: Sequence[DatasetId] | None, teller: Teller
+        self, mine: Sequence[StatementRef], datasets: Sequence[DatasetId] | None, tally: _Tally
     ) -> Reconcile:
         def declined(name: bytes) -> bool:
-            return self._answers.is_known(teller, name, trio.current_time())
+            return self._answers.is_known(tally.teller, name, trio.current_time())
 
-        return Reconcile(mine, datasets, declined, lambda: self._answers.may_go_on(teller, trio.current_time()))
+        def may_go_on() -> bool:
+            now = trio.current_time()
+            return self._answers.may_go_on(tally.teller, now) and (not tally.is_wide or self._scope.is_wide(now))
+
+        return Reconcile(mine, datasets, declined, may_go_on)
 
     async def prove(self, peer: PeerId, ask: ProveAsk) -> list[bytes]:
         """The nodes that a peer gives for a proof, unchecked. Raises PeerFault."""
@@ -277,7 +297,10 @@ class StatementServer:
             raise TooSlow(stream.peer, f"no answer in {ANSWER_PATIENCE:.0f} s", rule="trust-patience")
         if body is None:
             raise PeerFault(stream.peer, "ended the stream in place of an answer", rule="trust-reply")
+        sums = ALWAYS if tally.is_wide and not tally.bytes else 0
         tally.bytes += len(body)
+        if tally.is_wide:
+            self._scope.cost(max(0, len(body) - sums), trio.current_time())
         self._answers.cost(tally.teller, max(0, len(body) - ALWAYS), trio.current_time())
         try:
             return trust.decode_tell(body)

@@ -13,12 +13,15 @@ from typing import Final, NamedTuple
 
 from chain.ids import DatasetId
 from chain.multihash import Multihash
+from chain.statements.proof import DOUBLE_COSIGN, DOUBLE_VOTE
 from chain.statements.statement import ATTESTATION, AUTHORITY, HEAD, OBSERVATION, POLICY
 from chain.store.seals import Sealed
 from odfd.trust.ledger.tables import AUTHORITIES, COSIGNATURES, LIVE, OBSERVED, PROOFS, RULES
 
 COSIGNATURE: Final = "cosignature"
 PROOF: Final = "proof"
+MAX_ACCUSING: Final = 64
+"""Proofs against one key that are listed when it is asked for."""
 
 
 class StatementTable(NamedTuple):
@@ -82,6 +85,23 @@ def refs(
             )
             found += ((DatasetId(subject), Multihash(sid)) for subject, sid in rows)
     return found
+
+
+def accusing(connection: sqlite3.Connection, keys: Iterable[DatasetId]) -> list[tuple[DatasetId, DatasetId, Multihash]]:
+    """Proofs that validators or witnesses contradicted themselves: the key, the dataset, and the id of each.
+
+    ``keys`` are written as ids of datasets, as in questions. Of each key so many: one takes away its word, until a
+    person pardons just that one.
+    """
+    query = (
+        "SELECT DISTINCT dataset, proof FROM trust_accused JOIN trust_proofs ON trust_proofs.id = proof"
+        " WHERE key = ? AND trust_accused.kind IN (?, ?) AND dataset != key ORDER BY proof LIMIT ?"
+    )
+    return [
+        (key, DatasetId(dataset), Multihash(name))
+        for key in dict.fromkeys(keys)
+        for dataset, name in connection.execute(query, (key, DOUBLE_VOTE, DOUBLE_COSIGN, MAX_ACCUSING))
+    ]
 
 
 def find(connection: sqlite3.Connection, sid: Multihash) -> tuple[str, bytes] | None:

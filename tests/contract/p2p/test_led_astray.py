@@ -48,6 +48,9 @@ class Nothing:
     def size(self, dataset: DatasetId) -> int:
         return 0
 
+    def interests(self) -> Sequence[DatasetId]:
+        return []
+
     def refs(self, datasets: Any = None) -> Sequence[Any]:
         return []
 

@@ -54,6 +54,9 @@ class Shelf:
     def refs(self, datasets: Sequence[DatasetId] | None = None) -> Sequence[StatementRef]:
         return []
 
+    def interests(self) -> Sequence[DatasetId]:
+        return []
+
     def envelope(self, sid: Multihash) -> tuple[Topic, bytes] | None:
         return None
 

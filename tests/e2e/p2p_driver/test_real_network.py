@@ -68,6 +68,9 @@ class Holdings:
     def refs(self, datasets: Sequence[DatasetId] | None = None) -> Sequence[StatementRef]:
         return [StatementRef(sid, DATASET) for sid in self.held]
 
+    def interests(self) -> Sequence[DatasetId]:
+        return [DATASET]
+
     def envelope(self, sid: Multihash) -> tuple[Topic, bytes] | None:
         return self.held.get(sid)
 

@@ -9,16 +9,16 @@ from typing import NamedTuple
 from chain.ids import DatasetId
 from chain.instant import SECOND
 from chain.multihash import Multihash
-from odfd.network.unheld_statements import MAX_DATASETS
 from odfd.trust.signing.owner_commit import LIFETIME as HEAD_LIFETIME
 from p2p.driver.discovery import RENEW, SAMPLE
 from p2p.driver.discovery import TOLD_RATE as PRESENCE_RATE
+from p2p.driver.round_scope import WIDE
 from p2p.driver.settings import ReplicationSettings
 from p2p.driver.statements import GOSSIP_RATE
 from p2p.host.router import DEGREE, rpc_pb2
 from p2p.ports import StatementRef
 from p2p.wire import presence, trust
-from p2p.wire.limits import BUCKETS, MAX_LISTED
+from p2p.wire.limits import MAX_LISTED
 from worlds.statements import attestation, head, key
 
 NODES, DATASETS, VALIDATORS = 10_000, 100_000, 2
@@ -63,15 +63,16 @@ def a_presence() -> bytes:
     return presence.seal(told, "public", key(1))
 
 
-def listed(datasets: int) -> int:
-    """Bytes of all pages of ids: a head and the verdicts on it, of as many datasets."""
+def asked(datasets: int) -> int:
+    """Bytes of the question for as many datasets and of the ids that answer it: a head of each, and verdicts."""
+    ids = [DatasetId.from_public_key(at.to_bytes(32, "big")) for at in range(datasets)]
     refs = [
-        StatementRef(Multihash.sha3_256(b"%d" % at), DatasetId.from_public_key((at % datasets).to_bytes(32, "big")))
-        for at in range(datasets * (1 + VALIDATORS))
+        StatementRef(Multihash.sha3_256(b"%d" % at), ids[at % datasets]) for at in range(datasets * (1 + VALIDATORS))
     ]
     refs.sort(key=lambda ref: ref.sid)
     pages = (refs[at : at + MAX_LISTED] for at in range(0, len(refs), MAX_LISTED))
-    return sum(len(trust.encode(trust.page(page, more=page[-1] is not refs[-1]))) for page in pages)
+    told = sum(len(trust.encode(trust.page(page, more=page[-1] is not refs[-1]))) for page in pages)
+    return len(trust.encode(trust.ListAsk(datasets=tuple(ids)))) + told
 
 
 def flows() -> Iterator[Flow]:
@@ -84,9 +85,8 @@ def flows() -> Iterator[Flow]:
     verdict = gossiped(attestation(key(2), key(1).dataset_id), "attest")
     yield Flow("verdicts, gossiped", VALIDATORS * heads, verdict, DEGREE)
     rounds = 2 * said.entropy_peers / said.entropy_interval
-    sums = len(trust.encode(trust.Sums({f"{number:02x}": "0" * 64 for number in range(BUCKETS)})))
-    yield Flow("anti-entropy: sums", rounds, sums)
-    yield Flow("anti-entropy: ids", rounds, listed(MAX_DATASETS + DATASETS // NODES))
+    yield Flow("anti-entropy over ten datasets of interest", rounds, asked(DATASETS // NODES))
+    yield Flow("anti-entropy over all else, at most", 2 * WIDE.per_second, 1)
 
 
 def table() -> list[str]:

@@ -13,6 +13,8 @@ import pytest
 from chain import instant
 from chain.ids import DatasetId
 from chain.instant import Instant
+from chain.multihash import Multihash
+from chain.statements import proof as proofs
 from chain.store.database import Database, open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
@@ -24,7 +26,9 @@ from odfd.network.unheld_statements import UnheldStatements
 from odfd.trust.ledger import log as ledger_room
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.log import Ledger
-from p2p.ports import Judgement, PeerId, Topic
+from odfd.trust.ledger.proofs import Proofs
+from p2p.machines.reconcile import Done, Fetch, Reconcile, Show, answer
+from p2p.ports import Judgement, PeerId, StatementRef, Topic
 from worlds.statements import NOW, PEER, attestation, authority, head, key
 
 OTHER = PeerId("12D3KooWOther")
@@ -55,6 +59,13 @@ def database(tmp_path: Path) -> Iterator[Database]:
         yield opened
 
 
+@pytest.fixture
+def other_database(tmp_path: Path) -> Iterator[Database]:
+    with closing(open_database(tmp_path / "other.sqlite")) as opened:
+        opened.migrate(ledger_room.ROOM, ledger_room.STEPS)
+        yield opened
+
+
 def test_a_peer_brings_so_many_new_datasets_an_hour(database: Database, tmp_path: Path) -> None:
     wished = key(5000).dataset_id
     board = Board(database, strangers(wished), tmp_path)
@@ -67,6 +78,73 @@ def test_a_peer_brings_so_many_new_datasets_an_hour(database: Database, tmp_path
     assert board.hear(heads[burst + 1], OTHER) is Judgement.ACCEPT, "another peer has a budget of its own"
     board.now = Instant(NOW + 120 * instant.SECOND)
     assert board.hear(heads[burst]) is Judgement.ACCEPT, "refused for want of room is not remembered"
+
+
+def test_of_interest_is_what_is_kept_or_wished_for_and_public(database: Database, tmp_path: Path) -> None:
+    kept, unsaid, brought, private, unheld = (key(number).dataset_id for number in range(1, 6))
+    room = strangers(kept, private)
+    room.interests = lambda _connection: (unsaid, private)
+    board = Board(database, room, tmp_path)
+    board.board._public_of = lambda datasets: set(datasets) - {private}
+    for number in (1, 4, 5):
+        board.hear(head(key(number)))
+    assert {ref.dataset for ref in board.board.refs()} == {kept, unheld}
+    assert set(board.board.interests()) == {kept, unsaid}
+    with board.board.attend(brought):
+        board.hear(head(key(3)))
+        assert set(board.board.interests()) == {kept, unsaid}, "that of a folder, say, is private once it is here"
+
+
+@pytest.mark.parametrize("is_wished", [True, False])
+def test_proofs_are_listed_by_whom_they_accuse(database: Database, tmp_path: Path, *, is_wished: bool) -> None:
+    """So that who lists a validator hears of them though he wants none of their datasets."""
+    validator, dataset, other = key(1), key(2).dataset_id, key(3)
+    room = StatementQuota(
+        is_listed=lambda each: is_wished and each == validator.did, is_wished=lambda _connection, _dataset: is_wished
+    )
+    board = Board(database, room, tmp_path)
+    votes = [attestation(validator, dataset, previous=each) for each in (None, Multihash.sha3_256(b"?"))]
+    found = proofs.double_vote(*votes)
+    board.hear(head(key(2)))
+    assert board.hear(found.raw, topic=Topic.PROOFS) is Judgement.ACCEPT
+    accused = DatasetId.from_public_key(validator.did.public_key)
+    asked = [accused, DatasetId.from_public_key(other.did.public_key)]
+    assert board.board.refs(asked) == [StatementRef(found.id, accused)]
+    assert StatementRef(found.id, dataset) in board.board.refs([dataset])
+    assert {ref.dataset for ref in board.board.refs()} == {dataset}, "sums are over datasets alone"
+    board.board._public_of = lambda _datasets: frozenset()
+    assert not is_wished or board.board.refs(asked) == []
+
+
+def test_a_round_over_listed_keys_brings_proofs_on_datasets_nobody_wants(
+    database: Database, other_database: Database, tmp_path: Path
+) -> None:
+    validator, dataset = key(1), key(2).dataset_id
+    accused = DatasetId.from_public_key(validator.did.public_key)
+    holder = Board(database, strangers(), tmp_path)
+    lister = Board(
+        other_database,
+        StatementQuota(
+            is_listed=lambda each: each == validator.did,
+            is_wished=lambda _connection, _dataset: False,
+            interests=lambda _connection: (accused,),
+        ),
+        tmp_path,
+    )
+    holder.hear(head(key(2)))
+    votes = [attestation(validator, dataset, previous=each) for each in (None, Multihash.sha3_256(b"?"))]
+    assert holder.hear(proofs.double_vote(*votes).raw, topic=Topic.PROOFS) is Judgement.ACCEPT
+    asked = lister.board.interests()
+    machine = Reconcile(lister.board.refs(asked), asked)
+    effects = machine.start()
+    while not isinstance(effect := effects.pop(0), Done):
+        if isinstance(effect, Fetch):
+            effects += machine.handle(answer(effect.ask, holder.board.refs, holder.board.envelope))
+        elif isinstance(effect, Show):
+            for signed in effect.statements:
+                assert lister.hear(signed.envelope, topic=signed.topic) is Judgement.ACCEPT
+    with other_database.read() as connection:
+        assert Proofs(connection).double_voters() == {validator.did}
 
 
 def test_datasets_not_held_make_room_for_others(database: Database, tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
-"""Whose nodes have room that no stranger touches: listed validators and witnesses, writers of mirrored datasets."""
+"""Whose nodes have room that no stranger touches, and what peers are asked about by id."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from chain.ids import KeyDid
+from chain.ids import DatasetId, KeyDid
 from config import model
 
 
@@ -23,3 +23,20 @@ async def test_listed_groups_and_writers_of_mirrors_are_known(world: Any, worlds
             assert known.chosen == {KeyDid.parse(alice.key)}
             rights = {key.public_key for key in known.publishers}
             assert rights == {alice.dataset("cities").public_key}, "version 0: the dataset's own key writes"
+
+
+async def test_peers_are_asked_of_inputs_and_listed_keys_and_of_nothing_private(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,300000")
+        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.pull()
+        cities, towns = alice.dataset("cities"), alice.dataset("towns")
+        await world.spread(alice, "towns")
+        validator = DatasetId.from_public_key(KeyDid.parse(alice.key).public_key)
+        groups = (model.Group(name="others", keys=(alice.key,)),)
+        async with world.running("bob", model.Policy(validators=model.Validators(f=0, groups=groups))) as bob:
+            assert set(bob.parts.board.interests()) == {validator}
+            await bob.mirror(towns, "towns")
+            assert set(bob.parts.board.interests()) == {validator, towns, cities}, "forks of its input end it too"
+            bob.parts.visibility.unpublish(towns, bob.parts.context.clock.now())
+            assert set(bob.parts.board.interests()) == {validator}

@@ -252,6 +252,7 @@ class Board:
     def __init__(self) -> None:
         self.held: dict[Multihash, tuple[Topic, bytes, DatasetId]] = {}
         self.judged: list[tuple[Topic, bytes, PeerId]] = []
+        self.wished: set[DatasetId] = set()
 
     def judge(self, topic: Topic, envelope: bytes, sender: PeerId) -> Judgement:
         self.judged.append((topic, envelope, sender))
@@ -265,6 +266,9 @@ class Board:
 
     def refs(self, datasets: Sequence[DatasetId] | None = None) -> Sequence[StatementRef]:
         return [StatementRef(sid, held[2]) for sid, held in self.held.items() if not datasets or held[2] in datasets]
+
+    def interests(self) -> Sequence[DatasetId]:
+        return sorted({held[2] for held in self.held.values()} | self.wished)
 
     def envelope(self, sid: Multihash) -> tuple[Topic, bytes] | None:
         return self.held[sid][:2] if sid in self.held else None
