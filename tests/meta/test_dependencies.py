@@ -51,7 +51,8 @@ def declared() -> tuple[set[str], set[str]]:
 
 
 def undeclared(folders: Iterable[str], known: set[str]) -> set[tuple[str, str]]:
-    local = {path.name.removesuffix(".py") for folder in (TREE, TREE / "tests") for path in folder.iterdir()}
+    folders_of_ours = (TREE, TREE / "tests", TREE / "client")
+    local = {path.name.removesuffix(".py") for folder in folders_of_ours for path in folder.iterdir()}
     known = known | {plain(name) for name in {*sys.stdlib_module_names, *local, *ABSENT}}
     imported = set(modules(folders))
     owned = {name: {plain(each) for each in (name, *owners().get(name, ()))} for name, _ in imported}
@@ -70,6 +71,11 @@ def test_what_we_ship_imports_what_it_declares() -> None:
 
 def test_what_lies_beside_it_imports_what_the_extras_declare() -> None:
     assert not undeclared(BESIDE, set().union(*declared()))
+
+
+def test_the_client_imports_pyarrow_alone() -> None:
+    """It is installed by itself. What people may have beside it (pandas, polars) is imported when it is asked for."""
+    assert {name for name, _ in modules(["client"])} - sys.stdlib_module_names == {"odfd_client", "pyarrow"}
 
 
 def test_every_dependency_has_its_reason_and_its_version() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 TREE = Path(__file__).parents[2]
-ROOTS = ("chain", "config", "engines", "odfd", "p2p")
+ROOTS = ("chain", "config", "engines", "odfd", "p2p", "client")
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:

@@ -11,7 +11,7 @@ import pytest
 TREE = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("root", ["config", "chain", "engines", "p2p", "odfd"])
+@pytest.mark.parametrize("root", ["config", "chain", "engines", "p2p", "odfd", "client"])
 def test_no_two_classes_of_a_root_share_a_name(root: str) -> None:
     places = defaultdict(list)
     for path in sorted((TREE / root).rglob("*.py")):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 TREE: Final = Path(__file__).parents[2]
-ROOTS: Final = ("config", "chain", "engines", "p2p", "odfd")
+ROOTS: Final = ("config", "chain", "engines", "p2p", "odfd", "client")
 ALLOWED: Final = {
     "odfd.output": "the writer",
     "odfd.obs.log": "the log, of which each line is visible (tests/unit/odfd/obs/test_log.py)",

@@ -12,7 +12,7 @@ import pytest
 
 TREE = Path(__file__).parents[2]
 DOCUMENTS = ("ARCHITECTURE.md", "CONTRIBUTING.md")
-ROOTS = "config|chain|engines|p2p|odfd|demo|bench|docs|tests|requirements|systemd|bin|examples"
+ROOTS = "config|chain|engines|p2p|odfd|demo|bench|docs|tests|requirements|systemd|bin|examples|client"
 QUOTED = re.compile(r"`([^`\n]+)`")
 LINKED = re.compile(r"\]\(([^)#:\s]+)")
 PATH = re.compile(rf"^(?:{ROOTS})/[\w./{{}},-]*$|^[\w-]+\.(?:md|toml)$")

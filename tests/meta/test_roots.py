@@ -10,7 +10,7 @@ import pytest
 TREE = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("root", ["config", "chain", "engines", "p2p", "odfd"])
+@pytest.mark.parametrize("root", ["config", "chain", "engines", "p2p", "odfd", "odfd_client"])
 def test_root_is_ours(root: str) -> None:
     spec = importlib.util.find_spec(root)
     assert spec is not None

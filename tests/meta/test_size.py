@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 TREE = Path(__file__).parents[2]
-ROOTS = ("config", "chain", "engines", "p2p", "odfd", "demo", "bench")
+ROOTS = ("config", "chain", "engines", "p2p", "odfd", "client", "demo", "bench")
 MODULE_END, BODY_END, PARAMETERS_END = 500, 60, 7
 ALLOWED: dict[str, str] = {}
 """Module, or module and function -> why it may be larger."""

@@ -1,0 +1,34 @@
+"""Reads datasets from a running odfd node as Arrow, with what the answer was read from and how far to rely on it."""
+
+from odfd_client.answers import Answer
+from odfd_client.errors import Bug, Conflict, Environment, Invalid, NotFound, OdfdError, Refused, Remote, Unreachable
+from odfd_client.expressions import Column, Predicate, col
+from odfd_client.listening import Update
+from odfd_client.relations import Dataset, Query
+from odfd_client.session import Client, connect
+from odfd_client.values import DatasetInfo, Pin, Position, ReadStanding
+
+__all__ = [
+    "Answer",
+    "Bug",
+    "Client",
+    "Column",
+    "Conflict",
+    "Dataset",
+    "DatasetInfo",
+    "Environment",
+    "Invalid",
+    "NotFound",
+    "OdfdError",
+    "Pin",
+    "Position",
+    "Predicate",
+    "Query",
+    "ReadStanding",
+    "Refused",
+    "Remote",
+    "Unreachable",
+    "Update",
+    "col",
+    "connect",
+]

@@ -1,0 +1,151 @@
+"""The answer to a query as it comes: frames around one Arrow IPC stream, and what is told before and after it.
+
+A frame is a byte that says what it is, four of length, and so many bytes. An answer that ends without its last frame
+was cut off, and raises; it never looks like one with fewer rows.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from odfd_client.errors import Bug, OdfdError, from_problem
+from odfd_client.transport import Exchange, parsed
+from odfd_client.values import Told
+
+_HEAD, _ROWS, _END, _FAULT = b"H", b"A", b"E", b"P"
+_HEADER = struct.Struct(">cI")
+_MAX_FRAME = 1 << 24
+
+
+class _Frames:
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    def next(self) -> tuple[bytes, bytes]:
+        """Raises the error that is told instead, Unreachable, Bug."""
+        kind, length = _HEADER.unpack(self._exchange.exactly(_HEADER.size))
+        if kind not in (_HEAD, _ROWS, _END, _FAULT) or length > _MAX_FRAME:
+            raise Bug("what came is no frame of an answer", rule="query-frame")
+        content = self._exchange.exactly(length)
+        if kind == _FAULT:
+            problem = parsed(content)
+            raise from_problem(problem if isinstance(problem, dict) else {})
+        return kind, content
+
+
+class _Rows(io.RawIOBase):
+    """The Arrow stream in the frames. ``end``: what the last frame said, once it was read."""
+
+    def __init__(self, frames: _Frames) -> None:
+        self._frames, self._rest = frames, memoryview(b"")
+        self.end: dict[str, Any] | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        while not self._rest and self.end is None:
+            kind, content = self._frames.next()
+            if kind == _ROWS:
+                self._rest = memoryview(content)
+            elif kind == _END:
+                said = parsed(content)
+                self.end = said if isinstance(said, dict) else {}
+            else:
+                raise Bug("what came is no frame of rows", rule="query-frame")
+        count = min(len(target), len(self._rest))
+        target[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+
+class Answer:
+    """Rows, once, as they come, and what they were read from. Use it with ``with``, or read it to its end."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        frames = _Frames(exchange)
+        try:
+            kind, content = frames.next()
+            if kind != _HEAD:
+                raise Bug("an answer begins with what it was made of", rule="query-frame")
+            self.told = Told.of(parsed(content))
+            self._rows = _Rows(frames)
+            self._buffered = io.BufferedReader(self._rows, 1 << 18)
+            self._stream = pa.ipc.open_stream(self._buffered)
+        except BaseException as error:
+            exchange.close()
+            if isinstance(error, pa.ArrowInvalid):
+                raise Bug(f"the rows are no Arrow stream: {error}", rule="answer") from error
+            raise
+        self.schema: pa.Schema = self._stream.schema
+
+    def __enter__(self) -> Answer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it; the node stops computing."""
+        self._exchange.close()
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """To the last row. Raises the error that the answer ends with."""
+        count = 0
+        try:
+            for batch in self._stream:
+                count += batch.num_rows
+                yield batch
+            while self._rows.end is None:
+                if self._buffered.read(1):
+                    raise Bug("more comes after the last row", rule="answer")
+            if self._rows.end.get("rows") != count:
+                raise Bug(f"{count} rows came, and not all that were announced", rule="answer")
+        except pa.ArrowInvalid as error:
+            raise Bug(f"the rows are no Arrow stream: {error}", rule="answer") from error
+        finally:
+            self.close()
+
+    def reader(self) -> Reader:
+        return Reader(self)
+
+    def to_arrow(self) -> pa.Table:
+        return pa.Table.from_batches(self.batches(), self.schema)
+
+
+class Reader:
+    """Batches as they come, for whatever takes an Arrow stream: it has the interface of Arrow's C streams.
+
+    ``error`` is what ended it, for a library that tells it in words of its own.
+    """
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer, self.schema = answer, answer.schema
+        self.error: OdfdError | None = None
+        self._batches = self._kept()
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self._batches
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self.arrow().__arrow_c_stream__(requested_schema)
+
+    def arrow(self) -> pa.RecordBatchReader:
+        """As pyarrow's own."""
+        return pa.RecordBatchReader.from_batches(self.schema, self._batches)
+
+    def close(self) -> None:
+        self.answer.close()
+
+    def _kept(self) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self.answer.batches()
+        except OdfdError as error:
+            self.error = error
+            raise

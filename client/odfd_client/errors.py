@@ -1,0 +1,66 @@
+"""What can go wrong, as the node tells it: a message, the rule that was broken, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class OdfdError(Exception):
+    """The base of all."""
+
+    def __init__(self, message: str, *, rule: str = "", hint: str = "", place: str = "") -> None:
+        super().__init__(message)
+        self.message, self.rule, self.hint, self.place = message, rule, hint, place
+
+    def __str__(self) -> str:
+        where = f"{self.place}: " if self.place else ""
+        return f"{where}{self.message}" + (f" ({self.hint})" if self.hint else "")
+
+
+class Invalid(OdfdError):
+    """What was asked breaks a rule."""
+
+
+class NotFound(OdfdError):
+    """What was asked for is not there."""
+
+
+class Refused(OdfdError):
+    """Permission, policy or a limit says no."""
+
+
+class Conflict(OdfdError):
+    """Something changed meanwhile; ask again."""
+
+
+class Remote(OdfdError):
+    """Another node failed."""
+
+
+class Environment(OdfdError):
+    """The machine of the node: a disk, a sandbox, a damaged file."""
+
+
+class Unreachable(OdfdError):
+    """No node answers, or it went away in the middle of an answer."""
+
+
+class Bug(OdfdError):
+    """The node or this client broke a promise of its own."""
+
+
+_FAMILIES = {each.__name__: each for each in (Invalid, NotFound, Refused, Conflict, Remote, Environment, Unreachable)}
+
+
+def from_problem(problem: Mapping[str, Any]) -> OdfdError:
+    """The error that a problem+json document tells of; what is missing in it is left empty."""
+
+    def text(name: str) -> str:
+        value = problem.get(name, "")
+        return value if isinstance(value, str) else ""
+
+    family = "Invalid" if text("family") == "Usage" else text("family")
+    kind = _FAMILIES.get(family, Bug)
+    message = text("detail") or text("title") or "the node reported a problem without saying which"
+    return kind(message, rule=text("rule"), hint=text("hint"), place=text("place"))

@@ -1,0 +1,168 @@
+"""Predicates that a query is given: columns, comparisons, and values that are sent beside the text, never in it."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from odfd_client.errors import Invalid
+
+Value: TypeAlias = "bool | int | float | str | bytes | datetime.date | datetime.datetime | decimal.Decimal"
+Parameters: TypeAlias = "dict[str, Any]"
+
+
+def quoted(name: str) -> str:
+    """An identifier of SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """A text of SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def instant(when: str | datetime.date) -> str:
+    """A time as a query says it; one without a zone is of UTC."""
+    if isinstance(when, datetime.datetime):
+        moment = when if when.tzinfo else when.replace(tzinfo=datetime.UTC)
+        return moment.astimezone(datetime.UTC).isoformat().replace("+00:00", "Z")
+    return when.isoformat() if isinstance(when, datetime.date) else when
+
+
+def plain(value: object) -> Any:
+    """A parameter as JSON holds it. Raises Invalid."""
+    if isinstance(value, datetime.date):
+        return instant(value)
+    if isinstance(value, decimal.Decimal):
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise Invalid(f"{value} cannot be sent", rule="parameter", hint="write CAST('nan' AS DOUBLE) in the query")
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    hint = "send a number, a text, a time, a list, or nothing"
+    raise Invalid(f"a {type(value).__name__} cannot be sent as a parameter", rule="parameter", hint=hint)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Predicate:
+    """A condition on rows. ``&``, ``|`` and ``~`` join them (Python's ``and`` cannot)."""
+
+    _parts: tuple[str | tuple[Value], ...]
+    """Text, and values in tuples of one."""
+
+    def __and__(self, other: Predicate) -> Predicate:
+        return Predicate(("(", *self._parts, " AND ", *other._parts, ")"))
+
+    def __or__(self, other: Predicate) -> Predicate:
+        return Predicate(("(", *self._parts, " OR ", *other._parts, ")"))
+
+    def __invert__(self) -> Predicate:
+        return Predicate(("(NOT ", *self._parts, ")"))
+
+    def __bool__(self) -> bool:
+        raise Invalid(
+            "a predicate is neither true nor false", rule="predicate", hint="join them with & | ~, each in ()"
+        )
+
+    def sql(self, parameters: Parameters) -> str:
+        """Its text; values are put into ``parameters``."""
+        return "".join(each if isinstance(each, str) else _bound(each[0], parameters) for each in self._parts)
+
+
+class Column:
+    """A column, to be compared: ``col("celsius") > 30``."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __eq__(self, value: Value) -> Predicate:  # type: ignore[override]
+        return self._compared("=", value)
+
+    def __ne__(self, value: Value) -> Predicate:  # type: ignore[override]
+        return self._compared("<>", value)
+
+    def __lt__(self, value: Value) -> Predicate:
+        return self._compared("<", value)
+
+    def __le__(self, value: Value) -> Predicate:
+        return self._compared("<=", value)
+
+    def __gt__(self, value: Value) -> Predicate:
+        return self._compared(">", value)
+
+    def __ge__(self, value: Value) -> Predicate:
+        return self._compared(">=", value)
+
+    def between(self, least: Value, most: Value) -> Predicate:
+        """Both included."""
+        return (self >= least) & (self <= most)
+
+    def isin(self, values: Collection[Value]) -> Predicate:
+        """Equal to one of them; none is equal to one of nothing."""
+        joined = [part for value in values for part in (", ", (_checked(value),))][1:]
+        return Predicate((f"({quoted(self.name)} IN (", *joined, "))")) if joined else Predicate(("(1 = 0)",))
+
+    def like(self, pattern: str) -> Predicate:
+        """``%`` stands for any text, ``_`` for one character."""
+        return self._compared("LIKE", pattern)
+
+    def is_null(self) -> Predicate:
+        return Predicate((f"({quoted(self.name)} IS NULL)",))
+
+    def is_not_null(self) -> Predicate:
+        return Predicate((f"({quoted(self.name)} IS NOT NULL)",))
+
+    def _compared(self, sign: str, value: Value) -> Predicate:
+        return Predicate((f"({quoted(self.name)} {sign} ", (_checked(value),), ")"))
+
+
+def col(name: str) -> Column:
+    """A column by its name."""
+    return Column(name)
+
+
+def _checked(value: Value) -> Value:
+    if value is None:
+        raise Invalid("nothing is equal to NULL", rule="predicate", hint="use is_null() or is_not_null()")
+    if not isinstance(value, bool | int | float | str | bytes | datetime.date | decimal.Decimal):
+        raise Invalid(f"a column cannot be compared with a {type(value).__name__}", rule="predicate")
+    return value
+
+
+def _bound(value: Value, parameters: Parameters) -> str:
+    """A parameter with a name of its own, as the type that the value has."""
+    name = f"p{len(parameters)}"
+    if isinstance(value, bytes):
+        parameters[name] = value.hex()
+        return f"from_hex(${name})"
+    if isinstance(value, datetime.datetime):
+        parameters[name] = instant(value)
+        return f"CAST(${name} AS TIMESTAMPTZ)"
+    if isinstance(value, datetime.date):
+        parameters[name] = value.isoformat()
+        return f"CAST(${name} AS DATE)"
+    if isinstance(value, decimal.Decimal):
+        return _decimal(value, name, parameters)
+    if isinstance(value, float) and not math.isfinite(value):
+        parameters[name] = str(value)
+        return f"CAST(${name} AS DOUBLE)"
+    parameters[name] = value
+    return f"${name}"
+
+
+def _decimal(value: decimal.Decimal, name: str, parameters: Parameters) -> str:
+    exponent = value.as_tuple().exponent
+    scale = max(0, -exponent) if isinstance(exponent, int) else 39
+    digits = max(len(value.as_tuple().digits) + max(0, exponent if isinstance(exponent, int) else 0), scale)
+    if digits > 38:
+        raise Invalid(f"{value} is no decimal of at most 38 digits", rule="predicate")
+    parameters[name] = f"{value:f}"
+    return f"CAST(${name} AS DECIMAL({max(digits, 1)}, {scale}))"

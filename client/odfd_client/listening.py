@@ -1,0 +1,189 @@
+"""New rows of a dataset as they come, each once. Events of the node say when to look; offsets say what is new.
+
+A position is the offset of the last row that was delivered, and the block up to which was read. What comes later must
+stand on that block: where a history was rewritten, a listener ends with an error and never skips or repeats rows.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from odfd_client.answers import Answer
+from odfd_client.errors import Bug, NotFound, OdfdError, Refused, from_problem
+from odfd_client.transport import Exchange, Transport, part
+from odfd_client.values import Pin, Position
+
+_MARK = "odfd client offset"
+_MAX_EVENT = 1 << 24
+_LATEST = 1 << 62
+"""An event of this number never was: the node says so at once, by which the listener knows that it is listened to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Rows, and where to go on after them. Save ``position`` together with what was made of the rows."""
+
+    batch: pa.RecordBatch
+    position: Position
+    standing: str
+
+
+class Source(ABC):
+    """What is listened to."""
+
+    def __init__(self, transport: Transport, ref: str, *, always: bool, whole: bool) -> None:
+        """``always``: there may be new rows though there is no new block. ``whole``: no row is left out."""
+        self.transport, self.ref, self.always, self.whole = transport, ref, always, whole
+
+    @abstractmethod
+    def after(self, dataset: str, offset: int, mark: str) -> Answer:
+        """Rows of a dataset, by its id, after an offset in their order; their offsets are the last column, ``mark``."""
+
+    def describe(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.transport.get(f"/datasets/{part(self.ref)}")
+        return found
+
+    def newest(self, dataset: str) -> str:
+        """Hash of the newest block; empty: there is none."""
+        found = self.transport.get(f"/datasets/{part(dataset)}/blocks", {"limit": 1})
+        return str(found[0]["hash"]) if found else ""
+
+    def stands_on(self, position: Position) -> None:
+        """Raises NotFound where the block of a position is no longer of the chain."""
+        path = f"/datasets/{part(position.id)}/blocks/{position.sequence_number}"
+        try:
+            block = self.transport.get(path)["hash"]
+        except NotFound:  # the chain is shorter now
+            block = ""
+        if block != position.block:
+            raise NotFound(
+                f"block #{position.sequence_number} of {self.ref} is not the one that was listened to: its history was"
+                " rewritten",
+                rule="listen-rewritten",
+                hint="begin anew without a position, and replace what was made of the rows",
+            )
+
+
+def listen(source: Source, after: Position | None, *, follow: bool, seconds: float) -> Generator[Update, None, None]:
+    """See ``Dataset.listen``."""
+    described = source.describe()
+    dataset = str(described["id"])
+    if after is not None and after.id != dataset:
+        hint = "each dataset has positions of its own"
+        raise NotFound(f"the position is of {after.id}, not of {source.ref}", rule="listen-position", hint=hint)
+    position, seen = after, ""
+    with closing(_News(source.transport, dataset, str(described["name"]))) as news:
+        while True:
+            news.clear()
+            newest = source.newest(dataset)
+            if source.always or newest != seen:
+                done = False
+                while not done:
+                    done, position = yield from _delivered(source, dataset, position)
+                seen = newest
+            if not follow:
+                return
+            news.wait(seconds)
+
+
+def _delivered(
+    source: Source, dataset: str, position: Position | None
+) -> Generator[Update, None, tuple[bool, Position | None]]:
+    """What is there after a position, in one query; whether that was all, and the position after it."""
+    with source.after(dataset, -1 if position is None else position.offset, _MARK) as answer:
+        (pin,) = answer.told.pins
+        if pin.id != dataset:
+            raise Bug(f"rows of {pin.id} came, not of {dataset}", rule="listen-dataset", hint="please report it")
+        if position is not None:
+            source.stands_on(position)
+        moved = False
+        try:
+            for batch in answer.batches():
+                if batch.num_rows:
+                    position = _after(batch, position, pin, whole=source.whole)
+                    moved = True
+                    yield Update(batch.drop_columns([_MARK]), position, answer.told.standing)
+        except Refused as refusal:
+            # Whoever takes rows slowly uses up the time of a query: the next one goes on where it stopped.
+            if not moved or refusal.rule != "query-deadline":
+                raise
+            return False, position
+    return True, position
+
+
+def _after(batch: pa.RecordBatch, position: Position | None, pin: Pin, *, whole: bool) -> Position:
+    """The position after a batch. Raises Bug where a row is one again, or, of ``whole`` logs, where one is missing."""
+    offsets = batch.column(batch.schema.get_field_index(_MARK))
+    last = -1 if position is None else position.offset
+    rises = not offsets.null_count and offsets[0].as_py() > last
+    if not rises or not (len(offsets) == 1 or pc.all(pc.greater(offsets[1:], offsets[:-1])).as_py()):
+        raise Bug("rows came out of the order of their offsets", rule="listen-order", hint="please report it")
+    if whole and offsets[-1].as_py() != last + len(offsets):
+        said = f"not all rows came from offset {last + 1} to {offsets[-1].as_py()}"
+        raise Bug(said, rule="listen-order", hint="please report it")
+    return Position(pin.id, offsets[-1].as_py(), pin.block, pin.sequence_number)
+
+
+class _News:
+    """Reads the node's events in a thread of its own and remembers whether one was about the dataset."""
+
+    def __init__(self, transport: Transport, dataset: str, name: str) -> None:
+        self._dataset, self._name = dataset, name
+        self._come = threading.Event()
+        self._fault: OdfdError | None = None
+        self._events: Exchange = transport.ask("GET", "/events", {"since": _LATEST}, patience=None)
+        self._thread = threading.Thread(target=self._read, name="odfd events", daemon=True)
+        try:
+            # It says that an event of this number never was, and from then on misses none.
+            self._events.line(_MAX_EVENT)
+            self._thread.start()
+        except BaseException:
+            self._events.close()
+            raise
+
+    def clear(self) -> None:
+        self._come.clear()
+
+    def wait(self, seconds: float) -> None:
+        """Until there is news, or so long. Raises Unreachable when the node is gone."""
+        self._come.wait(seconds)
+        if self._fault is not None:
+            raise self._fault
+
+    def close(self) -> None:
+        self._events.interrupt()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._events.close()
+
+    def _read(self) -> None:
+        try:
+            while True:
+                event = json.loads(self._events.line(_MAX_EVENT))
+                if "problem" in event:
+                    raise from_problem(event["problem"])
+                if self._is_about(event):
+                    self._come.set()
+        except OdfdError as fault:
+            self._fault = fault
+        except (ValueError, TypeError, AttributeError) as error:
+            self._fault = Bug(f"an event of the node is not understood: {error}", rule="answer")
+        finally:
+            self._come.set()
+
+    def _is_about(self, event: dict[str, Any]) -> bool:
+        data = event.get("data") or {}
+        if data.get("id") == self._dataset:
+            if event.get("kind") == "dataset.renamed":
+                self._name = str(event.get("subject"))
+            return True
+        return event.get("kind") == "lagged" or event.get("subject") in (self._name, self._dataset)

@@ -1,0 +1,273 @@
+"""Queries, and datasets that are asked without writing SQL. They are lazy, and each is read at one cut for ever.
+
+Nothing is asked before rows, or what they are read from, are asked for. The first answer says where each dataset was
+cut; later readings of the same object are pinned there. A new ``open`` or ``sql`` reads the newest.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+from collections.abc import Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn, TypeAlias
+
+import pyarrow as pa
+
+from odfd_client.answers import Answer
+from odfd_client.errors import Environment, Invalid, Refused
+from odfd_client.expressions import Parameters, Predicate, instant, literal, plain, quoted
+from odfd_client.listening import Source, Update, listen
+from odfd_client.transport import Transport
+from odfd_client.values import Pin, Position, ReadStanding, Told
+
+Statement: TypeAlias = "tuple[str, dict[str, Any] | list[Any] | None]"
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What everything that is read must satisfy. ``cut``: read only what does, instead of nothing."""
+
+    require: str | None = None
+    cut: bool = False
+
+
+class Query:
+    """A statement of SQL; ``docs/sql.md`` of the node says what it may say."""
+
+    def __init__(
+        self, transport: Transport, statement: Statement, pins: Sequence[Pin] = (), demand: Demand | None = None
+    ) -> None:
+        self._transport, self._statement, self._demand = transport, statement, demand or Demand()
+        self._pins = tuple(pins)
+        self._told: Told | None = None
+
+    def answer(self) -> Answer:
+        """Ask. Raises what is wrong with the query before any row."""
+        return self._ask()
+
+    def reader(self) -> pa.RecordBatchReader:
+        """Rows as they come, once, in bounded memory. A query takes at most the node's ``query.seconds`` in all."""
+        return self._ask().reader().arrow()
+
+    def to_arrow(self) -> pa.Table:
+        return self._ask().to_arrow()
+
+    def to_pandas(self, **options: Any) -> Any:
+        """``options``: those of ``pyarrow.Table.to_pandas``."""
+        _library("pandas")
+        return self.to_arrow().to_pandas(**options)
+
+    def to_polars(self) -> Any:
+        return _library("polars").from_arrow(self.to_arrow())
+
+    def duckdb(self, connection: Any, name: str) -> Any:
+        """Fill the temporary table ``name`` of a DuckDB connection as rows come, and return it; or change nothing."""
+        with self._ask() as answer:
+            source, rows = "odfd client rows", answer.reader()
+            connection.register(source, rows.arrow())
+            try:
+                connection.execute(f"CREATE OR REPLACE TEMP TABLE {quoted(name)} AS SELECT * FROM {quoted(source)}")
+            except Exception as error:
+                raise rows.error or error from error
+            finally:
+                connection.unregister(source)
+        return connection.table(name)
+
+    @property
+    def pins(self) -> tuple[Pin, ...]:
+        """Where each dataset is cut."""
+        return self._known().pins
+
+    @property
+    def pin(self) -> Pin:
+        """Where the one dataset of the query is cut. Raises Invalid where there are none, or several."""
+        pins = self.pins
+        if len(pins) != 1:
+            raise Invalid(f"the query reads {len(pins)} datasets", rule="query-pin", hint="`pins` has the pin of each")
+        return pins[0]
+
+    @property
+    def standing(self) -> str:
+        """How far what is read may be relied on: the weakest of all."""
+        return self._known().standing
+
+    @property
+    def standings(self) -> tuple[ReadStanding, ...]:
+        return self._known().standings
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What is not in the answer though it could be expected."""
+        return self._known().remarks
+
+    def prove(self) -> NoReturn:
+        """Raises Refused: a node does not prove answers yet."""
+        raise Refused(
+            "a node cannot prove an answer yet",
+            rule="query-prove",
+            hint="pass on the query and its pins: whoever has the same data gets the same rows",
+        )
+
+    def _known(self) -> Told:
+        if self._told is None:
+            self._ask(explain=True).close()
+        assert self._told is not None
+        return self._told
+
+    def _ask(self, *, explain: bool = False) -> Answer:
+        answer = Answer(ask(self._transport, self._statement, self._pins, self._demand, explain=explain))
+        self._told, self._pins = answer.told, answer.told.pins
+        return answer
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is asked of a dataset."""
+
+    name: str
+    current: bool = False
+    clauses: tuple[tuple[str, str], ...] = ()
+    """Words of time, and what they say."""
+    columns: tuple[str, ...] = ()
+    where: Predicate | None = None
+    limit: int | None = None
+
+    def sql(self) -> tuple[str, Parameters]:
+        parameters: Parameters = {}
+        columns = ", ".join(map(quoted, self.columns)) or "*"
+        text = f"SELECT {columns} FROM {self.source()}"
+        if self.where is not None:
+            text += f" WHERE {self.where.sql(parameters)}"
+        return text + (f" LIMIT {self.limit}" if self.limit is not None else ""), parameters
+
+    def source(self) -> str:
+        """The table, with its times."""
+        times = "".join(f" {words} {literal(said)}" for words, said in self.clauses)
+        return ("current." if self.current else "") + quoted(self.name) + times
+
+
+class Dataset(Query):
+    """A dataset. Methods return another that asks for less; this one stays as it is."""
+
+    def __init__(
+        self, transport: Transport, wish: Wish, pins: Sequence[Pin] = (), demand: Demand | None = None
+    ) -> None:
+        super().__init__(transport, wish.sql(), pins, demand)
+        self._wish = wish
+
+    def at(self, when: str | datetime.date) -> Dataset:
+        """What was known then, by the times of the blocks. A time without a zone is of UTC."""
+        return self._at("FOR SYSTEM_TIME AS OF", instant(when))
+
+    def at_block(self, block: int | str) -> Dataset:
+        """The blocks up to this one, it included: a number or a hash."""
+        return self._at("AT BLOCK", f"#{block}" if isinstance(block, int) else block)
+
+    def as_at(self, when: str | datetime.date) -> Dataset:
+        """What held then in the world: rows whose event time is not later."""
+        return self._at("AS AT", instant(when))
+
+    def current(self) -> Dataset:
+        """What holds of the log."""
+        return self._with(current=True)
+
+    def select(self, *columns: str) -> Dataset:
+        """Only these columns, in this order."""
+        if not columns:
+            raise Invalid("no column is named", rule="columns", hint='select("city", "celsius")')
+        return self._with(columns=columns)
+
+    def where(self, predicate: Predicate) -> Dataset:
+        """Only rows for which this holds, and what was said before."""
+        if not isinstance(predicate, Predicate):
+            raise Invalid("where takes a predicate", rule="predicate", hint='where(col("celsius") > 30), or c.sql(…)')
+        known = self._wish.where
+        return self._with(where=predicate if known is None else known & predicate)
+
+    def limit(self, rows: int) -> Dataset:
+        """At most so many rows, of those that all else leaves."""
+        if type(rows) is not int or rows < 0:
+            raise Invalid(f"not a number of rows: {rows!r}", rule="limit")
+        return self._with(limit=rows)
+
+    def require(self, facts: str, *, cut: bool = False) -> Dataset:
+        """Refuse what does not satisfy ``facts`` (``attested:2``); ``cut``: read as far as it does."""
+        return Dataset(self._transport, self._wish, (), Demand(facts, cut))
+
+    def pinned(self, pin: Pin) -> Dataset:
+        """Cut as it was for an earlier answer: the same rows, or an error that says why not."""
+        return Dataset(self._transport, self._wish, (pin,), self._demand)
+
+    def listen(
+        self, after: Position | str | None = None, *, follow: bool = True, seconds: float = 60.0
+    ) -> Generator[Update, None, None]:
+        """Rows of the log as they come, each exactly once from a saved position on; ``None``: from the first.
+
+        ``follow=False`` ends when all that is there was given. ``seconds``: the longest until the node is asked though
+        it told no news.
+        """
+        wish = self._wish
+        if wish.current or wish.clauses or wish.limit is not None:
+            hint = "leave out current(), at(), at_block(), as_at() and limit(); select() and where() are understood"
+            raise Invalid("a listener follows the whole log", rule="listen", hint=hint)
+        position = Position.parse(after) if isinstance(after, str) else after
+        return listen(_Log(self._transport, wish, self._demand), position, follow=follow, seconds=seconds)
+
+    def _at(self, words: str, said: str) -> Dataset:
+        others = tuple(each for each in self._wish.clauses if each[0] != words)
+        return Dataset(self._transport, replace(self._wish, clauses=(*others, (words, said))), (), self._demand)
+
+    def _with(self, **changes: Any) -> Dataset:
+        return Dataset(self._transport, replace(self._wish, **changes), self._pins, self._demand)
+
+
+class _Log(Source):
+    """A dataset for a listener."""
+
+    def __init__(self, transport: Transport, wish: Wish, demand: Demand) -> None:
+        super().__init__(transport, wish.name, always=demand.require is not None, whole=wish.where is None)
+        self._wish, self._demand = wish, demand
+
+    def after(self, dataset: str, offset: int, mark: str) -> Answer:
+        parameters: Parameters = {}
+        columns = ", ".join(map(quoted, self._wish.columns)) or "*"
+        text = f'SELECT {columns}, "offset" AS {quoted(mark)} FROM {quoted(dataset)} WHERE "offset" > {offset}'
+        if self._wish.where is not None:
+            text += f" AND {self._wish.where.sql(parameters)}"
+        return Answer(ask(self.transport, (text, parameters), (), self._demand))
+
+
+def ask(
+    transport: Transport, statement: Statement, pins: Sequence[Pin], demand: Demand, *, explain: bool = False
+) -> Any:
+    """The exchange of a query."""
+    text, parameters = statement
+    body: dict[str, Any] = {"sql": text}
+    if parameters:
+        body["parameters"] = parameters
+    if pins:
+        body["pins"] = [pin.said() for pin in pins]
+    if demand.require is not None:
+        body |= {"require": demand.require} | ({"cut": True} if demand.cut else {})
+    if explain:
+        body["explain"] = True
+    return transport.ask("POST", "/query", body=body, patience=None)
+
+
+def parameters_of(given: Mapping[str, Any] | Collection[Any] | None) -> dict[str, Any] | list[Any] | None:
+    """As a query is sent them. Raises Invalid."""
+    if given is None:
+        return None
+    if isinstance(given, Mapping):
+        return {name: plain(value) for name, value in given.items()}
+    if isinstance(given, str | bytes):
+        raise Invalid("parameters are a list, or a mapping by name", rule="parameter", hint="write [value]")
+    return [plain(value) for value in given]
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise Environment(f"{name} is not installed here", rule="library", hint=f"pip install {name}") from error

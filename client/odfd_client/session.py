@@ -1,0 +1,50 @@
+"""Where one begins: ``connect``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from odfd_client.errors import Bug, Invalid
+from odfd_client.relations import Dataset, Demand, Query, Wish, parameters_of
+from odfd_client.transport import Transport, part, socket_path
+from odfd_client.values import DatasetInfo, Pin
+
+
+def connect(socket: str | os.PathLike[str] | None = None) -> Client:
+    """The node at a control socket: the one that is given, ``ODFD_SOCKET``, or where daemons listen by default.
+
+    Raises Unreachable where none answers.
+    """
+    transport = Transport(socket_path(socket, os.environ))
+    transport.get("/datasets")
+    return Client(transport)
+
+
+class Client:
+    """A node. It holds no connection: each request makes one."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def datasets(self) -> list[DatasetInfo]:
+        """Its own and its mirrors."""
+        found = self._transport.get("/datasets")
+        if not isinstance(found, list):
+            raise Bug("the node's list of datasets is not understood", rule="answer")
+        return [DatasetInfo.of(each) for each in found]
+
+    def open(self, ref: str) -> Dataset:
+        """A dataset by its name or its id. Raises NotFound."""
+        if not isinstance(ref, str) or not ref:
+            raise Invalid("a dataset is named by a text", rule="dataset", hint='c.open("weather")')
+        self._transport.get(f"/datasets/{part(ref)}")
+        return Dataset(self._transport, Wish(ref))
+
+    def sql(
+        self, query: str, parameters: Mapping[str, Any] | Collection[Any] | None = None, *, pins: Sequence[Pin] = (),
+        require: str | None = None, cut: bool = False,
+    ) -> Query:  # fmt: skip
+        """A query. ``parameters``: in order for ``?``, or by name for ``$name``. Nothing is asked yet."""
+        return Query(self._transport, (query, parameters_of(parameters)), pins, Demand(require, cut))

@@ -1,0 +1,188 @@
+"""HTTP/1.1 over the control socket of a node, one connection a request."""
+
+from __future__ import annotations
+
+import errno
+import http.client
+import json
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from odfd_client.errors import Bug, Invalid, OdfdError, Refused, Unreachable, from_problem
+
+ANSWER_SECONDS = 60.0
+"""For a short answer to begin."""
+MAX_ANSWER = 256 << 20
+"""Bytes of one JSON answer."""
+_SYSTEM_SOCKET = Path("/run/odfd/control.sock")
+
+
+def socket_path(given: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path:
+    """The one that is given, ``ODFD_SOCKET``, the user's own daemon, the system's: the first that is said or there."""
+    named = given or environ.get("ODFD_SOCKET")
+    if named:
+        return Path(named)
+    folders = [environ.get(name) for name in ("XDG_RUNTIME_DIR", "XDG_STATE_HOME")]
+    places = [Path(folder) / "odfd" / "control.sock" for folder in folders if folder]
+    if environ.get("HOME"):
+        places.append(Path(environ["HOME"]) / ".local" / "state" / "odfd" / "control.sock")
+    places.append(_SYSTEM_SOCKET)
+    return next((place for place in places if place.exists()), places[0])
+
+
+def part(text: str) -> str:
+    """One step of a path, whatever is in it."""
+    return quote(text, safe=":")
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, path: Path, timeout: float | None) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+        self.opened: socket.socket | None = None
+        """Stays when the library gives ``sock`` to the answer, as it does where a node closes after one."""
+
+    def connect(self) -> None:
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        made.settimeout(self.timeout)
+        try:
+            made.connect(os.fspath(self._path))
+        except OSError as error:
+            made.close()
+            raise _why_not(self._path, error) from error
+        self.sock = self.opened = made
+
+
+class Exchange:
+    """An answer whose head was read. ``close`` ends what the node does for it; another thread may call it."""
+
+    def __init__(self, connection: _Connection, response: http.client.HTTPResponse, path: Path) -> None:
+        self._connection, self._response, self._path = connection, response, path
+
+    def exactly(self, count: int) -> bytes:
+        """Raises Unreachable where the answer ends before."""
+        with told(self._path):
+            data = self._response.read(count)
+        if len(data) < count:
+            raise gone(self._path)
+        return data
+
+    def line(self, most: int) -> bytes:
+        """With its end. Raises Unreachable where there is none."""
+        with told(self._path):
+            data = self._response.readline(most)
+        if not data.endswith(b"\n"):
+            raise gone(self._path)
+        return data
+
+    def whole(self) -> bytes:
+        with told(self._path):
+            data = self._response.read(MAX_ANSWER + 1)
+        if len(data) > MAX_ANSWER:
+            raise Invalid("the answer is too large", rule="answer-size", hint="ask for less")
+        return data
+
+    def interrupt(self) -> None:
+        """Whoever waits for more in another thread is told that the node is gone."""
+        if self._connection.opened is not None:
+            with suppress(OSError):  # it is closed already
+                self._connection.opened.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.interrupt()  # or closing would wait for whoever reads
+        self._response.close()
+        self._connection.close()
+
+
+class Transport:
+    """Talks to the node that listens at ``path``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, object] | None = None,
+        body: Mapping[str, object] | None = None,
+        patience: float | None = ANSWER_SECONDS,
+    ) -> Exchange:
+        """Raises the error that the node tells, Unreachable, Refused."""
+        target = "/v1" + path + ("?" + urlencode(query, doseq=True) if query else "")
+        connection = _Connection(self.path, patience)
+        try:
+            with told(self.path):
+                data = None if body is None else json.dumps(body, allow_nan=False).encode()
+                connection.request(method, target, data, {"content-type": "application/json"} if data else {})
+                response = connection.getresponse()
+            exchange = Exchange(connection, response, self.path)
+            if response.status >= 400:
+                raise _problem(exchange, response.status)
+        except BaseException:
+            connection.close()
+            raise
+        return exchange
+
+    def get(self, path: str, query: Mapping[str, object] | None = None) -> Any:
+        """The JSON of an answer."""
+        exchange = self.ask("GET", path, query)
+        try:
+            return parsed(exchange.whole())
+        finally:
+            exchange.close()
+
+
+@contextmanager
+def told(path: Path) -> Iterator[None]:
+    """Within it, a fault of the connection is told as one of ours."""
+    try:
+        yield
+    except TimeoutError as error:
+        raise Unreachable(f"the node at {path} did not answer in time", rule="answer-deadline") from error
+    except (http.client.HTTPException, ConnectionError, ValueError, AttributeError) as error:
+        # A response that another thread closed raises the last two.
+        raise gone(path) from error
+
+
+def gone(path: Path) -> Unreachable:
+    return Unreachable(
+        f"the node at {path} went away in the middle of an answer",
+        rule="connection",
+        hint="odfctl status tells whether it is back; its log says why it went",
+    )
+
+
+def parsed(data: bytes) -> Any:
+    """Raises Bug."""
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise Bug(f"the node's answer is not JSON: {data[:60]!r}", rule="answer") from error
+
+
+def _problem(exchange: Exchange, status: int) -> OdfdError:
+    try:
+        problem = json.loads(exchange.whole())
+    except ValueError:
+        problem = None
+    finally:
+        exchange.close()
+    if isinstance(problem, dict):
+        return from_problem(problem)
+    return Bug(f"the node answered {status} without saying why", rule="answer")
+
+
+def _why_not(path: Path, error: OSError) -> OdfdError:
+    if error.errno in (errno.EACCES, errno.EPERM):
+        hint = "become a member of its group (ls -l shows which) and log in anew"
+        return Refused(f"you may not open the socket {path}", rule="control-access", hint=hint)
+    if error.errno is None and "too long" in str(error):
+        return Invalid(f"the socket path is too long: {path}", rule="socket-path-length", hint="at most 107 bytes")
+    hint = "start one with `odfd run`, or name its socket: connect(PATH) or ODFD_SOCKET"
+    return Unreachable(f"no node listens at {path}", rule="control-socket", hint=hint)

@@ -1,0 +1,147 @@
+"""What a node says beside rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from odfd_client.errors import Bug, Invalid
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """Where a dataset was cut for an answer. Given back, it gives the same rows."""
+
+    name: str
+    id: str
+    block: str
+    """Hash of the last block that was read."""
+    sequence_number: int
+    at: str = ""
+    """What the query says of time at this dataset."""
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> Pin:
+        """Raises Invalid for what is no pin."""
+        try:
+            number = said["sequenceNumber"]
+            texts = [said["name"], said["id"], said["block"], said.get("at", "")]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise Invalid(f"not a pin: {error} is missing", rule="query-pin") from error
+        if type(number) is not int or not all(isinstance(each, str) for each in texts):
+            raise Invalid("not a pin: a member has another type", rule="query-pin")
+        name, dataset, block, at = texts
+        return cls(name, dataset, block, number, at)
+
+    def said(self) -> dict[str, Any]:
+        """As JSON, which ``odfctl sql --pin`` reads too."""
+        values = asdict(self)
+        values["sequenceNumber"] = values.pop("sequence_number")
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class ReadStanding:
+    """How far what was read of a dataset may be relied on: ``blocks`` of ``of`` blocks, by ``fact``."""
+
+    name: str
+    fact: str
+    blocks: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What comes before the rows of an answer."""
+
+    pins: tuple[Pin, ...]
+    standing: str
+    standings: tuple[ReadStanding, ...]
+    remarks: tuple[str, ...]
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> Told:
+        """Raises Bug for what a node does not say."""
+        try:
+            return cls(
+                pins=tuple(Pin.of(each) for each in said["pins"]),
+                standing=str(said["standing"]),
+                standings=tuple(
+                    ReadStanding(str(each["name"]), str(each["fact"]), int(each["blocks"]), int(each["of"]))
+                    for each in said["standings"]
+                ),
+                remarks=tuple(map(str, said.get("remarks", ()))),
+            )
+        except (KeyError, TypeError, ValueError, Invalid) as error:
+            raise Bug(f"what the node says of its answer is not understood: {error}", rule="answer") from error
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetInfo:
+    """A dataset of the node, as ``odfctl get datasets`` shows it."""
+
+    name: str
+    id: str
+    kind: str
+    blocks: int
+    records: int | None
+    bytes: int | None
+    watermark: str | None
+    head: str | None
+    state: str
+    owner: bool
+    rely_on: str
+    """By which fact it may be relied on; empty: by none that is known."""
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> DatasetInfo:
+        """Raises Bug for what a node does not say."""
+        try:
+            return cls(
+                name=said["name"],
+                id=said["id"],
+                kind=said["kind"],
+                blocks=said["blocks"],
+                records=said.get("records"),
+                bytes=said.get("bytes"),
+                watermark=said.get("watermark"),
+                head=said.get("head"),
+                state=said.get("state", ""),
+                owner=bool(said.get("owner")),
+                rely_on=str((said.get("relyOn") or {}).get("fact", "")),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise Bug(f"what the node says of a dataset is not understood: {error}", rule="answer") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a listener has come. ``str`` of it is one line of JSON; ``parse`` reads that."""
+
+    id: str
+    """Of the dataset."""
+    offset: int
+    """Of the last row that was delivered; -1: none."""
+    block: str
+    """Hash of the last block that was read for it; what comes later must stand on it."""
+    sequence_number: int
+
+    def __str__(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """Raises Invalid."""
+        try:
+            values = json.loads(text)
+            found = cls(**values)
+        except (ValueError, TypeError) as error:
+            raise Invalid(
+                "not the position of a listener", rule="position", hint="save str(update.position)"
+            ) from error
+        whole = type(found.offset) is int and type(found.sequence_number) is int and found.offset >= -1
+        if not whole or not isinstance(found.id, str) or not isinstance(found.block, str):
+            raise Invalid("not the position of a listener", rule="position", hint="save str(update.position)")
+        return found

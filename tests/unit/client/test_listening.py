@@ -1,0 +1,238 @@
+"""A listener gets each row once, whatever breaks: connections, the time of a query, the listener itself."""
+
+from __future__ import annotations
+
+import io
+import json
+import queue
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from odfd_client import Bug, Client, NotFound, Refused, Unreachable, Update, col
+from odfd_client.transport import Exchange, Transport
+
+DID = "did:odf:fed0"
+OTHER = "did:odf:fed1"
+
+
+class Sent(Exchange):
+    """Bytes of an answer, up to where the node went away."""
+
+    def __init__(self, data: bytes, end: int | None = None) -> None:
+        self._data = io.BytesIO(data[:end])
+
+    def exactly(self, count: int) -> bytes:
+        data = self._data.read(count)
+        if len(data) < count:
+            raise Unreachable("the node went away")
+        return data
+
+    def close(self) -> None:
+        self._data.close()
+
+
+class Events(Exchange):
+    """Lines as they are told; ``None`` ends them."""
+
+    def __init__(self) -> None:
+        self.told: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self.told.put({"kind": "lagged"})
+        self._begun = False
+
+    def line(self, most: int) -> bytes:
+        if self._begun:
+            self.told.task_done()  # whoever asks for the next has understood the one before
+        self._begun = True
+        said = self.told.get()
+        if said is None:
+            raise Unreachable("the node went away")
+        return json.dumps(said).encode()[:most]
+
+    def interrupt(self) -> None:
+        self.told.put(None)
+
+    def close(self) -> None:
+        pass
+
+
+class Node(Transport):
+    """A log in blocks of rows, asked as a node is; DuckDB answers. ``batch`` rows come together."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("none"))
+        self.blocks: list[tuple[str, int]] = []
+        self.events = Events()
+        self.batch, self.frames, self.breaks = 2, 1 << 30, ""
+        self.pinned = DID
+        self.meanwhile: list[int] = []
+        self.queries = 0
+        self._database = duckdb.connect()
+        self._fill(0)
+
+    def append(self, rows: int, kind: str = "a") -> None:
+        self.blocks.append((f"{kind}{len(self.blocks)}", (self.blocks[-1][1] if self.blocks else 0) + rows))
+        self._fill(self.blocks[-1][1])
+
+    def _fill(self, rows: int) -> None:
+        select = f'SELECT i "offset", i * 10 n FROM range({rows}) t(i)'
+        self._database.execute(f'CREATE OR REPLACE TABLE "{DID}" AS {select}')
+
+    def get(self, path: str, query: Mapping[str, object] | None = None) -> Any:
+        head, _, number = path.partition("/blocks")
+        assert head in (f"/datasets/{DID}", "/datasets/weather")
+        if number:
+            place = int(number[1:])
+            if place >= len(self.blocks):
+                raise NotFound("no such block")
+            return {"hash": self.blocks[place][0]}
+        if path != head:
+            return [{"hash": self.blocks[-1][0]}] if self.blocks else []
+        return {"id": DID, "name": "weather"}
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, object] | None = None,
+        body: Mapping[str, object] | None = None,
+        patience: float | None = None,
+    ) -> Exchange:
+        if path == "/events":
+            self.events = Events()
+            return self.events
+        assert body is not None
+        self.queries += 1
+        table = self._database.sql(str(body["sql"]), params=body.get("parameters") or {}).to_arrow_table()
+        number = len(self.blocks) - 1
+        pin = {"name": "weather", "id": self.pinned, "block": self.blocks[-1][0], "sequenceNumber": number}
+        for rows in self.meanwhile:
+            self.append(rows)
+            self.events.told.put({"kind": "dataset.committed", "subject": "weather"})
+            self.events.told.join()
+        self.meanwhile = []
+        frames = [frame(b"H", {"pins": [pin], "standing": "data", "standings": []}), *rows_of(table, self.batch)]
+        whole = [*frames, frame(b"E", {"rows": table.num_rows})]
+        kept = whole[: self.frames]
+        if len(kept) < len(whole) and self.breaks == "deadline":
+            late = {"family": "Refused", "rule": "query-deadline", "detail": "it took too long"}
+            return Sent(b"".join([*kept, frame(b"P", late)]))
+        return Sent(b"".join(kept))
+
+
+def frame(kind: bytes, content: bytes | dict[str, Any]) -> bytes:
+    data = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return struct.pack(">cI", kind, len(data)) + data
+
+
+def rows_of(table: pa.Table, size: int) -> Iterator[bytes]:
+    """Schema, batches and the end of an Arrow stream, a frame each."""
+    sink, given = io.BytesIO(), 0
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        for batch in table.to_batches(max_chunksize=size):
+            stream.write_batch(batch)
+            yield frame(b"A", sink.getvalue()[given:])
+            given = len(sink.getvalue())
+    yield frame(b"A", sink.getvalue()[given:])
+
+
+def numbers(update: Update) -> list[int]:
+    return [int(each) for each in update.batch.column("n").to_pylist()]
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.integers(0, 7),  # rows of a new block
+        st.integers(1, 3),  # rows of a batch
+        st.integers(1, 8),  # frames until it breaks
+        st.sampled_from(["connection", "deadline", "nothing"]),
+        st.integers(0, 4),  # updates until the listener ends without saving
+    ),
+    max_size=8,
+)
+
+
+@given(steps=STEPS, all_rows=st.booleans())
+@settings(max_examples=25)
+def test_rows_come_once_whatever_breaks(steps: list[tuple[int, int, int, str, int]], *, all_rows: bool) -> None:
+    node = Node()
+    dataset = Client(node).open("weather").select("n")
+    dataset = dataset if all_rows else dataset.where((col("n") != 20) & (col("n") != 50))
+    kept: list[int] = []
+    saved: str | None = None
+    for rows, node.batch, frames, node.breaks, updates in [*steps, (1, 2, 1, "nothing", 1 << 30)]:
+        node.append(rows)
+        node.frames = 1 << 30 if node.breaks == "nothing" else frames
+        try:
+            for number, update in enumerate(dataset.listen(saved, follow=False)):
+                if number == updates:
+                    break
+                kept += numbers(update)
+                saved = str(update.position)
+        except (Unreachable, Refused):
+            continue
+    assert kept == [n for n in range(0, node.blocks[-1][1] * 10, 10) if all_rows or n not in (20, 50)]
+
+
+def test_what_comes_between_looking_and_waiting_is_not_missed() -> None:
+    node = Node()
+    node.append(1)
+    node.meanwhile = [1, 1]
+    updates = Client(node).open("weather").listen(seconds=1e6)
+    assert numbers(next(updates)) == [0]
+    assert numbers(next(updates)) == [10, 20]
+    node.append(1)
+    node.events.told.put({"kind": "dataset.committed", "data": {"id": DID}})
+    assert numbers(next(updates)) == [30]
+    node.events.told.put(None)
+    with pytest.raises(Unreachable):
+        next(updates)
+
+
+def test_a_listener_that_is_left_asks_no_more() -> None:
+    node = Node()
+    node.append(3)
+    updates = Client(node).open("weather").listen(seconds=1e6)
+    assert numbers(next(updates)) == [0, 10]
+    updates.close()
+    node.append(3)
+    assert list(updates) == []
+    assert node.queries == 1
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 3])
+def test_another_history_is_told_and_nothing_of_it_is_given(blocks: int) -> None:
+    node = Node()
+    node.append(1)
+    node.append(1)
+    dataset = Client(node).open("weather")
+    saved = [update.position for update in dataset.listen(follow=False)][-1]
+    node.blocks = []
+    for _ in range(blocks):
+        node.append(4, "b")
+    with pytest.raises(NotFound) as fault:
+        list(dataset.listen(saved, follow=False))
+    assert fault.value.rule == "listen-rewritten"
+
+
+def test_rows_of_another_dataset_or_out_of_order_are_never_given() -> None:
+    node = Node()
+    node.append(3)
+    dataset = Client(node).open("weather")
+    node.pinned = OTHER
+    with pytest.raises(Bug, match=OTHER):
+        list(dataset.listen(follow=False))
+    node.pinned = DID
+    node._database.execute(f'DELETE FROM "{DID}" WHERE "offset" = 1')
+    with pytest.raises(Bug, match="offset 0 to 2"):
+        list(dataset.listen(follow=False))
+    node._database.execute(f'CREATE OR REPLACE TABLE "{DID}" AS SELECT 2 - i "offset", i n FROM range(3) t(i)')
+    with pytest.raises(Bug, match="order"):
+        list(dataset.where(col("n") >= 0).listen(follow=False))

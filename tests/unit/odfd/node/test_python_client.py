@@ -1,0 +1,204 @@
+"""The Python client against a real node over a socket: rows, cuts, pins, and new rows each once."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import duckdb
+import pyarrow as pa
+import pytest
+import trio
+
+from odfd.control.credentials import Gate
+from odfd.control.endpoint import bind, release
+from odfd.control.server import ControlServer
+from odfd.runtime.supervision import Life
+from odfd_client import Client, Invalid, NotFound, Position, Refused, Unreachable, Update, col, connect
+
+ROWS_A = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
+ROWS_B = ("2024-01-03T00:00:00Z,Wels,62000", "2024-01-04T00:00:00Z,O'Hara,")
+_T = TypeVar("_T")
+
+
+@asynccontextmanager
+async def served(alice: Any, folder: Path) -> AsyncIterator[Path]:
+    """Its API on a socket, with connections that are cut when it stops."""
+    path = folder / "s"
+    listener = bind(path)
+    server = ControlServer(listener, alice.assembly.api, Gate(os.getuid()), alice.logger)
+    life = Life()
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.run, life)
+            yield path
+            nursery.cancel_scope.cancel()
+    finally:
+        release(listener, path)
+
+
+async def away(work: Callable[[], _T]) -> _T:
+    """In a thread, as a program of another process would; here it would wait for a node that it stops."""
+    return await trio.to_thread.run_sync(work)
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a short name: a socket's may have 107 bytes."""
+    return tmp_path_factory.mktemp("c")
+
+
+async def filled(world: Any, worlds: Any, alice: Any) -> None:
+    world.write("alice", "a.csv", *ROWS_A)
+    await alice.apply(worlds.ROOT)
+    await alice.pull()
+    world.write("alice", "b.csv", *ROWS_B)
+    await alice.pull("cities")
+
+
+async def test_a_dataset_is_read_as_people_ask(world: Any, worlds: Any, folder: Path) -> None:
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        async with served(alice, folder) as path:
+            await away(lambda: read_as_people_ask(connect(path)))
+
+
+def read_as_people_ask(c: Client) -> None:
+    (info,) = c.datasets()
+    cities = c.open("cities")
+    assert (info.name, info.records, info.head) == ("cities", 4, cities.pin.block)
+    assert cities.to_arrow()["city"].to_pylist() == ["Graz", "Linz", "Wels", "O'Hara"]
+    assert c.open(info.id).current().select("city").limit(1).to_arrow().to_pydict() == {"city": ["Graz"]}
+    others = cities.where((col("city") != "Graz") & (col("population") > 100_000)).select("city")
+    assert others.to_arrow().to_pydict() == {"city": ["Linz"]}
+    assert others.pin == cities.pin
+    assert cities.as_at("2024-01-02").select("city").to_arrow().num_rows == 2
+    assert cities.at(datetime.date(2999, 1, 1)).to_pandas()["city"].tolist()[0] == "Graz"
+    assert c.sql("select ? + 1 n", [41]).to_arrow().to_pylist() == [{"n": 42}]
+    asked_by_name = c.sql("select count(*) n from cities where city = $city", {"city": "Graz"})
+    assert asked_by_name.to_arrow().to_pylist() == [{"n": 1}]
+    assert (asked_by_name.pin, asked_by_name.standing) == (cities.pin, cities.standings[0].fact)
+    with duckdb.connect() as connection:
+        assert len(cities.duckdb(connection, "mine").fetchall()) == 4
+
+
+async def test_what_is_wrong_is_an_error_of_its_family(world: Any, worlds: Any, folder: Path) -> None:
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        async with served(alice, folder) as path:
+            await away(lambda: mistaken(connect(path)))
+        with pytest.raises(Unreachable, match="no node listens"):
+            await away(lambda: connect(path))
+
+
+def mistaken(c: Client) -> None:
+    with pytest.raises(NotFound):
+        c.open("citis")
+    cities = c.open("cities")
+    with pytest.raises(Invalid, match="citi"):
+        cities.select("citi").to_arrow()
+    with pytest.raises(Invalid, match="not a dataset name"):
+        c.open('cities" where 1=0 --')
+    with pytest.raises(NotFound) as fault:
+        cities.at("1999-01-01").to_arrow()
+    assert fault.value.rule == "query-cut"
+    with pytest.raises(Refused, match="witnessed:3"):
+        cities.require("witnessed:3").to_arrow()
+    with pytest.raises(Refused, match="cannot prove"):
+        cities.prove()
+    with pytest.raises(Invalid, match="whole log"):
+        cities.current().listen()
+    with pytest.raises(Invalid, match="not the position"):
+        cities.listen(after="{}")
+    with pytest.raises(Invalid, match="0 datasets"):
+        assert c.sql("select 1").pin
+    with pytest.raises(Invalid, match="neither true nor false"):
+        assert cities.where(0 < col("a") < 1)  # type: ignore[operator]
+    with duckdb.connect() as connection:
+        failing = c.sql("select error('no') from cities")
+        with pytest.raises(Invalid):
+            failing.duckdb(connection, "mine")
+        assert connection.execute("show tables").fetchall() == []
+
+
+async def test_one_object_is_one_cut(world: Any, worlds: Any, folder: Path) -> None:
+    async with world.running("alice") as alice:
+        world.write("alice", "a.csv", *ROWS_A)
+        await alice.apply(worlds.ROOT)
+        await alice.pull()
+        async with served(alice, folder) as path:
+            c = await away(lambda: connect(path))
+            cities = await away(lambda: c.open("cities"))
+            before = await away(cities.to_arrow)
+            pin = cities.pin
+            world.write("alice", "b.csv", *ROWS_B)
+            await alice.pull("cities")
+            assert (await away(cities.to_arrow)).equals(before)
+            assert (await away(cities.where(col("offset") >= 0).to_arrow)).num_rows == 2
+            assert (await away(lambda: c.open("cities").to_arrow())).num_rows == 4
+            assert (await away(lambda: c.open("cities").pinned(pin).to_arrow())).equals(before)
+            counted = c.sql("select count(*) n from cities", pins=[pin])
+            assert (await away(counted.to_arrow)).to_pylist() == [{"n": 2}]
+
+
+def cities_of(updates: list[Update]) -> list[str]:
+    return [city for update in updates for city in update.batch.column("city").to_pylist()]
+
+
+async def test_rows_come_once_from_a_saved_position_on(world: Any, worlds: Any, folder: Path) -> None:
+    async with world.running("alice") as alice:
+        world.write("alice", "a.csv", *ROWS_A)
+        await alice.apply(worlds.ROOT)
+        await alice.pull()
+        async with served(alice, folder) as path:
+            c = await away(lambda: connect(path))
+            cities = (await away(lambda: c.open("cities"))).select("city")
+            first = await away(lambda: list(cities.listen(follow=False)))
+            assert cities_of(first) == ["Graz", "Linz"]
+            assert first[0].batch.schema.names == ["city"]
+            saved = str(first[-1].position)
+            assert Position.parse(saved) == first[-1].position
+            assert await away(lambda: list(cities.listen(saved, follow=False))) == []
+
+            updates = cities.listen(saved, seconds=1e6)
+            listening = threading.Event()
+            waiting: list[Update] = []
+
+            def one() -> None:
+                listening.set()
+                waiting.append(next(updates))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(away, one)
+                await trio.to_thread.run_sync(listening.wait)
+                world.write("alice", "b.csv", *ROWS_B)
+                await alice.pull("cities")
+            assert cities_of(waiting) == ["Wels", "O'Hara"]
+            await away(updates.close)
+            again = await away(lambda: list(cities.where(col("city") == "Wels").listen(saved, follow=False)))
+            assert cities_of(again) == ["Wels"]
+            lie = Position(first[0].position.id, 1, "f1620" + "0" * 64, first[0].position.sequence_number)
+            with pytest.raises(NotFound) as fault:
+                await away(lambda: list(cities.listen(lie, follow=False)))
+            assert fault.value.rule == "listen-rewritten"
+
+
+async def test_a_node_that_goes_is_told_to_who_reads_and_who_listens(world: Any, worlds: Any, folder: Path) -> None:
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        async with served(alice, folder) as path:
+            c = await away(lambda: connect(path))
+            updates = await away(lambda: c.open("cities").listen(seconds=1e6))
+            assert len(cities_of([await away(lambda: next(updates))])) > 0
+            many = c.sql("select a.range from range(1000000) a, cities").reader
+            reader: pa.RecordBatchReader = await away(many)
+            await away(reader.read_next_batch)
+        with pytest.raises(Unreachable, match="went away"):
+            await away(lambda: sum(batch.num_rows for batch in reader))
+        with pytest.raises(Unreachable):
+            await away(lambda: list(updates))
