@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final, Protocol
@@ -98,7 +98,8 @@ class ApplyOperation:
 
     async def submit(self, request: wire.ApplyRequest) -> wire.TaskRef:
         """Raises Invalid at once for manifests that cannot be read, with every mistake."""
-        wishes, flows = read_wishes(request.manifests)
+        wanted = read_wishes(request.manifests)
+        wishes, flows = wanted.snapshots, wanted.flows
 
         async def work(report: Report) -> wire.ApplyResult:
             report.begin("applying", len(wishes) + len(flows), "manifests")
@@ -111,7 +112,8 @@ class ApplyOperation:
             for flow in flows:
                 items.append(await self._declare(flow, promised, dry_run=request.dry_run))
                 report.advance()
-            return wire.ApplyResult(items=tuple(items), dry_run=request.dry_run)
+            told = [_with_warnings(each, wanted.warnings) for each in items]
+            return wire.ApplyResult(items=tuple(told), dry_run=request.dry_run)
 
         target = ", ".join([*(wish.name for wish in wishes), *(flow.name for flow in flows)])
         return task_ref(self._board.submit("apply", target, work))
@@ -296,6 +298,12 @@ class ApplyOperation:
             if state is not None:
                 await self._succession.check(wish.name, state, event, _whole(self._clock.now()))
         return tuple(warnings)
+
+
+def _with_warnings(item: wire.ApplyItem, said: Mapping[tuple[str, str], tuple[str, ...]]) -> wire.ApplyItem:
+    """With those that came of reading its manifest."""
+    more = said.get((item.kind, item.name.casefold()), ())
+    return msgspec.structs.replace(item, warnings=(*more, *item.warnings)) if more else item
 
 
 def _asks_engine(snapshot: DatasetSnapshot) -> bool:

@@ -15,6 +15,7 @@ from odfd.api.mirrors import MirrorService, NetworkService, PeerService
 from odfd.api.policies import PolicyService
 from odfd.api.queries import QueryService
 from odfd.api.resolutions import ResolutionService
+from odfd.api.resource_schemas import SchemaService
 from odfd.api.status import StatusService
 from odfd.api.trust import TrustService
 from odfd.api.verification import VerificationService
@@ -52,6 +53,7 @@ class Services:
     trust: TrustService
     policies: PolicyService
     resolving: ResolutionService
+    schemas: SchemaService
     authority: AuthorityService
     tasks: BoardTasks
     events: LogEvents

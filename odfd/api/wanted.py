@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import msgspec
 
 from chain.codec.bind import Mistake
-from chain.codec.manifest import Manifest, parse_manifests
+from chain.codec.manifest import Manifest, Mistakes, parse_manifests
 from chain.codec.yaml_tree import Node
 from chain.errors import Invalid
 from chain.model.events import AddPushSource, DatasetSnapshot, SetPollingSource, SetTransform
+from odfd.api.resource_types import TYPES
 from odfd.control import wire
-from odfd.flows.manifest import WantedFlow, is_flow, read_flow
+from odfd.datasets.manifest import DatasetSpec, snapshot_of
+from odfd.flows.manifest import FlowSpec, WantedFlow, flow_of
+from odfd.resources.manifest import Draft, is_resource, read_resource
+from odfd.resources.types import TypeRegistry
 
 
 class WantedSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,37 +64,102 @@ class WantedSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         return [ref for ref in refs if ref != self.name.casefold()]
 
 
-def read_wishes(texts: Sequence[wire.ManifestText]) -> tuple[list[WantedSnapshot], list[WantedFlow]]:
-    """All snapshots and flows of all texts. Raises Invalid."""
-    wishes: list[WantedSnapshot] = []
-    flows: list[WantedFlow] = []
+class Wishes(msgspec.Struct, frozen=True):
+    """What all manifests of an apply ask for."""
+
+    snapshots: list[WantedSnapshot]
+    flows: list[WantedFlow]
+    warnings: dict[tuple[str, str], tuple[str, ...]]
+    """Of resources, by kind and name in lower case."""
+
+
+def read_wishes(texts: Sequence[wire.ManifestText], registry: TypeRegistry = TYPES) -> Wishes:
+    """All that all texts say. Raises Invalid; with every mistake of every text, where there are several."""
+    reading = _Reading(registry)
     for each in texts:
-        for manifest in parse_manifests(each.text, each.source, partial(_take_flow, each.source, flows)):
-            if not isinstance(manifest.content, DatasetSnapshot):
-                raise Invalid(
-                    f"a {manifest.kind} cannot be applied",
-                    rule="manifest-kind",
-                    hint="write a DatasetSnapshot, or a Flow ($schema: Flow)",
-                    place=manifest.place(),
-                )
-            wishes.append(WantedSnapshot(snapshot=manifest.content, manifest=manifest, base=each.base))
-    if not wishes and not flows:
-        raise Invalid("there is no manifest to apply", rule="manifest-empty", hint="a manifest begins with kind: …")
-    for names in (Counter(each.name.casefold() for each in wishes), Counter(each.name.casefold() for each in flows)):
-        if twice := sorted(name for name, count in names.items() if count > 1):
+        reading.text(each)
+    reading.check_twice()
+    return reading.wishes()
+
+
+class _Reading:
+    """Texts read one after the other; mistakes of all are collected. Lives for one apply."""
+
+    def __init__(self, registry: TypeRegistry) -> None:
+        self._registry = registry
+        self._faults: list[Invalid] = []
+        self._wishes = Wishes([], [], {})
+
+    def text(self, text: wire.ManifestText) -> None:
+        with self._collected():
+            for manifest in parse_manifests(text.text, text.source, partial(self._take, text)):
+                with self._collected():
+                    self._snapshot(manifest, text)
+
+    def check_twice(self) -> None:
+        """Two manifests of one thing have one place too few."""
+        kinds: tuple[Sequence[WantedSnapshot | WantedFlow], ...] = (self._wishes.snapshots, self._wishes.flows)
+        for wishes in kinds:
+            counts = Counter(each.name.casefold() for each in wishes)
+            if twice := sorted(name for name, count in counts.items() if count > 1):
+                told = f"applied twice in one go: {', '.join(twice)}"
+                self._faults.append(Invalid(told, rule="manifest-twice", hint="keep one of them"))
+
+    def wishes(self) -> Wishes:
+        """Raises Invalid."""
+        if len(self._faults) == 1:
+            raise self._faults[0]
+        if self._faults:
+            places = {(fault.place or "").rpartition(":")[0] for fault in self._faults}
+            (source,) = places if len(places) == 1 else (f"{len(places)} files",)
+            raise Mistakes(source or "the manifests", tuple(self._faults))
+        if not self._wishes.snapshots and not self._wishes.flows:
+            hint = "a manifest begins with $schema: … or kind: …"
+            raise Invalid("there is no manifest to apply", rule="manifest-empty", hint=hint)
+        return self._wishes
+
+    @contextmanager
+    def _collected(self) -> Iterator[None]:
+        try:
+            yield
+        except Mistakes as several:
+            self._faults += several.faults
+        except Invalid as fault:
+            self._faults.append(fault)
+
+    def _snapshot(self, manifest: Manifest, text: wire.ManifestText) -> None:
+        if not isinstance(manifest.content, DatasetSnapshot):
             raise Invalid(
-                f"applied twice in one go: {', '.join(twice)}", rule="manifest-twice", hint="keep one of them"
+                f"a {manifest.kind} cannot be applied",
+                rule="manifest-kind",
+                hint="write a DatasetSnapshot, or a resource ($schema: Dataset)",
+                place=manifest.place(),
             )
-    return wishes, flows
+        self._wishes.snapshots.append(WantedSnapshot(snapshot=manifest.content, manifest=manifest, base=text.base))
+
+    def _take(self, text: wire.ManifestText, node: Node) -> Sequence[Mistake] | None:
+        """``None`` for a document that is no resource; what is wrong with one, else."""
+        if not is_resource(node):
+            return None
+        draft, mistakes = read_resource(node, text.source, self._registry)
+        if draft is None:
+            return mistakes
+        _refuse_unkept(draft)
+        if draft.type.spec is DatasetSpec:
+            self._snapshot(snapshot_of(draft), text)
+        elif draft.type.spec is FlowSpec and (flow := flow_of(draft)) is not None:
+            self._wishes.flows.append(flow)
+        self._wishes.warnings[draft.type.name.lower(), draft.headers.name.casefold()] = draft.warnings
+        return draft.binding.mistakes
 
 
-def _take_flow(source: str, flows: list[WantedFlow], node: Node) -> Sequence[Mistake] | None:
-    """``None`` for a document that is no resource; what is wrong with one, else."""
-    if not is_flow(node):
-        return None
-    flow, mistakes = read_flow(node, source)
-    flows += [flow] if flow is not None else []
-    return mistakes
+def _refuse_unkept(draft: Draft) -> None:
+    """What nobody keeps yet is refused, so that nobody relies on it."""
+    said = [f"headers.labels.{key}" for key in draft.headers.labels or {}]
+    known = {name for key in draft.typed for name in (key, draft.type.annotation_uri(key))}
+    said += [f"headers.annotations.{key}" for key in draft.headers.annotations or {} if key not in known]
+    for path in said:
+        draft.note(path, "this node does not keep it yet", "unknown-field", "leave it out")
 
 
 def in_order(wishes: Sequence[WantedSnapshot]) -> list[WantedSnapshot]:

@@ -39,6 +39,8 @@ GROUPS: Final = (
         "Resources",
         (
             CommandEntry("apply", "make it so: manifests in, what was created or updated out", _HERE + "apply"),
+            CommandEntry("types", "types of resources that manifests can be of", _HERE + "explain"),
+            CommandEntry("explain", "what the fields of a type mean", _HERE + "explain"),
             CommandEntry("get", "list datasets, flows, mirrors, networks, peers or tasks", _HERE + "resources"),
             CommandEntry("describe", "all there is to know of one of them", _HERE + "resources"),
             CommandEntry("delete", "remove one of them; a task is cancelled", _HERE + "resources"),

@@ -1,4 +1,4 @@
-"""Reads flows as people write them: ``$schema: Flow`` with headers and spec. All mistakes are told, each at its line.
+"""Reads flows as people write them: what ``spec`` and ``flowPolicy`` of a Flow may say. Every mistake at its line.
 
 A part of the Flow of RFC-018; what is not understood is refused by its name, never passed over. Pure.
 """
@@ -6,13 +6,10 @@ A part of the Flow of RFC-018; what is not understood is refused by its name, ne
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Annotated, Final
 
 import msgspec
 
-from chain.codec.bind import Binding, Mistake, found
-from chain.codec.layout import Table
-from chain.codec.yaml_tree import Node
 from chain.errors import Invalid
 from chain.ids import DID_ODF, DatasetId
 from chain.model.wire import U32
@@ -20,61 +17,63 @@ from chain.refs import parse_own_name
 from odfd.flows import schedule
 from odfd.flows.plan import CatchUp, FlowPlan, FlowPolicy, Retry
 from odfd.flows.schedule import UTC, Schedule, parse_cron, parse_duration, parse_every, parse_zone
+from odfd.resources.manifest import Draft, described
 
-SCHEMA: Final = "$schema"
-_NAMES: Final = ("Flow", "https://opendatafabric.org/schemas/flow/v1alpha1/Flow")
 _TARGET: Final = "Dataset:"
 _MOST_ATTEMPTS: Final = 100
 _MOST_WINDOW: Final = schedule.MOST_INTERVAL
-T = TypeVar("T")
+POLICY: Final = "flowPolicy"
+LENGTH: Final = msgspec.Meta(extra_json_schema={"format": "duration, such as 90s, 10min, 1h or 1d"})
 
 
-class _OnSchedule(msgspec.Struct, frozen=True, kw_only=True, tag="Schedule"):
-    cron: str | None = None
-    every: str | None = None
+class OnSchedule(msgspec.Struct, frozen=True, kw_only=True, tag="Schedule"):
+    """Runs at times: either ``cron`` or ``every`` is given."""
+
+    cron: Annotated[str, described("Five fields, or @hourly, @daily, @weekly, @monthly, @yearly.")] | None = None
+    every: Annotated[str, described("An interval; runs are at its multiples since 1970 in UTC."), LENGTH] | None = None
 
 
-class _OnDataset(msgspec.Struct, frozen=True, kw_only=True, tag="Dataset"):
-    dataset: str
+class OnDataset(msgspec.Struct, frozen=True, kw_only=True, tag="Dataset"):
+    """Runs when a dataset has new data."""
+
+    dataset: Annotated[str, described("Its name, Dataset:NAME, or did:odf:…")]
 
 
-class _Ingest(msgspec.Struct, frozen=True, kw_only=True, tag="Ingest", rename="camel"):
-    fetch_uncacheable: bool = False
+class IngestTask(msgspec.Struct, frozen=True, kw_only=True, tag="Ingest", rename="camel"):
+    """Pulls the dataset."""
+
+    fetch_uncacheable: Annotated[
+        bool, described("Fetch also from a web source that cannot tell whether it changed.")
+    ] = False
 
 
-class _Retry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    max_attempts: U32 | None = None
-    min_delay: str | None = None
-    max_delay: str | None = None
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Of a run that failed for a reason that may pass."""
+
+    max_attempts: Annotated[U32, described("1 to 100; 3 if nothing is said.")] | None = None
+    min_delay: Annotated[str, described("The first pause; 10s."), LENGTH] | None = None
+    max_delay: Annotated[str, described("The longest pause; 1h."), LENGTH] | None = None
 
 
-class _Policy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    suspend: bool = False
-    time_zone: str | None = None
-    catch_up: str | None = None
-    catch_up_window: str | None = None
-    cooldown: str | None = None
-    retry: _Retry | None = None
+class FlowPolicySaid(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """How the runs of a flow behave."""
+
+    suspend: Annotated[bool, described("The flow rests.")] = False
+    time_zone: Annotated[str, described("Of the cron expression; UTC.")] | None = None
+    catch_up: Annotated[str, described("Of times that passed: one (the latest), all, or none.")] | None = None
+    catch_up_window: Annotated[str, described("How old a time may be that is caught up; 1d."), LENGTH] | None = None
+    cooldown: Annotated[str, described("Between two runs that new data causes; 1min."), LENGTH] | None = None
+    retry: RetryPolicy | None = None
 
 
-class _Annotations(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    flow_policy: _Policy | None = None
+class FlowSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Which dataset is pulled by itself, and when."""
 
-
-class _Headers(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    annotations: _Annotations | None = None
-
-
-class _Spec(msgspec.Struct, frozen=True, kw_only=True):
-    target: str
-    triggers: tuple[_OnSchedule | _OnDataset, ...]
-    tasks: tuple[_Ingest, ...] | None = None
-
-
-class _Document(msgspec.Struct, frozen=True, kw_only=True):
-    headers: _Headers
-    spec: _Spec
+    target: Annotated[str, described("Dataset:NAME, NAME or did:odf:…: what is pulled.")]
+    triggers: Annotated[
+        tuple[OnSchedule | OnDataset, ...], described("One schedule at most, and any number of datasets.")
+    ]
+    tasks: Annotated[tuple[IngestTask, ...], described("Nothing, or one: a pull with settings.")] | None = None
 
 
 class WantedFlow(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,61 +110,43 @@ class WantedFlow(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def is_flow(node: Node) -> bool:
-    """Whether a document is written as a resource, which has its type under ``$schema``."""
-    return isinstance(node.value, dict) and SCHEMA in node.value
-
-
-def read_flow(node: Node, source: str) -> tuple[WantedFlow | None, list[Mistake]]:
-    """Of a document for which ``is_flow`` holds. No flow where there are mistakes."""
-    parts = node.value
-    assert isinstance(parts, dict)
-    said = parts[SCHEMA]
-    if said.value not in _NAMES:
-        told = f"unknown type {said.value!r}" if isinstance(said.value, str) else f"expected text, found {found(said)}"
-        return None, [Mistake(SCHEMA, said.line, told, "unknown-type", "known is Flow; datasets begin with kind: …")]
-    binding = Binding()
-    rest = Node(node.line, {key: child for key, child in parts.items() if key != SCHEMA})
-    document = binding.bind(Table(_Document), rest)
-    if binding.mistakes:
-        return None, binding.mistakes
-    reading = _Reading(binding, document)
-    flow = reading.flow(source)
-    return (None, binding.mistakes) if binding.mistakes else (flow, [])
+def flow_of(draft: Draft) -> WantedFlow | None:
+    """``None`` where the draft says what a flow may not; the mistakes are added to it."""
+    flow = _Reading(draft).flow()
+    return None if draft.binding.mistakes else flow
 
 
 class _Reading:
-    """One document's values judged; mistakes are added to the binding."""
+    """One document's values judged; mistakes are added to the draft."""
 
-    def __init__(self, binding: Binding, document: _Document) -> None:
-        self._binding = binding
-        self._headers, self._spec = document.headers, document.spec
-        said = self._headers.annotations
-        self._policy = (said.flow_policy if said is not None else None) or _Policy()
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._note, self._try = draft.note, draft.attempt
+        self._spec: FlowSpec = draft.spec
+        self._policy: FlowPolicySaid = draft.typed.get(POLICY) or FlowPolicySaid()
 
-    def flow(self, source: str) -> WantedFlow:
+    def flow(self) -> WantedFlow:
         spec = self._spec
-        self._try("headers.name", parse_own_name, self._headers.name)
-        tasks = spec.tasks or (_Ingest(),)
+        tasks = spec.tasks or (IngestTask(),)
         if len(tasks) != 1:
             self._note("spec.tasks", f"{len(tasks)} tasks", "flow-tasks", "one, or none: the dataset is pulled")
-        on_data = tuple(each.dataset if isinstance(each, _OnDataset) else "" for each in spec.triggers)
+        on_data = tuple(each.dataset if isinstance(each, OnDataset) else "" for each in spec.triggers)
         for number, each in enumerate(on_data):
             if each:
                 self._reference(f"spec.triggers[{number}].dataset", each)
         return WantedFlow(
-            name=self._headers.name,
+            name=self._draft.headers.name,
             target=self._reference("spec.target", spec.target),
             inputs=tuple(each.removeprefix(_TARGET) for each in on_data),
             schedule=self._schedule(),
             fetch_uncacheable=tasks[0].fetch_uncacheable,
             policy=self._read_policy(),
-            source=source,
-            lines=self._binding.lines,
+            source=self._draft.source,
+            lines=self._draft.lines,
         )
 
     def _schedule(self) -> Schedule | None:
-        numbered = [(n, each) for n, each in enumerate(self._spec.triggers) if isinstance(each, _OnSchedule)]
+        numbered = [(n, each) for n, each in enumerate(self._spec.triggers) if isinstance(each, OnSchedule)]
         if not self._spec.triggers:
             self._note("spec.triggers", "no trigger", "flow-trigger", "kind: Schedule, or kind: Dataset")
         zone = self._try(f"{_POLICY}.timeZone", parse_zone, self._policy.time_zone or UTC)
@@ -183,7 +164,7 @@ class _Reading:
 
     def _read_policy(self) -> FlowPolicy:
         said, usual = self._policy, FlowPolicy()
-        retry = said.retry or _Retry()
+        retry = said.retry or RetryPolicy()
         attempts = usual.retry.attempts if retry.max_attempts is None else retry.max_attempts
         if not 1 <= attempts <= _MOST_ATTEMPTS:
             self._note(f"{_POLICY}.retry.maxAttempts", f"{attempts} is out of range", "number-range", "1 to 100")
@@ -211,21 +192,8 @@ class _Reading:
         self._try(path, DatasetId.parse if ref.startswith(DID_ODF) else parse_own_name, ref)
         return ref
 
-    def _try(self, path: str, read: Callable[[str], T], text: str | None) -> T | None:
-        try:
-            return None if text is None else read(text)
-        except Invalid as fault:
-            self._note(path, fault.message, fault.rule, fault.hint)
-            return None
 
-    def _note(self, path: str, message: str, rule: str, hint: str) -> None:
-        near: Any = path
-        while near and near not in self._binding.lines:
-            near = near[: max(near.rfind("."), near.rfind("["), 0)]
-        self._binding.mistakes.append(Mistake(path, self._binding.lines.get(near, 0), message, rule, hint))
-
-
-_POLICY: Final = "headers.annotations.flowPolicy"
+_POLICY: Final = f"headers.annotations.{POLICY}"
 
 
 def _catch_up(text: str) -> CatchUp:

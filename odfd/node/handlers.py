@@ -24,6 +24,7 @@ from odfd.api.mirrors import MirrorService, NetworkService, PeerService
 from odfd.api.policies import PolicyService
 from odfd.api.queries import QueryService
 from odfd.api.resolutions import ResolutionService
+from odfd.api.resource_schemas import SchemaService
 from odfd.api.services import Services
 from odfd.api.status import RunningParts, StatusService
 from odfd.api.trust import HeadState, TrustService
@@ -92,6 +93,7 @@ def services_of(parts: NodeParts) -> Services:
         ),
         policies=PolicyService(home, parts.membership, context.clock, parts.effective_policy, parts.ruled),
         resolving=ResolutionService(home, parts.pending_decisions, parts.scheduler, context, parts.moved),
+        schemas=SchemaService(),
         authority=AuthorityService(home, parts.committer, context.clock, parts.signed),
         tasks=BoardTasks(context.board),
         events=LogEvents(context.events),

@@ -15,6 +15,7 @@ from odfd.control.wire.node import *
 from odfd.control.wire.publications import *
 from odfd.control.wire.queries import *
 from odfd.control.wire.replication import *
+from odfd.control.wire.resources import *
 from odfd.control.wire.rewriting import *
 from odfd.control.wire.signing import *
 from odfd.control.wire.tasks import *

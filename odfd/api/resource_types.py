@@ -1,0 +1,138 @@
+"""Lists the types of resources that this node knows, of ODF and its own: those that act, and those that do not yet."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from odfd.datasets import manifest as datasets
+from odfd.flows import manifest as flows
+from odfd.resources.types import OURS, ResourceType, TypeRegistry
+
+_DATASET: Final = ResourceType(
+    name="Dataset",
+    context="dataset",
+    plural="datasets",
+    aliases=("ds",),
+    about="A dataset of this node: a chain of metadata, and the data that it speaks of.",
+    spec=datasets.DatasetSpec,
+    prepare=datasets.prepare,
+    example="""\
+$schema: Dataset
+headers:
+  name: sensors
+spec:
+  kind: Root
+  metadata:
+  - kind: AddPushSource
+    sourceName: default
+    read:
+      kind: NdJson
+      schema:
+        fields:
+        - {name: event_time, type: {kind: Timestamp, unit: Millisecond, timezone: UTC}}
+        - {name: celsius, type: Float64}
+    merge: {kind: Append}
+  - kind: SetInfo
+    description: Temperatures of a house
+    keywords: [example]
+""",
+)
+_FLOW: Final = ResourceType(
+    name="Flow",
+    context="flow",
+    plural="flows",
+    about="Says when a dataset is pulled by itself (docs/flows.md).",
+    spec=flows.FlowSpec,
+    annotations={flows.POLICY: flows.FlowPolicySaid},
+    example="""\
+$schema: Flow
+headers:
+  name: sensors-hourly
+  annotations:
+    flowPolicy: {timeZone: America/Toronto}
+spec:
+  target: Dataset:sensors
+  triggers:
+  - {kind: Schedule, cron: "@hourly"}
+""",
+)
+_ODF: Final = partial(ResourceType)
+_OWN: Final = partial(ResourceType, base=OURS)
+_TYPES: Final = (
+    _DATASET,
+    _FLOW,
+    _ODF(
+        name="Source", context="source", plural="sources", about="Where records of root datasets come from.",
+        instead="write a SetPollingSource or AddPushSource into the metadata of the Dataset",
+    ),
+    _ODF(
+        name="Projection", context="dataset", plural="projections",
+        about="A table kept of the folded state of datasets.",
+        instead="odfctl sql over current.NAME answers the same; a Derivative keeps it",
+    ),
+    _ODF(
+        name="Task", context="flow", plural="tasks", about="Work that is to be done once.",
+        instead="odfctl pull, verify and compact start tasks; odfctl get tasks lists them",
+    ),
+    _ODF(
+        name="Account", context="auth", plural="accounts", about="Who owns resources.",
+        instead="a node has one owner now; leave it out",
+    ),
+    _ODF(
+        name="Relations", context="auth", plural="relations", about="Who may do what with which resources.",
+        instead="odfctl publish and unpublish say what others may see",
+    ),
+    _ODF(
+        name="SecretSet", context="config", plural="secretsets", aliases=("ss",), about="Values that nobody is shown.",
+        instead="[ingest] variables of the settings lists what sources may read of the daemon's environment",
+    ),
+    _ODF(
+        name="VariableSet", context="config", plural="variablesets", aliases=("vs",),
+        about="Values for other resources.",
+        instead="[ingest] variables of the settings lists what sources may read of the daemon's environment",
+    ),
+    _ODF(
+        name="PersistentVolume", context="storage", plural="persistentvolumes", aliases=("pv",),
+        about="A place where data of datasets is kept.", instead="data is kept in the state directory of the node",
+    ),
+    _ODF(
+        name="WebhookTarget", context="sink", plural="webhooktargets", aliases=("wh",),
+        about="A URL that is told of events.",
+        instead="odfctl watch -o ndjson tells of events as they happen",
+    ),
+    _OWN(
+        name="Network", context="net", plural="networks", aliases=("net",), about="Peers that meet each other.",
+        instead="odfctl network join NAME",
+    ),
+    _OWN(
+        name="Peer", context="net", plural="peers", about="An opinion of a peer.",
+        instead="odfctl peer block PEER",
+    ),
+    _OWN(
+        name="Mirror", context="net", plural="mirrors", about="A dataset of others that is held here.",
+        instead="odfctl mirror add SOURCE",
+    ),
+    _OWN(
+        name="Repository", context="net", plural="repositories", aliases=("repo",),
+        about="A place that datasets are pushed to.",
+        instead="odfctl export, odfctl ipfs publish",
+    ),
+    _OWN(
+        name="Validator", context="trust", plural="validators", about="Somebody whose verdicts count.",
+        instead="odfctl trust validator add KEY",
+    ),
+    _OWN(
+        name="TrustPolicy", context="trust", plural="trustpolicies", aliases=("tp",),
+        about="What has to hold before data is relied on.", instead="[policy] of the settings says it for all datasets",
+    ),
+    _OWN(
+        name="Engine", context="node", plural="engines", about="What runs transforms.",
+        instead="[engine] of the settings says it",
+    ),
+    _OWN(
+        name="Node", context="node", plural="nodes", about="The limits and defaults of this node.",
+        instead="the settings file says it: odfd config show",
+    ),
+)  # fmt: skip
+TYPES: Final = TypeRegistry(_TYPES)

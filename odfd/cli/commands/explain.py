@@ -1,0 +1,77 @@
+"""``explain`` and ``types``: which types of resources there are, and what their fields mean."""
+
+from __future__ import annotations
+
+import argparse
+
+from odfd.cli.parsers import Subparsers
+from odfd.cli.session import Session
+from odfd.cli.table import WHOLE, TableColumn, render
+from odfd.control import wire
+from odfd.control.client import part
+from odfd.errors import ExitCode
+
+
+def register(subparsers: Subparsers) -> None:
+    types = subparsers.add_parser(
+        "types",
+        help="types of resources",
+        description="List the types of resources that manifests can be of, and those that do not act yet.",
+        epilog="example:  odfctl types",
+    )
+    types.set_defaults(run=_types)
+    explain = subparsers.add_parser(
+        "explain",
+        help="what the fields of a type mean",
+        description="Say what a type of resource is, or a part of one: its fields, and which of them must be given.",
+        epilog="example:  odfctl explain flow.spec.triggers",
+    )
+    explain.add_argument("what", metavar="TYPE[.PATH]")
+    explain.add_argument("--schema", action="store_true", help="its JSON Schema instead")
+    explain.set_defaults(run=_explain)
+
+
+def _types(args: argparse.Namespace) -> int:
+    session = Session(args)
+    session.answer(session.client.get("/types", list[wire.TypeView]), _type_table)
+    return ExitCode.OK
+
+
+def _type_table(rows: list[wire.TypeView]) -> str:
+    columns: tuple[TableColumn[wire.TypeView], ...] = (
+        TableColumn("NAME", lambda row: row.name),
+        TableColumn("SHORT", lambda row: ", ".join((row.plural, *row.aliases))),
+        TableColumn("ACTS", lambda row: "yes" if row.acts else "no"),
+        TableColumn("", lambda row: row.about if row.acts else f"instead: {row.instead}", most=WHOLE),
+    )
+    return render(columns, rows)
+
+
+def _explain(args: argparse.Namespace) -> int:
+    session = Session(args)
+    word, _, path = args.what.partition(".")
+    found = session.client.get(f"/types/{part(word)}", wire.Explanation, {"path": path})
+    if args.schema:
+        schema = session.client.get("/schemas" + found.value.uri.partition("/schemas")[2], dict[str, object])
+        if session.output == "table":
+            session.output = "json"
+        session.answer(schema, str)
+    else:
+        session.answer(found, _text)
+    return ExitCode.OK
+
+
+def _text(said: wire.Explanation) -> str:
+    where = said.name + (f".{said.path}" if said.path else "")
+    lines = [f"{where}  {said.type}".rstrip(), f"  {said.uri}"]
+    lines += ["", said.description] if said.description else []
+    if said.fields:
+        columns: tuple[TableColumn[wire.FieldView], ...] = (
+            TableColumn("FIELD", lambda row: row.name + ("*" if row.required else "")),
+            TableColumn("TYPE", lambda row: row.type, most=60),
+            TableColumn("", lambda row: row.description, most=WHOLE),
+        )
+        lines += ["", render(columns, said.fields)]
+    if said.example:
+        lines += ["", "example:", *(f"  {line}" for line in said.example.splitlines())]
+    return "\n".join(lines)

@@ -1,0 +1,50 @@
+"""Reads datasets that are written as resources: ``$schema: Dataset`` becomes the snapshot that it says. Pure."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+
+from chain.codec.bind import Mistake
+from chain.codec.manifest import Manifest
+from chain.codec.on_error import carrying_on_error
+from chain.codec.yaml_tree import Node
+from chain.model.events import DatasetSnapshot, Kind, MetadataEvent
+from odfd.resources.manifest import Draft, described
+
+_SPEC: Final = "spec."
+
+
+class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a dataset is, and what its chain shall say."""
+
+    kind: Annotated[Kind, described("Of new data, or derived from other datasets.")]
+    metadata: Annotated[
+        tuple[MetadataEvent, ...], described("Events that the chain shall hold; those of data are not among them.")
+    ]
+
+
+def prepare(spec: Node, mistakes: list[Mistake]) -> Node:
+    """``onError`` of read steps, put where the format has it."""
+    found: list[Mistake] = []
+    made = carrying_on_error(spec, found)
+    mistakes += [_within(each) for each in found]
+    return made
+
+
+def snapshot_of(draft: Draft) -> Manifest:
+    """The snapshot as a manifest of the format, with the lines of its parts."""
+    spec: DatasetSpec = draft.spec
+    lines = {path.removeprefix(_SPEC): line for path, line in draft.lines.items() if path.startswith(_SPEC)}
+    return Manifest(
+        kind="DatasetSnapshot",
+        version=1,
+        content=DatasetSnapshot(name=draft.headers.name, kind=spec.kind, metadata=spec.metadata),
+        source=draft.source,
+        lines={"": draft.line(), **lines},
+    )
+
+
+def _within(mistake: Mistake) -> Mistake:
+    return Mistake(_SPEC + mistake.path, mistake.line, mistake.message, mistake.rule, mistake.hint)

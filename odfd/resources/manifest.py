@@ -1,0 +1,202 @@
+"""Reads resources as people write them: ``$schema``, ``headers``, ``spec``. Every mistake is told at its line. Pure.
+
+What a ``spec`` may say beyond its fields and their types is for the room of its type. ``status``, and headers that the
+node alone gives, may stand there, so that what is printed can be applied; they are passed over, and a warning says so.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+
+from chain.codec.bind import Binding, Mistake, found, plain
+from chain.codec.layout import Table
+from chain.codec.yaml_tree import Node
+from chain.errors import Invalid
+from chain.model.wire import Extra
+from chain.refs import parse_own_name
+from odfd.resources.types import ResourceType, TypeRegistry
+
+SCHEMA: Final = "$schema"
+PARTS: Final = (SCHEMA, "headers", "spec", "status")
+GIVEN: Final = ("generation", "createdAt", "updatedAt", "deletedAt", "ownerReferences", "did")
+"""Headers that the node writes and nobody else."""
+MAX_NAME: Final = 100
+MAX_LABELS: Final = 64
+MAX_LABEL_BYTES: Final = 1024
+MAX_ANNOTATION_BYTES: Final = 256 * 1024
+UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z", re.IGNORECASE)
+_KEY: Final = re.compile(r"(?:[A-Za-z0-9][\w.-]{0,62}|https?://[^\s#]{1,500})\Z", re.ASCII)
+T = TypeVar("T")
+
+
+def described(text: str) -> msgspec.Meta:
+    """What a field is for, where schemas and ``odfctl explain`` find it."""
+    return msgspec.Meta(description=text)
+
+
+class ResourceHeaders(msgspec.Struct, frozen=True, kw_only=True):
+    """Who a resource is: its name, and what people keep beside it."""
+
+    name: Annotated[str, described("Unique among resources of its type, whatever the case. May be changed.")]
+    labels: Annotated[Extra, described("Values to select by. At most 64, of 1 KiB.")] | None = None
+    annotations: Annotated[Extra, described("Values beside it. Some types understand some of them.")] | None = None
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
+    """One resource as it was written, its parts of the right types."""
+
+    type: ResourceType
+    headers: ResourceHeaders
+    spec: Any
+    """A value of ``type.spec``."""
+    typed: Mapping[str, Any]
+    """Annotations that the type understands, by their short keys."""
+    binding: Binding
+    """For further mistakes, and the line of each part."""
+    source: str
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> Mapping[str, int]:
+        return self.binding.lines
+
+    def line(self, path: str = "") -> int:
+        """Of a part, or of the nearest part around it that stands in the text."""
+        while path and path not in self.lines:
+            path = path[: max(path.rfind("."), path.rfind("["), 0)]
+        return self.lines.get(path, 1)
+
+    def place(self, path: str = "") -> str:
+        """``file:line`` of a part of it."""
+        return f"{self.source}:{self.line(path)}"
+
+    def note(self, path: str, message: str, rule: str, hint: str = "") -> None:
+        """A mistake more."""
+        self.binding.mistakes.append(Mistake(path, self.line(path), message, rule, hint))
+
+    def attempt(self, path: str, read: Callable[[str], T], text: str | None) -> T | None:
+        """What ``read`` makes of a text; what it refuses is a mistake at ``path``."""
+        try:
+            return None if text is None else read(text)
+        except Invalid as fault:
+            self.note(path, fault.message, fault.rule, fault.hint)
+            return None
+
+
+def is_resource(node: Node) -> bool:
+    """Whether a document is written as a resource, which has its type under ``$schema``."""
+    return isinstance(node.value, dict) and SCHEMA in node.value
+
+
+def read_resource(node: Node, source: str, registry: TypeRegistry) -> tuple[Draft | None, list[Mistake]]:
+    """Of a document for which ``is_resource`` holds. No draft where there are mistakes."""
+    binding = Binding()
+    binding.lines[""] = node.line
+    parts = dict(node.value) if isinstance(node.value, dict) else {}
+    kind = _type(parts.pop(SCHEMA), registry, binding)
+    for key, child in parts.items():
+        if key not in PARTS:
+            binding.mistakes.append(Mistake(key, child.line, f"unknown field {key!r}", "unknown-field", _near(key)))
+    for key in ("headers", "spec"):
+        if key not in parts:
+            binding.mistakes.append(Mistake("", node.line, f"{key} is missing", "required-field"))
+    warnings = ["status is passed over: the node writes it"] if "status" in parts else []
+    headers = _headers(parts.get("headers"), binding, warnings)
+    spec = None
+    if kind is not None and kind.spec is not None and "spec" in parts:
+        written = parts["spec"] if kind.prepare is None else kind.prepare(parts["spec"], binding.mistakes)
+        spec = binding.bind(Table(kind.spec), written, "spec")
+    typed = {} if kind is None else _typed(kind, parts.get("headers"), binding)
+    if binding.mistakes or kind is None or not isinstance(headers, ResourceHeaders):
+        return None, binding.mistakes
+    draft = Draft(
+        type=kind, headers=headers, spec=spec, typed=typed, binding=binding, source=source, warnings=tuple(warnings)
+    )
+    _check(draft)
+    return (None if binding.mistakes else draft), binding.mistakes
+
+
+def _type(node: Node, registry: TypeRegistry, binding: Binding) -> ResourceType | None:
+    try:
+        if not isinstance(node.value, str):
+            raise Invalid(f"expected text, found {found(node.value)}", rule="manifest-type")
+        return registry.written(node.value)
+    except Invalid as fault:
+        binding.mistakes.append(Mistake(SCHEMA, node.line, fault.message, fault.rule, fault.hint))
+        return None
+
+
+def _headers(node: Node | None, binding: Binding, warnings: list[str]) -> Any:
+    """Headers, with those left out that only the node writes."""
+    if node is None:
+        return None
+    if isinstance(node.value, dict):
+        given = [key for key in GIVEN if key in node.value]
+        warnings += [f"headers.{key} is passed over: the node writes it" for key in given]
+        node = Node(node.line, {key: child for key, child in node.value.items() if key not in given})
+        _note_lines(node, "headers", binding)
+    return binding.bind(Table(ResourceHeaders), node, "headers")
+
+
+def _note_lines(headers: Node, path: str, binding: Binding) -> None:
+    """Of labels and annotations: their values are read as plain JSON, of which no line is kept."""
+    assert isinstance(headers.value, dict)
+    for part in ("labels", "annotations"):
+        entries = headers.value.get(part)
+        if entries is not None and isinstance(entries.value, dict):
+            binding.lines |= {f"{path}.{part}.{key}": child.line for key, child in entries.value.items()}
+
+
+def _typed(kind: ResourceType, headers: Node | None, binding: Binding) -> dict[str, Any]:
+    """Annotations that the type understands, as values of their classes."""
+    written = headers.value.get("annotations") if headers is not None and isinstance(headers.value, dict) else None
+    if written is None or not isinstance(written.value, dict):
+        return {}
+    values: dict[str, Any] = {}
+    for key, cls in kind.annotations.items():
+        short, long = written.value.get(key), written.value.get(kind.annotation_uri(key))
+        path = f"headers.annotations.{key}"
+        if short is not None and long is not None:
+            told = f"{key} stands twice, by its short name and by its URI"
+            binding.mistakes.append(Mistake(path, long.line, told, "annotation-twice", "remove one of them"))
+        elif (node := short or long) is not None and node.value is not None:
+            values[key] = binding.bind(Table(cls), node, path)
+    return values
+
+
+def _check(draft: Draft) -> None:
+    """What headers may not say."""
+    name = draft.headers.name
+    if UUID.match(name):
+        draft.note("headers.name", "a name that looks like an id", "resource-name", "write a name that people can say")
+    elif draft.attempt("headers.name", parse_own_name, name) is not None and len(name) > MAX_NAME:
+        draft.note("headers.name", f"a name of {len(name)} characters", "resource-name", f"at most {MAX_NAME}")
+    labels, annotations = draft.headers.labels or {}, draft.headers.annotations or {}
+    for part, entries in (("labels", labels), ("annotations", annotations)):
+        for key in entries:
+            if not _KEY.match(key):
+                draft.note(f"headers.{part}.{key}", f"{key[:60]!r} is no key", "label-key", "a short name, or a URI")
+    if len(labels) > MAX_LABELS:
+        draft.note("headers.labels", f"{len(labels)} labels", "label-limit", f"at most {MAX_LABELS}; use annotations")
+    for key, value in labels.items():
+        if len(json.dumps(value).encode()) > MAX_LABEL_BYTES:
+            draft.note(f"headers.labels.{key}", "too large for a label", "label-limit", "annotations may be larger")
+    if len(json.dumps(annotations).encode()) > MAX_ANNOTATION_BYTES:
+        draft.note("headers.annotations", "larger than 256 KiB in all", "annotation-limit")
+
+
+def _near(key: str) -> str:
+    near = difflib.get_close_matches(key[:40], PARTS[1:], n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(PARTS)}"
+
+
+def plain_part(node: Node, part: str) -> Any:
+    """A part of a document as it was written."""
+    assert isinstance(node.value, dict)
+    return plain(node.value[part]) if part in node.value else None

@@ -1,0 +1,179 @@
+"""JSON Schemas of resources, made of the same classes that manifests are read into. Pure.
+
+Drafts are of 2020-12. Unions are told apart by ``kind``; what their members have in common is said once, in ``$defs``.
+They say the long spellings; manifests may also write a union without fields as its ``kind`` alone, and letters of kinds
+in any case. What holds between fields is checked when a manifest is applied.
+"""
+
+from __future__ import annotations
+
+import functools
+import typing
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from chain.codec import layout
+from chain.codec.bind import TAG
+from chain.codec.layout import Choice, Flag, JsonObject, Kind, Moment, Number, Octets, Table, Text, Union, Vector
+from odfd.resources.manifest import ResourceHeaders
+from odfd.resources.types import ResourceType
+
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+_DEFS: Final = "#/$defs/"
+JsonSchema = dict[str, Any]
+
+
+def schema_of(kind: ResourceType) -> JsonSchema:
+    """Of a whole manifest of an acting type."""
+    assert kind.spec is not None
+    making = _Making()
+    headers, spec = making.ref(ResourceHeaders), making.ref(kind.spec)
+    known = {key: making.ref(cls) for key, cls in sorted(kind.annotations.items())}
+    if known:
+        annotations = making.defs[ResourceHeaders.__name__]["properties"]["annotations"]
+        annotations["properties"] = known
+    return {
+        "$schema": DIALECT,
+        "$id": kind.uri,
+        "title": kind.name,
+        "description": kind.about,
+        "type": "object",
+        "properties": {
+            "$schema": {"enum": [kind.name, kind.uri], "description": "The type of the resource."},
+            "headers": headers,
+            "spec": spec,
+            "status": {"type": "object", "description": "Written by the node; passed over when it is applied."},
+        },
+        "required": ["$schema", "headers", "spec"],
+        "additionalProperties": False,
+        "$defs": dict(sorted(making.defs.items())),
+    }
+
+
+def part_of(schema: JsonSchema, path: str) -> JsonSchema | None:
+    """The schema of a part, such as ``spec.triggers``; lists and unions are gone through. ``None``: there is none."""
+    return _part(schema, schema, path.split(".") if path else [])
+
+
+def fields_of(schema: JsonSchema, part: JsonSchema) -> dict[str, tuple[JsonSchema, bool]]:
+    """Fields of a part by name, with those of all members of a union; and whether each must be given."""
+    found: dict[str, tuple[JsonSchema, bool]] = {}
+    members = _members(schema, part)
+    if len(members) > 1:
+        kinds = [each["properties"][TAG]["const"] for each in members]
+        found[TAG] = {"enum": kinds, "description": "Which of them it is."}, True
+    for each in members:
+        for name, child in each.get("properties", {}).items():
+            found.setdefault(name, ({**_resolved(schema, child), **_beside(child)}, name in each.get("required", ())))
+    return found
+
+
+def type_text(schema: JsonSchema, part: JsonSchema) -> str:
+    """What a value of it is, in a word or few."""
+    part = {**_resolved(schema, part), **_beside(part)}
+    if "oneOf" in part:
+        return " | ".join(str(_resolved(schema, each)["properties"][TAG]["const"]) for each in part["oneOf"])
+    if "enum" in part:
+        return " | ".join(map(str, part["enum"]))
+    if "const" in part:
+        return str(part["const"])
+    if part.get("type") == "array":
+        return f"list of {type_text(schema, part['items'])}"
+    return str(part.get("format") or part.get("type", "any"))
+
+
+def _part(schema: JsonSchema, part: JsonSchema, names: list[str]) -> JsonSchema | None:
+    if not names:
+        return part
+    child = fields_of(schema, part).get(names[0].partition("[")[0])
+    return None if child is None else _part(schema, child[0], names[1:])
+
+
+def _members(schema: JsonSchema, part: JsonSchema) -> list[JsonSchema]:
+    """The objects that a value, or an item of it, may be."""
+    part = _resolved(schema, part)
+    if part.get("type") == "array":
+        return _members(schema, part["items"])
+    if "oneOf" in part:
+        return [_resolved(schema, each) for each in part["oneOf"]]
+    return [part]
+
+
+def _resolved(schema: JsonSchema, part: JsonSchema) -> JsonSchema:
+    ref = part.get("$ref")
+    found: JsonSchema = part if ref is None else schema["$defs"][ref.removeprefix(_DEFS)]
+    return found
+
+
+def _beside(part: JsonSchema) -> JsonSchema:
+    """A description beside a reference is of the field, and goes before that of its type."""
+    return {"description": part["description"]} if "description" in part else {}
+
+
+class _Making:
+    """Definitions that the schema of one type refers to. Lives while one is made."""
+
+    def __init__(self) -> None:
+        self.defs: dict[str, JsonSchema] = {}
+
+    def ref(self, cls: type[msgspec.Struct]) -> JsonSchema:
+        name = cls.__name__.lstrip("_")
+        if name not in self.defs:
+            self.defs[name] = {}  # it may refer to itself
+            self.defs[name] = self._object(cls)
+        return {"$ref": _DEFS + name}
+
+    def _object(self, cls: type[msgspec.Struct]) -> JsonSchema:
+        tag = cls.__struct_config__.tag
+        properties: JsonSchema = {} if tag is None else {TAG: {"const": tag}}
+        notes, required = _notes(cls), [] if tag is None else [TAG]
+        for each in layout.fields_of(cls):
+            properties[each.key] = self._of(each.kind) | notes.get(each.name, {})
+            required += [each.key] if each.required else []
+        about = cls.__dict__.get("__doc__")
+        said = {} if about is None else {"description": " ".join(about.partition("\n\n")[0].split())}
+        return said | {
+            "type": "object",
+            "properties": properties,
+            "required": required,
+            "additionalProperties": False,
+        }
+
+    def _of(self, kind: Kind) -> JsonSchema:
+        match kind:
+            case Table(of):
+                return self.ref(of)
+            case Union(variants):
+                return {"oneOf": [self.ref(each) for each in variants]}
+            case Vector(item):
+                return {"type": "array", "items": self._of(item)}
+            case Number():
+                return {"type": "integer", "minimum": kind.low, "maximum": kind.high}
+            case Flag():
+                return {"type": "boolean"}
+            case Choice(options):
+                return {"type": "string", "enum": [each.value for each in options]}
+            case Moment():
+                return {"type": "string", "format": "date-time"}
+            case Octets(of):
+                return {"type": "string"} | ({"contentEncoding": "base64"} if of is bytes else {})
+            case Text():
+                return {"type": "string"}
+            case JsonObject():
+                return {"type": "object"}
+
+
+@functools.cache
+def _notes(cls: type[msgspec.Struct]) -> Mapping[str, JsonSchema]:
+    """What is said beside the types of fields: descriptions, and parts of schemas."""
+    notes: dict[str, JsonSchema] = {}
+    for each in msgspec.structs.fields(cls):
+        members = typing.get_args(each.type) if typing.get_origin(each.type) is not typing.Annotated else (each.type,)
+        for member in members:
+            for mark in getattr(member, "__metadata__", ()):
+                if isinstance(mark, msgspec.Meta):
+                    said = {} if mark.description is None else {"description": mark.description}
+                    notes[each.name] = notes.get(each.name, {}) | said | (mark.extra_json_schema or {})
+    return notes

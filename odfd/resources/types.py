@@ -1,0 +1,115 @@
+"""Types of resources: what each is called, the class that its ``spec`` is read into, and what it is written for.
+
+A registry is a value that is handed to whoever reads, shows or serves resources: a type that is added to it is known to
+all of them, and to none by its own name. Pure.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from chain.codec.bind import Mistake
+from chain.codec.yaml_tree import Node
+from chain.errors import Invalid
+
+ODF: Final = "https://opendatafabric.org/schemas"
+OURS: Final = "https://w3id.org/odfd/schemas"
+VERSION: Final = "v1alpha1"
+SUFFIX: Final = ".json"
+
+
+class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
+    """A type of resource. One without a ``spec`` is known by name and refused."""
+
+    name: str
+    """Its short name, which stands for the URI in manifests."""
+    context: str
+    plural: str
+    about: str
+    """What one of them is, as a sentence."""
+    base: str = ODF
+    aliases: tuple[str, ...] = ()
+    spec: type[msgspec.Struct] | None = None
+    annotations: Mapping[str, type[msgspec.Struct]] = {}
+    """Keys of annotations that it understands, each with the class of their value."""
+    prepare: Callable[[Node, list[Mistake]], Node] | None = None
+    """Puts short forms of a ``spec`` into those that its class has, before it is bound."""
+    example: str = ""
+    instead: str = ""
+    """Of a type without a ``spec``: what does its work today."""
+
+    @property
+    def uri(self) -> str:
+        return f"{self.base}/{self.context}/{VERSION}/{self.name}"
+
+    @property
+    def path(self) -> str:
+        """Where its schema is served."""
+        return f"{self.context}/{VERSION}/{self.name}"
+
+    def annotation_uri(self, key: str) -> str:
+        """The long name of an annotation that it understands."""
+        return f"{self.base}/{self.context}/{VERSION}/{key[:1].upper()}{key[1:]}"
+
+
+class TypeRegistry:
+    """The types that a node knows. Raises ValueError for two of one name: a mistake of ours."""
+
+    def __init__(self, types: Iterable[ResourceType]) -> None:
+        self._types = tuple(types)
+        self._written: dict[str, ResourceType] = {}
+        self._words: dict[str, ResourceType] = {}
+        for each in self._types:
+            self._claim(self._written, (each.name, each.uri), each)
+            self._claim(self._words, {word.lower() for word in (each.name, each.plural, *each.aliases)}, each)
+
+    def __iter__(self) -> Iterator[ResourceType]:
+        return iter(self._types)
+
+    @property
+    def acting(self) -> tuple[ResourceType, ...]:
+        """Those that a manifest can be of."""
+        return tuple(each for each in self._types if each.spec is not None)
+
+    def written(self, schema: str) -> ResourceType:
+        """By what stands under ``$schema``: the short name, or the URI with or without ``.json``. Raises Invalid."""
+        found = self._written.get(schema) or self._written.get(schema.removesuffix(SUFFIX))
+        if found is None:
+            short = schema.removesuffix(SUFFIX).rpartition("/")[2]
+            raise Invalid(f"unknown type {schema[:120]!r}", rule="unknown-type", hint=self._near(schema, short))
+        if found.spec is None:
+            raise Invalid(
+                f"{found.name} is a type that this node does not act on yet",
+                rule="type-without-effect",
+                hint=found.instead or f"leave it out; types that act are {self._names()}",
+            )
+        return found
+
+    def word(self, word: str) -> ResourceType | None:
+        """By short name, plural or alias in any case, as people type them."""
+        return self._words.get(word.lower())
+
+    def at(self, path: str) -> ResourceType | None:
+        """By the path of its schema."""
+        return next((each for each in self._types if each.path == path.removesuffix(SUFFIX)), None)
+
+    def _near(self, schema: str, short: str) -> str:
+        """The base or the case may be wrong too, so it is the last part of a URI that is compared."""
+        near = difflib.get_close_matches(short[:80].lower(), self._words, n=1)
+        if not near:
+            return f"known are {self._names()}"
+        meant = self._words[near[0]]
+        return f"did you mean {meant.uri if '/' in schema else meant.name!r}?"
+
+    def _names(self) -> str:
+        return ", ".join(each.name for each in self.acting)
+
+    def _claim(self, names: dict[str, ResourceType], wanted: Iterable[str], by: ResourceType) -> None:
+        for name in wanted:
+            if name in names:
+                raise ValueError(f"{name} is both {names[name].uri} and {by.uri}")
+            names[name] = by

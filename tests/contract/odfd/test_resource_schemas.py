@@ -1,0 +1,79 @@
+"""The JSON Schemas of resources and their reference are those that the classes make.
+
+After changing a type, write them anew:  python tests/contract/odfd/test_resource_schemas.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from odfd.api.resource_types import TYPES
+from odfd.resources.schema import JsonSchema, fields_of, part_of, schema_of, type_text
+from odfd.resources.types import ResourceType
+
+DOCS = Path(__file__).parents[3] / "docs"
+REFERENCE = DOCS / "resources.md"
+FROM_HERE = "<!-- From here on written by tests/contract/odfd/test_resource_schemas.py -->\n"
+
+
+def schema_files() -> dict[Path, str]:
+    return {
+        DOCS / "schemas" / f"{kind.path}.json": json.dumps(schema_of(kind), indent=1, ensure_ascii=False) + "\n"
+        for kind in TYPES.acting
+    }
+
+
+def reference() -> str:
+    lines = ["", "## Types that act", ""]
+    for kind in TYPES.acting:
+        lines += section(kind)
+    lines += ["## Types that do not act yet", "", "A manifest of one is refused, with what does its work today.", ""]
+    lines += ["| type | what it will be | today |", "|---|---|---|"]
+    lines += [f"| {each.name} | {each.about} | {each.instead} |" for each in TYPES if each.spec is None]
+    return "\n".join(lines) + "\n"
+
+
+def section(kind: ResourceType) -> list[str]:
+    schema = schema_of(kind)
+    words = ", ".join(f"`{each}`" for each in (kind.plural, *kind.aliases))
+    lines = [f"### {kind.name}", "", kind.about, "", f"`{kind.uri}`, as KIND also {words}.", ""]
+    lines += ["```yaml", kind.example.rstrip(), "```", "", "| field | type | meaning |", "|---|---|---|"]
+    lines += rows(schema, "spec")
+    for key in kind.annotations:
+        lines += rows(schema, f"headers.annotations.{key}")
+    return [*lines, ""]
+
+
+def rows(schema: JsonSchema, path: str, depth: int = 0) -> Iterator[str]:
+    """Fields of a part and below, two deep: events of a chain are the format's own."""
+    part = part_of(schema, path)
+    assert part is not None, path
+    for name, (child, required) in fields_of(schema, part).items():
+        told = child.get("description", "")
+        kind = type_text(schema, child).replace("|", "\\|")
+        yield f"| `{path}.{name}`{'*' if required else ''} | {kind} | {told} |"
+        if depth < 1 and "MetadataEvent" not in kind and name != "metadata":
+            yield from rows(schema, f"{path}.{name}", depth + 1)
+
+
+def test_r03_the_schemas_that_are_checked_in_are_those_that_are_served() -> None:
+    wanted = schema_files()
+    assert {path: path.read_text() for path in (DOCS / "schemas").rglob("*.json")} == wanted
+
+
+def test_the_reference_is_that_of_the_schemas() -> None:
+    assert REFERENCE.read_text().partition(FROM_HERE)[2] == reference()
+
+
+def write() -> None:
+    for path, text in schema_files().items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    head, mark, _ = REFERENCE.read_text().partition(FROM_HERE)
+    REFERENCE.write_text(head + mark + reference())
+
+
+if __name__ == "__main__":
+    write()

@@ -1,0 +1,218 @@
+"""Resources as people write them: what is read, what is refused, and where the mistake is said to be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chain.codec import yaml_tree
+from chain.errors import Invalid
+from odfd.api.resource_types import TYPES
+from odfd.api.wanted import Wishes, read_wishes
+from odfd.control import wire
+from odfd.resources.manifest import described, read_resource
+from odfd.resources.schema import fields_of, part_of, schema_of, type_text
+from odfd.resources.types import ODF, OURS, ResourceType, TypeRegistry
+
+GOLDEN = Path(__file__).parents[3] / "golden" / "rfc018"
+FLOW = """$schema: Flow
+headers: {name: often}
+spec:
+  target: Dataset:cities
+  triggers: [{kind: Schedule, every: 1h}]
+"""
+
+
+class ToySpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a toy does."""
+
+    sound: Annotated[str, described("What it says.")]
+
+
+TOY = ResourceType(name="Toy", context="play", plural="toys", about="A toy.", base=OURS, spec=ToySpec)
+
+
+def read(*texts: str) -> Wishes:
+    return read_wishes([wire.ManifestText(source=f"{n}.yaml", text=text, base="") for n, text in enumerate(texts, 1)])
+
+
+def refused(*texts: str) -> list[tuple[str | None, str, str]]:
+    """Place, rule and hint of each mistake."""
+    found = mistakes(*texts)
+    assert found
+    return [(each.place, each.rule, each.hint) for each in found]
+
+
+def mistakes(*texts: str) -> tuple[Invalid, ...]:
+    try:
+        read(*texts)
+    except Invalid as fault:
+        return getattr(fault, "faults", (fault,))
+    return ()
+
+
+def test_r01_all_parts_must_be_there_and_others_are_refused_with_what_was_meant() -> None:
+    assert refused("$schema: Flow\nheaders: {name: a}\n") == [("1.yaml:1", "required-field", "")]
+    assert refused(FLOW.replace("spec:", "specs:")) == [
+        ("1.yaml:1", "required-field", ""),
+        ("1.yaml:4", "unknown-field", "did you mean 'spec'?"),
+    ]
+
+
+def test_r02_what_the_node_writes_is_passed_over_with_a_warning() -> None:
+    text = FLOW.replace("{name: often}", "{name: often, generation: 3}") + "status: {phase: Ready}\n"
+    wishes = read(text)
+    assert wishes.flows == [msgspec.structs.replace(read(FLOW).flows[0], lines=wishes.flows[0].lines)]
+    assert wishes.warnings["flow", "often"] == (
+        "status is passed over: the node writes it",
+        "headers.generation is passed over: the node writes it",
+    )
+
+
+@pytest.mark.parametrize("schema", [f"{ODF}/flow/v1alpha1/Flow", f"{ODF}/flow/v1alpha1/Flow.json", "Flow"])
+def test_r04_a_type_is_written_as_its_uri_or_its_short_name(schema: str) -> None:
+    assert [each.name for each in read(FLOW.replace("Flow", schema)).flows] == ["often"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "hint"),
+    [
+        ("Folw", "did you mean 'Flow'?"),
+        ("flow", "did you mean 'Flow'?"),
+        ("https://example.org/flow/v1alpha1/Flow", f"did you mean '{ODF}/flow/v1alpha1/Flow'?"),
+        (f"{ODF}/flow/v1/Flow", f"did you mean '{ODF}/flow/v1alpha1/Flow'?"),
+        ("Zebra", "known are "),
+    ],
+)
+def test_r03_an_unknown_type_is_refused_and_never_fetched(schema: str, hint: str) -> None:
+    ((place, rule, told),) = refused(FLOW.replace("Flow", schema))
+    assert (place, rule) == ("1.yaml:1", "unknown-type")
+    assert told.startswith(hint)
+
+
+def test_r05_names_are_one_type_each() -> None:
+    assert TYPES.word("DS") is TYPES.word("Datasets") is TYPES.written("Dataset")
+    for twin in ({"name": "Flow"}, {"plural": "flows"}, {"aliases": ("ds",)}):
+        clash: dict[str, Any] = {"name": "Toy", "context": "play", "plural": "toys", "about": "", "base": OURS} | twin
+        with pytest.raises(ValueError, match="is both"):
+            TypeRegistry([*TYPES, ResourceType(**clash)])
+
+
+def test_a_type_that_does_not_act_is_refused_with_what_does() -> None:
+    for each in TYPES:
+        if each.spec is None:
+            text = f"$schema: {each.name}\nheaders: {{name: a}}\nspec: {{}}\n"
+            assert refused(text) == [("1.yaml:1", "type-without-effect", each.instead)]
+            assert each.instead
+
+
+def test_r07_a_type_that_is_registered_is_read_and_explained() -> None:
+    registry = TypeRegistry([*TYPES, TOY])
+    (node,) = yaml_tree.parse("$schema: Toy\nheaders: {name: bear}\nspec: {sound: brumm}\n", "toy.yaml")
+    draft, mistakes = read_resource(node, "toy.yaml", registry)
+    assert draft is not None
+    assert (draft.type, draft.spec, mistakes) == (TOY, ToySpec(sound="brumm"), [])
+    schema = schema_of(TOY)
+    spec = part_of(schema, "spec")
+    assert spec is not None
+    assert [(name, type_text(schema, part), needed) for name, (part, needed) in fields_of(schema, spec).items()] == [
+        ("sound", "string", True)
+    ]
+    assert part_of(schema, "spec.noise") is None
+
+
+def test_r11_names_are_the_formats_and_no_ids() -> None:
+    for name in ("a/b", "x" * 101, "0b45aa47-c1f8-4c4d-8a4d-6c0a6a5e9a11", "spaced name"):
+        ((place, _, _),) = refused(FLOW.replace("often", f'"{name}"'))
+        assert place == "1.yaml:2"
+
+
+def test_r19_an_annotation_is_known_by_its_short_name_and_its_uri_but_once() -> None:
+    uri = f"{ODF}/flow/v1alpha1/FlowPolicy"
+    short = FLOW.replace("{name: often}", "{name: often, annotations: {flowPolicy: {suspend: true}}}")
+    long = short.replace("flowPolicy", f'"{uri}"')
+    assert read(short).flows[0].policy == read(long).flows[0].policy != read(FLOW).flows[0].policy
+    both = short.replace("annotations: {", f'annotations: {{"{uri}": {{}}, ')
+    assert [each[:2] for each in refused(both)] == [("1.yaml:2", "annotation-twice")]
+    assert [each[1] for each in refused(short.replace("suspend: true", "sleep: true"))] == ["unknown-field"]
+
+
+def test_r43_all_mistakes_of_all_texts_are_told_at_once() -> None:
+    root = "kind: DatasetSnapshot\nversion: 1\ncontent: {name: a, kind: Rot, metadata: []}\n"
+    found = refused(
+        FLOW.replace("target", "traget") + "---\n" + FLOW.replace("1h", "1 fortnight"),
+        root,
+        "a: 1\na: 2\n",
+        "$schema: Flow\nheaders: {name: 2001-01-01}\nspec: {target: yes, triggers: []}\n",
+    )
+    assert [place for place, _, _ in found] == ["1.yaml:4", "1.yaml:4", "1.yaml:11", "2.yaml:3", "3.yaml:2", "4.yaml:3"]
+    assert "did you mean 'target'?" in (found[0][2], found[1][2])
+
+
+@pytest.mark.parametrize("text", ["&a [*a]", "a: &x [" + "[" * 70 + "]" * 71, "x: &a {}\ny: [" + "*a," * 200_000 + "]"])
+def test_r43_what_would_take_all_memory_is_refused(text: str) -> None:
+    assert len(refused("$schema: Flow\n" + text.join(["z: ", "\n"]) if text[0] == "&" else text)) == 1
+
+
+WORDS = [
+    "$schema",
+    "headers",
+    "spec",
+    "name",
+    "target",
+    "triggers",
+    "kind",
+    "annotations",
+    "flowPolicy",
+    "labels",
+    "cron",
+]
+LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=8) | st.sampled_from(["Schedule", "Root"])
+
+
+def below(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    names = st.sampled_from(WORDS) | st.text(max_size=4)
+    return st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=4)
+
+
+@given(st.recursive(LEAVES, below), st.sampled_from(["Flow", "Dataset", "Mirror"]))
+def test_whatever_is_written_is_read_or_refused(value: Any, name: str) -> None:
+    """Nothing but Invalid leaves; what is refused has a place."""
+    parts = value if isinstance(value, dict) else {"spec": value}
+    text = msgspec.json.encode({"headers": {"name": "a"}} | parts | {"$schema": name}).decode()
+    assert all(each.place for each in mistakes(text))
+
+
+NOT_YET: dict[str, tuple[str, ...]] = {
+    "auth-accounts-permissions.account-alice": ("type-without-effect",),
+    "auth-accounts-permissions.account-bob": ("type-without-effect",),
+    "auth-accounts-permissions.dataset-bobs": ("unknown-field",),
+    "auth-accounts-permissions.relations": ("type-without-effect",),
+    "flow-compact.flow": ("manifest-type", "unknown-kind", "unknown-kind"),
+    "flow-gc.flow": ("unknown-kind",),
+    "labels-annotations.resource": ("type-without-effect", "unknown-field"),
+    "secrets-and-variables.secrets": ("type-without-effect",),
+    "secrets-and-variables.vars": ("type-without-effect",),
+    "sink-webhook-dataset-events.flow": ("unknown-kind", "unknown-kind"),
+    "sink-webhook-dataset-events.webhook-target-canonical": ("unknown-type", "unknown-field", "unknown-field"),
+    "sink-webhook-dataset-events.webhook-target": ("type-without-effect",),
+    "source-polling-url.flow": ("unknown-field", "unknown-field"),
+    "source-polling-url.proj-latest": ("type-without-effect",),
+    "source-polling-url.source": ("type-without-effect",),
+    "source-push-http.flow": ("unknown-kind", "unknown-field", "unknown-field"),
+    "source-push-http.source": ("type-without-effect",),
+    "storage-volume.dataset": ("unknown-field",),
+    "storage-volume.secrets": ("type-without-effect",),
+    "storage-volume.volume": ("type-without-effect",),
+}
+"""Examples that are refused, with the rules; the others are read. What begins to act leaves this list."""
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.yaml")), ids=lambda path: path.stem)
+def test_each_example_of_the_rfc_is_read_or_refused_by_name(path: Path) -> None:
+    assert tuple(each.rule for each in mistakes(path.read_text())) == NOT_YET.get(path.stem, ())
