@@ -6,16 +6,17 @@ Pure over files; nothing of Spark. Footers of unchanged files are remembered by 
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from chain.data.parquet import MAX_FOOTER, MAX_FOOTER_ITEMS, to_instant
-from chain.errors import Environment, Invalid, NotFound
+from chain.data.footer import ColumnChunk, ParquetFooter
+from chain.data.parquet import open_slice, to_instant
+from chain.errors import NotFound
 
 _FOOTERS: Final = 4096
 """Footers remembered, a few kilobytes each."""
@@ -39,7 +40,7 @@ class Footer(NamedTuple):
 
 
 def footer(path: Path) -> Footer:
-    """Raises NotFound, Invalid."""
+    """Raises NotFound, Invalid, Environment."""
     try:
         found = path.stat()
     except OSError as error:
@@ -49,39 +50,33 @@ def footer(path: Path) -> Footer:
 
 @functools.lru_cache(_FOOTERS)
 def _footer(path: str, _inode: int, _size: int, _changed: int) -> Footer:
+    with open_slice(Path(path)) as file:
+        return _summary(file.footer, file.schema)
+
+
+def _summary(found: ParquetFooter, schema: pa.Schema) -> Footer:
+    types = {field.name: field.type for field in schema}
+    once = {name for name, times in Counter(schema.names).items() if times == 1}
+    bounds: dict[str, Bounds | None] = {n: None for n, kind in types.items() if n not in once or not _comparable(kind)}
+    for number, leaf in enumerate(found.leaves):
+        if leaf.path in types and leaf.path not in bounds:
+            chunks = [group.chunks[number] for group in found.groups]
+            told = [chunk for chunk in chunks if chunk.nulls is None or chunk.nulls != chunk.values]
+            if told:
+                bounds[leaf.path] = _bounds_said(told, types[leaf.path])
+    return Footer(frozenset(schema.names), bounds)
+
+
+def _bounds_said(chunks: list[ColumnChunk], kind: pa.DataType) -> Bounds | None:
+    """``None`` where a chunk does not say its bounds, or cuts a text within a letter."""
+    said = [chunk.bounds for chunk in chunks if chunk.bounds is not None]
+    if len(said) < len(chunks):
+        return None
     try:
-        with pq.ParquetFile(
-            path, thrift_string_size_limit=MAX_FOOTER, thrift_container_size_limit=MAX_FOOTER_ITEMS
-        ) as file:
-            return _summary(file.metadata, file.schema_arrow)
-    except (pa.ArrowException, ValueError) as error:
-        raise Invalid(f"{Path(path).name} is not a readable slice: {error}", rule="slice-parquet") from error
-    except OSError as error:
-        raise Environment(f"cannot read {path}: {error}", rule="disk") from error
-
-
-def _summary(metadata: pq.FileMetaData, schema: pa.Schema) -> Footer:
-    bounds: dict[str, Bounds | None] = {}
-    for leaf in range(metadata.num_columns):
-        name = metadata.schema.column(leaf).path
-        if name not in schema.names or not _comparable(schema.field(name).type):
-            continue
-        groups = [metadata.row_group(group).column(leaf) for group in range(metadata.num_row_groups)]
-        ends: list[Any] = []
-        for group in groups:
-            stats = group.statistics
-            if stats is not None and stats.has_null_count and stats.null_count == group.num_values:
-                continue
-            if stats is None or not stats.has_min_max:
-                bounds[name] = None
-                break
-            ends += [_of_statistics(end, stats, schema.field(name).type) for end in ("min", "max")]
-        else:
-            if ends:
-                bounds[name] = Bounds(min(ends), max(ends))
-    known = {name for name in schema.names if _comparable(schema.field(name).type)}
-    unknown: dict[str, Bounds | None] = {name: None for name in schema.names if name not in known}
-    return Footer(frozenset(schema.names), {**unknown, **bounds})
+        ends = [_value(end, kind) for pair in said for end in pair]
+    except UnicodeDecodeError:
+        return None
+    return Bounds(min(ends), max(ends))
 
 
 def _comparable(kind: pa.DataType) -> bool:
@@ -125,8 +120,9 @@ def may_change(slice_: Footer, operation_column: str) -> bool:
     return bounds is None or bool(bounds.high > 0)
 
 
-def _of_statistics(end: str, stats: pq.Statistics, kind: pa.DataType) -> Any:
+def _value(raw: bytes, kind: pa.DataType) -> Any:
     """Times and dates as instants: Python's have no nanoseconds, and no years before 1. All times of slices are UTC."""
-    if _is_time(kind):
-        return to_instant(getattr(stats, f"{end}_raw"), kind)
-    return getattr(stats, end)
+    if pa.types.is_string(kind):
+        return raw.decode()
+    number = int.from_bytes(raw, "little", signed=not pa.types.is_unsigned_integer(kind))
+    return to_instant(number, kind) if _is_time(kind) else number

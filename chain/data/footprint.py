@@ -17,8 +17,8 @@ from typing import BinaryIO, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from chain.data.footer import ColumnChunk, ParquetFooter, RowGroup
 from chain.data.thrift import STRUCT, Broken, Compact
 from chain.errors import Invalid
 
@@ -42,10 +42,9 @@ _INDEX_PAGE, _DICTIONARY_PAGE = 1, 2
 _DICTIONARY_CODES: Final = (2, 8)
 _PREFIX_CODE: Final = 7
 """Encodings that repeat what was said before: PLAIN_DICTIONARY, RLE_DICTIONARY; DELTA_BYTE_ARRAY."""
-_WIDTHS: Final = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 _PER_VALUE: Final = 8
 """Levels and offsets, beside the value itself."""
-_MODEST_CODECS: Final = ("UNCOMPRESSED", "SNAPPY")
+_MODEST_CODECS: Final = ("uncompressed", "snappy")
 _MODEST_GROWTH: Final = 22
 """Three bytes of Snappy stand for sixty-four at most."""
 _SHORT: Final = 64
@@ -72,11 +71,7 @@ class FootprintPlan:
 class Chunk:
     """One leaf column of one row group: its data pages, as their headers have them."""
 
-    column: pq.ColumnChunkMetaData
-    width: int
-    """Bytes of a value; zero where values differ."""
-    repeated: bool
-    """Whether a row may hold several values."""
+    column: ColumnChunk
     dictionary: tuple[int, int, int] = (0, 0, 0)
     """Where in the file its content begins, its size there, and its size when opened."""
     pages: Pages = field(default_factory=lambda: np.zeros((0, 3)))
@@ -87,9 +82,21 @@ class Chunk:
     """Read as references: then texts of the dictionary take nothing."""
 
     @property
+    def path(self) -> str:
+        return self.column.leaf.path
+
+    @property
+    def width(self) -> int:
+        return self.column.leaf.width
+
+    @property
+    def repeated(self) -> bool:
+        return self.column.leaf.repeated
+
+    @property
     def can_be_compact(self) -> bool:
         """Arrow reads references below a struct or a list only where all pages of a chunk share its dictionary."""
-        return "." not in self.column.path_in_schema or bool(np.isin(self.pages[:, 2], _DICTIONARY_CODES).all())
+        return "." not in self.path or bool(np.isin(self.pages[:, 2], _DICTIONARY_CODES).all())
 
     def taken(self, rows: int, of_group: int) -> int:
         """What ``rows`` in a row, of ``of_group``, may take."""
@@ -118,35 +125,32 @@ class Chunk:
         return costs
 
 
-def plan(raw: BinaryIO, size: int, metadata: pq.FileMetaData) -> FootprintPlan:
+def plan(raw: BinaryIO, size: int, footer: ParquetFooter) -> FootprintPlan:
     """How to read ``raw``, a file of ``size`` bytes. Raises Invalid: see the module."""
     most = FREE_VALUES + VALUES_PER_BYTE * size
-    if metadata.num_rows > most:
-        raise _refusal(f"{metadata.num_rows:,} rows in {size:,} bytes")
+    if footer.rows > most:
+        raise _refusal(f"{footer.rows:,} rows in {size:,} bytes")
     rows, compact = _STEPS[0], dict[int, tuple[str, ...]]()
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        chunks = list(_large(raw, size, metadata.schema, group))
+    for number, group in enumerate(footer.groups):
+        chunks = list(_large(raw, size, group))
         if not chunks:
             continue
         _check(chunks, most)
-        rows = min(rows, _fitting(raw, chunks, group.num_rows))
-        if paths := tuple(chunk.column.path_in_schema for chunk in chunks if chunk.compact):
+        rows = min(rows, _fitting(raw, chunks, group.rows))
+        if paths := tuple(chunk.path for chunk in chunks if chunk.compact):
             compact[number] = paths
     return FootprintPlan(rows, compact)
 
 
-def _large(raw: BinaryIO, size: int, schema: pq.ParquetSchema, group: pq.RowGroupMetaData) -> Iterator[Chunk]:
+def _large(raw: BinaryIO, size: int, group: RowGroup) -> Iterator[Chunk]:
     """The chunks that might come to more than their share of BATCH_BYTES, their headers walked; few slices have any."""
-    share = BATCH_BYTES // max(group.num_columns, 1)
-    for place in range(group.num_columns):
-        leaf, column = schema.column(place), group.column(place)
-        width, repeated = _WIDTHS.get(leaf.physical_type, leaf.length), leaf.max_repetition_level > 0
-        if not repeated and column.compression in _MODEST_CODECS:
-            opened = _MODEST_GROWTH * max(column.total_compressed_size, 0)
-            if opened + group.num_rows * (_PER_VALUE + (width or opened)) <= share:
+    share = BATCH_BYTES // max(len(group.chunks), 1)
+    for column in group.chunks:
+        if not column.leaf.repeated and column.codec in _MODEST_CODECS:
+            opened = _MODEST_GROWTH * max(column.stored_size, 0)
+            if opened + group.rows * (_PER_VALUE + (column.leaf.width or opened)) <= share:
                 continue
-        chunk = Chunk(column, width, repeated)
+        chunk = Chunk(column)
         chunk.pages = np.array(list(_pages(raw, size, chunk)), np.float64).reshape(-1, 3)
         yield chunk
 
@@ -155,7 +159,7 @@ def _check(chunks: list[Chunk], most: int) -> None:
     opened = 0
     for chunk in chunks:
         if (values := int(chunk.pages[:, 0].sum())) > most:
-            raise _refusal(f"{values:,} values of column {chunk.column.path_in_schema!r} in so small a file")
+            raise _refusal(f"{values:,} values of column {chunk.path!r} in so small a file")
         opened += chunk.dictionary[2] + int(chunk.pages[:, 1].max(initial=0))
         if opened > MAX_PAGES:
             raise _refusal(f"pages of {opened:,} bytes, open at a time,")
@@ -176,8 +180,8 @@ def _fitting(raw: BinaryIO, chunks: list[Chunk], of_group: int) -> int:
                 chunk.longest, chunk.compact = 0, True
     for chunk in chunks:
         taken = chunk.taken(of_group, of_group) if chunk.repeated else 0
-        if taken > max(MAX_ROW, GROWTH * chunk.column.total_compressed_size):
-            raise _refusal(f"lists of column {chunk.column.path_in_schema!r}, which may take {taken:,} bytes,")
+        if taken > max(MAX_ROW, GROWTH * chunk.column.stored_size):
+            raise _refusal(f"lists of column {chunk.path!r}, which may take {taken:,} bytes,")
     if (least := _taken(chunks, 1, of_group)) > MAX_ROW:
         raise _refusal(f"a row that may take {least:,} bytes")
     return _step(chunks, of_group, max(BATCH_BYTES, 2 * least))
@@ -194,14 +198,14 @@ def _taken(chunks: list[Chunk], rows: int, of_group: int) -> int:
 def _pages(raw: BinaryIO, size: int, chunk: Chunk) -> Iterator[tuple[int, int, int]]:
     """Goes along the headers of a chunk's pages as the reader will, and notes where its dictionary is."""
     column = chunk.column
-    at = column.data_page_offset
-    if column.dictionary_page_offset and 0 < column.dictionary_page_offset < at:
-        at = column.dictionary_page_offset
-    end = at + column.total_compressed_size
+    at = column.data_page
+    if column.dictionary_page is not None and 0 < column.dictionary_page < at:
+        at = column.dictionary_page
+    end = at + column.stored_size
     if not 0 <= at <= end <= size:
         raise _malformed(chunk, "lies outside of the file")
     seen = 0
-    while seen < column.num_values and at < end:
+    while seen < column.values and at < end:
         kind, opened, stored, fields, start = _header(raw, at, end, chunk)
         if not (0 <= opened < _MAX_NUMBER and 0 <= stored <= end - start):
             raise _malformed(chunk, "has a page of no size")
@@ -246,7 +250,7 @@ def _longest(raw: BinaryIO, chunk: Chunk) -> int:
     start, stored, opened = chunk.dictionary
     raw.seek(start)
     data: bytes = raw.read(stored)
-    codec = chunk.column.compression.lower()
+    codec = chunk.column.codec
     if codec != "uncompressed":
         try:
             data = pa.decompress(data, opened, codec=codec, asbytes=True)
@@ -262,7 +266,7 @@ def _longest(raw: BinaryIO, chunk: Chunk) -> int:
 
 def _malformed(chunk: Chunk, what: str) -> Invalid:
     return Invalid(
-        f"not a readable Parquet file: column {chunk.column.path_in_schema!r} {what}",
+        f"not a readable Parquet file: column {chunk.path!r} {what}",
         rule="slice-parquet",
         hint="fetch it again",
     )

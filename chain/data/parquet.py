@@ -11,7 +11,8 @@ import contextlib
 import functools
 import io
 import itertools
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final, TypeAlias
@@ -22,6 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from chain.data import compact, footprint, repeats
+from chain.data.footer import ParquetFooter, parse_footer
 from chain.errors import Environment, Invalid, NotFound
 from chain.instant import Instant
 
@@ -34,6 +36,7 @@ MAX_FOOTER_ITEMS: Final = 20_000
 thousand columns takes some 200 KB."""
 _READ_BUFFER: Final = 1024 * 1024
 _MARK: Final = b"PAR1"
+_LENGTH: Final = 4
 
 Source: TypeAlias = Path | bytes
 """Where a slice lies: in a file, or whole in memory if it is small."""
@@ -143,8 +146,10 @@ class SliceWriter:
 class SliceFile:
     """An open Parquet file of rows; a context manager. Values come as they lie in the file."""
 
-    def __init__(self, source: Source, file: pq.ParquetFile) -> None:
+    def __init__(self, source: Source, raw_footer: bytes, file: pq.ParquetFile) -> None:
+        """``file`` goes by ``raw_footer``, whatever the file holds by now."""
         self._source = source
+        self._raw_footer = raw_footer
         self._file = file
         self.schema: pa.Schema = file.schema_arrow
         self.rows: int = file.metadata.num_rows
@@ -166,6 +171,12 @@ class SliceFile:
         metadata = self._file.metadata
         return [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
 
+    @functools.cached_property
+    def footer(self) -> ParquetFooter:
+        """Columns and their chunks. Raises Invalid."""
+        with _placed(self._source):
+            return parse_footer(self._raw_footer)
+
     def batches(
         self, rows: int = READ_ROWS, columns: list[str] | None = None, *, encoded: bool = False
     ) -> Iterator[pa.RecordBatch]:
@@ -176,40 +187,39 @@ class SliceFile:
         more memory than it is worth.
         """
         with _parquet(_named(self._source)):
-            rows = min(rows, self._plan.rows)
-            if self._plan.compact:
-                yield from self._compact_batches(rows, columns)
-            elif encoded and (repeating := repeats.repeating(self._file.metadata, self.schema)):
-                yield from self._encoded(rows, columns, repeating)
+            if encoded and not self._plan.compact and (repeating := repeats.repeating(self.footer, self.schema)):
+                yield from self._encoded(min(rows, self._plan.rows), columns, repeating)
             else:
-                yield from self._file.iter_batches(rows, columns=columns, use_threads=False)
+                yield from self._groups(range(self._file.num_row_groups), rows, columns)
 
     def _encoded(self, rows: int, columns: list[str] | None, repeating: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-        with _opened(self._source, repeating) as file:
+        with self._with_references(repeating) as file:
             for batch in file.iter_batches(rows, columns=columns, use_threads=False):
                 repeats.check(batch, repeating)
                 yield batch
 
-    def _compact_batches(self, rows: int, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
-        read = itertools.chain.from_iterable(
-            self._group(group, rows, columns) for group in range(self._file.num_row_groups)
-        )
-        yield from compact.written_out(read, self.schema, _size(self._source))
+    def _groups(self, groups: Sequence[int], rows: int, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
+        """Row groups, ``rows`` or fewer at a time, with all texts written out."""
+        rows = min(rows, self._plan.rows)
+        if self._plan.compact:
+            read = itertools.chain.from_iterable(self._group(group, rows, columns) for group in groups)
+            yield from compact.written_out(read, self.schema, _size(self._source))
+        else:
+            yield from self._file.iter_batches(rows, row_groups=list(groups), columns=columns, use_threads=False)
 
     def _group(self, group: int, rows: int, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
         """One row group, in which some columns are references: each has dictionaries of its own."""
         paths = self._plan.compact.get(group, ())
-        with _opened(self._source, paths) as file:
+        with self._with_references(paths) as file:
             yield from file.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False)
+
+    def _with_references(self, columns: tuple[str, ...]) -> pq.ParquetFile:
+        return _opened(self._source, self._file.metadata, columns)
 
     @functools.cached_property
     def _plan(self) -> footprint.FootprintPlan:
-        with _reading(self._source) as file:
-            try:
-                return footprint.plan(file, file.seek(0, io.SEEK_END), self._file.metadata)
-            except Invalid as error:
-                error.place = _named(self._source)
-                raise
+        with _reading(self._source) as file, _placed(self._source):
+            return footprint.plan(file, file.seek(0, io.SEEK_END), self.footer)
 
     def read(self, columns: list[str] | None = None) -> pa.Table:
         """All rows at once."""
@@ -217,17 +227,22 @@ class SliceFile:
             return self._file.read(columns=columns, use_threads=False)
 
     def tail(self, rows: int, columns: list[str] | None = None) -> pa.Table:
-        """The last ``rows`` rows, reading only the row groups that hold them."""
-        groups: list[int] = []
-        found = 0
-        for group in reversed(range(self._file.num_row_groups)):
-            if found >= rows:
-                break
-            groups.insert(0, group)
-            found += self._file.metadata.row_group(group).num_rows
+        """The last ``rows`` rows, reading only the row groups that hold them, within the memory of ``batches``."""
+        sizes = self.row_groups
+        first, found = len(sizes), 0
+        while first and found < rows:
+            first -= 1
+            found += sizes[first]
+        kept: deque[pa.RecordBatch] = deque()
+        surplus = -rows
         with _parquet(_named(self._source)):
-            table = self._file.read_row_groups(groups, columns=columns, use_threads=False)
-        return table.slice(max(0, table.num_rows - rows))
+            for batch in self._groups(range(first, len(sizes)), READ_ROWS, columns):
+                kept.append(batch)
+                surplus += batch.num_rows
+                while surplus >= kept[0].num_rows > 0:
+                    surplus -= kept.popleft().num_rows
+        schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
+        return pa.Table.from_batches(kept, schema).slice(max(0, surplus))
 
     def stats(self, offset: str = OFFSET, event_time: str = EVENT_TIME) -> SliceStats:
         """From statistics, or from the column where a writer left them out. Raises Invalid."""
@@ -250,17 +265,18 @@ class SliceFile:
             raise Invalid(
                 f"column {column!r} holds {kind}", rule="slice-system-columns", hint="it is a number, a date or a time"
             )
-        leaf = next(i for i in range(self._file.metadata.num_columns) if self._leaf(i) == column)
-        groups = (self._file.metadata.row_group(i).column(leaf) for i in range(self._file.num_row_groups))
-        stats = [group.statistics for group in groups]
-        if all(one is not None and one.has_min_max for one in stats):
-            return min(one.min_raw for one in stats), max(one.max_raw for one in stats)
+        leaf = next(number for number, leaf in enumerate(self.footer.leaves) if leaf.path == column)
+        bounds = [group.chunks[leaf].bounds for group in self.footer.groups]
+        said = [each for each in bounds if each is not None]
+        if len(said) == len(bounds):
+            return min(_signed(low) for low, _ in said), max(_signed(high) for _, high in said)
         ends = [pc.min_max(batch.column(0)) for batch in self.batches(columns=[column])]
         lows, highs = ([_raw(one[end]) for one in ends if one[end].is_valid] for end in ("min", "max"))
         return (min(lows), max(highs)) if lows else None
 
-    def _leaf(self, index: int) -> str:
-        return str(self._file.metadata.schema.column(index).path)
+
+def _signed(value: bytes) -> int:
+    return int.from_bytes(value, "little", signed=True)
 
 
 def open_slice(source: Source) -> SliceFile:
@@ -268,13 +284,21 @@ def open_slice(source: Source) -> SliceFile:
     if isinstance(source, Path) and not source.is_file():
         raise NotFound(f"no file {source}", rule="slice-file")
     with _parquet(_named(source)):
-        _check_footer(source)
-        return SliceFile(source, _opened(source))
+        raw = _read_footer(source)
+        alone = pa.BufferReader(b"".join((_MARK, raw, len(raw).to_bytes(_LENGTH, "little"), _MARK)))
+        return SliceFile(source, raw, _opened(source, _parquet_file(alone).metadata))
 
 
-def _opened(source: Source, references: tuple[str, ...] = ()) -> pq.ParquetFile:
+def _opened(source: Source, metadata: pq.FileMetaData, references: tuple[str, ...] = ()) -> pq.ParquetFile:
+    return _parquet_file(source if isinstance(source, Path) else pa.BufferReader(source), metadata, references)
+
+
+def _parquet_file(
+    source: Path | pa.NativeFile, metadata: pq.FileMetaData | None = None, references: tuple[str, ...] = ()
+) -> pq.ParquetFile:
     return pq.ParquetFile(
-        source if isinstance(source, Path) else pa.BufferReader(source),
+        source,
+        metadata=metadata,
         buffer_size=_READ_BUFFER,
         pre_buffer=False,
         memory_map=False,
@@ -284,18 +308,33 @@ def _opened(source: Source, references: tuple[str, ...] = ()) -> pq.ParquetFile:
     )
 
 
-def _check_footer(source: Source) -> None:
-    """The footer ends in its length and the file's mark; Arrow would read whatever length stands there."""
+def _read_footer(source: Source) -> bytes:
+    """The footer in Thrift: the file ends in it, its length and the mark. Raises Invalid."""
     with _reading(source) as file:
         size = file.seek(0, io.SEEK_END)
-        file.seek(max(0, size - len(_MARK) - 4))
-        length = int.from_bytes(file.read(4), "little")
-        if file.read() == _MARK and length > MAX_FOOTER:
-            raise Invalid(
-                f"{_named(source)} is not a readable Parquet file: a footer of {length:,} bytes",
-                rule="slice-parquet",
-                hint=f"at most {MAX_FOOTER:,}",
-            )
+        file.seek(max(0, size - len(_MARK) - _LENGTH))
+        length, mark = int.from_bytes(file.read(_LENGTH), "little"), file.read()
+        start = size - len(_MARK) - _LENGTH - length
+        if mark == _MARK and length > MAX_FOOTER:
+            raise _unreadable(source, f"a footer of {length:,} bytes", hint=f"at most {MAX_FOOTER:,}")
+        if mark != _MARK or start < len(_MARK):
+            raise _unreadable(source, "no footer at its end")
+        file.seek(start)
+        return file.read(length)
+
+
+@contextlib.contextmanager
+def _placed(source: Source) -> Iterator[None]:
+    """Errors tell in which file."""
+    try:
+        yield
+    except Invalid as error:
+        error.place = _named(source)
+        raise
+
+
+def _unreadable(source: Source, why: str, hint: str = "fetch it again") -> Invalid:
+    return Invalid(f"{_named(source)} is not a readable Parquet file: {why}", rule="slice-parquet", hint=hint)
 
 
 def _reading(source: Source) -> BinaryIO:

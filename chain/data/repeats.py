@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+
+from chain.data.footer import ColumnChunk, ParquetFooter
 
 MAX_DICTIONARY: Final = 64 * 1024 * 1024
 """Bytes of a column's dictionary. Writers keep theirs under one or a few MiB; beyond this a footer has lied."""
@@ -17,17 +18,14 @@ _PLACE_BYTES: Final = 3
 """Of a row: more than places in a dictionary of ordinary size take, and less than most texts would."""
 
 
-def repeating(footer: pq.FileMetaData, schema: pa.Schema) -> tuple[str, ...]:
+def repeating(footer: ParquetFooter, schema: pa.Schema) -> tuple[str, ...]:
     """Columns of texts and byte strings that are dictionaries throughout, as far as the footer can tell."""
-    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     found = []
-    for leaf in range(footer.num_columns):
-        name = str(footer.schema.column(leaf).path)
-        place = schema.get_field_index(name)  # none for a column below a struct, nor for one that stands twice
-        if place >= 0 and _is_text(schema.field(place).type):
-            chunks = [group.column(leaf) for group in groups]
-            if all(_is_dictionary(chunk) for chunk in chunks):
-                found.append(name)
+    for number, leaf in enumerate(footer.leaves):
+        place = schema.get_field_index(leaf.path)  # none for a column below a struct, nor for one that stands twice
+        text = place >= 0 and _is_text(schema.field(place).type)
+        if text and all(_is_dictionary(group.chunks[number]) for group in footer.groups):
+            found.append(leaf.path)
     return tuple(found)
 
 
@@ -48,5 +46,5 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
 
 
-def _is_dictionary(chunk: pq.ColumnChunkMetaData) -> bool:
-    return bool(chunk.has_dictionary_page and chunk.total_uncompressed_size <= _PLACE_BYTES * chunk.num_values)
+def _is_dictionary(chunk: ColumnChunk) -> bool:
+    return chunk.dictionary_page is not None and chunk.opened_size <= _PLACE_BYTES * chunk.values

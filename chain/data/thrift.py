@@ -13,6 +13,8 @@ from typing import Final
 STOP, TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(13)
 MAX_DEPTH: Final = 16
 """Structs and lists inside of each other; Parquet's own go six deep."""
+MAX_FIELDS: Final = 64
+"""No struct of Parquet has a field of this number."""
 _MAX_SHIFT: Final = 63
 _NUMBERS: Final = (I16, I32, I64)
 
@@ -24,22 +26,28 @@ class Broken(Exception):
 class Compact:
     """A reader of one buffer in Thrift's compact protocol, from its front. Raises Broken at what is no Thrift."""
 
-    __slots__ = ("_depth", "at", "raw")
+    __slots__ = ("_depth", "_end", "at", "raw")
 
     def __init__(self, raw: bytes, at: int = 0) -> None:
         self.raw = raw
         self.at = at
         """Position of the next byte."""
         self._depth = 0
+        self._end = len(raw)
 
     def fields(self) -> Iterator[tuple[int, int]]:
-        """Numbers and types of a struct's fields. Each is to be read or skipped before the next is asked for."""
-        number = 0
+        """Numbers and types of a struct's fields. Each is to be read or skipped before the next is asked for.
+
+        Readers differ in what they make of a field that stands twice, of a number that they cut to 16 bits, and of a
+        stop that has a number: all three are Broken, so that no other reader sees another struct than this one.
+        """
+        number = seen = 0
         while head := self._byte():
             kind, step = head & 0xF, head >> 4
             number = number + step if step else self.number()
-            if kind > STRUCT:
+            if not STOP < kind <= STRUCT or not 0 < number < MAX_FIELDS or seen >> number & 1:
                 raise Broken
+            seen |= 1 << number
             yield number, kind
 
     def number(self) -> int:
@@ -83,14 +91,35 @@ class Compact:
             self._depth += 1
             if self._depth > MAX_DEPTH:
                 raise Broken
-            self._skip_many(kind)
+            self._skip_struct() if kind == STRUCT else self._skip_items(kind)
             self._depth -= 1
 
-    def _skip_many(self, kind: int) -> None:
-        if kind == STRUCT:
-            for _, inner in self.fields():
-                self.skip(inner)
-        elif kind == MAP:
+    def _skip_struct(self) -> None:
+        """As ``fields`` and ``skip``, without a call for each number: most of a footer is numbers to pass over."""
+        raw, end, at = self.raw, self._end, self.at
+        while at < end:
+            head = raw[at]
+            at += 1
+            if not head:
+                self.at = at
+                return
+            kind = head & 0xF
+            if not head & 0xF0 or kind not in _NUMBERS:
+                self.at = at
+                if not head & 0xF0:
+                    self._varint()
+                if not STOP < kind <= STRUCT:
+                    raise Broken
+                self.skip(kind)
+                at = self.at
+            else:
+                while at < end and raw[at] & 0x80:
+                    at += 1
+                at += 1
+        raise Broken
+
+    def _skip_items(self, kind: int) -> None:
+        if kind == MAP:
             count = self._varint()
             kinds = self._byte() if count else 0
             for _ in range(count):
@@ -111,18 +140,22 @@ class Compact:
             raise Broken
 
     def _byte(self) -> int:
-        if self.at >= len(self.raw):
+        at = self.at
+        if at >= self._end:
             raise Broken
-        self.at += 1
-        return self.raw[self.at - 1]
+        self.at = at + 1
+        return self.raw[at]
 
     def _pass(self, size: int) -> None:
-        if size > len(self.raw) - self.at:
+        if size > self._end - self.at:
             raise Broken
         self.at += size
 
     def _varint(self) -> int:
-        value = shift = 0
+        byte = self._byte()
+        if byte < 0x80:
+            return byte
+        value, shift = byte & 0x7F, 7
         while (byte := self._byte()) & 0x80:
             value |= (byte & 0x7F) << shift
             shift += 7

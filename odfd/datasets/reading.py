@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from chain import instant
 from chain.codec.arrow_schema import schema_of
 from chain.data.evolution import as_in_force
+from chain.data.parquet import open_slice
 from chain.data.spell import spell
-from chain.errors import Environment
+from chain.errors import Environment, Invalid
 from chain.model.block import Block, UnknownEvent
 from chain.model.changelog import says_changelog
 from chain.model.events import (
@@ -65,28 +65,14 @@ def tail(chain: ChainReader, objects: ObjectStore, limit: int, schema: pa.Schema
 def _rows_of(objects: ObjectStore, named: DataSlice, wanted: int) -> pa.Table:
     """The last rows of one slice. Raises NotFound, or Environment for a file that our disk has spoilt."""
     try:
-        with objects.path(named.physical_hash).open("rb") as file:
-            return _last_rows(pq.ParquetFile(file), wanted)
-    except (pa.ArrowException, OSError) as error:
+        with open_slice(objects.path(named.physical_hash)) as file:
+            return file.tail(wanted)
+    except Invalid as error:
         raise Environment(
-            f"object {named.physical_hash.short} is damaged on disk: {str(error).splitlines()[0][:200]}",
+            f"object {named.physical_hash.short} is damaged on disk: {error.message}",
             rule="stored-object-damaged",
             hint="odfctl verify tells which are; odfctl pull REF --repair fetches them from peers",
         ) from error
-
-
-def _last_rows(file: pq.ParquetFile, wanted: int) -> pa.Table:
-    """Reads row groups from the end until there are enough."""
-    groups: list[pa.Table] = []
-    have = 0
-    for group in reversed(range(file.num_row_groups)):
-        table = file.read_row_group(group)
-        groups.insert(0, table)
-        have += table.num_rows
-        if have >= wanted:
-            break
-    whole = pa.concat_tables(groups)
-    return whole.slice(max(0, whole.num_rows - wanted))
 
 
 def event_name(block: Block) -> str:

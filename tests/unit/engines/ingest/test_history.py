@@ -95,7 +95,7 @@ def test_a_slice_that_is_not_there_or_not_parquet(tmp_path: Path) -> None:
     keys = table([{"k": 1, "s": None, "t": None, "f": None}], 0).select(["k"])
     with pytest.raises(NotFound, match="no slice gone"):
         History(SCHEMA, [tmp_path / "gone"]).overlapping(keys)
-    with pytest.raises(Invalid, match="torn is not a readable slice"):
+    with pytest.raises(Invalid, match="torn is not a readable Parquet file"):
         History(SCHEMA, [tmp_path / "torn"]).overlapping(keys)
 
 
