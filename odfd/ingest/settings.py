@@ -15,6 +15,7 @@ from p2p.web.patience import Patience
 
 MAX_SOURCE: Final = 64 << 30
 """Bytes of one source file after all preparation; stops an endless download or a decompression bomb."""
+UNPACK_RATIO: Final = 250
 PATIENCE: Final = Patience(connect=10.0, silence=60.0, span=60.0, least=60 << 10, total=4 * 3600.0)
 """With a web server."""
 PIPE_TIMEOUT: Final = 3600.0
@@ -35,6 +36,8 @@ class IngestSettings(msgspec.Struct, frozen=True, kw_only=True):
     staging: Path
     """A directory of our own for downloads and unpacked files; what a crash leaves here may be deleted."""
     max_source_bytes: int = MAX_SOURCE
+    max_unpack_ratio: int = UNPACK_RATIO
+    """Of the bytes of a file to those that it was packed in."""
     disk_reserve: int = 0
     """Bytes left free on the disk of ``staging``."""
     patience: Patience = PATIENCE

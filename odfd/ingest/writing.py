@@ -1,11 +1,20 @@
-"""Writes a file from arriving or decompressed bytes, under a size limit and the disk's reserve. Blocking."""
+"""Writes a file from arriving or decompressed bytes, under a size limit and the disk's reserve. Blocking.
+
+The folder that such files lie in is made and taken away without blocking.
+"""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+import trio
 
 from chain.errors import Environment, Refused
 from odfd.ingest.settings import IngestSettings
@@ -66,3 +75,15 @@ class Filling(AbstractContextManager["Filling"]):
         return Environment(
             f"cannot write {self._path}: {error.strerror or error}", rule="disk", hint="is the disk full?"
         )
+
+
+@asynccontextmanager
+async def staged_folder(staging: Path) -> AsyncIterator[Path]:
+    """A fresh folder under the staging directory, gone afterwards whatever happens."""
+    make: Callable[[], str] = partial(tempfile.mkdtemp, prefix="source-", dir=staging)
+    folder = Path(await trio.to_thread.run_sync(make))
+    try:
+        yield folder
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(partial(shutil.rmtree, folder, ignore_errors=True))

@@ -82,6 +82,7 @@ def ingest_settings(settings: Settings, home: StateDirectory, environ: Mapping[s
     return IngestSettings(
         staging=home.folder(STAGING),
         max_source_bytes=ingest.source_bytes,
+        max_unpack_ratio=ingest.unpack_ratio,
         disk_reserve=settings.limits.disk_reserve_bytes,
         patience=Patience(
             connect=ingest.connect_seconds,

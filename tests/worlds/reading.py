@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +11,8 @@ import pyarrow as pa
 from chain.model.source import ReadStep
 from engines.spark.ingest.parse import SourceFile, plan_file, read_schema
 from engines.spark.ingest.range_tasks import Task, parse
+from engines.spark.ingest.source_files import Opened, opened
+from engines.spark.ingest.unpack import UnpackBounds
 
 NAME = "data.txt"
 
@@ -32,15 +35,24 @@ def read(folder: Path, data: bytes | str, step: ReadStep) -> Read:
     """Raises Invalid as the engine does."""
     path = folder / NAME
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
-    schema, format_, spans, remarks, _ = plan_file(SourceFile(path, NAME), step, read_schema(step))
-    tasks = [
-        Task(path=str(path), name=NAME, span=span, format=format_, schema=schema, part=str(folder / f"{number}"))
-        for number, span in enumerate(spans)
-    ]
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        return _read(opened([SourceFile(path, NAME)], step, Path(scratch), UnpackBounds()), folder, step)
+
+
+def _read(sources: Opened, folder: Path, step: ReadStep) -> Read:
+    schema, tasks, remarks = read_schema(step), [], list(sources.remarks)
+    for source in sources.files:
+        schema, format_, spans, said, _ = plan_file(source, step, schema)
+        remarks += said
+        for span in spans:
+            part = str(folder / f"{len(tasks)}")
+            tasks.append(
+                Task(path=str(source.path), name=source.name, span=span, format=format_, schema=schema, part=part)
+            )
     parsed = [parse(task) for task in tasks]
     unknown: dict[str, int] = {}
     for each in parsed:
         for field, count in each.unknown.items():
             unknown[field] = unknown.get(field, 0) + count
     table = pa.concat_tables([schema.empty_table(), *(each.table.cast(schema) for each in parsed)])
-    return Read(table, unknown, remarks)
+    return Read(table, unknown, tuple(remarks))

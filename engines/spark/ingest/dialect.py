@@ -12,9 +12,9 @@ import msgspec
 
 from chain.errors import Invalid
 from chain.model.source import ReadCsv
+from engines.spark.ingest.encodings import codec_of
 
 _TIME_FORMATS: Final = {None, "rfc3339"}
-_ENCODINGS: Final = {None, "utf8", "utf-8"}
 
 
 class CsvDialect(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,9 +50,8 @@ def csv_dialect(step: ReadCsv) -> CsvDialect:
 
 
 def check_text_options(encoding: str | None, date_format: str | None, timestamp_format: str | None) -> None:
-    """Raises Invalid unless text is UTF-8 and times are RFC 3339."""
-    if (encoding.lower() if encoding else None) not in _ENCODINGS:
-        raise Invalid(f"encoding {encoding!r} is not read", rule="read-encoding", hint="convert the file to utf8")
+    """Raises Invalid unless the encoding is known, and times are RFC 3339."""
+    codec_of(encoding)
     for option, value in (("dateFormat", date_format), ("timestampFormat", timestamp_format)):
         if (value.lower() if value else None) not in _TIME_FORMATS:
             raise Invalid(

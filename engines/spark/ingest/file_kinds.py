@@ -28,10 +28,10 @@ _KINDS: Final[tuple[tuple[bytes, str, str], ...]] = (
     (b"%PDF-", "a PDF", "find the table that it was made of"),
     (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an .xls table", _EXPORT),
     (b"SQLite format 3\x00", "an SQLite database", _EXPORT),
-    (b"\xff\xfe\x00\x00", "UTF-32 text", "convert the file to utf8: iconv -f UTF-32 -t UTF-8"),
-    (b"\x00\x00\xfe\xff", "UTF-32 text", "convert the file to utf8: iconv -f UTF-32 -t UTF-8"),
-    (b"\xff\xfe", "UTF-16 text", "convert the file to utf8: iconv -f UTF-16 -t UTF-8"),
-    (b"\xfe\xff", "UTF-16 text", "convert the file to utf8: iconv -f UTF-16 -t UTF-8"),
+    (b"\xff\xfe\x00\x00", "UTF-32 text", "say `encoding: utf-32` in the read step"),
+    (b"\x00\x00\xfe\xff", "UTF-32 text", "say `encoding: utf-32` in the read step"),
+    (b"\xff\xfe", "UTF-16 text", "say `encoding: utf-16` in the read step"),
+    (b"\xfe\xff", "UTF-16 text", "say `encoding: utf-16` in the read step"),
 )
 _MARKUP: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:!doctype\s+html|html|\?xml|head|body)\b", re.IGNORECASE)
 _ODD_NULS: Final = re.compile(rb"(?:[^\x00]\x00){4}|(?:\x00[^\x00]){4}")
@@ -59,7 +59,7 @@ def check_text(view: View, wanted: str, place: str) -> None:
         return
     line = view[:nul].count(b"\n") + 1
     if _ODD_NULS.search(bytes(view[max(0, nul - 8) : nul + 16])):
-        what, hint = "UTF-16 text without a mark", "convert the file to utf8: iconv -f UTF-16LE -t UTF-8"
+        what, hint = "UTF-16 text without a mark", "say `encoding: utf-16-le` or utf-16-be in the read step"
     else:
         what, hint = "a byte of value zero, which no text has", "was the file cut off by a crash, or never filled?"
     raise Invalid(f"{what}, and not {wanted}", rule="read-kind-of-file", hint=hint, place=f"{place}:{line}")

@@ -45,6 +45,7 @@ from engines.spark.ingest.range_tasks import Format, Task
 from engines.spark.ingest.ranges import Range, View, line_ranges
 from engines.spark.ingest.records import object_lines
 from engines.spark.ingest.text_columns import Absence
+from engines.spark.ingest.unpack import SourceFile as SourceFile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,13 +60,6 @@ SMALL: Final = 1 << 20
 
 _TOLD_FIELDS: Final = 10
 _ROW: Final = re.compile(rb"\S")
-
-
-class SourceFile(NamedTuple):
-    """A file as the engine sees it, and as a person knows it."""
-
-    path: Path
-    name: str
 
 
 class Planned(NamedTuple):

@@ -45,6 +45,7 @@ from engines.request_control import RequestControl
 from engines.spark.analysis.source_declarations import SourceDeclarations, read_source
 from engines.spark.ingest import range_tasks
 from engines.spark.ingest.column_types import check_made, check_read
+from engines.spark.ingest.encodings import told_guess
 from engines.spark.ingest.event_times import behind, check_not_ahead, check_present, missing_fault
 from engines.spark.ingest.history import History, SlicesMissing
 from engines.spark.ingest.keys import check_keys, checked_keys, null_key_fault
@@ -52,6 +53,7 @@ from engines.spark.ingest.merge import MergeContext, PassedOver, merge
 from engines.spark.ingest.origin import Origin, sought
 from engines.spark.ingest.parse import Parts, SourceFile, empty_sources, parse_sources, read_schema
 from engines.spark.ingest.shape import check_columns, coerce_guessed, finished, fitted, no_rows, prepared, timed
+from engines.spark.ingest.source_files import Opened, bounds_of, opened
 from engines.spark.ingest.text_columns import NO_EVENT_TIME, no_key
 from engines.spark.sql.queries import blames_data, blames_query, fault_of
 
@@ -83,11 +85,13 @@ def _ingest(session: OpenSession, request: IngestRequest, control: RequestContro
     vocab, force = request.vocab, None if request.schema is None else to_arrow(request.schema)
     query, declared = read_source(request.preprocess)
     keys = checked_keys(request)
-    parts = _parsed(session, request, scratch, keys, strict=query is None and not request.fills_event_time)
+    sources = opened(_sources(request), request.read, scratch, bounds_of(request))
     control.check()
-    empty = tuple(SkippedFile(name=name, reason=NO_BYTES) for name in empty_sources(_sources(request)))
+    parts = _parsed(session, request, sources, scratch, keys, strict=query is None and not request.fills_event_time)
+    control.check()
+    empty = tuple(SkippedFile(name=name, reason=NO_BYTES) for name in empty_sources(sources.files))
     if parts is None:
-        return _nothing(request, empty)
+        return _nothing(request, empty, sources.remarks)
     origin = Origin(session, parts, query, scratch, vocab.event_time_column)
     check_read(parts.schema, ", ".join(source.name for source in _sources(request)), queried=query is not None)
     batch = _rows(origin)
@@ -141,7 +145,7 @@ def _nothing(request: IngestRequest, skipped: tuple[SkippedFile, ...], remarks: 
 
 
 def _parsed(
-    session: OpenSession, request: IngestRequest, scratch: Path, keys: Sequence[str], *, strict: bool
+    session: OpenSession, request: IngestRequest, sources: Opened, scratch: Path, keys: Sequence[str], *, strict: bool
 ) -> Parts | None:
     """``strict``: each row has an event time where its file has a column of them.
 
@@ -151,9 +155,11 @@ def _parsed(
     aside = request.preprocess is None and quarantine_of(request.read.schema) is not None
     required = {key: no_key(key) for key in keys if aside} | ({name: NO_EVENT_TIME} if strict else {})
     try:
-        return parse_sources(session, _sources(request), request.read, scratch, required)
+        parts = parse_sources(session, sources.files, request.read, scratch, required)
+        return None if parts is None else parts._replace(remarks=(*sources.remarks, *parts.remarks))
     except Invalid as fault:
-        told = missing_fault(fault, name) if strict else fault
+        guessed = told_guess(fault, sources.files)
+        told = missing_fault(guessed, name) if strict else guessed
         raise null_key_fault(told, keys) from fault
 
 

@@ -144,7 +144,7 @@ def text_of(data: bytes, place: str, lines_before: int = 0) -> str:
         raise Invalid(
             f"not UTF-8: byte {data[error.start]:#04x}",
             rule="read-encoding",
-            hint="convert the file to utf8",
+            hint="say which encoding it is in: `encoding: cp1252`, or another",
             place=f"{place}:{line}",
         ) from error
 

@@ -97,10 +97,10 @@ def test_operations_that_do_not_exist(dataset: Callable[..., Any], csv_step: Cal
 def test_options_that_are_not_understood(dataset: Callable[..., Any]) -> None:
     made = dataset(MergeAppend())
     for step, said in [
-        (ReadCsv(encoding="latin1"), "encoding 'latin1' is not read"),
+        (ReadCsv(encoding="rot13"), "encoding 'rot13' is not known"),
         (ReadCsv(timestamp_format="M/d/yyyy"), "timestampFormat 'M/d/yyyy' is not read"),
         (ReadCsv(separator="||"), "separator '||' is not a single ASCII character"),
-        (ReadNdJson(encoding="utf16"), "encoding 'utf16' is not read"),
+        (ReadNdJson(encoding="hex"), "encoding 'hex' is not known"),
     ]:
         assert said in made.ingest("a\n", step).message
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import bz2
 import gzip
 import io
-import lzma
-import zipfile
 from decimal import Decimal
 from math import inf, isnan
 from pathlib import Path
@@ -101,9 +98,6 @@ def test_a_declared_escape_works_within_quotes_only(tmp_path: Path) -> None:
         ("a,b\n1,2\n".encode("utf-16-be"), "UTF-16 text without a mark", 1),
         ("a,b\n1,2\n".encode("utf-32"), "this is UTF-32 text", None),
         ("a,b\n1,\xe4\n".encode("latin-1"), "not UTF-8: byte 0xe4", 2),
-        (gzip.compress(b"a,b\n1,2\n", mtime=0), "this is gzip, and not Csv", None),
-        (bz2.compress(b"a,b\n1,2\n"), "this is bzip2", None),
-        (lzma.compress(b"a,b\n1,2\n"), "this is xz", None),
         (b"%PDF-1.7\n", "this is a PDF", None),
         (b"PAR1....PAR1", "this is Parquet, and not Csv", None),
         (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "this is an .xls table", None),
@@ -121,17 +115,7 @@ def test_what_is_no_such_csv_is_refused_by_name(tmp_path: Path, data: bytes, sai
     assert told.value.hint
 
 
-def test_a_zip_is_named(tmp_path: Path) -> None:
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w") as file:
-        file.writestr("data.csv", "a,b\n1,2\n")
-    for step in (AB, ReadNdJson(), ReadJson()):
-        with pytest.raises(Invalid, match="this is a zip archive") as told:
-            read(tmp_path, archive.getvalue(), step)
-        assert "kind: Decompress, format: Zip" in told.value.hint
-
-
-NO_TEXT = [gzip.compress(b"[]", mtime=0), b"<html>", "[]".encode("utf-16"), b'{"a": 1}\n\x00\x00']
+NO_TEXT = [b"%PDF-1.7", b"<html>", "[]".encode("utf-16"), b'{"a": 1}\n\x00\x00']
 
 
 @pytest.mark.parametrize("data", NO_TEXT)
@@ -146,7 +130,7 @@ def test_what_is_no_parquet_is_named(tmp_path: Path) -> None:
     whole = io.BytesIO()
     pq.write_table(pa.table({"a": ["x"] * 100}), whole)
     for data, said in [
-        (gzip.compress(whole.getvalue(), mtime=0), "this is gzip, and not Parquet"),
+        (gzip.compress(b"%PDF-", mtime=0), "this is a PDF, and not Parquet"),
         (b"<html>", "this is HTML or XML, and not Parquet"),
         (b"a,b\n1,2\n", "not a readable Parquet file"),
         (whole.getvalue()[:-20], "not a readable Parquet file"),

@@ -63,7 +63,7 @@ FETCHES = {
 }
 READS = {
     "read-kind": ["{kind: EsriShapefile}"],
-    "read-encoding": ["{kind: Csv, encoding: latin1}", "{kind: NdJson, encoding: utf16}"],
+    "read-encoding": ["{kind: Csv, encoding: rot13}", "{kind: NdJson, encoding: hex}"],
     "read-time-format": ["{kind: Csv, timestampFormat: 'M/d/yyyy'}", "{kind: Json, dateFormat: 'yyyy'}"],
     "read-option": ["{kind: Csv, separator: ';;'}", "{kind: Csv, quote: ','}"],
     "read-zone": [f"{{kind: Csv, schema: {{fields: [{STAMP}]}}}}"],

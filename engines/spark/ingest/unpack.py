@@ -1,0 +1,229 @@
+"""Packed files to the files in them, known by how they begin: gzip, bzip2, xz, zstandard, and members of a zip.
+
+Bytes of strangers are unpacked where they can hurt nobody: in the engine's process, a block at a time, up to a size and
+to a ratio to what they were packed in. What is packed in another packing is unpacked too, a few times.
+"""
+
+from __future__ import annotations
+
+import bz2
+import fnmatch
+import gzip
+import lzma
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Final, NamedTuple, TypeAlias
+
+import pyarrow as pa
+
+from chain.errors import Environment, Invalid
+from chain.wording import plural
+
+CHUNK: Final = 1 << 20
+FREE: Final = 16 << 20
+"""Bytes that any file may unpack to, whatever the ratio."""
+LAYERS: Final = 3
+"""Packings in one another that are undone."""
+XZ_MEMORY: Final = 256 << 20
+"""Bytes that a file may make xz ask for; what ``xz -9`` writes needs 65 MiB."""
+_TOLD: Final = 8
+OF_LIMITS: Final = frozenset({"max-source-bytes", "unpack-ratio"})
+"""Rules that our settings make: what breaks them may be whole elsewhere."""
+_MAGIC: Final = ((b"\x1f\x8b", "gzip"), (b"BZh", "bzip2"), (b"\xfd7zXZ\x00", "xz"), (b"\x28\xb5\x2f\xfd", "zstandard"))
+_ZIP: Final = (b"PK\x03\x04", b"PK\x05\x06")
+_BEGIN: Final = 8
+_BROKEN: Final = (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException, zipfile.BadZipFile)
+_NOT_OURS: Final = (NotImplementedError, RuntimeError)
+"""Of a zip: a method of packing that is not known, or a password."""
+
+
+class SourceFile(NamedTuple):
+    """A file as the engine sees it, and as a person knows it."""
+
+    path: Path
+    name: str
+
+
+class UnpackBounds(NamedTuple):
+    """How far a file may unpack."""
+
+    size: int = 64 << 30
+    ratio: int = 250
+    """To what it was packed in, beyond ``FREE`` bytes."""
+
+
+class Unpacking:
+    """What one packed file unpacks to, held against its bounds."""
+
+    def __init__(self, name: str, packed: int, bounds: UnpackBounds) -> None:
+        self._name = name
+        self._packed = max(packed, 1)
+        self._bounds = bounds
+        self.size = 0
+
+    def add(self, count: int) -> None:
+        """Raises Invalid."""
+        self.size += count
+        if self.size > self._bounds.size:
+            raise Invalid(
+                f"{self._name} unpacks to more than {self._bounds.size} bytes",
+                rule="max-source-bytes",
+                hint="raise ingest.source-bytes of the settings",
+            )
+        if self.size > max(FREE, self._packed * self._bounds.ratio):
+            raise Invalid(
+                f"{self._name} unpacks to more than {self._bounds.ratio} times its {self._packed:,} bytes",
+                rule="unpack-ratio",
+                hint="is it a decompression bomb? Raise ingest.unpack-ratio of the settings if you know that it is not",
+            )
+
+
+_Coder: TypeAlias = bz2.BZ2Decompressor | lzma.LZMADecompressor
+
+
+def packing_of(begin: bytes) -> str | None:
+    """The packing of a file that begins so; ``None`` for what is not packed."""
+    found = next((kind for magic, kind in _MAGIC if begin.startswith(magic)), None)
+    return "zip" if found is None and begin.startswith(_ZIP) else found
+
+
+def unpacked(
+    source: SourceFile, folder: Path, bounds: UnpackBounds, members: str | None = None, *, keeps_zip: bool = False
+) -> list[SourceFile]:
+    """The files in a packed file, made in ``folder``, or itself. ``members``: a pattern for names in a zip.
+
+    ``keeps_zip``: what is read is a zip by itself. Raises Invalid; Environment for our disk.
+    """
+    for layer in range(LAYERS + 1):
+        with source.path.open("rb") as file:
+            kind = packing_of(file.read(_BEGIN))
+        if kind is None or (kind == "zip" and keeps_zip):
+            return [source]
+        if layer == LAYERS:
+            break
+        growth = Unpacking(source.name, source.path.stat().st_size, bounds)
+        target = folder / f"{source.path.name[-64:]}-{layer}"
+        if kind == "zip":
+            return _members(source, folder, growth, members)
+        with told(source.name, kind):
+            write(target, _stream(source.path, kind), growth)
+        source = SourceFile(target, source.name)
+    raise Invalid(
+        f"{source.name} is packed more than {LAYERS} times over", rule="unpack-layers", hint="unpack it before"
+    )
+
+
+class told:  # noqa: N801  it reads as a word
+    """Makes faults of the libraries that unpack into ours. ``kind``: the packing."""
+
+    def __init__(self, name: str, kind: str) -> None:
+        self._name = name
+        self._kind = kind
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, _NOT_OURS):
+            raise Invalid(
+                f"{self._name}: {error}", rule="unpack", hint="pack it with deflate, and without a password"
+            ) from error
+        if isinstance(error, _BROKEN):
+            why = (str(error).splitlines() or ["it ends early"])[0]
+            raise Invalid(
+                f"{self._name} is not whole {self._kind}: {why}",
+                rule="unpack",
+                hint="is the whole file there?",
+            ) from error
+
+
+def write(target: Path, blocks: Iterator[bytes], growth: Unpacking) -> None:
+    """Raises Invalid; Environment for our disk."""
+    with target.open("wb") as out:
+        for block in blocks:
+            growth.add(len(block))
+            try:
+                out.write(block)
+            except OSError as error:
+                raise Environment(f"cannot unpack: {error.strerror}", rule="disk", hint="is the disk full?") from error
+
+
+def _stream(path: Path, kind: str) -> Iterator[bytes]:
+    """Blocks of at most ``CHUNK`` bytes."""
+    match kind:
+        case "gzip":
+            with gzip.open(path, "rb") as packed:
+                yield from _blocks(packed)
+        case "bzip2":
+            yield from _coded(path, bz2.BZ2Decompressor)
+        case "xz":
+            yield from _coded(path, lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY))
+        case _:
+            with pa.CompressedInputStream(pa.OSFile(str(path)), "zstd") as packed:
+                yield from _blocks(packed)
+
+
+def _blocks(packed: IO[bytes] | gzip.GzipFile | zipfile.ZipExtFile | pa.NativeFile) -> Iterator[bytes]:
+    while block := packed.read(CHUNK):
+        yield block
+
+
+def _coded(path: Path, fresh: Callable[[], _Coder]) -> Iterator[bytes]:
+    """Streams one behind the other; zeros fill up between those of xz."""
+    with path.open("rb") as file:
+        coder, data = fresh(), b""
+        while True:
+            if coder.eof:
+                data = coder.unused_data.lstrip(b"\0")
+                while not data and (more := file.read(CHUNK)):
+                    data = more.lstrip(b"\0")
+                if not data:
+                    return
+                coder = fresh()
+            elif coder.needs_input:
+                data = file.read(CHUNK)
+                if not data:
+                    raise EOFError("it ends early")
+            if block := coder.decompress(data, CHUNK):
+                yield block
+            data = b""
+
+
+def chosen(names: list[str], pattern: str) -> list[str]:
+    """The member called so, or those that the pattern matches."""
+    return [pattern] if pattern in names else [name for name in names if fnmatch.fnmatchcase(name, pattern)]
+
+
+def member_names(archive: zipfile.ZipFile) -> list[str]:
+    """Members that hold data: no folders, and not what one system writes beside each file."""
+    names = (entry.filename for entry in archive.infolist() if not entry.is_dir())
+    return [name for name in names if not name.startswith("__MACOSX/") and name.rpartition("/")[2] != ".DS_Store"]
+
+
+def _members(source: SourceFile, folder: Path, growth: Unpacking, pattern: str | None) -> list[SourceFile]:
+    made = []
+    with told(source.name, "zip"), zipfile.ZipFile(source.path) as archive:
+        names = member_names(archive)
+        wanted = names if pattern is None else chosen(names, pattern)
+        if not wanted or (pattern is None and len(wanted) > 1):
+            raise _which(source.name, names, pattern)
+        for number, name in enumerate(sorted(wanted)):
+            target = folder / f"{source.path.name[-64:]}-member-{number}"
+            with archive.open(name) as member:
+                write(target, _blocks(member), growth)
+            made.append(SourceFile(target, f"{source.name}/{name}"))
+    return made
+
+
+def _which(name: str, names: list[str], pattern: str | None) -> Invalid:
+    listed = ", ".join(names[:_TOLD]) + (", …" if len(names) > _TOLD else "")
+    if pattern is not None:
+        return Invalid(
+            f"no file in {name} is called {pattern!r}", rule="unpack-members", hint=f"it holds {listed or 'nothing'}"
+        )
+    return Invalid(
+        f"{name} holds {plural(len(names), 'file')}",
+        rule="unpack-members",
+        hint=f"say which are read, in the read step: members: '*.csv' (it holds {listed})" if names else "",
+    )
