@@ -49,6 +49,8 @@ def _network(settings: Settings, place: str) -> Iterator[Problem]:
     if settings.http.witness and not (settings.http.listen and settings.policy.publish.witness):
         yield Problem("setting http.witness", "there is nothing to witness over HTTP, or nowhere to take it",
                       "set http.listen and policy.publish.witness too")  # fmt: skip
+    if settings.http.query and not settings.http.listen:
+        yield Problem("setting http.query", "there is nowhere to answer questions over HTTP", "set http.listen too")
     for address in settings.http.listen:
         if not HTTP_ADDRESS.fullmatch(address):
             yield Problem("setting http.listen", f"not an IP address and a port: {address!r}",

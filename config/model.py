@@ -83,6 +83,9 @@ class Http:
     listen: tuple[str, ...] = setting(
         (), "where datasets are given to anybody over HTTP, like 127.0.0.1:8080 or [::]:8080; an empty list: nowhere"
     )
+    query: bool = setting(
+        False, "answer questions there over published datasets, as a kamu node does: /query, /NAME/tail, /NAME/metadata"
+    )
     witness: bool = setting(
         False, "take checkpoints there of the datasets in policy.publish.witness, at /witness/add-checkpoint"
     )

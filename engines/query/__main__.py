@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, TypeVar
 
@@ -19,7 +20,8 @@ import pyarrow as pa
 
 from chain.errors import Fault
 from engines.query.answering import Answering, Limits
-from engines.query.frames import END, FAULT, HEAD, PIECE, ROWS, frame
+from engines.query.frames import END, FAULT, HEAD, PIECE, ROWS, SCHEMA, frame
+from engines.query.json_rows import json_pieces
 from engines.query.requests import Execute, FaultTold, Prepare, TableNamed, TablesNamed
 
 _T = TypeVar("_T")
@@ -63,6 +65,19 @@ class _Rows:
         return False
 
 
+class _Counted:
+    """Batches, and how many rows they had."""
+
+    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self.rows = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches:
+            self.rows += batch.num_rows
+            yield batch
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     for name, kind in (
@@ -96,18 +111,29 @@ def _answer(answering: Answering, requests: BinaryIO, out: BinaryIO) -> None:
     out.write(frame(HEAD, msgspec.json.encode(TablesNamed(tables=tables))))
     out.flush()
     wanted = _request(requests, Execute)
-    rows = 0
-    reader = answering.run(prepared, wanted.views, wanted.places, wanted.parameters, explain=wanted.explain)
+    reader = answering.run(
+        prepared, wanted.views, wanted.places, wanted.parameters, explain=wanted.explain, wanted=wanted.rows
+    )
+    counted = _Counted(reader)
     sink = _Rows(out)
-    stream = pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), reader.schema)
     with answering.told(prepared, wanted.views, wanted.places):
-        for batch in reader:
-            rows += batch.num_rows
-            stream.write_batch(batch)
-            sink.flush()
+        if wanted.rows.layout is None:
+            _write_arrow(counted, reader.schema, sink)
+        else:
+            out.write(frame(SCHEMA, reader.schema.serialize().to_pybytes()))
+            for piece in json_pieces(counted, reader.schema.names, wanted.rows.layout):
+                sink.write(piece)
+                sink.flush()
+    out.write(frame(END, msgspec.json.encode({"rows": counted.rows})))
+
+
+def _write_arrow(batches: Iterable[pa.RecordBatch], schema: pa.Schema, sink: _Rows) -> None:
+    stream = pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), schema)
+    for batch in batches:
+        stream.write_batch(batch)
+        sink.flush()
     stream.close()
     sink.flush()
-    out.write(frame(END, msgspec.json.encode({"rows": rows})))
 
 
 def _request(requests: BinaryIO, kind: type[_T]) -> _T:

@@ -18,10 +18,12 @@ import pyarrow as pa
 
 from chain.errors import Environment, Fault, Invalid, Refused
 from engines.query.judge import TableRef, judge, place_of
+from engines.query.requests import ALL_ROWS, RowsWanted
 from engines.query.temporal import first_of, take_out
 from engines.query.views import SliceView, files_sql, folded_sql, quoted, rows_sql, text
 
 BATCH_ROWS: Final = 65_536
+_MOST_ROWS: Final = 2**62
 _MAX_MESSAGE: Final = 600
 _NAME: Final = re.compile(r"""(?:[Cc]olumn|[Tt]able|named|function) (?:named |name )?["']([^"'(]+)""")
 
@@ -88,6 +90,7 @@ class Answering:
         parameters: Any,
         *,
         explain: bool = False,
+        wanted: RowsWanted = ALL_ROWS,
     ) -> pa.RecordBatchReader:
         """Rows as they are computed. ``places``: the view of each table. Raises Invalid, Refused, Environment.
 
@@ -101,6 +104,8 @@ class Answering:
             self._connection.execute("SET lock_configuration = true")
             statement = ("EXPLAIN " if explain else "") + replaced(prepared.statement, edits).decode()
             relation = self._connection.sql(statement, params=parameters or None)
+            if wanted.limit is not None or wanted.skip:
+                relation = relation.limit(_MOST_ROWS if wanted.limit is None else wanted.limit, wanted.skip)
             return relation.to_arrow_reader(BATCH_ROWS)
 
     def told(self, prepared: Prepared, views: Sequence[SliceView], places: Sequence[int]) -> _told:

@@ -1,7 +1,7 @@
 """Frames of an answer: a byte that says what it is, four of length, and so many bytes. Pure.
 
 A whole answer is one ``HEAD`` (JSON), ``ROWS`` (together one Arrow IPC stream), and one ``END`` (JSON) or one ``FAULT``
-(JSON). What ends with neither was cut off.
+(JSON). What ends with neither was cut off. Where rows are JSON, ``SCHEMA`` (an Arrow IPC message) comes before them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from chain.errors import Invalid
 
 HEAD: Final = b"H"
 ROWS: Final = b"A"
+SCHEMA: Final = b"S"
 END: Final = b"E"
 FAULT: Final = b"P"
 MEDIA_TYPE: Final = "application/vnd.odfd.query"
@@ -22,11 +23,16 @@ MAX_FRAME: Final = 1 << 24
 PIECE: Final = 1 << 18
 """Bytes of rows in one frame, at the most."""
 _HEADER: Final = struct.Struct(">cI")
-_KINDS: Final = (HEAD, ROWS, END, FAULT)
+_KINDS: Final = (HEAD, SCHEMA, ROWS, END, FAULT)
 
 
 def frame(kind: bytes, content: bytes) -> bytes:
     return _HEADER.pack(kind, len(content)) + content
+
+
+def parted(whole: bytes) -> tuple[bytes, bytes]:
+    """Kind and content of a whole frame."""
+    return whole[:1], whole[_HEADER.size :]
 
 
 class FrameReader:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from chain.errors import Environment, Fault, Invalid, Refused
+from engines.query.json_rows import Layout
 from engines.query.judge import TableRef, place_of
 from engines.query.temporal import Clause
 from engines.query.views import SliceView
@@ -49,12 +50,25 @@ class TablesNamed(msgspec.Struct, frozen=True, kw_only=True):
     tables: Annotated[tuple[TableNamed, ...], msgspec.Meta(max_length=MAX_TABLES)]
 
 
+class RowsWanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Which rows of an answer, and how they leave."""
+
+    layout: Layout | None = None
+    """``None``: as Arrow."""
+    skip: int = 0
+    limit: int | None = None
+
+
+ALL_ROWS: Final = RowsWanted()
+
+
 class Execute(msgspec.Struct, frozen=True, kw_only=True):
     views: tuple[SliceView, ...]
     places: tuple[int, ...]
     """The view of each table."""
     parameters: dict[str, Any] | list[Any] | None = None
     explain: bool = False
+    rows: RowsWanted = ALL_ROWS
 
 
 class FaultTold(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,12 +15,12 @@ from chain.errors import Invalid
 from chain.multihash import Multihash
 from chain.store.files import DAMAGED, ObjectDamaged
 from engines.errors import LimitExceeded
-from engines.query.frames import END, HEAD, ROWS, frame
+from engines.query.frames import END, HEAD, ROWS, SCHEMA, frame
 from engines.query.reader import QueryProcess, QueryProcesses
-from engines.query.requests import Execute
+from engines.query.requests import ALL_ROWS, Execute, RowsWanted
 from engines.query.views import SliceView
 from odfd.control import wire
-from odfd.queries.planning import PlannedView, Planner, QueryPlan
+from odfd.queries.planning import OWNER, Asker, PlannedView, Planner, QueryPlan
 from odfd.queries.slices import HashedFiles
 from odfd.state.damage import DamageRegistry
 from odfd.state.directory import StateDirectory
@@ -41,7 +41,9 @@ class QueryService:
         self._home, self._planner, self._processes, self._damage = home, planner, processes, damage
         self._files = HashedFiles()
 
-    async def answer(self, request: wire.QueryRequest, send: SendFrame) -> None:
+    async def answer(
+        self, request: wire.QueryRequest, send: SendFrame, asker: Asker = OWNER, rows: RowsWanted = ALL_ROWS
+    ) -> None:
         """Frames (``engines.query.frames``): what is read, rows as they are computed, the end.
 
         Raises Invalid for what is no query, NotFound for a dataset that is not here, Refused for what is not relied on
@@ -54,21 +56,28 @@ class QueryService:
         seconds = self._processes.limits.seconds
         async with self._processes.one() as process:
             with trio.move_on_after(seconds):
-                await self._answer(process, request, send)
+                await self._answer(process, (request, asker, rows), send)
                 return
         raise LimitExceeded(
             f"the query took more than {seconds:g} s", rule="query-deadline", hint="query.seconds sets the limit"
         )
 
-    async def _answer(self, process: QueryProcess, request: wire.QueryRequest, send: SendFrame) -> None:
+    async def _answer(
+        self, process: QueryProcess, asked: tuple[wire.QueryRequest, Asker, RowsWanted], send: SendFrame
+    ) -> None:
+        request, asker, rows = asked
         named = await process.prepare(request.sql)
-        plan = await trio.to_thread.run_sync(lambda: self._planner.plan(named.tables, request))
+        plan = await trio.to_thread.run_sync(lambda: self._planner.plan(named.tables, request, asker))
         with self._held(plan):
             files = await trio.to_thread.run_sync(lambda: self._sound(plan))
             await trio.to_thread.run_sync(lambda: process.link({str(name): path for name, path in files.items()}))
             views = [_placed(planned, process) for planned in plan.views]
             wanted = Execute(
-                views=tuple(views), places=tuple(plan.places), parameters=request.parameters, explain=request.explain
+                views=tuple(views),
+                places=tuple(plan.places),
+                parameters=request.parameters,
+                explain=request.explain,
+                rows=rows,
             )
             await self._pass_on(process.execute(wanted), plan, send)
 
@@ -79,7 +88,7 @@ class QueryService:
         head: bytes | None = frame(HEAD, msgspec.json.encode(plan.head))
         async with aclosing(frames) as each:
             async for kind, content in each:
-                if kind not in (ROWS, END):
+                if kind not in (SCHEMA, ROWS, END):
                     continue
                 if head is not None:
                     await send(head)

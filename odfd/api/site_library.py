@@ -9,9 +9,12 @@ from chain.ids import DID_ODF, DatasetId
 from chain.multihash import Multihash
 from config.model import Settings
 from odfd.datasets.visibility import Visibility
+from odfd.kamu.application import Questions
+from odfd.kamu.ports import PublicAnswers
 from odfd.network.library import ServingLibrary
 from odfd.published.packs import MAX_PACK, PACK, packed
 from odfd.published.signed import signed_state
+from odfd.runtime.http import Application
 from odfd.runtime.supervision import Logger
 from odfd.site.application import Site
 from odfd.site.ports import CheckpointReceiver, ShownDataset
@@ -91,9 +94,12 @@ def open_site(
     home: StateDirectory,
     given: tuple[ServingLibrary, Visibility],
     logger: Logger,
-    receiver: CheckpointReceiver | None,
+    asked: tuple[CheckpointReceiver | None, PublicAnswers],
 ) -> SiteServer | None:
-    """``None`` where the settings name no address for one."""
+    """``None`` where the settings name no address for one. ``asked``: who answers what is not about files."""
     addresses = settings.http.listen
-    site = Site(NodeSiteLibrary(home, *given), logger, receiver if settings.http.witness else None)
+    receiver, answers = asked
+    site: Application = Site(NodeSiteLibrary(home, *given), logger, receiver if settings.http.witness else None)
+    if settings.http.query:
+        site = Questions(answers, site, logger)
     return SiteServer(addresses, site, logger) if addresses else None

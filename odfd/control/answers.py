@@ -112,7 +112,7 @@ async def body(request: Request, kind: type[_T]) -> _T:
             parts.append(part)
     try:
         return msgspec.json.decode(b"".join(parts) or b"{}", type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         message, _, place = str(error).partition(" - at ")
         raise Invalid(message, rule="request", place=place.strip("`")) from error
 

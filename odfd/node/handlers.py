@@ -22,7 +22,6 @@ from odfd.api.ingest_pull import IngestPullParts, IngestPullService
 from odfd.api.lineage import LineageService
 from odfd.api.mirrors import MirrorService, NetworkService, PeerService
 from odfd.api.policies import PolicyService
-from odfd.api.queries import QueryService
 from odfd.api.resolutions import ResolutionService
 from odfd.api.resource_schemas import SchemaService
 from odfd.api.services import Services
@@ -34,7 +33,6 @@ from odfd.api.visibility import VisibilityService
 from odfd.control.board import BoardTasks, LogEvents
 from odfd.node.parts import NodeParts
 from odfd.node.witness_parts import witness_views
-from odfd.queries.planning import Planner
 from odfd.state.directory import UPLOADS
 from odfd.state.uploads import Uploads
 
@@ -80,7 +78,7 @@ def services_of(parts: NodeParts) -> Services:
         verification=VerificationService(home, parts.transform_deps, context.board, parts.damage, parts.scheduler),
         proving=EngineMigrationService(home, parts.transform_deps, parts.committer, context.board, context.events),
         lineage=LineageService(home, parts.transform_deps, context.board, lambda: secrets.token_hex(8)),
-        queries=QueryService(home, Planner(home, parts.views.dataset, parts.evaluator), parts.readers, parts.damage),
+        queries=parts.queries,
         journal_recovery=parts.journal_recovery,
         trust=TrustService(
             home,

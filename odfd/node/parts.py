@@ -50,9 +50,11 @@ from odfd.network.outbox import Outbox
 from odfd.network.statement_quota import StatementQuota
 from odfd.network.statement_store import LedgerStatementStore, Subscribers
 from odfd.node.interests import interests_of
+from odfd.node.query_parts import queries_of
 from odfd.node.statement_events import StatementEvents
 from odfd.node.validation_parts import observer_of, rechecking_of, validator_of
 from odfd.node.witness_parts import checkpoint_receiver_of, submissions_of, witnessing_of
+from odfd.queries.planning import Planner
 from odfd.resources.store import Resources
 from odfd.runtime.clock import JumpWatch
 from odfd.runtime.supervision import Life
@@ -176,6 +178,9 @@ class NodeParts:
             lambda dataset, spot: self.damage.found(dataset, [spot]),
             EvidenceProvider(self.bundles, public_of),
         )
+        self.queries, self.public_queries = queries_of(
+            home, Planner(home, self.views.dataset, self.evaluator), self.readers, self.damage, self.library.size
+        )
 
     def _hold_network(self, membership: Callable[..., Membership], ipfs: Ipfs | None) -> None:
         """Who is talked to, where others find what is published, and what goes out by itself."""
@@ -200,7 +205,11 @@ class NodeParts:
             partial(is_elsewhere, home, self.visibility),
         )
         self.site = open_site(
-            settings, home, (self.library, self.visibility), context.logger, checkpoint_receiver_of(self)
+            settings,
+            home,
+            (self.library, self.visibility),
+            context.logger,
+            (checkpoint_receiver_of(self), self.public_queries),
         )
         self.forks = ForkFinder(home.database, home.chains, self.membership, self.board.keep, context.logger)
         self.outbox = Outbox(self.membership, self.visibility.public_of, context.logger)

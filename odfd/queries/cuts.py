@@ -31,22 +31,25 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     """Microseconds: rows of a later event time are left out."""
 
 
-def cut_of(name: str, chain: ChainReader, clauses: Mapping[str, str], pin: Pin | None) -> Cut:
-    """Raises Invalid, NotFound."""
+def cut_of(name: str, chain: ChainReader, clauses: Mapping[str, str], pin: Pin | None, limit: int | None = None) -> Cut:
+    """``limit``: blocks that may be read; the others are as if they were not there. Raises Invalid, NotFound."""
     head = chain.head()
-    if head is None:
+    if head is None or limit == 0:
         raise NotFound(f"{name} has no blocks here", rule="query-cut", hint=f"odfctl pull {name}")
     if AS_OF in clauses and AT_BLOCK in clauses:
         raise Invalid(f"{name} is cut by time and at a block", rule="query-time", hint="say one of both")
     until = int(moment(clauses[AS_AT])) // _MICROSECOND if AS_AT in clauses else None
+    size = head.size if limit is None else min(limit, head.size)
     if pin is not None:
-        block = _pinned(name, chain, pin)
+        block = _pinned(name, chain, pin, size)
     elif AT_BLOCK in clauses:
-        block = _named(name, chain, clauses[AT_BLOCK], head.size)
+        block = _named(name, chain, clauses[AT_BLOCK], size)
     elif AS_OF in clauses:
-        block = chain.block_at(_known_at(name, chain, moment(clauses[AS_OF]), head.size) - 1)
+        block = chain.block_at(_known_at(name, chain, moment(clauses[AS_OF]), size) - 1)
+    elif size == head.size:
+        return Cut(size=size, block=head.hash, until=until)
     else:
-        return Cut(size=head.size, block=head.hash, until=until)
+        block = chain.block_at(size - 1)
     return Cut(size=block.sequence_number + 1, block=block.hash, until=until)
 
 
@@ -75,7 +78,10 @@ def _named(name: str, chain: ChainReader, at: str, size: int) -> Block:
                 hint=f"its newest is #{size - 1}: odfctl log {name}",
             )
         return chain.block_at(int(digits))
-    return chain.block_by_hash(Multihash.parse(at))
+    block = chain.block_by_hash(Multihash.parse(at))
+    if block.sequence_number >= size:
+        raise NotFound(f"{name} has no block {at[:200]}", rule="query-cut", hint=f"its newest is #{size - 1}")
+    return block
 
 
 def _known_at(name: str, chain: ChainReader, when: Instant, size: int) -> int:
@@ -97,10 +103,9 @@ def _known_at(name: str, chain: ChainReader, when: Instant, size: int) -> int:
     return low
 
 
-def _pinned(name: str, chain: ChainReader, pin: Pin) -> Block:
-    head = chain.head()
+def _pinned(name: str, chain: ChainReader, pin: Pin, size: int) -> Block:
     number = pin.sequence_number
-    if head is None or not 0 <= number < head.size:
+    if not 0 <= number < size:
         raise NotFound(
             f"{name} has no block #{number}, at which it is pinned", rule="query-pin", hint=f"odfctl pull {name}"
         )

@@ -6,7 +6,7 @@ length but for the list of slices. Nothing is executed here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -57,6 +57,26 @@ class QueryPlan(msgspec.Struct, frozen=True, kw_only=True):
         return {each.slice.physical_hash: planned for planned in self.views for each in planned.slices}
 
 
+class Bound(msgspec.Struct, frozen=True):
+    """A dataset for a name of a query, up to a block; ``None``: as far as there are blocks."""
+
+    dataset: DatasetId
+    block: Multihash | None = None
+
+
+class Asker(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asks: what they may read, and how they call it."""
+
+    served: Callable[[DatasetId], int] | None = None
+    """Blocks of a dataset that they may read; 0: it is not there for them. ``None``: all of everything."""
+    bound: Mapping[str, Bound] = {}
+    """By name, in lower case. Where there are any, a query reads nothing else."""
+
+
+OWNER: Final = Asker()
+"""Of the node."""
+
+
 class Planner:
     """Of one node. ``shown``: what is said of a dataset to people, with how far it may be relied on."""
 
@@ -66,20 +86,20 @@ class Planner:
         self._home, self._shown, self._evaluator = home, shown, evaluator
         self._lists = SliceLists()
 
-    def plan(self, tables: Sequence[TableNamed], request: wire.QueryRequest) -> QueryPlan:
+    def plan(self, tables: Sequence[TableNamed], request: wire.QueryRequest, asker: Asker = OWNER) -> QueryPlan:
         """Raises NotFound, Invalid, Refused."""
-        reads: dict[tuple[DatasetId, bool, str], int] = {}
+        reads: dict[tuple[DatasetId, bool, str, int | None], int] = {}
         places: list[int] = []
         planned: list[PlannedView] = []
-        pins: dict[tuple[str, str], wire.Pin] = {}
+        pins: dict[tuple[str, str, int], wire.Pin] = {}
         standings: dict[str, wire.ReadStanding] = {}
         remarks: list[str] = []
         for table in tables:
-            entry, current = self._resolve(table)
+            entry, current, limit = self._resolve(table, asker)
             said = _said(table.clauses)
-            key = (entry.id, current, said)
+            key = (entry.id, current, said, limit)
             if key not in reads:
-                whole = self._cut(entry, table, request)
+                whole = self._cut(entry, table, request, limit)
                 cut = self._satisfying(entry, whole, request)
                 if cut is not whole:
                     remarks.append(
@@ -89,7 +109,7 @@ class Planner:
                 pin = wire.Pin(
                     name=entry.name, id=str(entry.id), block=str(cut.block), sequence_number=cut.size - 1, at=said
                 )
-                pins[pin.id, said] = pin
+                pins[pin.id, said, cut.size] = pin
                 standing = standing_of(self._shown(entry), cut.size)
                 known = standings.get(entry.name)
                 standings[entry.name] = standing if known is None or standing.of > known.of else known
@@ -102,23 +122,44 @@ class Planner:
         )
         return QueryPlan(views=planned, places=places, head=head)
 
-    def _resolve(self, table: TableNamed) -> tuple[DatasetEntry, bool]:
-        """Raises NotFound, with how to get it."""
+    def _resolve(self, table: TableNamed, asker: Asker) -> tuple[DatasetEntry, bool, int | None]:
+        """A dataset, whether it is what holds of it, and how many of its blocks may be read.
+
+        Raises NotFound, with how to get it.
+        """
         current = len(table.path) > 1 and table.path[0].lower() == CURRENT
         ref = ".".join(table.path[1:] if current else table.path)
         try:
-            with self._home.catalog() as catalog:
-                return catalog.resolve(ref), current
+            entry, bound = self._named(ref, asker)
         except (NotFound, Invalid) as fault:
-            near = f"{fault.hint}; or, " if fault.hint.startswith("did you mean") else ""
-            raise NotFound(
-                f"no dataset {ref[:200]!r} here",
-                rule="query-dataset",
-                hint=f"{near}to mirror it: odfctl mirror add did:odf:… --as {ref[:60]}",
-                place=table.place,
-            ) from fault
+            raise _no_dataset(ref, table.place, asker, fault.hint) from fault
+        limit = self._readable(entry, bound, asker)
+        if limit == 0:
+            raise _no_dataset(ref, table.place, asker)
+        return entry, current, limit
 
-    def _cut(self, entry: DatasetEntry, table: TableNamed, request: wire.QueryRequest) -> Cut:
+    def _named(self, ref: str, asker: Asker) -> tuple[DatasetEntry, Bound | None]:
+        """Raises NotFound, Invalid."""
+        with self._home.catalog() as catalog:
+            if not asker.bound:
+                return catalog.resolve(ref), None
+            bound = asker.bound.get(ref.lower())
+            entry = None if bound is None else catalog.find(bound.dataset)
+        if entry is None:
+            raise NotFound("no dataset of that name is bound", rule="query-dataset")
+        return entry, bound
+
+    def _readable(self, entry: DatasetEntry, bound: Bound | None, asker: Asker) -> int | None:
+        """Raises NotFound for a block that is not there."""
+        limit = None if asker.served is None else asker.served(entry.id)
+        if bound is None or bound.block is None or limit == 0:
+            return limit
+        size = self._home.chains.chain(entry.id).block_by_hash(bound.block).sequence_number + 1
+        if limit is not None and size > limit:
+            raise NotFound(f"no block {bound.block} of {entry.name} here", rule="query-cut")
+        return size
+
+    def _cut(self, entry: DatasetEntry, table: TableNamed, request: wire.QueryRequest, limit: int | None) -> Cut:
         chain = self._home.chains.chain(entry.id)
         said = _said(table.clauses)
         pin = None
@@ -132,7 +173,7 @@ class Planner:
                     hint="pins are those of a whole query: print them with the query that they are for",
                 )
         try:
-            return cut_of(entry.name, chain, dict(table.clauses), pin)
+            return cut_of(entry.name, chain, dict(table.clauses), pin, limit)
         except Fault as fault:
             fault.place = fault.place or table.place
             raise
@@ -179,6 +220,18 @@ class Planner:
             until=cut.until,
         )
         return PlannedView(view, entry.id, slices)
+
+
+def _no_dataset(ref: str, place: str, asker: Asker, hint: str = "") -> NotFound:
+    """With how to get it. Who may not read everything is not told what else there is."""
+    near = f"{hint}; or, " if hint.startswith("did you mean") else ""
+    how = f"{near}to mirror it: odfctl mirror add did:odf:… --as {ref[:60]}"
+    return NotFound(
+        f"no dataset {ref[:200]!r} here",
+        rule="query-dataset",
+        hint=how if asker.served is None else "GET / lists the datasets that are",
+        place=place,
+    )
 
 
 def fold_of(state: ChainState) -> tuple[Fold, tuple[str, ...]]:

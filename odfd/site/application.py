@@ -24,6 +24,7 @@ from odfd.errors import PROBLEM_JSON, to_problem
 from odfd.published.packs import number_in
 from odfd.runtime.http import Message, Receive, Send
 from odfd.runtime.supervision import Logger
+from odfd.site.bodies import taken
 from odfd.site.ports import CheckpointReceiver, SiteLibrary
 
 Args = TypeVarTuple("Args")
@@ -37,8 +38,6 @@ PIECE: Final = 128 << 10
 LISTED: Final = 1000
 SUBMIT: Final = "/witness/add-checkpoint"
 """Where a witness takes checkpoints (c2sp.org/tlog-witness): its submission prefix is ``/witness``."""
-SUBMIT_SECONDS: Final = 20.0
-"""For a whole request."""
 _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 _FOREVER: Final = "public, max-age=31536000, immutable"
 _ANEW: Final = "no-cache"
@@ -72,16 +71,10 @@ class Site:
 
     async def _take(self, receiver: CheckpointReceiver, receive: Receive, answer: _Answer) -> None:
         """One small request, whole and in time, or none."""
-        body, more = bytearray(), True
-        with trio.move_on_after(SUBMIT_SECONDS) as patience:
-            while more and len(body) <= MAX_SUBMISSION:
-                message = await receive()
-                body += message.get("body", b"")
-                more = message.get("more_body", False)
-        if patience.cancelled_caught or more:
-            status = 408 if patience.cancelled_caught else 413
-            return await answer.whole(b"", "text/plain", _ANEW, status, {"connection": "close"})
-        said = await self._ask(receiver.add_checkpoint, bytes(body))
+        body = await taken(receive, MAX_SUBMISSION)
+        if not isinstance(body, bytes):
+            return await answer.whole(b"", "text/plain", _ANEW, body, {"connection": "close"})
+        said = await self._ask(receiver.add_checkpoint, body)
         kind = "text/x.tlog.size" if said.status == 409 else "text/plain; charset=utf-8"
         return await answer.whole(said.body, kind, _ANEW, said.status)
 

@@ -18,8 +18,9 @@ from odfd.published.packs import number_in
 from odfd.runtime.http import Application, Limits, Message, Receive, Send
 from odfd.runtime.serving import CONNECTIONS, HttpServer, Response
 from odfd.runtime.supervision import Life, Logger
+from odfd.site.paths import is_question
 from p2p.budget.buckets import Rate
-from p2p.budget.costs import SECOND, SITE_ANSWER, SITE_PACK
+from p2p.budget.costs import SECOND, SITE_ANSWER, SITE_PACK, SITE_QUESTION
 from p2p.budget.work import WorkBudget, WorkShares
 
 OF_ONE: Final = CONNECTIONS // 8
@@ -77,6 +78,8 @@ class SiteServer:
         async def answer(scope: Message, receive: Receive, send: Send) -> None:
             _, _, file = scope["path"].strip("/").partition("/")
             cost = SITE_ANSWER if number_in(file) is None else SITE_PACK
+            if is_question(scope["path"]):
+                cost = SITE_QUESTION
             wait = self._work.admit(visitor, cost, trio.current_time(), PAID_WITHIN)
             if wait is None:
                 return await _refused(send, "more than an address may ask for in a while\n")

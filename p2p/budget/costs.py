@@ -45,6 +45,8 @@ SITE_ANSWER: Final = 1_000.0
 """To read a small file of a dataset for a visitor of the site,"""
 SITE_PACK: Final = 20_000.0
 """and to put a thousand blocks into one."""
+SITE_QUESTION: Final = 300_000.0
+"""To plan a query of a visitor and to compute its rows in a process of its own, about."""
 PRESENCE: Final = 400.0
 """To read a presence, to verify that its peer signed it, and to keep it."""
 PEERS_QUESTION: Final = 3_000.0

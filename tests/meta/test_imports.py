@@ -71,6 +71,7 @@ LAYERS = {
         "cli",
         "node",
         "api",
+        "kamu",
         "workers queries",
         "state",
         "control site",

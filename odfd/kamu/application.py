@@ -1,0 +1,248 @@
+"""Answers ``/query``, ``/verify``, ``/NAME/tail`` and ``/NAME/metadata`` as kamu's nodes do; all else is the site's.
+
+Field names, formats and statuses are those of kamu's OpenAPI. Rows leave as they are computed; what an answer was made
+of stands behind them, in the member ``odfd``. What is not done here is refused by its name: proofs, OData.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import trio
+
+from chain.codec.arrow_schema import schema_of
+from chain.codec.manifest import to_builtins
+from chain.errors import Environment, Fault, Refused
+from chain.state import ChainState
+from engines.errors import LimitExceeded
+from engines.query.frames import HEAD, ROWS, SCHEMA, parted
+from engines.query.requests import RowsWanted
+from odfd.control import wire
+from odfd.errors import http_status, sole_fault
+from odfd.kamu import asked, commitments, schemas
+from odfd.kamu.ports import BUSY, PublicAnswers
+from odfd.queries.planning import Bound
+from odfd.runtime.http import Application, Message, Receive, Send
+from odfd.runtime.supervision import Logger
+from odfd.site.bodies import taken
+from odfd.site.paths import is_question
+
+_JSON: Final = "application/json"
+_encode: Final = msgspec.json.Encoder().encode
+_NOT_DONE: Final = ("query-proof", "odata")
+"""Rules of what is refused to everybody."""
+
+
+class Questions:
+    """The application. ``site`` answers what is no question."""
+
+    def __init__(self, answers: PublicAnswers, site: Application, logger: Logger) -> None:
+        self._answers, self._site, self._logger = answers, site, logger
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if not is_question(scope["path"]):
+            return await self._site(scope, receive, send)
+        reply = _Reply(send)
+        try:
+            await self._answer(scope, receive, reply)
+        except Exception as error:
+            fault = sole_fault(error)
+            if fault is None:
+                raise
+            await reply.refuse(self._told(fault, scope["path"]))
+        return None
+
+    async def _answer(self, scope: Message, receive: Receive, reply: _Reply) -> None:
+        method, path = scope["method"], scope["path"].strip("/")
+        query = scope.get("query_string", b"").decode("latin-1")
+        first, _, rest = path.partition("/")
+        if first == "odata":
+            raise Refused("OData is not spoken here", rule="odata", hint="GET /query answers in JSON; docs/http.md")
+        if method not in (("GET", "POST") if path == "query" else ("POST",) if path == "verify" else ("GET",)):
+            await reply.whole(405, {"message": f"{method[:20]} is not understood at /{path[:300]}"})
+        elif path == "verify":
+            await self._verify(await self._body(receive, reply), reply)
+        elif path == "query":
+            question = asked.question_in(query) if method == "GET" else None
+            if question is None and (body := await self._body(receive, reply)) is not None:
+                question = asked.question_of(body)
+            if question is not None:
+                await self._query(question, reply)
+        elif rest == "tail":
+            await self._tail(first, asked.tail_in(query), reply)
+        else:
+            await self._metadata(first, asked.parts_in(query), reply)
+
+    async def _body(self, receive: Receive, reply: _Reply) -> bytes | None:
+        """``None``: it was refused."""
+        body = await taken(receive, asked.MAX_BODY)
+        if isinstance(body, bytes):
+            return body
+        why = f"a request has at most {asked.MAX_BODY} bytes" if body == 413 else "the request did not come in time"
+        await reply.whole(body, {"message": why}, {"connection": "close"})
+        return None
+
+    async def _query(self, question: asked.SqlQuestion, reply: _Reply) -> None:
+        if "Proof" in question.include:
+            raise Refused(
+                "this node does not prove answers yet", rule="query-proof",
+                hint="include=input tells what an answer was made of, and gives the same rows again",
+            )  # fmt: skip
+
+        def after(head: wire.QueryHead, members: dict[str, Any]) -> bytes:
+            said = {"input": question.said(head.pins)} if "Input" in question.include else {}
+            return b"," + _encode(members)[1:] + b"," + _encode(said | {"odfd": head})[1:]
+
+        rows = _Rows(reply, b'{"output":{"data":', question.schema_format, after)
+        await self._ask(question.request(), rows, question.bound(), question.rows())
+
+    async def _tail(self, ref: str, wanted: asked.Tail, reply: _Reply) -> None:
+        state = await trio.to_thread.run_sync(self._answers.state, ref)
+        if state.schema is None:
+            nothing: dict[str, Any] = {"data": {} if wanted.data_format == "JsonSoA" else []}
+            return await reply.whole(200, nothing | _members(wanted.data_format, wanted.schema_format, pa.schema([])))
+
+        def after(head: wire.QueryHead, members: dict[str, Any]) -> bytes:
+            return b"," + _encode(members | {"odfd": head})[1:]
+
+        rows = _Rows(reply, b'{"data":', wanted.schema_format, after)
+        request = wire.QueryRequest(sql=tail_statement(state, wanted.skip, wanted.limit))
+        return await self._ask(request, rows, {}, RowsWanted(layout=asked.layout(wanted.data_format)))
+
+    async def _ask(
+        self, request: wire.QueryRequest, rows: _Rows, bound: Mapping[str, Bound], wanted: RowsWanted
+    ) -> None:
+        rows.layout = wanted.layout or ""
+        await self._answers.answer(request, rows.take, bound, wanted)
+        await rows.end()
+
+    async def _metadata(self, ref: str, wanted: tuple[frozenset[str], str], reply: _Reply) -> None:
+        parts, form = wanted
+        state = await trio.to_thread.run_sync(self._answers.state, ref)
+        await reply.whole(200, {"output": described(state, parts, form)})
+
+    async def _verify(self, body: bytes | None, reply: _Reply) -> None:
+        if body is None:
+            return None
+        wrong = commitments.fault_of(commitments.verification_of(body))
+        if wrong is not None:
+            return await reply.whole(400, {"ok": False, "error": wrong})
+        raise Refused(
+            "the commitment is sound, and whether its answer is right cannot be said: this node does not run proven"
+            " queries again yet",
+            rule="query-proof", hint="POST its input to /query, and compare",
+        )  # fmt: skip
+
+    def _told(self, fault: Fault, path: str) -> Fault:
+        """What a visitor is told: nothing of this machine."""
+        if isinstance(fault, Environment) and not isinstance(fault, LimitExceeded):
+            self._logger.error("a question cannot be answered", path=path[:300], fault=str(fault), rule=fault.rule)
+            return Environment("this node cannot answer it now", rule=fault.rule)
+        return fault
+
+
+class _Reply:
+    """What goes back, once."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.begun = False
+
+    async def begin(self, status: int, headers: Mapping[str, str]) -> None:
+        self.begun = True
+        told = {"content-type": _JSON, "cache-control": "no-cache", **headers}
+        raw = [(name.encode(), value.encode()) for name, value in told.items()]
+        await self._send({"type": "http.response.start", "status": status, "headers": raw})
+
+    async def more(self, data: bytes, *, last: bool = False) -> None:
+        await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+
+    async def whole(self, status: int, value: object, headers: Mapping[str, str] | None = None) -> None:
+        body = _encode(value)
+        await self.begin(status, {"content-length": str(len(body)), **(headers or {})})
+        await self.more(body, last=True)
+
+    async def refuse(self, fault: Fault) -> None:
+        """Nothing where rows have left: the connection ends in the middle, and who reads sees that."""
+        if self.begun:
+            return
+        status = 501 if fault.rule in _NOT_DONE else 503 if fault.rule == BUSY else http_status(fault)
+        told = {"message": fault.message, "rule": fault.rule, "hint": fault.hint, "place": fault.place}
+        also = {"retry-after": "5"} if status == 503 else {}
+        said = {name: text for name, text in told.items() if text}
+        await self.whole(400 if status == 422 else status, said, also)
+
+
+class _Rows:
+    """Frames of an answer, as the JSON around them."""
+
+    def __init__(
+        self, reply: _Reply, before: bytes, form: str | None, after: Callable[[wire.QueryHead, dict[str, Any]], bytes]
+    ) -> None:
+        self._reply, self._before, self._form, self._after = reply, before, form, after
+        self.layout = ""
+        self._head: wire.QueryHead | None = None
+        self._members: dict[str, Any] = {}
+
+    async def take(self, frame: bytes) -> None:
+        """Raises Invalid for a schema that has no words in its format."""
+        kind, content = parted(frame)
+        if kind == HEAD:
+            self._head = msgspec.json.decode(content, type=wire.QueryHead)
+        elif kind == SCHEMA:
+            self._members = _members(self.layout, self._form, pa.ipc.read_schema(pa.py_buffer(content)))
+        elif kind == ROWS:
+            if not self._reply.begun:
+                await self._reply.begin(200, {})
+                await self._reply.more(self._before)
+            await self._reply.more(content)
+
+    async def end(self) -> None:
+        assert self._head is not None
+        await self._reply.more(self._after(self._head, self._members), last=True)
+
+
+def tail_statement(state: ChainState, skip: int, limit: int) -> str:
+    """The last rows but ``skip``, in the order of their offsets, which have no gaps."""
+    offset = '"' + state.vocab.offset.replace('"', '""') + '"'
+    end = max(0, state.next_offset - skip)
+    return (
+        f'SELECT * FROM "{state.dataset}" WHERE {offset} >= {max(0, end - limit)} AND {offset} < {end}'
+        f" ORDER BY {offset}"
+    )
+
+
+def described(state: ChainState, parts: frozenset[str], form: str) -> dict[str, Any]:
+    """What of a dataset's metadata is asked for. Raises Invalid for a schema that has no words in its format."""
+    events = {"Attachments": state.set_attachments, "Info": state.set_info, "License": state.set_license}
+    told: dict[str, Any] = {
+        name.lower(): _event(event) for name, event in events.items() if name in parts and event is not None
+    }
+    if "Refs" in parts:
+        told["refs"] = [{"name": "head", "blockHash": str(state.head)}]
+    if "Schema" in parts and state.schema is not None:
+        told |= {"schema": schemas.of_dataset(schema_of(state.schema), form), "schemaFormat": form}
+    if "Seed" in parts and state.kind is not None:
+        told["seed"] = {"datasetId": str(state.dataset), "datasetKind": state.kind.value}
+    if "Vocab" in parts:
+        vocab = state.vocab
+        told["vocab"] = {
+            "offsetColumn": vocab.offset,
+            "operationTypeColumn": vocab.operation_type,
+            "systemTimeColumn": vocab.system_time,
+            "eventTimeColumn": vocab.event_time,
+        }
+    return told
+
+
+def _event(event: msgspec.Struct) -> dict[str, Any]:
+    return {name: value for name, value in to_builtins(event).items() if name != "kind"}
+
+
+def _members(layout: str, form: str | None, schema: pa.Schema) -> dict[str, Any]:
+    """Beside the rows."""
+    told: dict[str, Any] = {"dataFormat": layout}
+    return told if form is None else told | {"schema": schemas.FORMATS[form](schema), "schemaFormat": form}

@@ -1,0 +1,28 @@
+"""Declares who answers. ``odfd.api.public_queries`` implements it, and applies the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Protocol, TypeAlias
+
+from chain.state import ChainState
+from engines.query.requests import RowsWanted
+from odfd.control import wire
+from odfd.queries.planning import Bound
+
+BUSY: Final = "query-busy"
+"""Rule of what is refused because too many ask."""
+SendFrame: TypeAlias = Callable[[bytes], Awaitable[None]]
+"""Takes a whole frame; waits while whoever asked does not read."""
+
+
+class PublicAnswers(Protocol):
+    """Answers questions of visitors over what the site serves, and nothing else."""
+
+    async def answer(
+        self, request: wire.QueryRequest, send: SendFrame, bound: Mapping[str, Bound], rows: RowsWanted
+    ) -> None:
+        """Frames (``engines.query.frames``). Raises Refused when too many ask, and what is wrong with the question."""
+
+    def state(self, ref: str) -> ChainState:
+        """Of a dataset, as far as it is served. Called from worker threads. Raises NotFound, Environment."""

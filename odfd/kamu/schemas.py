@@ -1,0 +1,104 @@
+"""A schema of rows in the forms that kamu's nodes write: Arrow's as JSON, ODF's as JSON or YAML. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.types as kinds
+
+from chain.codec.manifest import render_yaml, to_builtins
+from chain.data.arrow_schema import from_arrow, to_arrow
+from chain.errors import Invalid
+from chain.model.schema import DataSchema
+
+_UNITS: Final = {"s": "Second", "ms": "Millisecond", "us": "Microsecond", "ns": "Nanosecond"}
+_PLAIN: Final = {
+    pa.null(): "Null",
+    pa.bool_(): "Boolean",
+    pa.float16(): "Float16",
+    pa.float32(): "Float32",
+    pa.float64(): "Float64",
+    pa.date32(): "Date32",
+    pa.date64(): "Date64",
+    pa.string(): "Utf8",
+    pa.large_string(): "LargeUtf8",
+    pa.string_view(): "Utf8View",
+    pa.binary(): "Binary",
+    pa.large_binary(): "LargeBinary",
+    pa.binary_view(): "BinaryView",
+    pa.month_day_nano_interval(): {"Interval": "MonthDayNano"},
+    **{kind: str(kind).replace("uint", "UInt").replace("int", "Int") for kind in (
+        pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())},
+}  # fmt: skip
+
+
+def arrow_json(schema: pa.Schema) -> dict[str, Any]:
+    """As the Rust implementation of Arrow writes it. Raises Invalid for a type that it has no word for here."""
+    return {"fields": [_field(field) for field in schema], "metadata": {}}
+
+
+def odf_json(schema: pa.Schema) -> dict[str, Any]:
+    """Raises Invalid for a type that ODF does not know."""
+    return to_builtins(from_arrow(schema))
+
+
+FORMATS: Final[dict[str, Callable[[pa.Schema], Any]]] = {
+    "ArrowJson": arrow_json,
+    "OdfJson": odf_json,
+    "OdfYaml": lambda schema: render_yaml(odf_json(schema)),
+}
+"""By kamu's names."""
+
+
+def of_dataset(schema: DataSchema, form: str) -> Any:
+    """What a dataset declares. Raises Invalid."""
+    return FORMATS[form](to_arrow(schema).remove_metadata())
+
+
+def _field(field: pa.Field) -> dict[str, Any]:
+    return {
+        "name": field.name,
+        "data_type": _type(field.type, field.name),
+        "nullable": field.nullable,
+        "dict_id": 0,
+        "dict_is_ordered": False,
+        "metadata": {},
+    }
+
+
+def _type(kind: pa.DataType, name: str) -> Any:
+    if (plain := _PLAIN.get(kind)) is not None:
+        return plain
+    shaped = _shaped(kind)
+    if shaped is None:
+        raise Invalid(
+            f"the type {kind} of {name} cannot be written in ArrowJson", rule="query-schema", hint=f"cast {name}"
+        )
+    return shaped
+
+
+def _shaped(kind: pa.DataType) -> Any:
+    if kinds.is_timestamp(kind):
+        return {"Timestamp": [_UNITS[kind.unit], "UTC" if kind.tz in ("Etc/UTC", "UTC") else kind.tz]}
+    if kinds.is_time(kind):
+        return {"Time32" if kinds.is_time32(kind) else "Time64": _UNITS[kind.unit]}
+    if kinds.is_duration(kind):
+        return {"Duration": _UNITS[kind.unit]}
+    if kinds.is_decimal(kind):
+        return {f"Decimal{kind.bit_width}": [kind.precision, kind.scale]}
+    if kinds.is_fixed_size_binary(kind):
+        return {"FixedSizeBinary": kind.byte_width}
+    if kinds.is_list(kind) or kinds.is_large_list(kind):
+        return {"List" if kinds.is_list(kind) else "LargeList": _field(kind.value_field)}
+    if kinds.is_fixed_size_list(kind):
+        return {"FixedSizeList": [_field(kind.value_field), kind.list_size]}
+    if kinds.is_struct(kind):
+        return {"Struct": [_field(field) for field in kind]}
+    if kinds.is_map(kind):
+        entries = pa.struct([kind.key_field, kind.item_field])
+        return {"Map": [_field(pa.field("entries", entries, nullable=False)), kind.keys_sorted]}
+    if kinds.is_dictionary(kind):
+        return {"Dictionary": [_type(kind.index_type, "the index"), _type(kind.value_type, "the value")]}
+    return None

@@ -1,0 +1,172 @@
+"""Questions over HTTP as programs for a kamu node ask them: what is answered, in which form, and what is not there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import trio
+import trio.lowlevel
+
+from chain.errors import Refused
+from chain.multihash import Multihash
+from config import model
+from engines.query.requests import ALL_ROWS
+from odfd.api.public_queries import WAITING
+from odfd.control import wire
+from odfd.kamu.ports import BUSY
+
+ASKED = model.Http(listen=("127.0.0.1:0",), query=True)
+ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000", "2024-01-03T00:00:00Z,Wels,62000")
+CITIES = "select city, population from cities order by city"
+
+
+def url_of(node: Any) -> str:
+    (url,) = node.parts.site.urls
+    return str(url)
+
+
+async def filled(world: Any, worlds: Any, node: Any) -> None:
+    world.write("alice", "a.csv", *ROWS)
+    await node.apply(worlds.ROOT, worlds.DERIVED)
+    await node.pull()
+
+
+async def test_a_question_is_answered_as_kamu_answers_it(world: Any, worlds: Any) -> None:
+    async with (
+        world.running("alice", private=True, http=ASKED) as alice,
+        httpx.AsyncClient(base_url=url_of(alice)) as client,
+    ):
+        await filled(world, worlds, alice)
+        await alice.publish("cities")
+        given = (await client.post("/query", json={"query": CITIES})).json()
+        assert given["output"] == {
+            "data": [{"city": c, "population": p} for c, p in (("Graz", 300000), ("Linz", 210000), ("Wels", 62000))],
+            "dataFormat": "JsonAoS",
+        }
+        assert given["odfd"]["standing"] == "data"
+        body = {"query": CITIES, "dataFormat": "json-aoa", "include": ["input", "schema"], "limit": 1, "skip": 1}
+        given = (await client.post("/query", json=body)).json()
+        assert given["output"]["data"] == [["Linz", 210000]]
+        assert [each["data_type"] for each in given["output"]["schema"]["fields"]] == ["Utf8", "Int64"]
+        head = alice.home.chains.chain(alice.dataset("cities")).head()
+        state = {"id": str(alice.dataset("cities")), "alias": "cities", "blockHash": str(head.hash)}
+        assert given["input"] == body | {
+            "queryDialect": "SqlDataFusion",
+            "dataFormat": "JsonAoA",
+            "include": ["Input", "Schema"],
+            "schemaFormat": "ArrowJson",
+            "datasets": [state],
+        }
+        world.write("alice", "b.csv", "2024-01-04T00:00:00Z,Enns,12000")
+        await alice.pull("cities")
+        again = (await client.post("/query", json=given["input"])).json()
+        assert again["output"] == given["output"]
+        newest = (await client.get("/query", params={"query": CITIES, "format": "jsonsoa", "limit": 1})).json()
+        assert newest["output"] == {"data": {"city": ["Enns"], "population": [12000]}, "dataFormat": "JsonSoA"}
+
+
+async def test_datasets_of_a_question_are_bound_to_names_and_blocks(world: Any, worlds: Any) -> None:
+    async with (
+        world.running("alice", private=True, http=ASKED) as alice,
+        httpx.AsyncClient(base_url=url_of(alice)) as client,
+    ):
+        await filled(world, worlds, alice)
+        await alice.publish("cities")
+        state = {"id": str(alice.dataset("cities")), "alias": "x/y"}
+        sql = 'select count(*) n from "x/y"'
+        given = (await client.post("/query", json={"query": sql, "datasets": [state], "include": ["Input"]})).json()
+        assert given["output"]["data"] == [{"n": 3}]
+        assert given["input"]["datasets"][0]["alias"] == "x/y"
+        for wrong in (
+            {"id": str(alice.dataset("towns")), "alias": "x/y"},
+            state | {"blockHash": str(Multihash.sha3_256(b"none"))},
+            state | {"alias": "z"},
+        ):
+            said = await client.post("/query", json={"query": sql, "datasets": [wrong]})
+            assert said.status_code == 404, said.text
+        said = await client.post("/query", json={"query": sql, "datasets": [state, state]})
+        assert said.status_code == 400
+
+
+async def test_what_is_private_is_not_there_for_questions(world: Any, worlds: Any) -> None:
+    async with (
+        world.running("alice", private=True, http=ASKED) as alice,
+        httpx.AsyncClient(base_url=url_of(alice)) as client,
+    ):
+        await filled(world, worlds, alice)
+        await alice.publish("cities")
+        towns = str(alice.dataset("towns"))
+        for name in ("towns", "Towns", f'"{towns}"', "current.towns", "(select * from towns)", "nothing"):
+            said = await client.post("/query", json={"query": f"select * from {name}"})
+            assert said.status_code == 404, name
+            assert said.json()["hint"] == "GET / lists the datasets that are"
+        near = (await client.post("/query", json={"query": "select * from town"})).json()
+        assert "did you mean" not in str(near)
+        for path in ("/towns/tail", f"/{towns}/tail", "/towns/metadata", "/nothing/tail"):
+            assert (await client.get(path)).status_code == 404, path
+        assert (await client.post("/query", json={"query": "select * from cities, towns"})).status_code == 404
+        await alice.publish("towns")
+        assert (await client.get("/towns/tail")).status_code == 200
+
+
+async def test_the_tail_and_the_metadata_of_a_dataset(world: Any, worlds: Any) -> None:
+    async with (
+        world.running("alice", private=True, http=ASKED) as alice,
+        httpx.AsyncClient(base_url=url_of(alice)) as client,
+    ):
+        await filled(world, worlds, alice)
+        await alice.publish("cities")
+        given = (await client.get("/cities/tail", params={"skip": 1, "limit": 1, "schemaFormat": "OdfJson"})).json()
+        assert [(row["offset"], row["op"], row["city"]) for row in given["data"]] == [(1, 0, "Linz")]
+        assert given["data"][0]["event_time"] == "2024-01-02T00:00:00Z"
+        assert {"name": "city", "type": {"kind": "Option", "inner": {"kind": "String"}}} in given["schema"]["fields"]
+        given = (await client.get("/cities/metadata")).json()
+        assert given["output"] == {"seed": {"datasetId": str(alice.dataset("cities")), "datasetKind": "Root"}}
+        every = {"include": "attachments,info,license,refs,schema,seed,vocab"}
+        given = (await client.get("/cities/metadata", params=every)).json()["output"]
+        assert given["refs"] == [{"name": "head", "blockHash": (await client.get("/cities/refs/head")).text}]
+        assert given["vocab"]["eventTimeColumn"] == "event_time"
+        assert given["schema"]["fields"][0]["name"] == "offset"
+
+
+async def test_the_door_is_shut_until_it_is_opened(world: Any, worlds: Any) -> None:
+    closed = model.Http(listen=("127.0.0.1:0",))
+    async with world.running("alice", http=closed) as alice, httpx.AsyncClient(base_url=url_of(alice)) as client:
+        assert (await client.get("/query", params={"query": "select 1"})).status_code == 404
+        assert (await client.post("/query", json={"query": "select 1"})).status_code == 405
+
+
+async def test_a_crowd_of_questions_leaves_readers_to_the_owner(world: Any, worlds: Any) -> None:
+    """Four readers: two for others, whatever they ask; sixteen wait, and the next is told at once."""
+    async with world.running("alice", private=True, http=ASKED) as alice:
+        await filled(world, worlds, alice)
+        await alice.publish("cities")
+        stuck, told = 0, []
+
+        async def never(_: bytes) -> None:
+            nonlocal stuck
+            stuck += 1
+            await trio.sleep_forever()
+
+        async def ask() -> None:
+            try:
+                await alice.parts.public_queries.answer(wire.QueryRequest(sql=CITIES), never, {}, ALL_ROWS)
+            except Refused as fault:
+                told.append(fault.rule)
+
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                for _ in range(2 + WAITING + 3):
+                    nursery.start_soon(ask)
+                while stuck < 2 or len(told) < 3:
+                    await trio.lowlevel.checkpoint()
+                assert (stuck, told) == (2, [BUSY] * 3)
+                rows: list[bytes] = []
+
+                async def take(data: bytes) -> None:
+                    rows.append(data)
+
+                await alice.api.queries.answer(wire.QueryRequest(sql=CITIES), take)
+                assert rows
+                nursery.cancel_scope.cancel()
