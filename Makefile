@@ -20,7 +20,7 @@ alone = $(if $(and $(filter 1,$(words $(AIMED))),$(findstring .py,$(AIMED))),0,$
 # Where a machine says to keep no bytecode, hundreds of processes would compile each anew all that they import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test quick check check-fast lint types engine engine-image bench soak docs lock clean collect foreign
+.PHONY: help install demo test quick check check-fast lint types engine engine-image bench soak docs lock clean collect foreign metrics-page
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -66,6 +66,9 @@ soak: install  ## ten thousand simulated networks of each kind, faulty lives, fl
 engine-image: install  ## the engine image, to the same digest from the same inputs; LOCK=1 takes what Debian has now
 	@$(PY) -m engines.image.build $(if $(LOCK),--lock)
 	$(PY) -m engines.provision.preparation
+
+metrics-page: install  ## docs/metrics.md, from the table of metrics
+	@$(PY) -m odfd.obs.metric_document > docs/metrics.md
 
 lock:  ## resolve requirements/*.txt anew (needs uv)
 	@.venv/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra java --extra demo --extra dev pyproject.toml -o requirements/lock.txt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterator, Mapping
 
@@ -55,6 +56,19 @@ def _network(settings: Settings, place: str) -> Iterator[Problem]:
         if not HTTP_ADDRESS.fullmatch(address):
             yield Problem("setting http.listen", f"not an IP address and a port: {address!r}",
                           "write it like 127.0.0.1:8080 or [::]:8080")  # fmt: skip
+    for address in settings.metrics.listen:
+        if not _is_loopback(address):
+            yield Problem("setting metrics.listen", f"not an address of this machine alone: {address!r}",
+                          "write it like 127.0.0.1:9464 or [::1]:9464; for others put a proxy with TLS and a password"
+                          " before it")  # fmt: skip
+
+
+def _is_loopback(address: str) -> bool:
+    found = HTTP_ADDRESS.fullmatch(address)
+    try:
+        return found is not None and ipaddress.ip_address(found[1].strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def _cluster(settings: Settings, place: str) -> Iterator[Problem]:

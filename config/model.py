@@ -92,6 +92,14 @@ class Http:
 
 
 @dataclass(frozen=True, slots=True)
+class Metrics:
+    listen: tuple[str, ...] = setting(
+        (),
+        "where /metrics, /livez and /readyz are, on this machine alone, like 127.0.0.1:9464; an empty list: nowhere",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Engine:
     cores: int = setting(0, "threads of Spark; 0: all of the machine", low=0, high=1024)
     heap_mib: int = setting(2048, "heap of the JVM; the windows test suite needs 1.2 GiB", unit="MiB", low=256)
@@ -284,6 +292,7 @@ class Settings:
     control: Control = field(default_factory=Control)
     p2p: P2p = field(default_factory=P2p)
     http: Http = field(default_factory=Http)
+    metrics: Metrics = field(default_factory=Metrics)
     engine: Engine = field(default_factory=Engine)
     query: Query = field(default_factory=Query)
     ingest: Ingest = field(default_factory=Ingest)

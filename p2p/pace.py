@@ -33,12 +33,21 @@ class Pace:
         return at
 
 
+class Traffic:
+    """Bytes that went over the wire between this node and its peers, ever since it was made."""
+
+    def __init__(self) -> None:
+        self.received = 0
+        self.sent = 0
+
+
 class Bandwidth:
     """What a node takes of its line, whoever the other side is: ``down`` and ``up``, shared by all who use it."""
 
     def __init__(self, down: int = 0, up: int = 0) -> None:
         self.down = Pace(down)
         self.up = Pace(up)
+        self.traffic = Traffic()
 
     def cap(self, down: int, up: int) -> None:
         """From now on."""

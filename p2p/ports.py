@@ -118,6 +118,25 @@ class PeerView(msgspec.Struct, frozen=True, kw_only=True):
     """Of the address that a connection comes from or goes to, ``203.0.0.0/16``; empty: not connected."""
 
 
+class ReplicationFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """How much the replication layer has to do, and what it left undone, since the network was joined."""
+
+    connected: int = 0
+    """Peers."""
+    known: int = 0
+    """Peers that were met or heard of."""
+    unread: int = 0
+    """Statements that were not looked at, for they were too many at once."""
+    kept_back: int = 0
+    """Statements that were not passed on, for they were too many at once."""
+    peers_unread: int = 0
+    """What peers said of themselves that was not looked at."""
+    judging: int = 0
+    """Statements that wait to be looked at."""
+    answering: int = 0
+    """Answers to peers that are under way."""
+
+
 class Replication(Protocol):
     """What the node asks of the replication layer."""
 

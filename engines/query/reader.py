@@ -165,6 +165,12 @@ class QueryProcesses:
         self._number = 0
         self._nursery: trio.Nursery | None = None
 
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Queries that wait for their turn, and those that have it."""
+        told = self._turns.statistics()
+        return told.tasks_waiting, told.borrowed_tokens
+
     async def run(self) -> None:
         """Until cancelled."""
         await trio.to_thread.run_sync(lambda: shutil.rmtree(self._scratch, ignore_errors=True))

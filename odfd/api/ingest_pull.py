@@ -95,6 +95,7 @@ class IngestPullService:
         self._uploads, self._import_export, self._repairing = hands
         self._board = context.board
         self._events = context.events
+        self._meter = context.meter
         self._correcting = Correcting(home, self._ingest, context.events)
 
     async def stage(self, name: str, chunks: AsyncIterable[bytes]) -> wire.Upload:
@@ -276,8 +277,11 @@ class IngestPullService:
 
     def _ingested(self, entry: DatasetEntry, outcome: ingesting.PullOutcome, aside: str) -> wire.PullItem:
         """``aside``: what is told of records that could not be read."""
+        if not isinstance(outcome, Ingested) or outcome.blocks > outcome.repeated:
+            self._meter.rows("ingest", outcome.counts)
         if isinstance(outcome, Ingested):
             if outcome.blocks > outcome.repeated:
+                self._meter.committed("ingest", outcome.blocks - outcome.repeated, outcome.rows)
                 self._events.emit(
                     "dataset.appended",
                     entry.name,
@@ -318,7 +322,9 @@ class IngestPullService:
             report.advance(outcome.records)
         after = await trio.to_thread.run_sync(self._state, entry.id)
         blocks = after.size - before.size
+        self._meter.rows("transform", counts)
         if blocks:
+            self._meter.committed("transform", blocks, records)
             self._events.emit("dataset.derived", entry.name, plural(records, "record"), blocks=blocks, records=records)
         way = f"odfctl compact {entry.name} --keep-metadata-only, then odfctl pull {entry.name}"
         if isinstance(outcome, Rejected):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
@@ -78,6 +79,16 @@ class ViewCache:
     def all(self) -> list[wire.DatasetView]:
         """Of all datasets, by name. What nothing touched since it was looked at is not looked at again."""
         return [self.dataset(entry) for entry in self.entries()]
+
+    @property
+    def kept(self) -> int:
+        """Views in memory."""
+        return len(self._kept or ())
+
+    def standings(self) -> tuple[Counter[str], int]:
+        """How many datasets there are by state, and how many are published, as they were last looked at."""
+        views = [kept.view for kept in list(self._known().values())]
+        return Counter(view.state for view in views), sum(view.published for view in views)
 
     def entries(self) -> Sequence[DatasetEntry]:
         """Of all datasets, by name."""

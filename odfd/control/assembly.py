@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from config.model import Settings
 from odfd.obs.events import EventLog
+from odfd.obs.meter import NodeMeter
 from odfd.runtime.clock import Clock
 from odfd.runtime.http import Application
+from odfd.runtime.readiness import Readiness
+from odfd.runtime.serving import HttpServer
 from odfd.runtime.supervision import Child, Logger
 from odfd.runtime.tasks import TaskBoard
 
@@ -27,6 +30,10 @@ class Context:
     events: EventLog
     board: TaskBoard
     version: str
+    meter: NodeMeter = field(default_factory=NodeMeter)
+    readiness: Readiness = field(default_factory=Readiness)
+    servers: list[HttpServer] = field(default_factory=list)
+    """All over which somebody may ask this node; each is added by whoever makes it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,10 +32,10 @@ class ControlServer:
         limits: Limits | None = None,
     ) -> None:
         self._application, self._gate, self._logger = application, gate, logger
-        self._server = HttpServer("control", [listener], self._respond, logger, limits or Limits())
+        self.server = HttpServer("control", [listener], self._respond, logger, limits or Limits())
 
     async def run(self, life: Life) -> None:
-        await self._server.run(life)
+        await self.server.run(life)
 
     @contextmanager
     def _respond(self, stream: trio.SocketStream) -> Iterator[Response]:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import trio
 
 from odfd.runtime.clock import Clock
+from odfd.runtime.readiness import Readiness
 from odfd.runtime.supervision import Child, Logger, run_tree
 from odfd.runtime.systemd import Notifier
 
@@ -28,6 +29,7 @@ class Surroundings:
     jitter: Callable[[], float]
     reload: Callable[[], str]
     """Take over new settings; say in a few words how it went. Raises nothing for bad settings."""
+    readiness: Readiness = field(default_factory=Readiness)
 
 
 async def run_daemon(children: Sequence[Child], around: Surroundings, ready: Callable[[], str]) -> None:
@@ -36,6 +38,7 @@ async def run_daemon(children: Sequence[Child], around: Surroundings, ready: Cal
 
     def on_ready() -> None:
         text = ready()
+        around.readiness.started = True
         around.notifier.ready(text)
         around.logger.info("ready", status=text)
 
@@ -60,6 +63,7 @@ async def _obey(
             around.logger.info("reloaded", outcome=text)
             around.notifier.ready(text)
         elif not stop.is_set():
+            around.readiness.stopping = True
             around.logger.info("stopping", signal=name)
             around.notifier.stopping(f"draining after {name}")
             stop.set()

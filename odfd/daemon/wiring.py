@@ -23,7 +23,9 @@ from odfd.control.credentials import Gate, group_id
 from odfd.control.server import ControlServer
 from odfd.daemon.tree import Surroundings, run_daemon
 from odfd.obs import log
+from odfd.obs.event_counts import counted_by
 from odfd.obs.events import EventLog
+from odfd.obs.meter import NodeMeter
 from odfd.runtime.clock import SystemClock
 from odfd.runtime.supervision import Child, Logger
 from odfd.runtime.systemd import Notifier, take_sockets
@@ -41,12 +43,15 @@ async def run(
     logger: Logger = structlog.get_logger()
     logger.info("starting", version=__version__, pid=os.getpid(), settings=str(loaded.file or "defaults"))
     clock = SystemClock()
-    events = EventLog(clock, settings.limits.events_kept)
-    board = _board(settings, clock, logger, events)
-    context = Context(clock, logger, events, board, __version__)
+    meter = NodeMeter()
+    log.count_by(lambda level: meter.count("odfd_log_lines_total", level=level))
+    events = EventLog(clock, settings.limits.events_kept, counted_by(meter))
+    board = _board(settings, clock, logger, (events, meter))
+    context = Context(clock, logger, events, board, __version__, meter)
     with _listening(settings, environ) as listener, build(settings, context) as assembly:
         gate = Gate(os.geteuid(), group_id(settings.control.group))
         server = ControlServer(listener, assembly.api, gate, logger)
+        context.servers.append(server.server)
         children = [
             *assembly.foundations,
             Child("tasks", board.run, grace_seconds=settings.node.drain_seconds),
@@ -59,13 +64,17 @@ async def run(
             logger=logger,
             jitter=random.SystemRandom().random,
             reload=lambda: _reload(load_again, assembly, logger),
+            readiness=context.readiness,
         )
         await run_daemon(children, around, lambda: f"listening on {settings.control.socket}")
 
 
-def _board(settings: Settings, clock: SystemClock, logger: Logger, events: EventLog) -> TaskBoard:
+def _board(settings: Settings, clock: SystemClock, logger: Logger, hearers: tuple[EventLog, NodeMeter]) -> TaskBoard:
+    events, meter = hearers
+
     def told(task: Task) -> None:
         message = str(task.fault) if task.fault else ""
+        meter.ended(task)
         events.emit(f"task.{task.state.value}", task.target or task.id, message, id=task.id, kind=task.kind)
 
     bounds = Bounds(running=settings.limits.tasks_running, kept=settings.limits.tasks_kept)

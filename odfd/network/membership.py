@@ -34,8 +34,20 @@ from p2p.driver.settings import ReplicationSettings
 from p2p.host.identity import peer_of_seed
 from p2p.host.limits import HostLimits
 from p2p.identity import peer_of_did
-from p2p.pace import Bandwidth, Pace
-from p2p.ports import ChainSink, Library, ObjectSink, PackSink, PeerId, PeerView, StatementStore, Tip, Topic, TreeHead
+from p2p.pace import Bandwidth, Pace, Traffic
+from p2p.ports import (
+    ChainSink,
+    Library,
+    ObjectSink,
+    PackSink,
+    PeerId,
+    PeerView,
+    ReplicationFigures,
+    StatementStore,
+    Tip,
+    Topic,
+    TreeHead,
+)
 
 KIND: Final = "network"
 BLOCKED: Final = "blocked-peer"
@@ -158,7 +170,7 @@ class Membership:
         from p2p.driver.network import open_network
         from p2p.host.host import open_host
 
-        opening = open_host(options.seed, listen, options.limits, options.announce)
+        opening = open_host(options.seed, listen, options.limits, options.announce, options.bandwidth.traffic)
         async with opening as host, open_network(host) as network, trio.open_nursery() as nursery:
             self._host = network
             self._shut_out = host.block
@@ -367,6 +379,20 @@ class Membership:
         shown = [msgspec.structs.replace(view, blocked=True) if view.peer in self._blocked else view for view in views]
         unseen = sorted(self._blocked - {view.peer for view in views})
         return [*shown, *(PeerView(peer=peer, blocked=True) for peer in unseen)]
+
+    def figures(self) -> ReplicationFigures:
+        """Of the network that is joined."""
+        return self._driver.figures() if self._driver is not None else ReplicationFigures()
+
+    @property
+    def traffic(self) -> Traffic:
+        """With all peers, of all networks."""
+        return self._options.bandwidth.traffic
+
+    @property
+    def blocked(self) -> int:
+        """Peers that a person blocked."""
+        return len(self._blocked)
 
     async def announce(self, topic: Topic, envelope: bytes) -> None:
         """Nothing without a network: whoever joins later asks for what there is."""

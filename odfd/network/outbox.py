@@ -46,6 +46,10 @@ class Outbox:
         self._token: trio.lowlevel.TrioToken | None = None
         self._loop = ReconcileLoop(self._send)
 
+    def __len__(self) -> int:
+        """What waits to leave."""
+        return len(self._waiting) + len(self._signed) + len(self._paced)
+
     def put(self, topic: Topic, dataset: DatasetId | None, envelope: bytes) -> None:
         """``dataset``: which one it speaks of; ``None``: it speaks of none."""
         self._waiting.append((topic, dataset, envelope))

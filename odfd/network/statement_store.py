@@ -126,6 +126,11 @@ class LedgerStatementStore:
         self._seen: LRUCache[Multihash, Judgement] = LRUCache(SEEN)
         self._lock = threading.Lock()
 
+    @property
+    def judged(self) -> int:
+        """Statements whose judgement is remembered."""
+        return len(self._seen)
+
     def judge(self, topic: Topic, envelope: bytes, sender: PeerId) -> Judgement:
         if len(envelope) > (MAX_PROOF if topic is Topic.PROOFS else statement.MAX_ANY):
             return Judgement.REJECT

@@ -12,6 +12,7 @@ from odfd.api.services import Services
 from odfd.control.assembly import Assembly, Context
 from odfd.node.handlers import services_of
 from odfd.node.parts import NodeParts
+from odfd.node.readings import serve_metrics
 from odfd.runtime.supervision import Child, Restart
 from odfd.state.directory import open_state_directory
 
@@ -48,6 +49,7 @@ def assembly_of(parts: NodeParts, services: Services) -> Assembly:
     return Assembly(
         api=application(services, parts.context.logger),
         foundations=(
+            *serve_metrics(parts),
             Child("engine", parts.engine.run),
             Child("queries", parts.run_readers),
             Child("network", parts.run_network, Restart(from_start=False)),

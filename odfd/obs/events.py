@@ -8,7 +8,7 @@ is made with the daemon, and its numbers begin anew with it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -45,8 +45,10 @@ News: TypeAlias = Event | Lagged
 class EventLog:
     """The events of one node. ``emit`` is for the trio thread only; others go through ``trio.from_thread``."""
 
-    def __init__(self, clock: Clock, ring: int = RING) -> None:
+    def __init__(self, clock: Clock, ring: int = RING, heard: Callable[[Event], None] = lambda _: None) -> None:
+        """``heard`` is called with each event, before any reader sees it."""
         self._clock = clock
+        self._heard = heard
         self._ring: deque[Event] = deque(maxlen=ring)
         self._next = 1
         self._grown = trio.Event()
@@ -61,6 +63,7 @@ class EventLog:
         event = Event(self._next, self._clock.now(), kind, subject, message, data)
         self._next += 1
         self._ring.append(event)
+        self._heard(event)
         self._grown.set()
         self._grown = trio.Event()
         return event

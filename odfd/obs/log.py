@@ -9,6 +9,7 @@ import io
 import logging
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any, Final, TextIO
 
 import structlog
@@ -24,6 +25,14 @@ _TRACEBACKS: Final = structlog.processors.ExceptionRenderer(
 """Where it happened, without the values of variables: they may hold keys and data."""
 MAX_TEXT: Final = 4000
 """Characters of one value: a peer or a query must not fill the disk through the log."""
+
+
+_COUNTED: list[Callable[[str], object]] = []
+
+
+def count_by(counted: Callable[[str], object]) -> None:
+    """From now on ``counted`` is called with the level of each line."""
+    _COUNTED[:] = [counted]
 
 
 class Lines:
@@ -71,6 +80,7 @@ def configure(level: str, form: str, stream: TextIO = sys.stderr) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             _bounded,
+            _count,
             lines.tell,
             *last,
         ],
@@ -88,6 +98,12 @@ def configure(level: str, form: str, stream: TextIO = sys.stderr) -> None:
 class _VisibleFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return visible(super().format(record))
+
+
+def _count(_logger: Any, _method: str, values: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    for counted in _COUNTED:
+        counted(values["level"])
+    return values
 
 
 def _visible(_logger: Any, _method: str, values: structlog.typing.EventDict) -> structlog.typing.EventDict:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import trio
@@ -44,16 +46,29 @@ class HttpServer:
     def __init__(
         self, name: str, listeners: Iterable[socket.socket], respond: Respond, logger: Logger, limits: Limits
     ) -> None:
-        self._name, self._listeners, self._respond, self._logger = name, list(listeners), respond, logger
+        self._name, self._respond, self._logger = name, respond, logger
+        self.listeners: Sequence[socket.socket] = list(listeners)
+        """At which ``run`` accepts."""
         self._limits = limits
         self._slots = trio.Semaphore(CONNECTIONS)
         self._busy = 0
+        self.answers = Counter[str]()
+        """By class of status, ``2xx``."""
         self._idle = trio.Event()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def connections(self) -> int:
+        """Open now."""
+        return CONNECTIONS - int(self._slots.value)
 
     async def run(self, life: Life) -> None:
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:
-                for listener in self._listeners:
+                for listener in self.listeners:
                     accepting.start_soon(self._accept, listener, connections)
                 life.ready()
                 await life.stopping.wait()
@@ -91,11 +106,16 @@ class HttpServer:
         finally:
             self._slots.release()
 
+    async def _noted(self, send: Send, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.answers[f"{message['status'] // 100}xx"] += 1
+        await send(message)
+
     def _counted(self, application: Application) -> Application:
         async def answer(scope: Message, receive: Receive, send: Send) -> None:
             self._busy += 1
             try:
-                await application(scope, receive, send)
+                await application(scope, receive, partial(self._noted, send))
             finally:
                 self._busy -= 1
                 if not self._busy:

@@ -170,7 +170,7 @@ class TaskBoard:
         on_finish: Callable[[Task], None] = lambda _: None,
     ) -> None:
         self._clock, self._new_id, self._logger, self._on_finish = clock, new_id, logger, on_finish
-        self._bounds = bounds or Bounds()
+        self._bounds = self.bounds = bounds or Bounds()
         self._slots = Slots(self._bounds.running)
         self._live: dict[str, Task] = {}
         self._kept: FIFOCache[str, Task] = FIFOCache(self._bounds.kept)
@@ -206,6 +206,12 @@ class TaskBoard:
         self._live[task.id] = task
         self._nursery.start_soon(self._perform, task, work)
         return task
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many wait for their turn, and how many run."""
+        running = sum(task.state is TaskState.RUNNING for task in self._live.values())
+        return len(self._live) - running, running
 
     def list(self) -> list[Task]:
         """Finished ones first, oldest first; then what lives."""

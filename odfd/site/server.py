@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
-import os
-import socket
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Final, cast
+from typing import Final
 
 import trio
 
-from chain.errors import Environment, Invalid
-from config.check import HTTP_ADDRESS
 from odfd.published.packs import number_in
+from odfd.runtime.addresses import listening, parsed, url_of
 from odfd.runtime.http import Application, Limits, Message, Receive, Send
 from odfd.runtime.serving import CONNECTIONS, HttpServer, Response
 from odfd.runtime.supervision import Life, Logger
@@ -25,7 +22,6 @@ from p2p.budget.work import WorkBudget, WorkShares
 
 OF_ONE: Final = CONNECTIONS // 8
 """Connections of one address."""
-BACKLOG: Final = 128
 SHARES: Final = WorkShares(
     host=Rate(per_second=0.25 * SECOND, burst=2.0 * SECOND),
     prefix=Rate(per_second=0.35 * SECOND, burst=3.0 * SECOND),
@@ -41,20 +37,22 @@ class SiteServer:
 
     def __init__(self, addresses: Sequence[str], application: Application, logger: Logger) -> None:
         """Raises Invalid for an address that is none."""
-        self._places = [_parsed(address) for address in addresses]
-        self._application, self._logger = application, logger
+        self._places = [parsed(address, "http.listen") for address in addresses]
+        self._application = application
         self._visitors: Counter[str] = Counter()
         self._work = WorkBudget(SHARES)
+        self.server = HttpServer("site", [], self._respond, logger, LIMITS)
         self.urls: tuple[str, ...] = ()
         """Where it listens, for people."""
 
     async def run(self, life: Life) -> None:
         """Until asked to stop. Raises Environment when it cannot listen."""
         with ExitStack() as stack:
-            listeners = [stack.enter_context(_listening(host, port)) for host, port in self._places]
-            self.urls = tuple(_url(listener) for listener in listeners)
+            listeners = [stack.enter_context(listening(place)) for place in self._places]
+            self.urls = tuple(url_of(listener) for listener in listeners)
             stack.callback(setattr, self, "urls", ())
-            await HttpServer("site", listeners, self._respond, self._logger, LIMITS).run(life)
+            self.server.listeners = listeners
+            await self.server.run(life)
 
     @contextmanager
     def _respond(self, stream: trio.SocketStream) -> Iterator[Response]:
@@ -98,30 +96,3 @@ async def _refused(send: Send, text: str) -> None:
     headers = [(b"content-length", str(len(body)).encode()), (b"retry-after", b"5"), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": 503, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-def _parsed(address: str) -> tuple[str, int]:
-    found = HTTP_ADDRESS.fullmatch(address)
-    if found is None or int(found[2]) > 65_535:
-        raise Invalid(
-            f"{address[:80]!r} is no address to serve at", rule="http-listen",
-            hint="http.listen holds an IP address and a port, like 127.0.0.1:8080 or [::]:8080",
-        )  # fmt: skip
-    return found[1].strip("[]"), int(found[2])
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except OSError as error:
-        told = os.strerror(error.errno) if error.errno else str(error)
-        raise Environment(
-            f"cannot serve HTTP at {host} port {port}: {told}", rule="http-listen",
-            hint="another program may have the port: choose another in http.listen, or 0 for any",
-        ) from error  # fmt: skip
-
-
-def _url(listener: socket.socket) -> str:
-    host, port = cast("tuple[Any, ...]", listener.getsockname())[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"

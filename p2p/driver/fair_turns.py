@@ -24,6 +24,10 @@ class FairTurns:
         self._lanes = Lanes[PeerId, _Waiter](most, most_bytes)
         self._is_busy = False
 
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._lanes)
+
     @asynccontextmanager
     async def turn(self, sender: PeerId, size: int) -> AsyncIterator[bool]:
         """Inside, whether it is one's turn: ``False`` for work that had to make room for others'."""

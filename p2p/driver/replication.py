@@ -47,7 +47,19 @@ from p2p.machines.transfer import Shape, Transfer
 from p2p.pace import Pace
 from p2p.peers.book import PeerBook
 from p2p.peers.reach import Reach
-from p2p.ports import ChainSink, Library, ObjectSink, PackSink, PeerId, PeerView, StatementStore, Tip, Topic, TreeHead
+from p2p.ports import (
+    ChainSink,
+    Library,
+    ObjectSink,
+    PackSink,
+    PeerId,
+    PeerView,
+    ReplicationFigures,
+    StatementStore,
+    Tip,
+    Topic,
+    TreeHead,
+)
 from p2p.wire import chains, objects
 from p2p.wire.chains import BlockRange, Blocks
 from p2p.wire.limits import MAX_RANGE_BLOCKS, MAX_RANGE_BYTES
@@ -139,6 +151,18 @@ class ReplicationDriver:
             )
             for view in self.book.views(trio.current_time())
         ]
+
+    def figures(self) -> ReplicationFigures:
+        """Now; costs no more where much is kept."""
+        return ReplicationFigures(
+            connected=len(self._host.peers()),
+            known=len(self.book),
+            unread=self._statements.dropped,
+            kept_back=self._statements.kept_back,
+            peers_unread=self._discovery.dropped,
+            judging=self._statements.waiting,
+            answering=self._server.answering,
+        )
 
     async def connect(self, multiaddr: str) -> PeerId:
         return await self._mesh.connect(multiaddr)

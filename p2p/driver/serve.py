@@ -68,6 +68,11 @@ class Server:
         """No new streams and no new answers."""
         self._nursery = None
 
+    @property
+    def answering(self) -> int:
+        """Answers under way."""
+        return self._answers
+
     async def drain(self) -> None:
         """No new answers; wait for those under way."""
         self.stop()

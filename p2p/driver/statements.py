@@ -131,6 +131,11 @@ class StatementServer:
             return Judgement.IGNORE
         return judgement
 
+    @property
+    def waiting(self) -> int:
+        """Statements whose turn has not come."""
+        return len(self._turns)
+
     def tell_dropped(self) -> None:
         """Into the log, what was dropped since it was told last."""
         if (now := (self.dropped, self.kept_back)) != self._logged:

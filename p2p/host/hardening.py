@@ -48,6 +48,7 @@ from p2p.host.muxer import Shared, YamuxConn
 from p2p.host.noise import Handshake
 from p2p.host.suites import offered
 from p2p.host.unread_budget import UnreadBudget
+from p2p.pace import Traffic
 from p2p.yamux.limits import Limits as YamuxLimits
 
 log = logging.getLogger(__name__)
@@ -276,14 +277,14 @@ def noise_only(pair: Any) -> Any:
     return OrderedDict((TProtocol(suite.protocol), Handshake(pair, static, suite)) for suite in offered())
 
 
-def assemble(seed: bytes, limits: HostLimits) -> GuardedHost:
-    """A host that listens nowhere yet."""
+def assemble(seed: bytes, limits: HostLimits, traffic: Traffic | None = None) -> GuardedHost:
+    """A host that listens nowhere yet. ``traffic`` counts its bytes."""
     apply_patches()
     pair = ed25519_pair(seed)
     peer_id = ID.from_pubkey(pair.public_key)
     upgrader = TransportUpgrader(noise_only(pair), OrderedDict())
     work = WorkBudget(limits.work)
-    shared = Shared(UnreadBudget(limits.max_unread), work)
+    shared = Shared(UnreadBudget(limits.max_unread), work, traffic)
     upgrader.muxer_multistream = YamuxUpgrade(limits.yamux, shared, int(limits.handshake_timeout))
     peerstore = PeerStore()
     peerstore.add_key_pair(peer_id, pair)

@@ -47,6 +47,7 @@ from p2p.host.limits import HostLimits
 from p2p.host.peer_events import Notices, PeerConnected, PeerDisconnected
 from p2p.host.stream import Stream
 from p2p.ip import Allows, anywhere
+from p2p.pace import Traffic
 from p2p.ports import PeerId
 
 log = logging.getLogger(__name__)
@@ -299,15 +300,17 @@ async def open_host(
     listen: Sequence[str] = (),
     limits: HostLimits | None = None,
     announce: Sequence[str] = (),
+    traffic: Traffic | None = None,
 ) -> AsyncIterator[Host]:
-    """A running host. ``announce`` is told to others in place of where it listens: behind a NAT.
+    """A running host. ``announce`` is told to others in place of where it listens: behind a NAT. ``traffic`` counts
+    its bytes.
 
     Raises BadAddress and AddressInUse before its block is entered.
     """
     limits = limits or HostLimits()
     for address in announce:
         parse_address(address)
-    base = assemble(key_seed, limits)
+    base = assemble(key_seed, limits, traffic)
     try:
         async with base.run([]):
             host = Host(base, peer_of_seed(key_seed), limits, announce)

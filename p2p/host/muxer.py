@@ -29,6 +29,7 @@ from p2p.errors import PeerFault, StreamBroken, Violation
 from p2p.host.noise import Scratch, Unsealer, take_over
 from p2p.host.noise_stream import NoiseStream
 from p2p.host.unread_budget import UnreadBudget
+from p2p.pace import Traffic
 from p2p.ports import PeerId
 from p2p.yamux.events import Readable, ResetReason, StreamOpened, WasReset
 from p2p.yamux.frames import GoAwayCode
@@ -191,9 +192,10 @@ class MuxedStream(IMuxedStream):  # type: ignore[misc]
 class Shared:
     """What the connections of one host have in common."""
 
-    def __init__(self, unread: UnreadBudget, work: WorkBudget) -> None:
+    def __init__(self, unread: UnreadBudget, work: WorkBudget, traffic: Traffic | None = None) -> None:
         self.unread = unread
         self.work = work
+        self.traffic = traffic or Traffic()
         self.scratch = Scratch()
 
 
@@ -210,7 +212,7 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
         self._initiator: bool = secured_conn.is_initiator
         self.session = Session(initiator=self._initiator, limits=limits, now=trio.current_time())
         socket, out, into, self._early = take_over(secured_conn)
-        self._line = NoiseStream(socket, out, Unsealer(into, shared.scratch))
+        self._line = NoiseStream(socket, out, Unsealer(into, shared.scratch), shared.traffic)
         self._streams: dict[int, MuxedStream] = {}
         self._arrivals = trio.lowlevel.ParkingLot()
         self._slots = trio.lowlevel.ParkingLot()

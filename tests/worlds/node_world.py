@@ -36,14 +36,28 @@ from odfd.network.membership import Network
 from odfd.node.assembly import assembly_of
 from odfd.node.handlers import services_of
 from odfd.node.parts import NodeParts
+from odfd.obs.event_counts import counted_by
 from odfd.obs.events import Event, EventLog
+from odfd.obs.meter import NodeMeter
 from odfd.runtime.supervision import Life
 from odfd.runtime.tasks import TaskBoard, TaskState
 from odfd.state.directory import DATABASE, StateDirectory, open_state_directory
 from p2p.host.identity import peer_of_seed
 from p2p.ip import Allows, is_global
-from p2p.pace import Pace
-from p2p.ports import ChainSink, Library, ObjectSink, PackSink, PeerId, PeerView, StatementStore, Tip, Topic, TreeHead
+from p2p.pace import Pace, Traffic
+from p2p.ports import (
+    ChainSink,
+    Library,
+    ObjectSink,
+    PackSink,
+    PeerId,
+    PeerView,
+    ReplicationFigures,
+    StatementStore,
+    Tip,
+    Topic,
+    TreeHead,
+)
 from p2p.wire.limits import MAX_PACK, MAX_PACKED
 from worlds.manifests import DERIVED, ROOT
 
@@ -174,6 +188,8 @@ class Member:
         self.library, self.board = shelves
         self._on_connect = on_connect
         self.network: Network | None = Network(name="wires")
+        self.traffic = Traffic()
+        self.blocked = 0
         self.lies = Lies()
         self.block = "10.0.0.0/16"
         """Of its address, as others see it."""
@@ -224,6 +240,9 @@ class Member:
 
     def addresses(self) -> Sequence[str]:
         return ()
+
+    def figures(self) -> ReplicationFigures:
+        return ReplicationFigures(connected=len(self._others()), known=len(self._others()))
 
     def look_again(self) -> None:
         self.looks += 1
@@ -372,11 +391,12 @@ class Node:
         may_dial: Allows = is_global,
     ) -> None:
         self.clock, self.logger = clock, Lines()
-        self.events = EventLog(clock)
+        meter = NodeMeter()
+        self.events = EventLog(clock, heard=counted_by(meter))
         ids = itertools.count()
-        self.board = TaskBoard(clock, lambda: f"t{next(ids)}", self.logger)
+        self.board = TaskBoard(clock, lambda: f"t{next(ids)}", self.logger, on_finish=meter.ended)
         self.engine = SmallEngine()
-        context = Context(clock, self.logger, self.events, self.board, "test")
+        context = Context(clock, self.logger, self.events, self.board, "test", meter)
         engine: Any = self.engine
         member: Any = wires.member
         self.parts = NodeParts(home, settings, context, engine, member, ipfs, may_dial)

@@ -1,0 +1,46 @@
+"""Counts events as metrics: every kind, and what some of them say in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from odfd.obs.events import Event
+from odfd.obs.meter import NodeMeter
+
+_HEARD: Final = ("head", "authority", "attestation", "observation", "policy", "cosignature")
+_VERDICTS: Final = ("reproduced", "mismatch", "not-reproducible-here", "put-off")
+_CONTRADICTIONS: Final = {
+    "dataset.forked": "dataset",
+    "authority.forked": "authority",
+    "validator.suspended": "validator",
+    "head.refused": "head",
+}
+
+
+def counted_by(meter: NodeMeter) -> Callable[[Event], None]:
+    """What an event log calls with each event."""
+
+    def heard(event: Event) -> None:
+        meter.count("odfd_events_total", kind=event.kind)
+        family, _, happening = event.kind.partition(".")
+        if happening == "heard" and family in _HEARD:
+            meter.count("odfd_statements_heard_total", kind=family)
+        elif family == "verdict" and happening in _VERDICTS:
+            meter.count("odfd_verdicts_total", result=happening)
+        elif event.kind in _CONTRADICTIONS:
+            meter.count("odfd_contradictions_total", kind=_CONTRADICTIONS[event.kind])
+        elif event.kind == "mirror.synced":
+            meter.count("odfd_mirror_blocks_total", _number(event, "blocks"))
+        elif event.kind == "objects.collected":
+            meter.count("odfd_objects_collected_total", _number(event, "objects"))
+            meter.count("odfd_collected_bytes_total", _number(event, "bytes"))
+        elif event.kind == "damage.found":
+            meter.count("odfd_damage_total")
+
+    return heard
+
+
+def _number(event: Event, name: str) -> int:
+    value = event.data.get(name, 0)
+    return value if isinstance(value, int) else 0

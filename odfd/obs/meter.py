@@ -1,0 +1,105 @@
+"""Counts what happens in a node, for whoever scrapes it. Made with the daemon; safe from any thread.
+
+Counting costs a lock and an addition, whether anybody reads or not. A label takes the values that ``metric_table``
+lists; every other value counts as ``other``, and what the table does not declare is a bug that raises.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple, TypeAlias
+
+from odfd.obs.metric_table import BY_NAME, METRICS, OTHER, Metric, MetricKind
+from odfd.runtime.tasks import Task
+
+Labels: TypeAlias = tuple[str, ...]
+
+
+class MetricSample(NamedTuple):
+    """A value of a counter or a gauge, or the counts and the sum of a histogram, under values of its labels."""
+
+    metric: Metric
+    labels: Labels
+    value: float
+    counts: tuple[int, ...] = ()
+    """Of a histogram: in each of its buckets and above; ``value`` is the sum then."""
+
+
+class NodeMeter:
+    """The counters and histograms of one node. Series that the table foresees begin at zero."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counters: dict[tuple[str, Labels], float] = {}
+        self._histograms: dict[tuple[str, Labels], tuple[list[int], float]] = {}
+
+    def count(self, name: str, amount: float = 1, **labels: str) -> None:
+        key = name, labels_of(BY_NAME[name], labels)
+        with self._lock:
+            self._counters[key] = self._counters.get(key, 0) + amount
+
+    def observe(self, name: str, value: float, **labels: str) -> None:
+        metric = BY_NAME[name]
+        key, place = (name, labels_of(metric, labels)), bisect_left(metric.buckets, value)
+        with self._lock:
+            counts, total = self._histograms.get(key) or ([0] * (len(metric.buckets) + 1), 0.0)
+            counts[place] += 1
+            self._histograms[key] = counts, total + value
+
+    def rows(self, work: str, counts: object) -> None:
+        """``counts`` has a number, or ``None``, for each of ``metric_table.FATES``."""
+        for fate in BY_NAME["odfd_rows_total"].labels["fate"]:
+            if number := getattr(counts, fate):
+                self.count("odfd_rows_total", number, work=work, fate=fate)
+
+    def committed(self, work: str, blocks: int, records: int) -> None:
+        """A pull or a push appended something."""
+        self.count("odfd_transactions_total", work=work)
+        self.count("odfd_blocks_total", blocks, work=work)
+        self.count("odfd_records_total", records, work=work)
+
+    def ended(self, task: Task) -> None:
+        """A long operation ended."""
+        self.count("odfd_tasks_total", kind=task.kind, outcome=task.state.value)
+        if task.started_at is not None and task.finished_at is not None:
+            seconds = (task.finished_at - task.started_at) / 1e9
+            self.observe("odfd_task_duration_seconds", max(0.0, seconds), kind=task.kind)
+
+    def samples(self, pulled: frozenset[str]) -> Iterator[MetricSample]:
+        """Of every counter and histogram that is not in ``pulled``: those are read elsewhere when they are shown."""
+        with self._lock:
+            counters = dict(self._counters)
+            histograms = {key: (tuple(counts), total) for key, (counts, total) in self._histograms.items()}
+        for metric in METRICS:
+            if metric.name in pulled or metric.kind is MetricKind.GAUGE:
+                continue
+            for labels in itertools.product(*metric.labels.values()):
+                key = metric.name, labels
+                if metric.kind is MetricKind.COUNTER:
+                    yield MetricSample(metric, labels, counters.get(key, 0))
+                else:
+                    counts, total = histograms.get(key, ((0,) * (len(metric.buckets) + 1), 0.0))
+                    yield MetricSample(metric, labels, total, counts)
+
+
+def labels_of(metric: Metric, said: Mapping[str, str]) -> Labels:
+    """The values in the order of the table. Raises KeyError for a label that is missing, ValueError for a value that
+    is not listed where the table has no ``other``."""
+    if said.keys() != metric.labels.keys():
+        raise KeyError(f"{metric.name} has the labels {', '.join(metric.labels) or 'none'}, not {', '.join(said)}")
+    return tuple(_value(metric, label, said[label]) for label in metric.labels)
+
+
+def _value(metric: Metric, label: str, value: str) -> str:
+    allowed = metric.labels[label]
+    if not allowed or value in allowed:
+        return value
+    if OTHER in allowed:
+        return OTHER
+    raise ValueError(f"{metric.name} has no {label} {value!r}")
+
+
+NOTHING_PULLED: Final[frozenset[str]] = frozenset()

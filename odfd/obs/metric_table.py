@@ -1,0 +1,147 @@
+"""Declares every metric of a node: the one table that scrapes, checks and ``docs/metrics.md`` are made of.
+
+Names and units follow Prometheus: a unit at the end of a name, ``_total`` for what only grows. The values of every
+label are listed here or chosen by this node's own code: a stranger cannot make a series.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from odfd.obs.event_kinds import EVENT_KINDS
+
+
+class MetricKind(enum.Enum):
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    name: str
+    kind: MetricKind
+    help: str
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The values that each may have; ``OTHER`` takes the place of any that is not listed."""
+    buckets: tuple[float, ...] = ()
+    """Of a histogram: upper bounds, without the last, which is infinite."""
+
+    @property
+    def unit(self) -> str:
+        """The last word of the name, where it is one."""
+        word = self.name.removesuffix("_total").rpartition("_")[2]
+        return word if word in UNITS else ""
+
+
+UNITS: Final = ("bytes", "seconds", "ratio")
+OTHER: Final = "other"
+TASKS: Final = (
+    "apply", "backup", "compact", "correct", "evidence", "export", "gc", "import", "ingest", "lineage", "mirror",
+    "prove", "publish", "pull", "reset", "verify", "watermark", OTHER,
+)  # fmt: skip
+LEVELS: Final = ("debug", "info", "warning", "error")
+SERVERS: Final = ("control", "site", "metrics")
+RESPONSES: Final = ("2xx", "3xx", "4xx", "5xx")
+FATES: Final = (
+    "read", "appended", "corrected", "retracted", "unchanged", "conflicting", "superseded", "late", "untimed",
+    "quarantined",
+)  # fmt: skip
+"""As ``engines.contract.RowCounts`` calls what became of rows."""
+WORK: Final = ("ingest", "transform")
+QUEUES: Final = ("announcements", "tasks", "queries", "statements", "threads", "answers")
+CACHES: Final = ("dataset-views", "statements-judged", "unheld-statements", "peers-known")
+STANDINGS: Final = ("fresh", "stale", "syncing", "unsigned", "refuted", "accused", "forked", "damaged")
+"""As ``odfd.control.wire.DatasetState`` calls them."""
+MIRROR_STATES: Final = ("syncing", "current", "waiting", "stalled", "refused", "failed", "paused")
+ENGINE_STATES: Final = ("starting", "failed", "stopped", "idle", "busy")
+PARTS_OF_A_SECOND: Final = (0.001, 0.005, 0.025, 0.1, 0.25, 1.0, 5.0)
+UP_TO_AN_HOUR: Final = (0.1, 0.5, 2.0, 10.0, 60.0, 300.0, 3600.0)
+
+_C, _G, _H = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
+
+METRICS: Final = (
+    # The node
+    Metric("odfd_build_info", _G, "Always 1; its label is the version of the node.", {"version": ()}),
+    Metric("odfd_ready", _G, "Whether all parts of the node have started and none is stopping: 1 or 0."),
+    Metric("odfd_event_loop_lag_seconds", _H, "How much later than due a timer of the event loop came.",
+           buckets=PARTS_OF_A_SECOND),
+    Metric("odfd_log_lines_total", _C, "Lines of the log, by level.", {"level": LEVELS}),
+    Metric("odfd_events_total", _C, "Events, by kind, as odfctl watch shows them.", {"kind": (*EVENT_KINDS, OTHER)}),
+    Metric("odfd_http_responses_total", _C, "Answers over HTTP, by server and class of status.",
+           {"server": SERVERS, "code": RESPONSES}),
+    Metric("odfd_http_connections", _G, "Connections open to a server over HTTP.", {"server": SERVERS}),
+    Metric("odfd_survey_age_seconds", _G, "Since datasets and mirrors were counted: what a scrape shows of them is "
+           "so old."),
+    # Disk and database
+    Metric("odfd_disk_free_bytes", _G, "Free on the disk of the state directory."),
+    Metric("odfd_disk_size_bytes", _G, "Size of the disk of the state directory."),
+    Metric("odfd_disk_reserve_bytes", _G, "Kept free there by limits.disk-reserve-bytes: below it nothing is taken."),
+    Metric("odfd_database_size_bytes", _G, "Size of the database file."),
+    Metric("odfd_database_log_bytes", _G, "Size of the database's write-ahead log."),
+    Metric("odfd_database_transactions_total", _C, "Transactions that changed the database."),
+    Metric("odfd_staged_bytes", _G, "Bytes on their way from web servers and IPFS that are not whole yet."),
+    # Work
+    Metric("odfd_tasks", _G, "Long operations, by state.", {"state": ("waiting", "running")}),
+    Metric("odfd_tasks_total", _C, "Long operations that ended, by kind and how.",
+           {"kind": TASKS, "outcome": ("done", "failed", "cancelled")}),
+    Metric("odfd_task_duration_seconds", _H, "From the start of a long operation to its end.", {"kind": TASKS},
+           UP_TO_AN_HOUR),
+    Metric("odfd_queue_length", _G, "What waits for its turn, by queue.", {"queue": QUEUES}),
+    Metric("odfd_queue_capacity", _G, "How much may wait in a queue before it refuses, drops or blocks.",
+           {"queue": QUEUES}),
+    Metric("odfd_cache_entries", _G, "Entries of a cache.", {"cache": CACHES}),
+    Metric("odfd_cache_capacity", _G, "Entries that a cache holds at most; absent for one that grows with datasets.",
+           {"cache": ("statements-judged", "unheld-statements", "peers-known")}),
+    # Datasets
+    Metric("odfd_datasets", _G, "Datasets held, by standing.", {"standing": STANDINGS}),
+    Metric("odfd_datasets_published", _G, "Datasets that others may see and take."),
+    Metric("odfd_transactions_total", _C, "Pulls and pushes that appended blocks, by kind of work.", {"work": WORK}),
+    Metric("odfd_blocks_total", _C, "Blocks that this node appended to datasets of its own.", {"work": WORK}),
+    Metric("odfd_records_total", _C, "Records in those blocks.", {"work": WORK}),
+    Metric("odfd_rows_total", _C, "What became of rows that were read: late and quarantined ones are counted apart.",
+           {"work": WORK, "fate": FATES}),
+    Metric("odfd_flows", _G, "Flows, by state.", {"state": ("waiting", "running", "failing", "paused")}),
+    Metric("odfd_flow_overdue_seconds", _G, "How long the flow that is most behind its schedule has been due."),
+    Metric("odfd_mirrors", _G, "Mirrors, by state.", {"state": MIRROR_STATES}),
+    Metric("odfd_mirror_lag_blocks", _G, "Blocks that are signed by their publishers and not here yet, of all "
+           "mirrors."),
+    Metric("odfd_mirror_lag_bytes", _G, "Bytes of slices that are known to lack, of all mirrors."),
+    Metric("odfd_mirror_blocks_total", _C, "Blocks of others that were taken in, verified."),
+    Metric("odfd_objects_collected_total", _C, "Objects that the collection freed."),
+    Metric("odfd_collected_bytes_total", _C, "Bytes that the collection freed."),
+    Metric("odfd_damage_total", _C, "Places where the disk was found to hold other bytes than were written."),
+    # Engines and queries
+    Metric("odfd_engine_state", _G, "The state that the engine is in: 1 for it, 0 for the others.",
+           {"state": ENGINE_STATES}),
+    Metric("odfd_engine_processes", _G, "Engine processes.", {"state": ("idle", "busy")}),
+    Metric("odfd_queries_running", _G, "Queries that have a process."),
+    # Trust
+    Metric("odfd_verdicts_total", _C, "Transforms of others that were run again here, by result.",
+           {"result": ("reproduced", "mismatch", "not-reproducible-here", "put-off")}),
+    Metric("odfd_statements_heard_total", _C, "Signed statements of others that were new and were kept.",
+           {"kind": ("head", "authority", "attestation", "observation", "policy", "cosignature")}),
+    Metric("odfd_contradictions_total", _C, "Proofs that a signer contradicted itself, and heads refused for it.",
+           {"kind": ("dataset", "authority", "validator", "head")}),
+    Metric("odfd_signing_journals_lost", _G, "Keys that sign nothing because their journal is lost."),
+    # Peers
+    Metric("odfd_peers_connected", _G, "Peers that are connected."),
+    Metric("odfd_peers_blocked", _G, "Peers that a person blocked."),
+    Metric("odfd_network_received_bytes_total", _C, "Bytes received from peers, as they came from the wire."),
+    Metric("odfd_network_sent_bytes_total", _C, "Bytes sent to peers, as they went to the wire."),
+    Metric("odfd_gossip_dropped_total", _C, "What peers gossiped that was not looked at, or not passed on, for there "
+           "was too much of it.", {"what": ("statements-unread", "statements-kept-back", "peers-unread")}),
+)  # fmt: skip
+PROCESS: Final = (
+    ("process_cpu_seconds_total", "counter", "CPU time of the node's own process, without its engines."),
+    ("process_max_fds", "gauge", "Files that it may have open."),
+    ("process_open_fds", "gauge", "Files that it has open."),
+    ("process_resident_memory_bytes", "gauge", "Memory of it that is in use."),
+    ("process_start_time_seconds", "gauge", "When it started, since 1970."),
+    ("process_virtual_memory_bytes", "gauge", "Address space of it."),
+)
+"""What the client library of Prometheus reads of a process."""
+BY_NAME: Final = {metric.name: metric for metric in METRICS}

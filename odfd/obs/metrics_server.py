@@ -1,0 +1,104 @@
+"""Answers ``/metrics``, ``/livez`` and ``/readyz`` on this machine, and measures how late the event loop is.
+
+It asks nobody who they are: whoever may connect from this machine may read. A browser that was led here by a name of
+somebody else's is refused, for no page of a stranger may read a node's figures.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Final, NamedTuple
+
+import trio
+
+from odfd.obs.exposition import CONTENT_TYPE
+from odfd.obs.meter import NodeMeter
+from odfd.runtime.addresses import listening, parsed, url_of
+from odfd.runtime.http import Limits, Message, Receive, Send
+from odfd.runtime.serving import HttpServer, Response
+from odfd.runtime.supervision import Life, Logger
+
+PULSE_SECONDS: Final = 1.0
+LIMITS: Final = Limits(idle_seconds=60.0, stall_seconds=10.0, least_bytes=1024, drain_bytes=1024)
+SCRAPE_SECONDS: Final = 10.0
+"""Prometheus gives up after as long."""
+_HERE: Final = re.compile(r"(localhost|127(\.\d+){3}|\[::1\])(:\d+)?")
+_TEXT: Final = "text/plain; charset=utf-8"
+
+
+class Probing(NamedTuple):
+    """What is asked of the node when somebody asks this server."""
+
+    scrape: Callable[[], Awaitable[bytes]]
+    why_not_ready: Callable[[], Awaitable[Mapping[str, str]]]
+    """Each thing that was looked at, with what is wrong with it; empty: nothing."""
+
+
+class MetricsServer:
+    """Serves at ``addresses`` of ``metrics.listen`` while ``run`` is."""
+
+    def __init__(self, addresses: Sequence[str], probing: Probing, meter: NodeMeter, logger: Logger) -> None:
+        self._places = [parsed(address, "metrics.listen") for address in addresses]
+        self._probing = probing
+        self._meter = meter
+        self._logger = logger
+        self._alone = trio.Lock()
+        """One scrape at a time: many that wait cost no more than one."""
+        self.server = HttpServer("metrics", [], self._respond, logger, LIMITS)
+
+    async def run(self, life: Life) -> None:
+        """Until asked to stop. Raises Environment when it cannot listen."""
+        with ExitStack() as stack:
+            listeners = [stack.enter_context(listening(place)) for place in self._places]
+            self._logger.info("metrics", urls=[url_of(listener) for listener in listeners])
+            self.server.listeners = listeners
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._pulse)
+                await self.server.run(life)
+                nursery.cancel_scope.cancel()
+
+    async def _pulse(self) -> None:
+        while True:
+            due = trio.current_time() + PULSE_SECONDS
+            await trio.sleep_until(due)
+            self._meter.observe("odfd_event_loop_lag_seconds", trio.current_time() - due)
+
+    @contextmanager
+    def _respond(self, _stream: trio.SocketStream) -> Iterator[Response]:
+        yield Response(self._answer)
+
+    async def _answer(self, scope: Message, _receive: Receive, send: Send) -> None:
+        host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+        if not _HERE.fullmatch(host):
+            return await _say(send, 403, b"ask for it by the address of this machine\n")
+        if scope["method"] not in ("GET", "HEAD"):
+            return await _say(send, 405, b"GET and HEAD are understood here\n")
+        if scope["path"] == "/livez":
+            return await _say(send, 200, b"ok\n")
+        if scope["path"] == "/readyz":
+            return await self._ready(send)
+        if scope["path"] == "/metrics":
+            return await self._scrape(send)
+        return await _say(send, 404, b"there are /metrics, /livez and /readyz here\n")
+
+    async def _ready(self, send: Send) -> None:
+        looked = await self._probing.why_not_ready()
+        lines = [f"{'no' if wrong else 'ok'} {name}{': ' + wrong if wrong else ''}" for name, wrong in looked.items()]
+        await _say(send, 503 if any(looked.values()) else 200, "\n".join([*lines, ""]).encode())
+
+    async def _scrape(self, send: Send) -> None:
+        with trio.move_on_after(SCRAPE_SECONDS) as patience:
+            async with self._alone:
+                body = await self._probing.scrape()
+        if patience.cancelled_caught:
+            return await _say(send, 503, b"the node has no time for it now\n")
+        return await _say(send, 200, body, CONTENT_TYPE)
+
+
+async def _say(send: Send, status: int, body: bytes, kind: str = _TEXT) -> None:
+    told = {"content-type": kind, "content-length": str(len(body)), "cache-control": "no-store"}
+    headers = [(name.encode(), value.encode()) for name, value in told.items()]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

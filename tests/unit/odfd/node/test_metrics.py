@@ -1,0 +1,114 @@
+"""A node is scraped: every metric of the table is there, and tells what the node did."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from typing import Any
+
+import pytest
+import trio
+from prometheus_client.parser import text_string_to_metric_families
+
+from config import model
+from odfd.node.readings import Readings
+from odfd.obs.metric_table import METRICS, MetricKind
+from odfd.runtime.addresses import url_of
+
+LISTEN = model.Metrics(listen=("127.0.0.1:0",))
+
+
+def told(text: bytes) -> dict[tuple[str, str], float]:
+    """By name and the values of labels."""
+    return {
+        (sample.name, " ".join(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+    }
+
+
+async def asked(node: Any, path: str, host: str | None = None) -> tuple[int, bytes]:
+    (server,) = (each for each in node.parts.context.servers if each.name == "metrics")
+    request = urllib.request.Request(url_of(server.listeners[0]) + path, headers={"host": host} if host else {})
+
+    def fetch() -> tuple[int, bytes]:
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                return int(answer.status), bytes(answer.read())
+        except urllib.error.HTTPError as refused:
+            return refused.code, refused.read()
+
+    return await trio.to_thread.run_sync(fetch)
+
+
+async def test_every_metric_is_scraped_and_tells_what_happened(world: Any, worlds: Any) -> None:
+    async with world.running("alice", metrics=LISTEN) as alice, world.running("bob") as bob:
+        world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Wels,60000", "2024-01-02T00:00:00Z,Graz,290000")
+        await alice.apply(worlds.ROOT)
+        await alice.pull("cities")
+        await bob.mirror(alice.dataset("cities"), "theirs")
+        await trio.to_thread.run_sync(alice.parts.views.all)
+        readings = Readings(alice.parts)
+        await readings.surveyor._round()
+        text = await readings.scrape()
+        found = told(text)
+        status, over_http = await asked(alice, "/metrics")
+        assert status == 200
+        assert told(over_http).keys() >= {("odfd_ready", ""), ("odfd_build_info", "test")}
+        names = {name for name, _ in found}
+        for metric in METRICS:
+            ending = "_bucket" if metric.kind is MetricKind.HISTOGRAM else ""
+            assert metric.name + ending in names, f"{metric.name} is declared, and nobody tells it"
+        assert found["odfd_records_total", "ingest"] == 2
+        assert found["odfd_transactions_total", "ingest"] == 1
+        assert found["odfd_rows_total", "appended ingest"] == 2
+        assert sum(value for (name, _), value in found.items() if name == "odfd_datasets") == 1
+        assert found["odfd_peers_connected", ""] == 1
+        assert found["odfd_events_total", "dataset.appended"] == 1
+        assert found["process_resident_memory_bytes", ""] > 1e6
+        assert "cities" not in text.decode(), "no name of a dataset is ever a label"
+
+
+async def test_ready_says_what_is_wrong(world: Any) -> None:
+    async with world.running("alice", metrics=LISTEN) as alice:
+        ready = alice.parts.context.readiness
+        assert await asked(alice, "/readyz") == (503, b"no parts: the node is starting\nok database\nok disk\n")
+        ready.started = True
+        assert await asked(alice, "/readyz") == (200, b"ok parts\nok database\nok disk\n")
+        alice.parts.settings = model.Settings(limits=model.Limits(disk_reserve_bytes=1 << 60))
+        status, text = await asked(alice, "/readyz")
+        assert status == 503
+        assert b"no disk:" in text
+        ready.stopping = True
+        assert b"the node is stopping" in (await asked(alice, "/readyz"))[1]
+        assert await asked(alice, "/livez") == (200, b"ok\n"), "it lives while it stops"
+        assert (await asked(alice, "/"))[0] == 404
+
+
+@pytest.mark.parametrize("host", ["rebound.example", "127.0.0.1.example", "192.0.2.1:80"])
+async def test_a_page_of_a_stranger_reads_nothing(world: Any, host: str) -> None:
+    """A browser that resolves the stranger's name to this machine names the stranger."""
+    async with world.running("alice", metrics=LISTEN) as alice:
+        status, text = await asked(alice, "/metrics", host)
+        assert status == 403
+        assert b"odfd_" not in text
+
+
+async def test_a_scrape_costs_the_same_however_many_datasets_there_are(world: Any) -> None:
+    """Nothing that lists datasets, mirrors or flows is called."""
+    parts = world.node("alice").parts
+
+    def listed(*_: object) -> None:
+        raise AssertionError("a scrape lists what there is")
+
+    parts.views.cache.standings = parts.views.cache.entries = parts.scheduler.all = listed
+    parts.flows.scheduler.entries = parts.home.chains.datasets = parts.home.chains.heads = listed
+    assert b"odfd_ready" in await Readings(parts).scrape()
+
+
+async def test_without_a_setting_nobody_listens_and_nothing_is_counted_behind(world: Any) -> None:
+    async with world.running("alice") as alice:
+        assert [server.name for server in alice.parts.context.servers] == []
+        names = [child.name for child in alice.assembly.foundations]
+        assert "metrics" not in names
+        assert "survey" not in names

@@ -1,0 +1,193 @@
+"""One table declares every metric; what is counted, shown and documented follows it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from engines.contract import RowCounts
+from odfd.control import wire
+from odfd.mirrors.scheduler import SchedulerState
+from odfd.obs.event_counts import counted_by
+from odfd.obs.event_kinds import EVENT_KINDS
+from odfd.obs.events import Event, EventLog
+from odfd.obs.exposition import MAX_SERIES, exposition
+from odfd.obs.meter import NOTHING_PULLED, MetricSample, NodeMeter, labels_of
+from odfd.obs.metric_document import document
+from odfd.obs.metric_table import (
+    BY_NAME,
+    FATES,
+    METRICS,
+    MIRROR_STATES,
+    PROCESS,
+    STANDINGS,
+    UNITS,
+    MetricKind,
+)
+
+TREE = Path(__file__).parents[4]
+EXAMPLE = TREE / "examples" / "metrics"
+KIND = re.compile(r"[a-z]+\.[a-z-]+")
+
+
+def shown(meter: NodeMeter) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    text = exposition(meter.samples(NOTHING_PULLED)).decode()
+    families = text_string_to_metric_families(text)
+    return {
+        (each.name, tuple(sorted(each.labels.items()))): each.value for family in families for each in family.samples
+    }
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_names_and_units_follow_the_conventions(metric: Any) -> None:
+    assert re.fullmatch(r"odfd_[a-z][a-z_]*[a-z]", metric.name)
+    assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER)
+    assert metric.help[0].isupper()
+    assert metric.help.endswith(".")
+    assert bool(metric.buckets) == (metric.kind is MetricKind.HISTOGRAM)
+    words = metric.name.split("_")
+    assert not {"ms", "millis", "minutes", "hours", "kib", "mib", "percent"} & set(words), "base units alone"
+    assert metric.unit in ("", *UNITS)
+    assert metric.kind is not MetricKind.HISTOGRAM or metric.unit == "seconds"
+
+
+def test_no_label_is_left_to_strangers() -> None:
+    """A label without a list of values is one that this node's own release gives."""
+    free = {(metric.name, label) for metric in METRICS for label, values in metric.labels.items() if not values}
+    assert free == {("odfd_build_info", "version")}
+    assert len(BY_NAME) == len(METRICS)
+    assert sum(1 for _ in NodeMeter().samples(NOTHING_PULLED)) < MAX_SERIES / 4
+
+
+@given(st.text(max_size=40))
+def test_what_a_stranger_says_makes_no_series(said: str) -> None:
+    meter = NodeMeter()
+    before = set(shown(meter))
+    meter.count("odfd_events_total", kind=said)
+    counted_by(meter)(Event(1, 0, f"head.{said}", said, said, {"blocks": said}))  # type: ignore[arg-type]
+    meter.count("odfd_tasks_total", kind=said, outcome="done")
+    assert set(shown(meter)) == before
+
+
+def test_what_is_not_declared_is_a_bug() -> None:
+    meter = NodeMeter()
+    with pytest.raises(KeyError):
+        meter.count("odfd_nothing_total")
+    with pytest.raises(KeyError):
+        meter.count("odfd_events_total")
+    with pytest.raises(ValueError, match="has no result 'x'"):
+        meter.count("odfd_verdicts_total", result="x")
+
+
+def test_the_lists_of_values_are_those_of_the_code() -> None:
+    assert set(STANDINGS) == set(wire.DatasetState.__args__)  # type: ignore[attr-defined]
+    assert set(MIRROR_STATES) == {state.value for state in SchedulerState}
+    assert set(FATES) < set(RowCounts.__struct_fields__)
+
+
+def test_every_event_that_is_told_is_listed() -> None:
+    """A kind that is put together of parts is one of those that its beginning allows."""
+    found, beginnings = set(), set()
+    for path in sorted((TREE / "odfd").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call) or not ast.unparse(node.func).endswith(("emit", "partial")):
+                continue
+            for argument in ast.walk(ast.Tuple(elts=list(node.args[:2]))):
+                if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                    if KIND.fullmatch(argument.value):
+                        found.add(argument.value)
+                    elif argument.value.endswith("."):
+                        beginnings.add(argument.value)
+    assert len(found) > 30, "the test no longer finds what it is about"
+    assert not found - EVENT_KINDS.keys()
+    assert beginnings == {"task.", "dataset.", "flow.", "mirror.", "verdict."}
+    assert all(any(kind.startswith(each) for kind in EVENT_KINDS) for each in beginnings)
+
+
+def test_events_are_counted_with_what_they_say_in_numbers() -> None:
+    meter = NodeMeter()
+    log = EventLog(None, heard=counted_by(meter))  # type: ignore[arg-type]
+    log._clock = type("", (), {"now": staticmethod(lambda: 0)})()  # type: ignore[assignment]
+    log.emit("mirror.synced", "x", "", blocks=7)
+    log.emit("verdict.mismatch", "x")
+    log.emit("dataset.forked", "x")
+    log.emit("attestation.heard", "x")
+    log.emit("objects.collected", objects=2, bytes=300)
+    told = shown(meter)
+    assert told["odfd_mirror_blocks_total", ()] == 7
+    assert told["odfd_verdicts_total", (("result", "mismatch"),)] == 1
+    assert told["odfd_contradictions_total", (("kind", "dataset"),)] == 1
+    assert told["odfd_statements_heard_total", (("kind", "attestation"),)] == 1
+    assert told["odfd_collected_bytes_total", ()] == 300
+    assert told["odfd_events_total", (("kind", "objects.collected"),)] == 1
+
+
+def test_a_histogram_adds_up() -> None:
+    meter = NodeMeter()
+    for value in (0.0005, 0.001, 0.2, 99):
+        meter.observe("odfd_event_loop_lag_seconds", value)
+    told = shown(meter)
+    assert told["odfd_event_loop_lag_seconds_bucket", (("le", "0.001"),)] == 2
+    assert told["odfd_event_loop_lag_seconds_bucket", (("le", "0.25"),)] == 3
+    assert told["odfd_event_loop_lag_seconds_bucket", (("le", "+Inf"),)] == 4
+    assert told["odfd_event_loop_lag_seconds_sum", ()] == pytest.approx(99.2015)
+
+
+def test_rows_are_counted_by_what_became_of_them() -> None:
+    meter = NodeMeter()
+    meter.rows("ingest", RowCounts(read=9, late=2, quarantined=1))
+    told = shown(meter)
+    assert told["odfd_rows_total", (("fate", "late"), ("work", "ingest"))] == 2
+    assert told["odfd_rows_total", (("fate", "quarantined"), ("work", "ingest"))] == 1
+    assert told["odfd_rows_total", (("fate", "appended"), ("work", "ingest"))] == 0
+
+
+def test_more_series_than_the_table_can_give_are_a_bug() -> None:
+    metric = BY_NAME["odfd_build_info"]
+    with pytest.raises(ValueError, match="series"):
+        exposition(MetricSample(metric, labels_of(metric, {"version": str(each)}), 1) for each in range(MAX_SERIES + 1))
+
+
+def test_the_page_is_made_of_the_table() -> None:
+    assert (TREE / "docs" / "metrics.md").read_text() == document(), "make metrics-page"
+
+
+def names_in(expression: str) -> set[str]:
+    found = set(re.findall(r"\b(?:odfd|process)_[a-z_]+", expression))
+    return {re.sub(r"_(bucket|sum|count)$", "", name) for name in found}
+
+
+def test_dashboard_and_alerts_ask_for_what_there_is() -> None:
+    dashboard = json.loads((EXAMPLE / "dashboard.json").read_text())
+    rules = yaml.safe_load((EXAMPLE / "alerts.yaml").read_text())["groups"][0]["rules"]
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    asked += [rule["expr"] for rule in rules]
+    known = BY_NAME.keys() | {name for name, *_ in PROCESS}
+    assert len(asked) > 35
+    for expression in asked:
+        assert not names_in(expression) - known, expression
+        for name in names_in(expression) & BY_NAME.keys():
+            for label, values in re.findall(r'(\w+)=~?"([^"]+)"', expression):
+                if label in BY_NAME[name].labels:
+                    assert set(values.split("|")) <= set(BY_NAME[name].labels[label]), expression
+    for rule in rules:
+        assert rule["annotations"]["what_to_do"]
+        assert rule["labels"]["severity"] in ("critical", "warning")
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Debian: prometheus) is not installed")
+def test_the_alerts_come_when_they_should() -> None:
+    for words in (["check", "rules", "alerts.yaml"], ["test", "rules", "alerts.test.yaml"]):
+        done = subprocess.run(["promtool", *words], cwd=EXAMPLE, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
