@@ -44,6 +44,7 @@ ROWS: Final[Mapping[str, str]] = MappingProxyType(
         "rumour": "bench.trust",
         "statements": "bench.statements",
         "cli": "bench.node",
+        "reading": "bench.reading",
         "memory": "bench.node",
         "datasets": "bench.many_datasets",
         "pull": "bench.pulls",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from typing import Any, TextIO
 
 from chain.visible import escaped, one_line, visible
@@ -67,6 +66,8 @@ def leave() -> None:
 
 def trace(error: BaseException) -> None:
     """The trace of a bug, to standard error."""
+    import traceback
+
     remark("".join(traceback.format_exception(error)), end="")
 
 

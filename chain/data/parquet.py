@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 
 from chain.data import compact, footprint, repeats
 from chain.data.footer import ParquetFooter, parse_footer
+from chain.data.times import to_instant as to_instant
 from chain.errors import Environment, Invalid, NotFound
 from chain.instant import Instant
 
@@ -354,17 +355,6 @@ def slice_stats(path: Path, offset: str = OFFSET, event_time: str = EVENT_TIME) 
     """Rows, offsets and event times of a slice, from its footer. Raises NotFound, Invalid."""
     with open_slice(path) as source:
         return source.stats(offset, event_time)
-
-
-def to_instant(value: int, kind: pa.DataType) -> Instant:
-    """A date's or timestamp's stored number as nanoseconds. Raises Invalid for another type."""
-    if not (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
-        raise Invalid(f"an event time is a date or a timestamp, not {kind}", rule="event-time-type")
-    scale = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
-    if pa.types.is_date32(kind):
-        return Instant(value * 86_400 * 10**9)
-    unit = "ms" if pa.types.is_date64(kind) else kind.unit
-    return Instant(value * scale[unit])
 
 
 def _raw(value: pa.Scalar) -> int:

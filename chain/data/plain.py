@@ -1,4 +1,7 @@
-"""Values of Arrow columns as JSON: times in RFC 3339, decimals and integers beyond 2^53 as text. Pure."""
+"""Values of Arrow columns as JSON: times in RFC 3339, decimals and integers beyond 2^53 as text. Pure.
+
+Loads neither numpy nor ``pyarrow.compute``, which take longer than most answers.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,9 @@ from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from chain import instant
-from chain.data.parquet import to_instant
+from chain.data.times import to_instant
 
 _SAFE_INTEGER: Final = 2**53
 
@@ -42,7 +44,7 @@ def plain_values(values: pa.Array) -> list[Any]:
         present = values.is_valid().to_pylist()
         return [dict(zip(names, row, strict=True)) if there else None for row, there in zip(rows, present, strict=True)]
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        lengths = pc.list_value_length(values).to_pylist()
+        lengths = values.value_lengths().to_pylist()
         items = iter(plain_values(values.flatten()))
         return [None if length is None else list(islice(items, length)) for length in lengths]
     return [_plain_value(value) for value in values.to_pylist()]

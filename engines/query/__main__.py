@@ -1,153 +1,22 @@
-"""The process of one query: requests on standard input, frames on standard output, and its end.
+"""The process of one query.
 
-    python -m engines.query --inputs DIR --temporary DIR --memory BYTES --temporary-bytes BYTES --threads N
-
-First comes the statement; the answer (``HEAD``) names its tables. Then come the views, whose files are in DIR by then,
-and rows follow. Whoever holds standard input may close it at any time: the process is then ended from outside.
+python -m engines.query --inputs DIR --temporary DIR --memory BYTES --temporary-bytes BYTES --threads N
 """
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import BinaryIO, Final, TypeVar
-
-import msgspec
-import pyarrow as pa
-
-from chain.errors import Fault
-from engines.query.answering import Answering, Limits
-from engines.query.frames import END, FAULT, HEAD, PIECE, ROWS, SCHEMA, frame
-from engines.query.json_rows import json_pieces
-from engines.query.requests import Execute, FaultTold, Prepare, TableNamed, TablesNamed
-
-_T = TypeVar("_T")
-MAX_REQUEST: Final = 64 << 20
-"""Bytes: names of a hundred thousand files."""
-
-
-class _Rows:
-    """A file for Arrow: what is written comes out as frames, small pieces together."""
-
-    closed = False
-
-    def __init__(self, out: BinaryIO) -> None:
-        self._out = out
-        self._waiting = bytearray()
-
-    def write(self, data: bytes) -> int:
-        view = memoryview(data).cast("B")
-        self._waiting += view
-        while len(self._waiting) >= PIECE:
-            self._out.write(frame(ROWS, bytes(self._waiting[:PIECE])))
-            del self._waiting[:PIECE]
-        return len(view)
-
-    def flush(self) -> None:
-        if self._waiting:
-            self._out.write(frame(ROWS, bytes(self._waiting)))
-            self._waiting.clear()
-        self._out.flush()
-
-    def close(self) -> None:
-        """The process goes on."""
-
-    def readable(self) -> bool:
-        return False
-
-    def writable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return False
-
-
-class _Counted:
-    """Batches, and how many rows they had."""
-
-    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
-        self._batches = batches
-        self.rows = 0
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        for batch in self._batches:
-            self.rows += batch.num_rows
-            yield batch
+from typing import Any
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser()
-    for name, kind in (
-        ("inputs", Path),
-        ("temporary", Path),
-        ("memory", int),
-        ("temporary-bytes", int),
-        ("threads", int),
-    ):
-        parser.add_argument(f"--{name}", type=kind, required=True)
-    args = parser.parse_args()
-    # Whatever else is printed must not get between frames.
-    out = os.fdopen(os.dup(1), "wb", buffering=1 << 20)
-    os.dup2(2, 1)
-    limits = Limits(memory=args.memory, temporary=args.temporary_bytes, threads=args.threads)
-    answering = Answering(limits, args.inputs, args.temporary)
-    requests = sys.stdin.buffer
-    try:
-        _answer(answering, requests, out)
-    except Fault as fault:
-        out.write(frame(FAULT, msgspec.json.encode(FaultTold.of(fault))))
-    except EOFError:
-        return 0
-    out.flush()
-    return 0
+    """Without numpy and pandas, which Arrow and DuckDB load where they are: that takes longer than most queries."""
+    modules: dict[str, Any] = sys.modules
+    for name in ("numpy", "pandas"):
+        modules[name] = None
+    from engines.query.serving import main as serve
 
-
-def _answer(answering: Answering, requests: BinaryIO, out: BinaryIO) -> None:
-    prepared = answering.prepare(_request(requests, Prepare).sql)
-    tables = tuple(TableNamed.of(table, prepared.statement) for table in prepared.tables)
-    out.write(frame(HEAD, msgspec.json.encode(TablesNamed(tables=tables))))
-    out.flush()
-    wanted = _request(requests, Execute)
-    reader = answering.run(
-        prepared, wanted.views, wanted.places, wanted.parameters, explain=wanted.explain, wanted=wanted.rows
-    )
-    counted = _Counted(reader)
-    sink = _Rows(out)
-    with answering.told(prepared, wanted.views, wanted.places):
-        if wanted.rows.layout is None:
-            _write_arrow(counted, reader.schema, sink)
-        else:
-            out.write(frame(SCHEMA, reader.schema.serialize().to_pybytes()))
-            for piece in json_pieces(counted, reader.schema.names, wanted.rows.layout):
-                sink.write(piece)
-                sink.flush()
-    out.write(frame(END, msgspec.json.encode({"rows": counted.rows})))
-
-
-def _write_arrow(batches: Iterable[pa.RecordBatch], schema: pa.Schema, sink: _Rows) -> None:
-    stream = pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), schema)
-    for batch in batches:
-        stream.write_batch(batch)
-        sink.flush()
-    stream.close()
-    sink.flush()
-
-
-def _request(requests: BinaryIO, kind: type[_T]) -> _T:
-    length = int.from_bytes(_exactly(requests, 4), "big")
-    if length > MAX_REQUEST:
-        raise EOFError
-    return msgspec.json.decode(_exactly(requests, length), type=kind)
-
-
-def _exactly(requests: BinaryIO, count: int) -> bytes:
-    data = requests.read(count)
-    if len(data) < count:
-        raise EOFError
-    return data
+    return serve()
 
 
 if __name__ == "__main__":

@@ -69,6 +69,13 @@ class Answering:
         self._connection.execute("SET preserve_insertion_order = true")
         self._connection.execute(f"SET allowed_directories = [{text(str(inputs))}, {text(str(temporary))}]")
 
+    def warm(self) -> None:
+        """What is done once, before anybody waits for it: modules are loaded, and each step of a query is taken."""
+        self._shape("odfd warm", pa.schema([("x", pa.int64())]))
+        self.prepare("SELECT 1")
+        self._connection.sql('SELECT * FROM "odfd warm"').to_arrow_reader(BATCH_ROWS).read_all()
+        self._connection.execute('DROP TABLE "odfd warm"')
+
     def prepare(self, sql: str) -> Prepared:
         """Raises Invalid."""
         statement, clauses = take_out(sql.encode("utf-8", "surrogatepass"))
@@ -114,16 +121,19 @@ class Answering:
         return _told(prepared.statement, edits)
 
     def _make(self, view: SliceView) -> None:
-        shape = pa.ipc.read_schema(pa.py_buffer(view.schema)).empty_table()
-        self._connection.register("odfd shape", shape)
-        self._connection.execute(f'CREATE TABLE {quoted(view.name + " shape")} AS SELECT * FROM "odfd shape"')
-        self._connection.unregister("odfd shape")
+        self._shape(view.name + " shape", pa.ipc.read_schema(pa.py_buffer(view.schema)))
         wanted = self._types(quoted(view.name + " shape"))
         if not view.files:
             source = f"SELECT * FROM {quoted(view.name + ' shape')}"
         else:
             source = rows_sql(view, wanted, self._types(files_sql(view)))
         self._connection.execute(f"CREATE VIEW {quoted(view.name)} AS {folded_sql(view, source, wanted)}")
+
+    def _shape(self, name: str, schema: pa.Schema) -> None:
+        """An empty table."""
+        self._connection.register("odfd shape", pa.Table.from_batches((), schema))
+        self._connection.execute(f'CREATE TABLE {quoted(name)} AS SELECT * FROM "odfd shape"')
+        self._connection.unregister("odfd shape")
 
     def _types(self, source: str) -> dict[str, str]:
         return {row[0]: row[1] for row in self._connection.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()}

@@ -2,6 +2,7 @@
 
 A whole answer is one ``HEAD`` (JSON), ``ROWS`` (together one Arrow IPC stream), and one ``END`` (JSON) or one ``FAULT``
 (JSON). What ends with neither was cut off. Where rows are JSON, ``SCHEMA`` (an Arrow IPC message) comes before them.
+Rows to be shown come as ``COLUMNS`` (names and types) and ``PLAIN`` (lists of rows), both JSON.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from chain.errors import Invalid
 
 HEAD: Final = b"H"
 ROWS: Final = b"A"
+COLUMNS: Final = b"C"
+PLAIN: Final = b"J"
 SCHEMA: Final = b"S"
 END: Final = b"E"
 FAULT: Final = b"P"
@@ -23,7 +26,7 @@ MAX_FRAME: Final = 1 << 24
 PIECE: Final = 1 << 18
 """Bytes of rows in one frame, at the most."""
 _HEADER: Final = struct.Struct(">cI")
-_KINDS: Final = (HEAD, SCHEMA, ROWS, END, FAULT)
+_KINDS: Final = (HEAD, SCHEMA, ROWS, COLUMNS, PLAIN, END, FAULT)
 
 
 def frame(kind: bytes, content: bytes) -> bytes:

@@ -55,6 +55,8 @@ class RowsWanted(msgspec.Struct, frozen=True, kw_only=True):
 
     layout: Layout | None = None
     """``None``: as Arrow."""
+    plain: bool = False
+    """As lists of rows to be shown, a frame for some of them."""
     skip: int = 0
     limit: int | None = None
 

@@ -215,11 +215,11 @@ class DatasetService:
         described = schema_view(entry.name, state)
         self._home.need_data(entry.id, entry.name)
         if state.schema is None:
-            return wire.Records(columns=(), rows=())
+            return wire.Records(columns=(), rows=(), dataset=self._views.dataset(entry))
         schema, first = to_arrow(schema_of(state.schema)), self._home.held_from(entry.id)
         table = reading.tail(chain, self._home.objects, limit, schema, first)
         rows = () if table is None else tuple(plain_rows(table))
-        return wire.Records(columns=described.fields, rows=rows)
+        return wire.Records(columns=described.fields, rows=rows, dataset=self._views.dataset(entry))
 
     def _unused(self, ref: str) -> DatasetEntry:
         """Raises Refused while others derive from it."""

@@ -15,7 +15,7 @@ from chain.errors import Invalid
 from chain.multihash import Multihash
 from chain.store.files import DAMAGED, ObjectDamaged
 from engines.errors import LimitExceeded
-from engines.query.frames import END, HEAD, ROWS, SCHEMA, frame
+from engines.query.frames import COLUMNS, END, HEAD, PLAIN, ROWS, SCHEMA, frame
 from engines.query.reader import QueryProcess, QueryProcesses
 from engines.query.requests import ALL_ROWS, Execute, RowsWanted
 from engines.query.views import SliceView
@@ -28,6 +28,7 @@ from odfd.verify.damage import Spot
 
 MAX_SQL: Final = 1 << 20
 """Characters of a statement."""
+_PASSED: Final = (SCHEMA, ROWS, COLUMNS, PLAIN, END)
 SendFrame = Callable[[bytes], Awaitable[None]]
 """Takes a whole frame; waits while whoever asked does not read."""
 
@@ -77,7 +78,7 @@ class QueryService:
                 places=tuple(plan.places),
                 parameters=request.parameters,
                 explain=request.explain,
-                rows=rows,
+                rows=msgspec.structs.replace(rows, plain=request.plain),
             )
             await self._pass_on(process.execute(wanted), plan, send)
 
@@ -88,7 +89,7 @@ class QueryService:
         head: bytes | None = frame(HEAD, msgspec.json.encode(plan.head))
         async with aclosing(frames) as each:
             async for kind, content in each:
-                if kind not in (SCHEMA, ROWS, END):
+                if kind not in _PASSED:
                     continue
                 if head is not None:
                     await send(head)

@@ -6,8 +6,10 @@ Only the module of the command that was typed is imported; the whole list is in 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Final, NoReturn
 
 from chain.errors import Fault
@@ -20,11 +22,29 @@ from odfd.errors import Bug, ExitCode, Usage, exit_code, render, sole_fault
 _TAKES_VALUE: Final = {"--socket", "-o", "--output"}
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """As wide as the terminal; argparse would load ``shutil`` for each option to learn that."""
+
+    def __init__(self, prog: str, **options: Any) -> None:
+        super().__init__(prog, **{"width": _width(), **options})
+
+
+@cache
+def _width() -> int:
+    said = os.environ.get("COLUMNS", "")
+    if said.isdecimal() and int(said) > 0:
+        return int(said) - 2
+    try:
+        return os.get_terminal_size(1).columns - 2
+    except OSError:
+        return 78
+
+
 class Parser(argparse.ArgumentParser):
     """Wrong usage is a fault like any other; options are never abbreviated; examples keep their lines."""
 
     def __init__(self, **options: Any) -> None:
-        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        options.setdefault("formatter_class", _Help)
         super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:

@@ -82,8 +82,8 @@ def _tail(args: argparse.Namespace) -> int:
             session.line(dict(zip(names, row, strict=True)), "")
     else:
         session.answer(records, _rows)
-    doubt = doubt_of(session.client.get(f"/datasets/{part(args.ref)}", wire.DatasetView).value)
-    if doubt:
+    dataset = records.value.dataset
+    if dataset is not None and (doubt := doubt_of(dataset)):
         session.remark(doubt)
     return ExitCode.OK
 

@@ -16,8 +16,7 @@ from chain.errors import Invalid
 from odfd import output
 from odfd.cli.parsers import Subparsers
 from odfd.cli.session import Session
-from odfd.cli.sql.asking import asked
-from odfd.cli.sql.writing import FORMATS, check_form, told, write
+from odfd.cli.sql.writing import FORMATS, answer, check_form, told
 from odfd.control import wire
 from odfd.errors import ExitCode, Usage
 
@@ -68,8 +67,7 @@ def _sql(args: argparse.Namespace) -> int:
     session = Session(args)
     if is_shell:
         return _shell(session, request, args.output)
-    with asked(session.client, request) as answered:
-        write(answered, args.output)
+    answered = answer(session.client, request, args.output)
     for line in told(answered.head, answered.rows):
         session.remark(line)
     if args.save_pin:

@@ -18,9 +18,9 @@ from chain.errors import Fault
 from chain.visible import is_visible
 from odfd import output
 from odfd.cli.session import Session
-from odfd.cli.sql.asking import asked
+from odfd.cli.sql.asking import shown
 from odfd.cli.sql.completion import COMMANDS, completions
-from odfd.cli.sql.writing import FORMATS, check_form, told, write
+from odfd.cli.sql.writing import FORMATS, answer, check_form, told
 from odfd.cli.table import TableColumn, fields, render
 from odfd.control import wire
 from odfd.control.client import part
@@ -93,13 +93,12 @@ class Shell:
 
     def _ask(self, statement: str, *, explain: bool = False) -> None:
         request = msgspec.structs.replace(self._request, sql=statement, explain=explain)
-        with asked(self._session.client, request) as answered:
-            if explain:
-                for batch in answered.batches():
-                    for row in batch.to_pylist():
-                        output.say(str(row["explain_value"]))
-                return
-            write(answered, self.form)
+        if explain:
+            with shown(self._session.client, request) as plan:
+                for page in plan.pages():
+                    output.say("\n".join(str(row[-1]) for row in page))
+            return
+        answered = answer(self._session.client, request, self.form)
         self._pins = answered.head.pins
         for line in told(answered.head, answered.rows):
             self._session.remark(line)

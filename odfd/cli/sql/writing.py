@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -13,31 +13,48 @@ import msgspec
 from chain.errors import Invalid
 from odfd import output
 from odfd.cli import words
-from odfd.cli.sql.asking import Answered
+from odfd.cli.sql.asking import Answered, Shown, asked, shown
 from odfd.cli.table import TableColumn, clean, render
 from odfd.control import wire
 from odfd.errors import Usage
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from odfd.control.client import Client
 
-PAGE: Final = 1000
-"""Rows of one table: columns are as wide as these want."""
 MOST: Final = 60
 """Characters of a cell for people."""
 FORMATS: Final = ("table", "vertical", "csv", "json", "ndjson", "parquet", "arrow", "markdown")
-_BINARY: Final = ("parquet", "arrow")
+FILES: Final = ("parquet", "arrow")
+"""Forms that are written from Arrow; the others show values."""
+_NUMBERS: Final = ("int", "uint", "halffloat", "float", "double", "decimal")
+"""Types begin so whose values stand to the right."""
 _QUOTED: Final = re.compile(r"[\",\r\n]|^\s|\s$")
 
 
 def write(answered: Answered, form: str) -> None:
-    """The whole answer, to standard output. Raises Usage for bytes on a terminal."""
-    _WRITERS[form](answered)
+    """The whole answer, to standard output, in one of ``FILES``."""
+    (_parquet if form == "parquet" else _arrow)(answered)
+
+
+def show(answered: Shown, form: str) -> None:
+    """The whole answer, to standard output, in one of the other forms."""
+    _SHOWN[form](answered)
+
+
+def answer(client: Client, request: wire.QueryRequest, form: str) -> Answered | Shown:
+    """Asks, and writes the whole answer to standard output; what was said beside it."""
+    if form in FILES:
+        with asked(client, request) as answered:
+            write(answered, form)
+        return answered
+    with shown(client, request) as found:
+        show(found, form)
+    return found
 
 
 def check_form(form: str) -> None:
     """Before anything is asked."""
-    if form in _BINARY and output.is_terminal():
+    if form in FILES and output.is_terminal():
         raise Usage(f"{form} is for a file", hint=f"odfctl sql -o {form} '…' > FILE")
 
 
@@ -57,43 +74,33 @@ def told(head: wire.QueryHead, rows: int) -> list[str]:
     return [*lines, *head.remarks]
 
 
-def _pages(answered: Answered) -> Iterator[list[tuple[Any, ...]]]:
-    from chain.data.plain import plain_rows  # it brings Arrow, which is loaded while the daemon works (``asked``)
-
-    for batch in answered.batches():
-        for start in range(0, batch.num_rows, PAGE):
-            yield plain_rows(batch.slice(start, PAGE))
-
-
-def _columns(schema: pa.Schema) -> tuple[TableColumn[tuple[Any, ...]], ...]:
-    import pyarrow.types as kinds
-
+def _columns(columns: Sequence[tuple[str, str]]) -> tuple[TableColumn[Sequence[Any]], ...]:
     return tuple(
         TableColumn(
-            field.name,
+            name,
             lambda row, place=place: words.cell(row[place]),  # type: ignore[misc]
-            right=kinds.is_integer(field.type) or kinds.is_floating(field.type) or kinds.is_decimal(field.type),
+            right=kind.startswith(_NUMBERS),
             most=MOST,
         )
-        for place, field in enumerate(schema)
+        for place, (name, kind) in enumerate(columns)
     )
 
 
-def _table(answered: Answered) -> None:
-    columns = _columns(answered.schema)
+def _table(answered: Shown) -> None:
+    columns = _columns(answered.columns)
     shown = False
-    for rows in _pages(answered):
+    for rows in answered.pages():
         output.say(render(columns, rows))
         shown = True
     if not shown:
         output.say(render(columns, ()))
 
 
-def _vertical(answered: Answered) -> None:
-    names = [clean(name, MOST) for name in answered.schema.names]
+def _vertical(answered: Shown) -> None:
+    names = [clean(name, MOST) for name, _ in answered.columns]
     wide = max(map(len, names), default=0)
     number = 0
-    for rows in _pages(answered):
+    for rows in answered.pages():
         for row in rows:
             output.say(f"row {number}")
             for name, value in zip(names, row, strict=True):
@@ -101,21 +108,21 @@ def _vertical(answered: Answered) -> None:
             number += 1
 
 
-def _markdown(answered: Answered) -> None:
+def _markdown(answered: Shown) -> None:
     def line(cells: list[str]) -> str:
         return "| " + " | ".join(clean(cell, 2000).replace("\\", "\\\\").replace("|", "\\|") for cell in cells) + " |"
 
-    output.say(line(list(answered.schema.names)))
-    output.say("|" + "---|" * len(answered.schema))
-    for rows in _pages(answered):
+    output.say(line([name for name, _ in answered.columns]))
+    output.say("|" + "---|" * len(answered.columns))
+    for rows in answered.pages():
         for row in rows:
             output.say(line([words.cell(value) for value in row]))
 
 
-def _csv(answered: Answered) -> None:
+def _csv(answered: Shown) -> None:
     """RFC 4180; no value is an empty field, an empty text a quoted one."""
-    _say_csv([answered.schema.names])
-    for rows in _pages(answered):
+    _say_csv([[name for name, _ in answered.columns]])
+    for rows in answered.pages():
         _say_csv(rows)
 
 
@@ -135,23 +142,23 @@ def _field(value: Any) -> str:
     return '"' + text.replace('"', '""') + '"' if not text or _QUOTED.search(text) else text
 
 
-def _ndjson(answered: Answered) -> None:
-    names = answered.schema.names
+def _ndjson(answered: Shown) -> None:
+    names = [name for name, _ in answered.columns]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise Invalid(
             f"two columns are called {twice[0]}", rule="query-columns", hint="an object has each name once: say AS"
         )
-    for rows in _pages(answered):
+    for rows in answered.pages():
         output.say_json("\n".join(_json(dict(zip(names, row, strict=True))) for row in rows))
 
 
-def _document(answered: Answered) -> None:
+def _document(answered: Shown) -> None:
     """One document, written as rows come."""
-    columns = [{"name": field.name, "type": str(field.type)} for field in answered.schema]
+    columns = [{"name": name, "type": kind} for name, kind in answered.columns]
     head = msgspec.to_builtins(answered.head)
     output.say_json(f'{_json(head | {"columns": columns})[:-1]},"rows":[')
     first = True
-    for rows in _pages(answered):
+    for rows in answered.pages():
         output.say_json(("" if first else ",") + ",\n".join(_json(row) for row in rows))
         first = False
     output.say_json("]}")
@@ -198,13 +205,11 @@ def _parquet(answered: Answered) -> None:
             writer.write_batch(batch)
 
 
-_WRITERS: Final[Mapping[str, Callable[[Answered], None]]] = {
+_SHOWN: Final[Mapping[str, Callable[[Shown], None]]] = {
     "table": _table,
     "vertical": _vertical,
     "csv": _csv,
     "json": _document,
     "ndjson": _ndjson,
-    "parquet": _parquet,
-    "arrow": _arrow,
     "markdown": _markdown,
 }

@@ -2,23 +2,46 @@
 
 Plain values: they hold no truth of their own, are made for one answer and forgotten. Fields are only ever added.
 An optional field is ``null`` when it does not apply; hashes and identities are text as the format spells them.
-A value is declared in the module of its subject, and is named nowhere else.
+A value is declared in the module of its subject, and is named nowhere else. A module is loaded when the first of its
+values is asked for: ``odfctl`` needs few of them, and starts often.
 """
 
 from __future__ import annotations
 
-from odfd.control.wire.authority import *
-from odfd.control.wire.datasets import *
-from odfd.control.wire.flows import *
-from odfd.control.wire.lineage import *
-from odfd.control.wire.node import *
-from odfd.control.wire.publications import *
-from odfd.control.wire.queries import *
-from odfd.control.wire.replication import *
-from odfd.control.wire.resources import *
-from odfd.control.wire.rewriting import *
-from odfd.control.wire.signing import *
-from odfd.control.wire.tasks import *
-from odfd.control.wire.trust import *
-from odfd.control.wire.value import *
-from odfd.control.wire.visibility import *
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from odfd.control.wire.authority import *
+    from odfd.control.wire.datasets import *
+    from odfd.control.wire.flows import *
+    from odfd.control.wire.lineage import *
+    from odfd.control.wire.node import *
+    from odfd.control.wire.publications import *
+    from odfd.control.wire.queries import *
+    from odfd.control.wire.replication import *
+    from odfd.control.wire.resources import *
+    from odfd.control.wire.rewriting import *
+    from odfd.control.wire.signing import *
+    from odfd.control.wire.tasks import *
+    from odfd.control.wire.trust import *
+    from odfd.control.wire.value import *
+    from odfd.control.wire.visibility import *
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Of the first module that has it."""
+        if not name.startswith("_"):
+            for module in MODULES:
+                found = getattr(import_module(f"{__name__}.{module}"), name, None)
+                if found is not None:
+                    globals()[name] = found
+                    return found
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+MODULES: Final = (
+    "value", "datasets", "queries", "node", "flows", "tasks", "resources", "lineage", "publications", "visibility",
+    "rewriting", "signing", "replication", "authority", "trust",
+)  # fmt: skip
+"""Those that most commands need first."""

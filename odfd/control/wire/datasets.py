@@ -146,6 +146,8 @@ class Records(Value, frozen=True, kw_only=True):
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Any, ...], ...]
+    dataset: DatasetView | None = None
+    """Whose they are, with how far it may be relied on."""
 
 
 class Schema(Value, frozen=True, kw_only=True):

@@ -31,6 +31,8 @@ class QueryRequest(Request, frozen=True, kw_only=True):
     """Say how it would be answered, instead of answering it."""
     cut: bool = False
     """Read only what satisfies it, instead of nothing."""
+    plain: bool = False
+    """Rows as JSON values, with names and types of columns before them, instead of Arrow."""
 
 
 class ReadStanding(Value, frozen=True, kw_only=True):

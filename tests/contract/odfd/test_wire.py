@@ -5,8 +5,8 @@ After adding to the wire, write the promise anew:  python tests/contract/odfd/te
 
 from __future__ import annotations
 
+import importlib
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,22 @@ from hypothesis import strategies as st
 from odfd.control import wire
 
 PROMISE = Path(__file__).with_name("api.json")
-WIRE = {name for name in sys.modules if name.startswith(wire.__name__ + ".")}
-VALUES = [
+WIRE = {f"{wire.__name__}.{name}" for name in wire.MODULES}
+FOUND = [
     value
-    for value in vars(wire).values()
+    for module in sorted(WIRE)
+    for value in vars(importlib.import_module(module)).values()
     if isinstance(value, type) and issubclass(value, msgspec.Struct) and value not in (wire.Value, wire.Request)
 ]
+VALUES = list(dict.fromkeys(FOUND))
 
 
 def test_a_value_is_declared_once() -> None:
     """The package takes all from its modules: of two with one name, one would be lost."""
+    assert set(wire.MODULES) == {path.stem for path in Path(wire.__file__).parent.glob("*.py")} - {"__init__"}
+    assert all(getattr(wire, value.__name__) is value for value in VALUES)
+    with pytest.raises(AttributeError, match="Records2"):
+        wire.Records2  # type: ignore[attr-defined]  # noqa: B018
     declared = [value for value in all_below(wire.Value) | all_below(wire.Request) if value.__module__ in WIRE]
     assert len({value.__name__ for value in declared}) == len(declared) > 80
     assert set(declared) | {wire.Problem} == set(VALUES)

@@ -18,7 +18,7 @@ from chain.rules.check import check_block
 from chain.state import ChainState
 
 TREE = Path(__file__).parents[3]
-DAEMONS = {"cli", "datasets", "pull", "memory", "object", "sync", "rtt", "mirror", "gossip", "crowd"}
+DAEMONS = {"cli", "reading", "datasets", "pull", "memory", "object", "sync", "rtt", "mirror", "gossip", "crowd"}
 ENGINES = {"transform", "ingest", "idle", "streaming", "history", "large", "table", "nexmark", "cluster", "exact"}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,22 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 import pytest
 
 from chain.errors import Invalid
-from engines.query.frames import END, HEAD, ROWS
+from engines.query.frames import COLUMNS, END, HEAD, PLAIN
 from odfd.cli.session import Session
 from odfd.cli.sql.completion import COMMANDS, completions
 from odfd.cli.sql.shell import Shell, history_file, prompting
 from odfd.control import wire
 
-COLUMNS = {"weather": ["city", "celsius"], "nyc.flights": ["carrier"]}
+KNOWN = {"weather": ["city", "celsius"], "nyc.flights": ["carrier"]}
 PIN = wire.Pin(name="weather", id="did:odf:x", block="f1620" + "ab" * 32, sequence_number=3)
 
 
 def words(before: str) -> list[str]:
-    return [word for word, _ in completions(before, list(COLUMNS), COLUMNS, ("count", "coalesce"))]
+    return [word for word, _ in completions(before, list(KNOWN), KNOWN, ("count", "coalesce"))]
 
 
 @pytest.mark.parametrize(
@@ -64,15 +62,14 @@ class Node:
             raise Invalid("it is wrong", rule="query")
         if request.sql == "long":
             raise KeyboardInterrupt
+        assert request.plain
         column = "explain_value" if request.explain else "city"
-        out = io.BytesIO()
-        with pa.ipc.new_stream(out, pa.schema([(column, pa.string())])) as stream:
-            stream.write_table(pa.table({column: ["Graz"]}))
         head = wire.QueryHead(pins=(PIN,), standing="data", standings=())
         yield iter(
             [
                 (HEAD, msgspec.json.encode(head)),
-                (ROWS, out.getvalue()),
+                (COLUMNS, msgspec.json.encode([(column, "string")])),
+                (PLAIN, msgspec.json.encode([["Graz"]])),
                 (END, msgspec.json.encode(wire.QueryEnd(rows=1))),
             ]
         )

@@ -5,15 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from chain.data.plain import plain_rows
 from chain.errors import Invalid
 from odfd import output
-from odfd.cli.sql.writing import check_form, write
+from odfd.cli.sql.writing import FILES, check_form, show, write
 from odfd.control import wire
 from odfd.errors import Usage
 
@@ -28,19 +29,23 @@ TABLE = pa.table(
 
 
 class Answer:
-    """As ``Answered``, of a table."""
+    """As ``Shown`` and as ``Answered``, of a table."""
 
     def __init__(self, table: pa.Table) -> None:
         self.schema = table.schema
+        self.columns = [(field.name, str(field.type)) for field in table.schema]
         self.head = wire.QueryHead(pins=(), standing="data", standings=())
         self._table = table
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         yield from self._table.to_batches(max_chunksize=4)
 
+    def pages(self) -> Iterator[Sequence[Sequence[Any]]]:
+        yield from map(plain_rows, self.batches())
+
 
 def written(form: str, capfdbinary: Any, table: pa.Table = TABLE) -> bytes:
-    write(Answer(table), form)  # type: ignore[arg-type]
+    (write if form in FILES else show)(Answer(table), form)  # type: ignore[arg-type]
     output.flush()
     return bytes(capfdbinary.readouterr().out)
 

@@ -14,6 +14,7 @@ import trio.testing
 from chain.errors import Environment, Fault, Invalid, NotFound, Refused
 from chain.store.files import DAMAGED
 from engines.query.frames import END, HEAD, ROWS, FrameReader
+from odfd.cli.sql.asking import Shown
 from odfd.control import wire
 
 ROWS_A = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
@@ -41,10 +42,21 @@ async def ask(alice: Any, sql: str, **more: Any) -> tuple[wire.QueryHead, list[d
         await alice.api.queries.answer(wire.QueryRequest(sql=sql, **more), take)
     frames = list(FrameReader().feed(bytes(said)))
     assert [frames[0][0], frames[-1][0]] == [HEAD, END]
+    if more.get("plain"):
+        return shown(frames)
     head = msgspec.json.decode(frames[0][1], type=wire.QueryHead)
     rows = pa.ipc.open_stream(b"".join(content for kind, content in frames if kind == ROWS)).read_all().to_pylist()
     assert msgspec.json.decode(frames[-1][1], type=wire.QueryEnd).rows == len(rows)
     return head, rows
+
+
+def shown(frames: list[tuple[bytes, bytes]]) -> tuple[wire.QueryHead, list[dict[str, Any]]]:
+    """As ``odfctl`` gets them."""
+    answer = Shown(iter(frames))
+    names = [name for name, _ in answer.columns]
+    rows = [dict(zip(names, row, strict=True)) for page in answer.pages() for row in page]
+    assert msgspec.json.decode(frames[-1][1], type=wire.QueryEnd).rows == len(rows) == answer.rows
+    return answer.head, rows
 
 
 async def refused(alice: Any, sql: str, **more: Any) -> Fault:
@@ -58,6 +70,11 @@ async def test_datasets_are_asked_and_joined_and_cut(world: Any, worlds: Any) ->
         await filled(world, worlds, alice)
         head, rows = await ask(alice, 'select "offset", op, city from cities')
         assert [tuple(row.values()) for row in rows] == [(0, 0, "Graz"), (1, 0, "Linz"), (2, 0, "Wels")]
+        some = "select city, event_time, range(2) as l, $x::decimal(3, 1) as d from cities limit 1"
+        assert (await ask(alice, some, plain=True, parameters={"x": "1.5"}))[1] == [
+            {"city": "Graz", "event_time": "2024-01-01T00:00:00Z", "l": [0, 1], "d": "1.5"}
+        ], "as JSON"
+        assert len((await ask(alice, "select * from range(2500)", plain=True))[1]) == 2500
         (pin,) = head.pins
         chain = alice.home.chains.chain(alice.dataset("cities"))
         newest = chain.head()
