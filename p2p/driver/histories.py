@@ -2,8 +2,9 @@
 
 An owner may rewrite a chain, and one who signs two histories leaves each half of a network with one of them. A peer
 that serves blocks of the history that it holds does nothing wrong, even if we want another. A peer shows that it holds
-a history by its last block, which stands for all by its links. If it then serves other blocks, it lies; if it has not
-shown that, it is not asked for this chain again until it does. Made with the driver.
+a history by its last block, which stands for all by its links. If it serves other blocks after that, it lies; if it has
+not shown that, it is not asked for this chain again until it does. One that gave other blocks and shows it afterwards
+may have turned in between, and is asked again: the next time it has shown it before. Made with the driver.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ Fetch: TypeAlias = Callable[[PeerId, DatasetId, int, int], Awaitable[Sequence[by
 RETURNED: Final = 5.0
 """Seconds in which a peer that held something else may show that it follows, where others can be asked meanwhile."""
 MAX_ELSEWHERE: Final = 4096
-"""Peers, by chain, that are remembered to hold something else; whoever is forgotten is asked once more."""
+"""Peers, by chain, that are remembered to hold something else, or to have shown the last block; whoever is forgotten is
+asked once more."""
 
 
 class Histories:
@@ -37,6 +39,8 @@ class Histories:
         self._fetch = fetch
         self._standing = standing
         self._elsewhere: FIFOCache[tuple[DatasetId, PeerId], None] = FIFOCache(MAX_ELSEWHERE)
+        self._shown: FIFOCache[tuple[DatasetId, PeerId], bytes] = FIFOCache(MAX_ELSEWHERE)
+        """The last block that a peer showed, of those whose blocks were doubted."""
 
     async def holds(self, peer: PeerId, dataset: DatasetId, tip: Tip) -> bool:
         """Whether a peer shows to hold the very chain; ``False`` too when it does not answer."""
@@ -51,7 +55,7 @@ class Histories:
 
         async def ask(peer: PeerId) -> None:
             if await self.holds(peer, dataset, tip):
-                self._elsewhere.pop((dataset, peer), None)
+                self._returned(peer, dataset, tip)
 
         doubted = [peer for peer in peers if (dataset, peer) in self._elsewhere]
         with trio.move_on_after(RETURNED if len(doubted) < len(peers) else math.inf):
@@ -62,9 +66,17 @@ class Histories:
 
     async def accuse(self, peer: PeerId, dataset: DatasetId, tip: Tip, reason: str) -> None:
         """What this peer alone gave is not of the chain that is wanted."""
+        had_shown = self._shown.get((dataset, peer)) == tip.last
         self._elsewhere[dataset, peer] = None
-        if await self.holds(peer, dataset, tip):
-            self._elsewhere.pop((dataset, peer), None)
+        if not await self.holds(peer, dataset, tip):
+            self._standing.penalise(peer, f"{reason}; it may hold another history", UNRELIABLE)
+            return
+        self._returned(peer, dataset, tip)
+        if had_shown:
             self._standing.penalise(peer, reason, BAD_BYTES)
         else:
-            self._standing.penalise(peer, f"{reason}; it may hold another history", UNRELIABLE)
+            self._standing.penalise(peer, f"{reason}; it holds the chain now", UNRELIABLE)
+
+    def _returned(self, peer: PeerId, dataset: DatasetId, tip: Tip) -> None:
+        self._elsewhere.pop((dataset, peer), None)
+        self._shown[dataset, peer] = tip.last

@@ -119,10 +119,33 @@ async def test_who_shows_to_have_it_and_gives_other_blocks_lies(autojump_clock: 
     liar.shelf.chains[DATASET] = blocks
     liar.shelf.blocks = lambda _dataset, start, _room: (blocks if start == 499 else lies)[start : start + 20]
     puller = await town.node("puller", connect=[liar])
-    with pytest.raises(Remote, match="not the chain whose head was signed"):
-        await puller.driver.pull_chain([liar.peer], DATASET, 500, sink(town, blocks))
+    for most in (0, -9):
+        with pytest.raises(Remote, match="not the chain whose head was signed"):
+            await puller.driver.pull_chain([liar.peer], DATASET, 500, sink(town, blocks))
+        await trio.sleep(1)
+        assert most - 5 < puller.score(liar) < most, "the first time it may have turned in between"
+
+
+async def test_who_follows_a_rewrite_while_it_is_asked_is_not_blamed(autojump_clock: Any, town: Any) -> None:
+    """It gave blocks of the old history, and shows the new one when it is asked about them."""
+    new, old = town.made_chain("new", 500), town.made_chain("old", 500)
+    peer = await town.node("peer")
+    peer.shelf.chains[DATASET] = new
+    turned = []
+
+    def blocks(_dataset: Any, start: int, _room: int) -> Any:
+        turned.append(start == 499)
+        return (new if any(turned) else old)[start : start + 20]
+
+    peer.shelf.blocks = blocks
+    puller = await town.node("puller", connect=[peer])
+    with pytest.raises(Remote):
+        await puller.driver.pull_chain([peer.peer], DATASET, 500, sink(town, new))
     await trio.sleep(1)
-    assert puller.score(liar) < -9
+    assert puller.score(peer) > -5
+    wanted = sink(town, new)
+    await puller.driver.pull_chain([peer.peer], DATASET, 500, wanted)
+    assert tuple(wanted.blocks) == new
 
 
 async def test_who_held_another_history_is_asked_again_once_it_follows(autojump_clock: Any, town: Any) -> None:
