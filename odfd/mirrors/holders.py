@@ -15,6 +15,8 @@ from p2p.ports import PeerId, Replication, Tip
 
 PROBE_SECONDS: Final = 10.0
 """How long a peer may take to say what it holds."""
+GRACE_SECONDS: Final = 0.5
+"""How long others may take to say it once somebody did: a few that drip would delay each new head by all they may."""
 PROBE_AGAIN_SECONDS: Final = 300.0
 """How old an answer may be when nothing is to be fetched and the number of holders is only shown."""
 ASKED_OF_ONE: Final = 2
@@ -47,14 +49,16 @@ class Holders:
         return [view.peer for view in self._replication.peers() if view.connected and not view.blocked]
 
     async def of(self, dataset: DatasetId, size: int) -> list[PeerId]:
-        """Those that serve at least ``size`` blocks, asked now."""
+        """Those that serve at least ``size`` blocks, asked now; who answers long after the first is left out."""
         found: list[PeerId] = []
 
         async def ask(peer: PeerId) -> None:
             if await self._replication.chain_size(peer, dataset) >= size:
                 found.append(peer)
+                late.deadline = min(late.deadline, trio.current_time() + GRACE_SECONDS)
 
-        await self._ask_all(ask)
+        with trio.CancelScope() as late:
+            await self._ask_all(ask)
         self._said[dataset] = _Said(trio.current_time(), frozenset(found))
         return found
 

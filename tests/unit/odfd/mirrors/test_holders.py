@@ -1,0 +1,51 @@
+"""Who drips delays no mirror: once somebody has said to serve a chain, others have a moment more."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import trio
+
+from chain.errors import Remote
+from chain.ids import DatasetId
+from odfd.mirrors.holders import GRACE_SECONDS, PROBE_SECONDS, Holders
+from p2p.ports import PeerId
+
+DATASET = DatasetId.from_public_key(b"d" * 32)
+
+
+class Network:
+    """Peers that answer after so many seconds."""
+
+    def __init__(self, **waits: float) -> None:
+        self.waits = waits
+
+    def peers(self) -> list[Any]:
+        return [SimpleNamespace(peer=PeerId(name), connected=True, blocked=False) for name in self.waits]
+
+    async def chain_size(self, peer: PeerId, _dataset: DatasetId) -> int:
+        await trio.sleep(self.waits[peer])
+        if peer.startswith("empty"):
+            raise Remote("has it not")
+        return 7
+
+
+async def found(network: Any) -> tuple[set[str], float]:
+    began = trio.current_time()
+    peers = await Holders(network, network).of(DATASET, 7)
+    return set(peers), trio.current_time() - began
+
+
+async def test_peers_that_drip_do_not_delay_what_others_serve(autojump_clock: Any) -> None:
+    drips = {f"drips{number}": 60.0 for number in range(20)}
+    peers, took = await found(Network(near=0.02, far=0.3, empty=0.01, **drips))
+    assert peers == {"near", "far"}
+    assert took <= 0.02 + GRACE_SECONDS + 0.001
+
+
+async def test_a_slow_one_is_waited_for_where_nobody_else_has_it(autojump_clock: Any) -> None:
+    assert (await found(Network(slow=PROBE_SECONDS - 1, empty=0.01)))[0] == {"slow"}
+    peers, took = await found(Network(drips=60.0))
+    assert not peers
+    assert took == PROBE_SECONDS

@@ -1,0 +1,93 @@
+"""``python -m worlds.besieger PLAN``: hostile identities of one address run the attacks of ``worlds.siege_attacks``.
+
+PLAN is JSON. What was sent is told as a line of JSON each second, by attack. Each identity mounts two attacks against
+every target, and comes back whenever it is thrown out: with another key every half a minute, and sooner where nobody
+lets it in any more. It runs until it is ended.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from contextlib import AsyncExitStack, suppress
+from functools import partial
+
+import msgspec
+import trio
+
+from chain.errors import Invalid
+from p2p.errors import PeerFault
+from p2p.host.host import open_host
+from worlds.hostile import from_address
+from worlds.siege_attacks import ATTACKS, OF_SITES, Attack, Identity, Plan
+
+LIFE = 30.0
+"""Seconds of a key."""
+REFUSALS = 5
+"""Connections in a row that one target refuses, after which the key is given up."""
+FAILS = (
+    PeerFault, OSError, Invalid,
+    trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError,
+)  # fmt: skip
+"""How attacks end that a node has had enough of."""
+
+
+async def again_and_again(one: Identity, attack: Attack, address: str, life: trio.CancelScope) -> None:
+    refused = 0
+    while refused < REFUSALS:
+        with suppress(*FAILS), trio.fail_after(60):
+            refused += 1
+            target = await one.host.connect(address)
+            refused = 0
+            await attack(one, target)
+        await trio.sleep(0.2)
+    one.sent["keys that were shut out"] += 1
+    life.cancel()
+
+
+async def live(plan: Plan, number: int, sent: Counter[str]) -> None:
+    """One key after the other."""
+    serial = number << 32
+    attacks = {ATTACKS[number % len(ATTACKS)], ATTACKS[(number + plan.identities) % len(ATTACKS)]}
+    while True:
+        seed = os.urandom(32)
+        sent["keys"] += 1
+        with trio.move_on_after(LIFE) as life:
+            async with open_host(seed) as host, trio.open_nursery() as nursery:
+                one = Identity(plan, host, seed, serial, sent)
+                for attack in attacks:
+                    for address in plan.targets:
+                        nursery.start_soon(again_and_again, one, attack, address, life)
+        serial = one.serial
+
+
+async def at_the_site(plan: Plan, attack: Attack, sent: Counter[str]) -> None:
+    host, _, port = plan.site.rpartition(":")
+    while True:
+        with suppress(*FAILS):
+            async with await trio.open_tcp_stream(host, int(port)) as stream:
+                await attack(plan, stream, sent)
+        await trio.sleep(0.5)
+
+
+async def tell(sent: Counter[str]) -> None:
+    while True:
+        print(msgspec.json.encode(sent).decode(), flush=True)
+        await trio.sleep(1)
+
+
+async def besiege(plan: Plan) -> None:
+    sent: Counter[str] = Counter()
+    async with AsyncExitStack() as stack:
+        stack.enter_context(from_address(plan.address))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tell, sent)
+            for attack in OF_SITES:
+                nursery.start_soon(at_the_site, plan, attack, sent)
+            for number in range(plan.identities):
+                nursery.start_soon(partial(live, plan, number, sent))
+
+
+if __name__ == "__main__":
+    trio.run(besiege, msgspec.json.decode(sys.argv[1], type=Plan))
