@@ -38,10 +38,11 @@ from engines.contract import Engine
 from engines.diagnostics import Diagnostic, Severity
 from engines.errors import EngineFault
 from engines.spark.analysis.source_declarations import read_source
+from odfd.api.declaring import ELSEWHERE, DeclarationService
 from odfd.api.schemas import judge_preprocess, read_schema
 from odfd.api.transform_check import TransformCheck
 from odfd.api.transform_evolution import EvolutionCheck
-from odfd.api.wanted import WantedSnapshot, in_order, read_wishes
+from odfd.api.wanted import WantedSnapshot, Wishes, in_order, read_wishes
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
@@ -51,6 +52,7 @@ from odfd.errors import sole_fault
 from odfd.flows.manifest import WantedFlow
 from odfd.ingest.acceptance import check_source
 from odfd.ingest.settings import IngestSettings
+from odfd.resources.plan import PlannedResource
 from odfd.resources.store import Resources
 from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
@@ -83,8 +85,10 @@ class ApplyOperation:
         context: Context,
         ingestion: Callable[[], IngestSettings],
         apply_flow: ApplyFlow,
+        declarations: DeclarationService,
     ) -> None:
         """``ingestion``: what sources may do here, asked each time. ``apply_flow`` declares one flow."""
+        self._declarations = declarations
         self._apply_flow = apply_flow
         self._home = home
         self._ingestion = ingestion
@@ -100,23 +104,46 @@ class ApplyOperation:
         """Raises Invalid at once for manifests that cannot be read, with every mistake."""
         wanted = read_wishes(request.manifests)
         wishes, flows = wanted.snapshots, wanted.flows
+        planned = await trio.to_thread.run_sync(self._declarations.plan, wanted.drafts)
+        others = [each for each in planned if each.after.type not in ELSEWHERE]
 
         async def work(report: Report) -> wire.ApplyResult:
-            report.begin("applying", len(wishes) + len(flows), "manifests")
-            items = []
-            promised: set[str] = set()
-            for wish in in_order(wishes):
-                items.append(await self._apply(wish, promised, dry_run=request.dry_run))
-                promised.add(wish.name.casefold())
-                report.advance()
-            for flow in flows:
-                items.append(await self._declare(flow, promised, dry_run=request.dry_run))
-                report.advance()
+            report.begin("applying", len(wishes) + len(flows) + len(others), "manifests")
+            if planned and len(planned) + len(wishes) > 1 and not request.dry_run:
+                items = await self._perform(wanted, report, dry_run=True)
+                if any(each.action == "failed" for each in items):
+                    return _refused(items, others)
+                report.begin("applying", len(wishes) + len(flows) + len(others), "manifests")
+            items = await self._perform(wanted, report, dry_run=request.dry_run)
+            items = _with_headers(items, planned)
+            if planned and not request.dry_run:
+                failed = {(each.kind, each.name.casefold()) for each in items if each.action == "failed"}
+                await trio.to_thread.run_sync(self._declarations.commit, [
+                    each for each in planned if (each.after.type.lower(), each.after.name.casefold()) not in failed
+                ])  # fmt: skip
+            items += [_declared(each) for each in others]
+            for each in others:
+                if each.action != "unchanged" and not request.dry_run:
+                    self._events.emit(f"{each.after.type.lower()}.{each.action}", each.after.name)
             told = [_with_warnings(each, wanted.warnings) for each in items]
             return wire.ApplyResult(items=tuple(told), dry_run=request.dry_run)
 
-        target = ", ".join([*(wish.name for wish in wishes), *(flow.name for flow in flows)])
+        names = [*(wish.name for wish in wishes), *(flow.name for flow in flows)]
+        target = ", ".join([*names, *(each.after.name for each in others)])
         return task_ref(self._board.submit("apply", target, work))
+
+    async def _perform(self, wanted: Wishes, report: Report, *, dry_run: bool) -> list[wire.ApplyItem]:
+        """Datasets, then flows; what fails is an item too."""
+        items = []
+        promised: set[str] = set()
+        for wish in in_order(wanted.snapshots):
+            items.append(await self._apply(wish, promised, dry_run=dry_run))
+            promised.add(wish.name.casefold())
+            report.advance()
+        for flow in wanted.flows:
+            items.append(await self._declare(flow, promised, dry_run=dry_run))
+            report.advance()
+        return items
 
     async def _apply(self, wish: WantedSnapshot, promised: AbstractSet[str], *, dry_run: bool) -> wire.ApplyItem:
         """``promised``: names that the manifests before this one make."""
@@ -298,6 +325,33 @@ class ApplyOperation:
             if state is not None:
                 await self._succession.check(wish.name, state, event, _whole(self._clock.now()))
         return tuple(warnings)
+
+
+def _refused(items: Sequence[wire.ApplyItem], others: Sequence[PlannedResource]) -> wire.ApplyResult:
+    """Nothing was done: one that cannot be done keeps all from being done."""
+    kept = [each if each.action == "failed" else msgspec.structs.replace(each, action="skipped") for each in items]
+    kept += [wire.ApplyItem(kind=each.after.type.lower(), name=each.after.name, action="skipped") for each in others]
+    return wire.ApplyResult(items=tuple(kept))
+
+
+def _with_headers(items: Sequence[wire.ApplyItem], planned: Sequence[PlannedResource]) -> list[wire.ApplyItem]:
+    """What changes beside the chain, or the schedule, is a change too."""
+    plans = {(each.after.type.lower(), each.after.name.casefold()): each for each in planned}
+    told = []
+    for item in items:
+        plan = plans.get((item.kind, item.name.casefold()))
+        more = tuple(each for each in plan.changes if " spec." not in each) if plan is not None else ()
+        if more and item.action in ("unchanged", "updated"):
+            item = msgspec.structs.replace(item, action="updated", changes=(*item.changes, *more))
+        told.append(item)
+    return told
+
+
+def _declared(planned: PlannedResource) -> wire.ApplyItem:
+    return wire.ApplyItem(
+        kind=planned.after.type.lower(), name=planned.after.name, action=planned.action, id=planned.after.id,
+        changes=planned.changes,
+    )  # fmt: skip
 
 
 def _with_warnings(item: wire.ApplyItem, said: Mapping[tuple[str, str], tuple[str, ...]]) -> wire.ApplyItem:

@@ -6,12 +6,13 @@ runs its transform after its inputs. One dataset failing harms no other; its fau
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Awaitable, Callable, Container, Iterable, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
+import msgspec
 import trio
 
 from chain import instant
@@ -76,6 +77,8 @@ class IngestPullParts(NamedTuple):
     uploads: Uploads
     import_export: ImportExport
     repairing: Repair
+    values: Callable[[str], Mapping[str, str]]
+    """What sources of the dataset of a name may read, beside what the settings let all sources read."""
 
 
 class IngestPullService:
@@ -92,7 +95,7 @@ class IngestPullService:
         self._home = home
         self._ingest, self._transform = shops
         self._scheduler = scheduler
-        self._uploads, self._import_export, self._repairing = hands
+        self._uploads, self._import_export, self._repairing, self._values = hands
         self._board = context.board
         self._events = context.events
         self._meter = context.meter
@@ -256,7 +259,10 @@ class IngestPullService:
             return wire.PullItem(ref=entry.name, outcome="failed", message=str(fault), fault=wire.Problem.of(fault))
 
     async def _poll(self, entry: DatasetEntry, report: Report, *, fetch_uncacheable: bool) -> wire.PullItem:
-        deps = replace(self._ingest, base=self._base)
+        said = await trio.to_thread.run_sync(self._values, entry.name)
+        settings = self._ingest.settings
+        settings = msgspec.structs.replace(settings, variables={**settings.variables, **said})
+        deps = replace(self._ingest, base=self._base, settings=settings)
         outcome = await ingesting.pull_root(
             deps, entry.id, fetch_uncacheable=fetch_uncacheable, report=lambda step: _show(report, step)
         )

@@ -7,6 +7,7 @@ from typing import Final
 
 from odfd.datasets import manifest as datasets
 from odfd.flows import manifest as flows
+from odfd.resources import sets
 from odfd.resources.types import OURS, ResourceType, TypeRegistry
 
 _DATASET: Final = ResourceType(
@@ -57,11 +58,29 @@ spec:
   - {kind: Schedule, cron: "@hourly"}
 """,
 )
+_VARIABLES: Final = ResourceType(
+    name="VariableSet",
+    context="config",
+    plural="variablesets",
+    aliases=("vs",),
+    about="Values for other resources: a source of a dataset reads those of the set that is named as the dataset.",
+    spec=sets.VariableSetSpec,
+    example="""\
+$schema: VariableSet
+headers:
+  name: sensors
+  labels: {env: prod}
+spec:
+  variables:
+    host: sensors.example.org
+""",
+)
 _ODF: Final = partial(ResourceType)
 _OWN: Final = partial(ResourceType, base=OURS)
 _TYPES: Final = (
     _DATASET,
     _FLOW,
+    _VARIABLES,
     _ODF(
         name="Source", context="source", plural="sources", about="Where records of root datasets come from.",
         instead="write a SetPollingSource or AddPushSource into the metadata of the Dataset",
@@ -85,11 +104,6 @@ _TYPES: Final = (
     ),
     _ODF(
         name="SecretSet", context="config", plural="secretsets", aliases=("ss",), about="Values that nobody is shown.",
-        instead="[ingest] variables of the settings lists what sources may read of the daemon's environment",
-    ),
-    _ODF(
-        name="VariableSet", context="config", plural="variablesets", aliases=("vs",),
-        about="Values for other resources.",
         instead="[ingest] variables of the settings lists what sources may read of the daemon's environment",
     ),
     _ODF(

@@ -101,6 +101,19 @@ async def _query(services: Services, request: Request) -> object:
     return FrameStream(partial(services.queries.answer, await body(request, wire.QueryRequest)))
 
 
+async def _resources(services: Services, request: Request) -> object:
+    """Of one type, or of all."""
+    asked, kind = request.query_params, request.path_params.get("type")
+    if flag(request, "watch"):
+        return await lines(services.declarations.watch(asked.get("since"), kind))
+    return await services.declarations.list(kind, asked.get("labels"))
+
+
+async def _label(services: Services, request: Request) -> object:
+    said = await body(request, wire.LabelRequest)
+    return await services.declarations.label(_name(request, "type"), _name(request, "name"), said)
+
+
 TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("GET", "/status", lambda s, _: s.about.status()),
     ("GET", "/engines", lambda s, _: s.about.engines()),
@@ -109,6 +122,11 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("GET", "/tasks", lambda s, _: s.tasks.list()),
     ("GET", "/tasks/{id}", _task),
     ("DELETE", "/tasks/{id}", lambda s, r: s.tasks.cancel(_name(r, "id"))),
+    ("GET", "/resources", _resources),
+    ("GET", "/resources/{type}", _resources),
+    ("GET", "/resources/{type}/{name}", lambda s, r: s.declarations.get(_name(r, "type"), _name(r, "name"))),
+    ("PUT", "/resources/{type}/{name}/labels", _label),
+    ("DELETE", "/resources/{type}/{name}", lambda s, r: s.declarations.delete(_name(r, "type"), _name(r, "name"))),
     ("GET", "/types", lambda s, _: s.schemas.types()),
     ("GET", "/types/{word}", lambda s, r: s.schemas.explain(_name(r, "word"), r.query_params.get("path", ""))),
     ("GET", "/schemas/{path:path}", lambda s, r: s.schemas.schema(_name(r, "path"))),

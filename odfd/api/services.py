@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from odfd.api.authority import AuthorityService
 from odfd.api.datasets import DatasetService
+from odfd.api.declaring import DeclarationService
 from odfd.api.engine_migration import EngineMigrationService
 from odfd.api.flows import FlowService
 from odfd.api.history_rewrite import HistoryRewriteService
@@ -54,6 +55,7 @@ class Services:
     policies: PolicyService
     resolving: ResolutionService
     schemas: SchemaService
+    declarations: DeclarationService
     authority: AuthorityService
     tasks: BoardTasks
     events: LogEvents

@@ -19,6 +19,7 @@ from odfd.control import wire
 from odfd.datasets.manifest import DatasetSpec, snapshot_of
 from odfd.flows.manifest import FlowSpec, WantedFlow, flow_of
 from odfd.resources.manifest import Draft, is_resource, read_resource
+from odfd.resources.sets import VariableSetSpec, check_variables
 from odfd.resources.types import TypeRegistry
 
 
@@ -71,6 +72,8 @@ class Wishes(msgspec.Struct, frozen=True):
     flows: list[WantedFlow]
     warnings: dict[tuple[str, str], tuple[str, ...]]
     """Of resources, by kind and name in lower case."""
+    drafts: list[Draft]
+    """Of resources, those of datasets and flows too."""
 
 
 def read_wishes(texts: Sequence[wire.ManifestText], registry: TypeRegistry = TYPES) -> Wishes:
@@ -88,7 +91,7 @@ class _Reading:
     def __init__(self, registry: TypeRegistry) -> None:
         self._registry = registry
         self._faults: list[Invalid] = []
-        self._wishes = Wishes([], [], {})
+        self._wishes = Wishes([], [], {}, [])
 
     def text(self, text: wire.ManifestText) -> None:
         with self._collected():
@@ -113,7 +116,7 @@ class _Reading:
             places = {(fault.place or "").rpartition(":")[0] for fault in self._faults}
             (source,) = places if len(places) == 1 else (f"{len(places)} files",)
             raise Mistakes(source or "the manifests", tuple(self._faults))
-        if not self._wishes.snapshots and not self._wishes.flows:
+        if not self._wishes.snapshots and not self._wishes.drafts:
             hint = "a manifest begins with $schema: … or kind: …"
             raise Invalid("there is no manifest to apply", rule="manifest-empty", hint=hint)
         return self._wishes
@@ -144,22 +147,15 @@ class _Reading:
         draft, mistakes = read_resource(node, text.source, self._registry)
         if draft is None:
             return mistakes
-        _refuse_unkept(draft)
         if draft.type.spec is DatasetSpec:
             self._snapshot(snapshot_of(draft), text)
         elif draft.type.spec is FlowSpec and (flow := flow_of(draft)) is not None:
             self._wishes.flows.append(flow)
+        elif draft.type.spec is VariableSetSpec:
+            check_variables(draft)
+        self._wishes.drafts.append(draft)
         self._wishes.warnings[draft.type.name.lower(), draft.headers.name.casefold()] = draft.warnings
         return draft.binding.mistakes
-
-
-def _refuse_unkept(draft: Draft) -> None:
-    """What nobody keeps yet is refused, so that nobody relies on it."""
-    said = [f"headers.labels.{key}" for key in draft.headers.labels or {}]
-    known = {name for key in draft.typed for name in (key, draft.type.annotation_uri(key))}
-    said += [f"headers.annotations.{key}" for key in draft.headers.annotations or {} if key not in known]
-    for path in said:
-        draft.note(path, "this node does not keep it yet", "unknown-field", "leave it out")
 
 
 def in_order(wishes: Sequence[WantedSnapshot]) -> list[WantedSnapshot]:

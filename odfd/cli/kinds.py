@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from chain.instant import Instant
 from odfd.cli import words
@@ -13,6 +14,9 @@ from odfd.control import wire
 from odfd.errors import Usage
 
 V = TypeVar("V", bound=wire.Value)
+_Named: TypeAlias = (
+    wire.DatasetView | wire.FlowView | wire.MirrorView | wire.EngineView | wire.NetworkView | wire.ResourceView
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,22 @@ def _flows(now: Instant) -> tuple[TableColumn[wire.FlowView], ...]:
     )
 
 
+def _variable_sets(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
+    return (
+        TableColumn("NAME", lambda row: row.name),
+        TableColumn("KEYS", lambda row: ", ".join(sorted(row.spec["variables"])), most=80),
+        TableColumn("LABELS", lambda row: labels_text(row.labels), most=80),
+        TableColumn("GENERATION", lambda row: words.count(row.generation), right=True),
+        TableColumn("CHANGED", lambda row: words.ago(row.updated_at, now)),
+    )
+
+
+def labels_text(labels: Mapping[str, Any]) -> str:
+    """As ``-l`` takes them."""
+    shown = (f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in sorted(labels.items()))
+    return ",".join(shown) or words.NOTHING
+
+
 def _engines(_now: Instant) -> tuple[TableColumn[wire.EngineView], ...]:
     return (
         TableColumn("ENGINE", lambda row: row.name),
@@ -168,7 +188,7 @@ def _processes(row: wire.EngineView) -> str:
     )
 
 
-def _name(row: wire.DatasetView | wire.FlowView | wire.MirrorView | wire.EngineView | wire.NetworkView) -> str:
+def _name(row: _Named) -> str:
     return row.name
 
 
@@ -182,7 +202,12 @@ VALIDATOR: Final = Kind(
     "validator", ("validators",), "/validators", lambda row: row.key, _validators, wire.ValidatorView, single=False
 )
 TASK: Final = Kind("task", ("tasks",), "/tasks", lambda row: row.id, _tasks, wire.TaskView)
-KINDS: Final[tuple[Kind[Any], ...]] = (DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, TASK)
+VARIABLE_SET: Final = Kind(
+    "variableset", ("variablesets", "vs"), "/resources/variableset", _name, _variable_sets, wire.ResourceView
+)
+KINDS: Final[tuple[Kind[Any], ...]] = (DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, TASK, VARIABLE_SET)
+DECLARED: Final = (DATASET, FLOW, VARIABLE_SET)
+"""Those that have labels, and can be watched."""
 
 
 def find(word: str) -> Kind[Any]:

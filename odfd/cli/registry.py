@@ -45,6 +45,8 @@ GROUPS: Final = (
             CommandEntry("describe", "all there is to know of one of them", _HERE + "resources"),
             CommandEntry("delete", "remove one of them; a task is cancelled", _HERE + "resources"),
             CommandEntry("rename", "call a dataset something else on this node", _HERE + "resources"),
+            CommandEntry("label", "set labels of a resource, to select by", _HERE + "label"),
+            CommandEntry("annotate", "set annotations of a resource", _HERE + "label"),
             CommandEntry("wait", "until something is so", _HERE + "wait"),
         ),
     ),

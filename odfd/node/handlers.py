@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import secrets
+import uuid
 from functools import partial
 
 from odfd.api.apply import ApplyOperation
 from odfd.api.authority import AuthorityService
 from odfd.api.clock_probe import ClockProbe
 from odfd.api.datasets import DatasetService, RemoteState
+from odfd.api.declaring import DeclarationService
 from odfd.api.doctor import Doctor
 from odfd.api.engine_migration import EngineMigrationService
 from odfd.api.evidence import EvidenceService
@@ -49,11 +51,12 @@ def services_of(parts: NodeParts) -> Services:
         lambda: secrets.token_hex(8),
         lambda: parts.settings.limits.disk_reserve_bytes,
     )
-    flow = IngestPullParts(uploads, parts.import_export, parts.repairing)
+    declarations = DeclarationService(home, context, lambda: str(uuid.uuid4()))
+    flow = IngestPullParts(uploads, parts.import_export, parts.repairing, declarations.values)
     pulling = IngestPullService(home, (parts.ingest_deps, parts.transform_deps), parts.scheduler, flow, context)
     flows = FlowService(home, parts.flows, pulling, context)
     applying = ApplyOperation(
-        home, parts.committer, parts.engine, context, lambda: parts.ingest_deps.settings, flows.apply
+        home, parts.committer, parts.engine, context, lambda: parts.ingest_deps.settings, flows.apply, declarations
     )
     running = RunningParts(
         parts.engine, parts.membership, parts.site, parts.journal_recovery, flows, parts.evaluator.me
@@ -92,6 +95,7 @@ def services_of(parts: NodeParts) -> Services:
         policies=PolicyService(home, parts.membership, context.clock, parts.effective_policy, parts.ruled),
         resolving=ResolutionService(home, parts.pending_decisions, parts.scheduler, context, parts.moved),
         schemas=SchemaService(),
+        declarations=declarations,
         authority=AuthorityService(home, parts.committer, context.clock, parts.signed),
         tasks=BoardTasks(context.board),
         events=LogEvents(context.events),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
@@ -44,6 +44,7 @@ class ResourceHeaders(msgspec.Struct, frozen=True, kw_only=True):
     """Who a resource is: its name, and what people keep beside it."""
 
     name: Annotated[str, described("Unique among resources of its type, whatever the case. May be changed.")]
+    id: Annotated[str, described("Of a resource that is here; with another name it is renamed.")] | None = None
     labels: Annotated[Extra, described("Values to select by. At most 64, of 1 KiB.")] | None = None
     annotations: Annotated[Extra, described("Values beside it. Some types understand some of them.")] | None = None
 
@@ -177,18 +178,25 @@ def _check(draft: Draft) -> None:
         draft.note("headers.name", "a name that looks like an id", "resource-name", "write a name that people can say")
     elif draft.attempt("headers.name", parse_own_name, name) is not None and len(name) > MAX_NAME:
         draft.note("headers.name", f"a name of {len(name)} characters", "resource-name", f"at most {MAX_NAME}")
-    labels, annotations = draft.headers.labels or {}, draft.headers.annotations or {}
+    if draft.headers.id is not None and not UUID.match(draft.headers.id):
+        draft.note("headers.id", "not an id of a resource", "resource-id", "leave it out: the node gives one")
+    for path, message, rule, hint in wrong_entries(draft.headers.labels or {}, draft.headers.annotations or {}):
+        draft.note(f"headers.{path}", message, rule, hint)
+
+
+def wrong_entries(labels: Mapping[str, Any], annotations: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+    """Path, message, rule and hint of what labels and annotations may not be."""
     for part, entries in (("labels", labels), ("annotations", annotations)):
         for key in entries:
             if not _KEY.match(key):
-                draft.note(f"headers.{part}.{key}", f"{key[:60]!r} is no key", "label-key", "a short name, or a URI")
+                yield f"{part}.{key}", f"{key[:60]!r} is no key", "label-key", "a short name, or a URI"
     if len(labels) > MAX_LABELS:
-        draft.note("headers.labels", f"{len(labels)} labels", "label-limit", f"at most {MAX_LABELS}; use annotations")
+        yield "labels", f"{len(labels)} labels", "label-limit", f"at most {MAX_LABELS}; use annotations"
     for key, value in labels.items():
         if len(json.dumps(value).encode()) > MAX_LABEL_BYTES:
-            draft.note(f"headers.labels.{key}", "too large for a label", "label-limit", "annotations may be larger")
+            yield f"labels.{key}", "too large for a label", "label-limit", "annotations may be larger"
     if len(json.dumps(annotations).encode()) > MAX_ANNOTATION_BYTES:
-        draft.note("headers.annotations", "larger than 256 KiB in all", "annotation-limit")
+        yield "annotations", "larger than 256 KiB in all", "annotation-limit", "keep it elsewhere"
 
 
 def _near(key: str) -> str:

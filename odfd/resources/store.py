@@ -15,6 +15,7 @@ import msgspec
 
 from chain.instant import Instant
 from chain.store.seals import Row, Sealed
+from odfd.resources import declared
 
 WISHES: Final = Sealed(
     "resource_events",
@@ -81,6 +82,7 @@ STEPS: Final = (
     DELETE FROM resource_events WHERE kind = 'publication'
         AND seq NOT IN (SELECT max(seq) FROM resource_events GROUP BY kind, key);
     """,
+    declared.STEP,
 )
 """Tables, as the steps that made them; steps are added at the end and never changed."""
 

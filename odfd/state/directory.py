@@ -25,6 +25,7 @@ from odfd.datasets.catalog import Catalog
 from odfd.datasets.holdings import Holdings
 from odfd.flows import store as flows
 from odfd.mirrors import mirror_spec as wishes
+from odfd.resources import declared
 from odfd.resources import store as resources
 from odfd.resources.store import Resources
 from odfd.runtime.keyed_lock import KeyedLocks
@@ -91,6 +92,7 @@ _UNWATCHED: Final = (
     "resource_events",
     "small_objects",
     "versions",
+    *declared.TABLES,
     *saved_views.TABLES,
 )
 """What is shown of datasets does not rest on these rows: a chain that changes has another head, and a wish that is

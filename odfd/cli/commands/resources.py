@@ -10,14 +10,14 @@ from odfd import output
 from odfd.cli import details, kinds
 from odfd.cli.confirm import add_yes, confirm
 from odfd.cli.parsers import Subparsers
-from odfd.cli.session import MANIFEST, Session
+from odfd.cli.session import MANIFEST, Session, to_yaml
 from odfd.control import wire
 from odfd.control.client import Answer, part
 from odfd.errors import ExitCode, Usage
 
 V = TypeVar("V", bound=wire.Value)
 
-_KINDS = "dataset, engine, flow, mirror, network, peer, validator or task"
+_KINDS = "dataset, engine, flow, mirror, network, peer, validator, variableset or task"
 
 
 def register(subparsers: Subparsers) -> None:
@@ -29,6 +29,11 @@ def register(subparsers: Subparsers) -> None:
     )
     get.add_argument("kind", metavar="KIND")
     get.add_argument("name", nargs="?", metavar="NAME")
+    get.add_argument("-l", "--labels", metavar="SELECTOR", help="those with labels like 'env=prod,team in (a,b),!old'")
+    get.add_argument("-w", "--watch", action="store_true", help="then each change as it comes, without end")
+    get.add_argument(
+        "--since", metavar="VERSION", help="with -w: only what came after; each line begins with its version"
+    )
     get.set_defaults(run=_get, writes_manifests=True)
     describe = subparsers.add_parser(
         "describe",
@@ -78,22 +83,66 @@ def every(session: Session, kind: kinds.Kind[V]) -> Answer[list[V]]:
 
 def _get(args: argparse.Namespace) -> int:
     session, kind = Session(args), kinds.find(args.kind)
+    if (args.labels or args.watch) and kind not in kinds.DECLARED:
+        known = ", ".join(each.name for each in kinds.DECLARED)
+        raise Usage(f"{kind.name}s have no labels and are not watched", hint=f"these are: {known}")
+    if args.watch:
+        return _watch(session, kind, args)
     if session.output == MANIFEST:
         return _manifest(session, kind, args.name)
     now = session.clock.now()
     if args.name:
         session.answer(one(session, kind, args.name), lambda row: kind.table([row], now))
         return ExitCode.OK
-    rows = every(session, kind)
+    rows = every(session, kind) if args.labels is None else _labelled(session, kind, args.labels)
     session.answer(rows, lambda rows: kind.table(rows, now))
     if not rows.value:
         session.remark(f"no {kind.name}s yet")
     return ExitCode.OK
 
 
+def _labelled(session: Session, kind: kinds.Kind[V], labels: str) -> Answer[list[V]]:
+    """Those with labels that are as was asked."""
+    found = session.client.get(f"/resources/{kind.name}", list[wire.ResourceView], {"labels": labels})
+    names = {row.name for row in found.value}
+    rows = every(session, kind)
+    both = [(value, sent) for value, sent in zip(rows.value, rows.sent, strict=True) if sent["name"] in names]
+    return Answer([value for value, _ in both], [sent for _, sent in both])
+
+
+def _watch(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace) -> int:
+    asked = {"watch": "true"} | ({"since": args.since} if args.since else {})
+    for news in session.client.stream(f"/resources/{kind.name}", wire.ResourceNews, asked):
+        said = news.value
+        what = "" if said.resource is None else f"  {said.resource.name}  {kinds.labels_text(said.resource.labels)}"
+        session.line(news.sent, f"{said.version}  {said.op}{what}")
+        output.flush()
+    raise session.client.gone()
+
+
+def _resource_manifests(session: Session, kind: kinds.Kind[Any], name: str | None) -> int:
+    """As they can be applied, here or elsewhere."""
+    path = f"/resources/{kind.name}"
+    if name is None:
+        rows = session.client.get(path, list[wire.ResourceView]).value
+    else:
+        rows = [session.client.get(f"{path}/{part(name)}", wire.ResourceView).value]
+    for row in rows:
+        if row.spec is None:
+            raise Usage(
+                f"{row.name} was not declared by a manifest of its type", hint=f"apply one: odfctl explain {kind.name}"
+            )
+        headers = {key: row.headers[key] for key in ("name", "labels", "annotations") if key in row.headers}
+        text = to_yaml({"$schema": row.schema, "headers": headers, "spec": row.spec})
+        output.say(("---\n" if row is not rows[0] else "") + text, end="")
+    return ExitCode.OK
+
+
 def _manifest(session: Session, kind: kinds.Kind[Any], name: str | None) -> int:
+    if kind in (kinds.FLOW, kinds.VARIABLE_SET):
+        return _resource_manifests(session, kind, name)
     if kind.name != "dataset" or name is None:
-        raise Usage("one dataset has a manifest", hint="odfctl get dataset NAME -o manifest")
+        raise Usage("one dataset, flows and sets have manifests", hint="odfctl get dataset NAME -o manifest")
     output.say(session.client.get(f"/datasets/{part(name)}/manifest", wire.ManifestView).value.text, end="")
     return ExitCode.OK
 

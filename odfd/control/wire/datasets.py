@@ -186,8 +186,10 @@ class ApplyRequest(Request, frozen=True, kw_only=True):
 class ApplyItem(Value, frozen=True, kw_only=True):
     kind: str
     name: str
-    action: Literal["created", "updated", "unchanged", "failed"]
+    action: Literal["created", "updated", "unchanged", "failed", "skipped"]
+    """``skipped``: it could be done, and was not, since another of the same apply cannot be."""
     id: str | None = None
+    """Of a dataset its did; of other resources their id on this node."""
     changes: tuple[str, ...] = ()
     """What differs, one line each."""
     warnings: tuple[str, ...] = ()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from odfd.control.wire.value import Value
+from typing import Any, Literal
+
+import msgspec
+
+from odfd.control.wire.value import Request, Value
 
 
 class TypeView(Value, frozen=True, kw_only=True):
@@ -40,3 +44,35 @@ class Explanation(Value, frozen=True, kw_only=True):
     fields: tuple[FieldView, ...]
     example: str = ""
     """A manifest, where it is explained as a whole."""
+
+
+class ResourceView(Value, frozen=True, kw_only=True):
+    """A resource as it is declared."""
+
+    type: str
+    name: str
+    schema: str
+    """The URI of its type."""
+    headers: dict[str, Any]
+    spec: Any = None
+    """``None``: it came by other ways than a manifest of its type."""
+    id: str
+    labels: dict[str, Any]
+    generation: int
+    updated_at: str
+
+
+class LabelRequest(Request, frozen=True, kw_only=True):
+    """Labels and annotations to set; ``null`` takes one away."""
+
+    labels: dict[str, Any] = msgspec.field(default_factory=dict)
+    annotations: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class ResourceNews(Value, frozen=True, kw_only=True):
+    """A line of a watch: a change, or a bookmark that all that stood was told."""
+
+    version: str
+    """To go on from: a watch since it tells what comes after."""
+    op: Literal["Added", "Modified", "Deleted", "Bookmark"]
+    resource: ResourceView | None = None

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import uuid
+from contextlib import aclosing
 from typing import Any
 
+import pytest
+import trio
+
+from chain.errors import Invalid
 from odfd.api.resource_types import TYPES
+from odfd.control import wire
 
 EXAMPLES = [each.example for each in TYPES.acting]
 
@@ -44,3 +51,126 @@ async def test_what_is_wrong_with_a_dataset_is_told_at_its_line(world: Any) -> N
         (item,) = (await alice.apply(text)).items
         assert item.fault is not None
         assert (item.action, item.fault.place) == ("failed", "m0.yaml:8")
+
+
+SET = "$schema: VariableSet\nheaders: {{name: {name}, labels: {{env: prod}}}}\nspec: {{variables: {{x: '{value}'}}}}\n"
+PLAIN = "$schema: Dataset\nheaders: {{name: {name}{more}}}\nspec: {{kind: Root, metadata: []}}\n"
+
+
+def a_set(name: str = "a", value: str = "1") -> str:
+    return SET.format(name=name, value=value)
+
+
+def plain(name: str, more: str = "") -> str:
+    return PLAIN.format(name=name, more=more)
+
+
+async def names(node: Any, word: str | None = None, labels: str | None = None) -> list[str]:
+    return [each.name for each in await node.api.declarations.list(word, labels)]
+
+
+async def test_r32_resources_are_selected_by_labels_whoever_set_them(world: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(a_set(), plain("one", ", labels: {env: prod, n: 5}"), plain("two"))
+        assert await names(alice, None, "env=prod") == ["one", "a"]
+        assert await names(alice, "ds", "!env") == ["two"]
+        request = wire.LabelRequest(labels={"env": "dev"})
+        await alice.api.declarations.label("dataset", "two", request)
+        assert await names(alice, "datasets", "env in (dev, prod), n=5") == ["one"]
+        (item,) = (await alice.apply(plain("two"))).items
+        assert item.action == "unchanged"
+        assert await names(alice, "datasets", "env=dev") == ["two"]
+        (item,) = (await alice.apply(plain("one", ", labels: {env: prod}"))).items
+        assert (item.action, item.changes) == ("updated", ("- labels.n: 5",))
+        with pytest.raises(Invalid, match="too large"):
+            await alice.api.declarations.label("vs", "a", wire.LabelRequest(labels={"x": "y" * 2_000}))
+
+
+async def test_r15_a_resource_keeps_its_id_and_labels_through_renames_and_restarts(world: Any, worlds: Any) -> None:
+    """Also one that was made by an older manifest, or came from others."""
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT)
+        first = await alice.api.declarations.label("dataset", "cities", wire.LabelRequest(labels={"k": [1]}))
+        assert (first.headers["did"], first.generation) == (str(alice.dataset("cities")), 2)
+        await alice.api.datasets.rename("cities", wire.RenameRequest(name="towns"))
+    async with world.running("alice") as alice:
+        again = await alice.api.declarations.get("dataset", first.headers["did"])
+        assert (again.name, again.id, again.labels, again.generation) == ("towns", first.id, {"k": [1]}, 3)
+        await alice.api.datasets.delete("towns")
+        assert await names(alice) == []
+
+
+async def test_r52_where_one_cannot_be_done_nothing_is(world: Any) -> None:
+    bad = "$schema: Flow\nheaders: {name: f}\nspec: {target: nowhere, triggers: [{kind: Schedule, every: 1h}]}\n"
+    async with world.running("alice") as alice:
+        result = await alice.apply(a_set(), plain("one"), bad)
+        assert {(item.kind, item.action) for item in result.items} == {
+            ("variableset", "skipped"), ("dataset", "skipped"), ("flow", "failed"),
+        }  # fmt: skip
+        assert await names(alice) == []
+        with pytest.raises(Invalid, match="there is no VariableSet with the id"):
+            await alice.apply(plain("one"), a_set().replace("name: a", f"name: a, id: {uuid.uuid4()}"))
+        assert await names(alice) == []
+
+
+async def test_r53_a_dry_run_says_what_would_change_and_writes_nothing(world: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(a_set(), plain("one"))
+        before = dump(alice)
+        result = await alice.apply(a_set(value="2"), plain("one", ", labels: {a: 1}"), plain("two"), dry_run=True)
+        assert [(item.name, item.action, item.changes) for item in result.items] == [
+            ("one", "updated", ("+ labels.a: 1",)),
+            ("two", "created", ("Seed",)),
+            ("a", "updated", ('~ spec.variables.x: "1" -> "2"',)),
+        ]
+        assert dump(alice) == before
+
+
+def dump(node: Any) -> list[str]:
+    with node.home.database.read() as connection:
+        return list(connection.iterdump())
+
+
+async def test_p04_a_watch_goes_on_over_restarts_and_tells_each_change_once(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(a_set())
+        seen = await told(alice, None, 2)
+        assert [(op, name) for _, op, name in seen] == [("Added", "a"), ("Bookmark", "")]
+        at = seen[-1][0]
+        await alice.apply(a_set(value="2"), plain("one"))
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT)
+        await alice.api.declarations.delete("vs", "a")
+        news = await told(alice, at, 5)
+        assert sorted((op, name) for _, op, name in news) == [
+            ("Added", "cities"), ("Added", "one"), ("Bookmark", ""), ("Deleted", "a"), ("Modified", "a"),
+        ]  # fmt: skip
+        for cut in range(1, len(news)):
+            rest = await told(alice, news[cut - 1][0], len(news) - cut + 1)
+            assert rest[1:] == news[cut:]
+        for other in ("0badc0de-1", at.partition("-")[0] + "-999", "x"):
+            with pytest.raises(Invalid, match="no version"):
+                await told(alice, other, 1)
+
+
+async def test_a_watch_tells_what_comes_while_it_waits(world: Any) -> None:
+    async with (
+        world.running("alice") as alice,
+        trio.open_nursery() as nursery,
+        aclosing(alice.api.declarations.watch(None, "variableset")) as news,
+    ):
+        assert (await anext(news)).op == "Bookmark"
+        nursery.start_soon(alice.apply, plain("one"), a_set())
+        with trio.fail_after(20):
+            change = await anext(news)
+        assert (change.op, change.resource.name) == ("Added", "a")
+
+
+async def told(node: Any, since: str | None, count: int) -> list[tuple[str, str, str]]:
+    found: list[tuple[str, str, str]] = []
+    async with aclosing(node.api.declarations.watch(since, None)) as news:
+        with trio.fail_after(20):
+            while len(found) < count:
+                each = await anext(news)
+                found.append((each.version, each.op, each.resource.name if each.resource is not None else ""))
+    return found

@@ -89,3 +89,16 @@ async def test_a_filled_value_is_nowhere_to_be_read(world: Any, server: str, mon
         assert TOKEN not in repr(alice.events._ring)
         assert TOKEN.encode() not in b"".join(chain.raw_blocks(0, alice.size("cities")))
         assert status != 200 or alice.size("cities") == 4
+
+
+async def test_a_source_reads_the_set_that_is_named_as_its_dataset(world: Any, server: str) -> None:
+    """Of its own dataset, and before what the daemon was started with."""
+    sets = "$schema: VariableSet\nheaders: {name: %s}\nspec: {variables: {KEY: there}}\n"
+    async with world.running("alice") as alice:
+        await alice.apply(MANIFEST % server, sets % "others")
+        (item,) = await alice.pull("cities")
+        assert item.fault is not None
+        assert item.fault.rule == "source-variable"
+        await alice.apply(sets % "Cities")
+        (item,) = await alice.pull("cities")
+        assert item.outcome == "updated"

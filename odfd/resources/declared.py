@@ -1,0 +1,243 @@
+"""Stores resources as they were declared: ids, labels, annotations and specs as they stand, each change as an event.
+
+A row in ``res_current`` is the last event of its resource; both are written by one transaction, and numbers of events
+are in the order of commits. Types whose truth is kept elsewhere (datasets, flows) have a row here too: triggers note
+which of them came and went, whoever did it, and ``adopt`` takes that over before anything is asked.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from chain.errors import Invalid
+from chain.instant import Instant
+from chain.store.seals import Row, Sealed
+
+FOLLOWED: Final = {"dataset": "Dataset", "flow": "Flow"}
+"""Kinds of wishes that are resources under another name, to their types."""
+STEP: Final = """
+    CREATE TABLE res_events (
+        rv INTEGER PRIMARY KEY AUTOINCREMENT,
+        at INTEGER NOT NULL,
+        op TEXT NOT NULL,
+        id TEXT NOT NULL,
+        type TEXT NOT NULL,
+        body BLOB NOT NULL,
+        seal BLOB
+    ) STRICT;
+    CREATE TABLE res_current (
+        id TEXT NOT NULL,
+        type TEXT NOT NULL,
+        key TEXT NOT NULL,
+        did TEXT,
+        rv INTEGER NOT NULL,
+        body BLOB NOT NULL,
+        seal BLOB,
+        PRIMARY KEY (id)
+    ) STRICT, WITHOUT ROWID;
+    CREATE UNIQUE INDEX res_current_name ON res_current (type, key);
+    CREATE UNIQUE INDEX res_current_did ON res_current (did) WHERE did IS NOT NULL;
+    CREATE TABLE res_labels (
+        type TEXT NOT NULL,
+        key TEXT NOT NULL,
+        value TEXT NOT NULL,
+        id TEXT NOT NULL,
+        PRIMARY KEY (type, key, value, id)
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX res_labels_id ON res_labels (id);
+    CREATE TABLE res_touched (kind TEXT NOT NULL, key TEXT NOT NULL, PRIMARY KEY (kind, key)) STRICT, WITHOUT ROWID;
+    CREATE TRIGGER res_came AFTER INSERT ON resources WHEN NEW.kind IN ('dataset', 'flow') BEGIN
+        INSERT OR IGNORE INTO res_touched VALUES (NEW.kind, NEW.key);
+    END;
+    CREATE TRIGGER res_went AFTER DELETE ON resources WHEN OLD.kind IN ('dataset', 'flow') BEGIN
+        INSERT OR IGNORE INTO res_touched VALUES (OLD.kind, OLD.key);
+    END;
+    INSERT INTO res_touched SELECT kind, key FROM resources WHERE kind IN ('dataset', 'flow');
+    CREATE TABLE res_log (epoch TEXT NOT NULL) STRICT;
+    INSERT INTO res_log SELECT lower(hex(randomblob(4)));
+"""
+"""A step of the tables of ``odfd.resources.store``."""
+_HINT: Final = "restore the database from a backup"
+EVENTS: Final = Sealed("res_events", ("rv", "at", "op", "id", "type", "body"), _HINT)
+CURRENT: Final = Sealed("res_current", ("id", "type", "key", "did", "rv", "body"), _HINT)
+TABLES: Final = ("res_events", "res_current", "res_labels", "res_touched", "res_log")
+Op: TypeAlias = Literal["Added", "Modified", "Deleted"]
+Json: TypeAlias = Any
+Wish: TypeAlias = tuple[str, str]
+"""Kind and key."""
+Adopted: TypeAlias = tuple[str, str | None]
+"""Name and did."""
+
+
+class DeclaredResource(msgspec.Struct, frozen=True, kw_only=True):
+    """A resource as it stands. ``spec`` is plain JSON; ``None``: nobody has declared it here, it came by other ways."""
+
+    id: str
+    type: str
+    name: str
+    did: str | None = None
+    labels: Mapping[str, Json] = {}
+    annotations: Mapping[str, Json] = {}
+    managers: Mapping[str, str] = {}
+    """``labels.KEY`` or ``annotations.KEY`` to who set it, where that was not an apply of manifests."""
+    spec: Json = None
+    generation: int = 1
+    created_at: Instant
+    updated_at: Instant
+
+
+class ResourceEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One change; of what was deleted, the resource as it was last."""
+
+    rv: int
+    at: Instant
+    op: Op
+    resource: DeclaredResource
+
+
+_BODY: Final = msgspec.json.Decoder(DeclaredResource)
+
+
+def canonical(value: Json) -> str:
+    """The one JSON text of a value; labels are compared by it."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+class DeclaredStore:
+    """Resources over one SQLite connection. What is written takes effect with the transaction that is open on it."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+
+    def get(self, resource_id: str) -> DeclaredResource | None:
+        return _resource(CURRENT.one(self._db, "id = ?", (resource_id,)))
+
+    def named(self, type_: str, name: str) -> DeclaredResource | None:
+        return _resource(CURRENT.one(self._db, "type = ? AND key = ?", (type_, name.casefold())))
+
+    def with_did(self, did: str) -> DeclaredResource | None:
+        return _resource(CURRENT.one(self._db, "did = ?", (did,)))
+
+    def all(self, type_: str | None = None, label: tuple[str, Json] | None = None) -> list[DeclaredResource]:
+        """By type and name. With a ``label``, those that have it with this value, by an index."""
+        if type_ is not None and label is not None:
+            where = "id IN (SELECT id FROM res_labels WHERE type = ? AND key = ? AND value IN (?, ?)) ORDER BY key"
+            values = (canonical(label[1]), str(label[1]))
+            rows = CURRENT.rows(self._db, where, (type_, label[0], *values))
+        elif type_ is not None:
+            rows = CURRENT.rows(self._db, "type = ? ORDER BY type, key", (type_,))
+        else:
+            rows = CURRENT.rows(self._db, "TRUE ORDER BY type, key")
+        return [found for row in rows if (found := _resource(row)) is not None]
+
+    def put(self, resource: DeclaredResource, now: Instant) -> int:
+        """Write it as it is to stand; the number of the event. Raises Invalid where another has its name."""
+        other = self.named(resource.type, resource.name)
+        if other is not None and other.id != resource.id:
+            told = f"{resource.name} is the name of another {resource.type}, {other.id}"
+            raise Invalid(told, rule="name-taken", hint="choose another name")
+        op: Op = "Modified" if self.get(resource.id) is not None else "Added"
+        rv, body = self._append(op, resource, now)
+        key = resource.name.casefold()
+        CURRENT.put(self._db, resource.id, resource.type, key, resource.did, rv, body)
+        self._db.execute("DELETE FROM res_labels WHERE id = ?", (resource.id,))
+        self._db.executemany(
+            "INSERT INTO res_labels VALUES (?, ?, ?, ?)",
+            [(resource.type, label, canonical(value), resource.id) for label, value in resource.labels.items()],
+        )
+        return rv
+
+    def put_all(self, resources: Sequence[DeclaredResource], now: Instant) -> None:
+        """Write several, which may swap their names."""
+        for each in resources:
+            held = self.get(each.id)
+            if held is not None and held.name.casefold() != each.name.casefold():
+                self._db.execute("UPDATE res_current SET key = ?, seal = NULL WHERE id = ?", (f"\0{each.id}", each.id))
+        for each in resources:
+            self.put(each, now)
+
+    def delete(self, resource: DeclaredResource, now: Instant) -> int:
+        rv, _ = self._append("Deleted", resource, now)
+        self._db.execute("DELETE FROM res_current WHERE id = ?", (resource.id,))
+        self._db.execute("DELETE FROM res_labels WHERE id = ?", (resource.id,))
+        return rv
+
+    def events(self, since: int, limit: int) -> list[ResourceEvent]:
+        """Those after ``since``, in order."""
+        rows = EVENTS.rows(self._db, "rv > ? ORDER BY rv LIMIT ?", (since, limit))
+        return [ResourceEvent(rv=row[0], at=Instant(row[1]), op=row[2], resource=_decoded(row[5])) for row in rows]
+
+    def newest(self) -> int:
+        """The number of the last event; zero before the first."""
+        (found,) = self._db.execute("SELECT coalesce(max(rv), 0) FROM res_events").fetchone()
+        return int(found)
+
+    def epoch(self) -> str:
+        """Of the log: the numbers of another one mean nothing here."""
+        return str(self._db.execute("SELECT epoch FROM res_log").fetchone()[0])
+
+    def touched(self) -> list[Wish]:
+        """Wishes, by kind and key, that came, changed or went since they were adopted."""
+        return list(self._db.execute("SELECT kind, key FROM res_touched ORDER BY kind, key"))
+
+    def adopt(self, wishes: Mapping[Wish, Adopted | None], new_id: Callable[[], str], now: Instant) -> None:
+        """Take over what became of touched wishes: each to its name and did, or ``None`` for what is gone."""
+        here = {wish[1] for wish in wishes.values() if wish is not None}
+        for (kind, key), wish in wishes.items():
+            held = self.named(FOLLOWED[kind], key)
+            if held is not None and (wish is None or wish[1] != held.did is not None) and held.did not in here - {None}:
+                self.delete(held, now)
+        changed = [
+            found
+            for (kind, _), wish in wishes.items()
+            if wish is not None and (found := self._came(FOLLOWED[kind], *wish, new_id, now)) is not None
+        ]
+        self.put_all(changed, now)
+        self._db.executemany("DELETE FROM res_touched WHERE kind = ? AND key = ?", list(wishes))
+
+    def _came(
+        self, type_: str, name: str, did: str | None, new_id: Callable[[], str], now: Instant
+    ) -> DeclaredResource | None:
+        """What is to be written of one that is here; ``None``: nothing."""
+        held = (self.with_did(did) if did is not None else None) or self.named(type_, name)
+        if held is None:
+            return DeclaredResource(id=new_id(), type=type_, name=name, did=did, created_at=now, updated_at=now)
+        if (held.name, held.did) == (name, did):
+            return None
+        generation = held.generation + (held.name != name)
+        return msgspec.structs.replace(held, name=name, did=did, generation=generation, updated_at=now)
+
+    def _append(self, op: Op, resource: DeclaredResource, now: Instant) -> tuple[int, bytes]:
+        body = msgspec.json.encode(resource, order="deterministic")
+        rv = self._next()
+        EVENTS.put(self._db, rv, now, op, resource.id, resource.type, body)
+        return rv, body
+
+    def _next(self) -> int:
+        """Never a number again, also after old events were removed."""
+        row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'res_events'").fetchone()
+        return 1 if row is None else int(row[0]) + 1
+
+
+def _resource(row: Row | None) -> DeclaredResource | None:
+    return None if row is None else _decoded(row[5])
+
+
+def _decoded(body: bytes) -> DeclaredResource:
+    return _BODY.decode(body)
+
+
+def fold(events: Iterator[ResourceEvent] | Sequence[ResourceEvent]) -> dict[str, DeclaredResource]:
+    """What stands after all of them, by id."""
+    found: dict[str, DeclaredResource] = {}
+    for each in events:
+        if each.op == "Deleted":
+            found.pop(each.resource.id, None)
+        else:
+            found[each.resource.id] = each.resource
+    return found

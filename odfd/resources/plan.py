@@ -1,0 +1,179 @@
+"""Plans an apply: which resources come, change or stay, with their ids and generations. Pure; nothing is written here.
+
+Names are judged as they will be when all of the batch is done, so that two resources may swap theirs. Ids are given in
+the order of types and names, so that the order in which manifests were written shows nowhere.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Literal, Protocol, TypeAlias
+
+import msgspec
+
+from chain.errors import Invalid
+from chain.instant import Instant
+from odfd.resources.declared import DeclaredResource, Json, canonical
+
+APPLY: Final = "odfctl"
+"""The manager of those who apply manifests."""
+Action: TypeAlias = Literal["created", "updated", "unchanged"]
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """One resource as somebody wants it."""
+
+    type: str
+    name: str
+    id: str | None = None
+    labels: Mapping[str, Json] = {}
+    annotations: Mapping[str, Json] = {}
+    spec: Json
+    place: str = ""
+    """Where it was written."""
+
+
+class PlannedResource(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of one of them."""
+
+    action: Action
+    before: DeclaredResource | None
+    after: DeclaredResource
+    changes: tuple[str, ...] = ()
+
+
+class Standing(Protocol):
+    """Resources as they stand."""
+
+    def get(self, resource_id: str) -> DeclaredResource | None: ...
+    def named(self, type_: str, name: str) -> DeclaredResource | None: ...
+
+
+def plan(
+    wanted: Sequence[Wanted], standing: Standing, new_id: Callable[[], str], now: Instant, manager: str = APPLY
+) -> tuple[list[PlannedResource], list[Invalid]]:
+    """In the order of ``wanted``. Where there are faults the plan must not be carried out."""
+    faults: list[Invalid] = []
+    found = [_found(each, standing, faults) for each in wanted]
+    _check_twice(wanted, found, faults)
+    _check_names(wanted, found, standing, faults)
+    ordered = sorted(range(len(wanted)), key=lambda number: (wanted[number].type, wanted[number].name.casefold()))
+    ids = {number: new_id() for number in ordered if found[number] is None}
+    planned = [
+        _planned(each, before, ids.get(number, ""), now, manager)
+        for number, (each, before) in enumerate(zip(wanted, found, strict=True))
+    ]
+    return planned, faults
+
+
+def _found(wanted: Wanted, standing: Standing, faults: list[Invalid]) -> DeclaredResource | None:
+    if wanted.id is None:
+        return standing.named(wanted.type, wanted.name)
+    held = standing.get(wanted.id)
+    if held is None or held.type != wanted.type:
+        faults.append(
+            Invalid(
+                f"headers.id: there is no {wanted.type} with the id {wanted.id}",
+                rule="no-such-id",
+                hint="leave the id out: the node gives one",
+                place=wanted.place,
+            )
+        )
+        return None
+    return held
+
+
+def _check_twice(wanted: Sequence[Wanted], found: Sequence[DeclaredResource | None], faults: list[Invalid]) -> None:
+    """Two manifests of one resource: neither is right."""
+    places: dict[str, list[Wanted]] = defaultdict(list)
+    for each, held in zip(wanted, found, strict=True):
+        places[held.id if held is not None else f"{each.type} {each.name.casefold()}"].append(each)
+    for several in places.values():
+        for each in several if len(several) > 1 else ():
+            others = ", ".join(sorted(other.place for other in several if other is not each))
+            told = f"headers.name: {each.type} {each.name} is written twice, also at {others}"
+            faults.append(Invalid(told, rule="manifest-twice", hint="keep one of them", place=each.place))
+
+
+def _check_names(
+    wanted: Sequence[Wanted], found: Sequence[DeclaredResource | None], standing: Standing, faults: list[Invalid]
+) -> None:
+    """Of the final state."""
+    moving = {held.id for held in found if held is not None}
+    for each, held in zip(wanted, found, strict=True):
+        if each.id is not None and held is None:
+            continue  # told already
+        other = standing.named(each.type, each.name)
+        if other is not None and (held is None or other.id != held.id) and other.id not in moving:
+            told = f"headers.name: {each.name} is the name of another {each.type}, {other.id}"
+            faults.append(Invalid(told, rule="name-taken", hint="choose another name", place=each.place))
+
+
+def _planned(
+    wanted: Wanted, before: DeclaredResource | None, new_id: str, now: Instant, manager: str
+) -> PlannedResource:
+    labels, annotations, managers = _kept(wanted, before, manager)
+    if before is None:
+        after = DeclaredResource(
+            id=new_id, type=wanted.type, name=wanted.name, labels=labels, annotations=annotations, managers=managers,
+            spec=wanted.spec, created_at=now, updated_at=now,
+        )  # fmt: skip
+        return PlannedResource(action="created", before=None, after=after)
+    after = msgspec.structs.replace(
+        before, name=wanted.name, labels=labels, annotations=annotations, managers=managers, spec=wanted.spec
+    )
+    changes = _changes(before, after)
+    if not changes:
+        # Who came by other ways is declared now as it is: that is no change.
+        kept = before if before.spec is not None or wanted.spec is None else after
+        return PlannedResource(action="unchanged", before=before, after=kept)
+    after = msgspec.structs.replace(after, generation=before.generation + 1, updated_at=now)
+    return PlannedResource(action="updated", before=before, after=after, changes=changes)
+
+
+def _kept(
+    wanted: Wanted, before: DeclaredResource | None, manager: str
+) -> tuple[Mapping[str, Json], Mapping[str, Json], Mapping[str, str]]:
+    """Labels and annotations with those of other managers, and who set which."""
+    managers = {} if before is None else dict(before.managers)
+    parts: list[dict[str, Json]] = []
+    for part in ("labels", "annotations"):
+        said: Mapping[str, Json] = getattr(wanted, part)
+        held: Mapping[str, Json] = {} if before is None else getattr(before, part)
+        others = {key: value for key, value in held.items() if managers.get(f"{part}.{key}", APPLY) != manager}
+        for key in said:
+            managers.pop(f"{part}.{key}", None)
+            if manager != APPLY:
+                managers[f"{part}.{key}"] = manager
+        parts.append({**others, **said})
+    standing = {
+        f"{part}.{key}" for part, values in zip(("labels", "annotations"), parts, strict=True) for key in values
+    }
+    return parts[0], parts[1], {key: who for key, who in managers.items() if key in standing}
+
+
+def _changes(before: DeclaredResource, after: DeclaredResource) -> tuple[str, ...]:
+    """Which parts differ. A spec that nobody had declared is compared with the thing itself, not here."""
+    changes = [f"name: {before.name} -> {after.name}"] if before.name != after.name else []
+    for part in ("labels", "annotations"):
+        changes += difference(getattr(before, part), getattr(after, part), part)
+    if before.spec is not None:
+        changes += difference(before.spec, after.spec, "spec")
+    return tuple(changes)
+
+
+def difference(before: Json, after: Json, path: str) -> list[str]:
+    """Lines such as ``+ labels.env: "prod"``, one a part that differs."""
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        lines = []
+        for key in sorted({*before, *after}):
+            below = f"{path}.{key}"
+            if key not in after:
+                lines.append(f"- {below}: {canonical(before[key])}")
+            elif key not in before:
+                lines.append(f"+ {below}: {canonical(after[key])}")
+            else:
+                lines += difference(before[key], after[key], below)
+        return lines
+    return [] if canonical(before) == canonical(after) else [f"~ {path}: {canonical(before)} -> {canonical(after)}"]

@@ -1,0 +1,260 @@
+"""Resources as they stand: plans are pure, batches are whole, and what stands is the sum of what was told."""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chain.errors import Invalid
+from chain.instant import Instant
+from odfd.resources import store as wishes
+from odfd.resources.declared import DeclaredResource, DeclaredStore, fold
+from odfd.resources.plan import PlannedResource, Wanted, plan
+from odfd.resources.selectors import first_equality, matches, parse_selector
+
+NOW = Instant(1_000)
+
+
+@pytest.fixture(scope="module")
+def empty() -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    for step in wishes.STEPS:
+        connection.executescript(step)
+    yield connection
+    connection.close()
+
+
+def wanted(name: str, value: Any = 1, **more: Any) -> Wanted:
+    return Wanted(type="VariableSet", name=name, spec={"variables": {"x": value}}, place=f"{name}.yaml:2", **more)
+
+
+class Shelf:
+    """A store in its own transaction, which is taken back at the end."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.db = connection
+        self.store = DeclaredStore(connection)
+        self.ids = (f"00000000-0000-4000-8000-{number:012}" for number in itertools.count(1))
+        self.time = itertools.count(2_000)
+
+    def __enter__(self) -> Shelf:
+        self.db.execute("BEGIN")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.db.execute("ROLLBACK")
+
+    def plan(self, *wishes: Wanted, manager: str = "odfctl") -> tuple[list[PlannedResource], list[Invalid]]:
+        return plan(wishes, self.store, lambda: next(self.ids), Instant(next(self.time)), manager)
+
+    def apply(self, *wishes: Wanted, manager: str = "odfctl") -> list[str]:
+        planned, faults = self.plan(*wishes, manager=manager)
+        assert not faults
+        changed = [each.after for each in planned if each.action != "unchanged"]
+        self.store.put_all(changed, Instant(next(self.time)))
+        return [each.action for each in planned]
+
+    def standing(self) -> dict[str, tuple[Any, ...]]:
+        return {each.name: (each.spec, each.labels, each.annotations) for each in self.store.all()}
+
+
+def test_p01_a_second_apply_is_unchanged_and_tells_nothing(empty: sqlite3.Connection) -> None:
+    with Shelf(empty) as shelf:
+        batch = [wanted("a", labels={"env": "prod"}), wanted("b", annotations={"note": {"by": ["me"]}})]
+        assert shelf.apply(*batch) == ["created", "created"]
+        newest = shelf.store.newest()
+        assert shelf.apply(*reversed(batch)) == ["unchanged", "unchanged"]
+        assert shelf.store.newest() == newest
+
+
+def test_r12_ids_do_not_depend_on_the_order_of_manifests(empty: sqlite3.Connection) -> None:
+    found = []
+    for batch in itertools.permutations([wanted("c"), wanted("a"), wanted("B")]):
+        with Shelf(empty) as shelf:
+            shelf.apply(*batch)
+            found.append({each.name: each.id for each in shelf.store.all()})
+    assert all(each == found[0] for each in found)
+
+
+def test_r13_an_id_is_exactly_that_resource_and_never_makes_one(empty: sqlite3.Connection) -> None:
+    with Shelf(empty) as shelf:
+        shelf.apply(wanted("a"))
+        _, faults = shelf.plan(wanted("a", id="00000000-0000-4000-8000-00000000ffff"))
+        assert [each.rule for each in faults] == ["no-such-id"]
+        held = shelf.store.named("VariableSet", "A")
+        assert held is not None
+        assert shelf.plan(wanted("a", id=held.id))[0][0].action == "unchanged"
+
+
+def test_r14_two_resources_swap_their_names_in_one_batch(empty: sqlite3.Connection) -> None:
+    with Shelf(empty) as shelf:
+        shelf.apply(wanted("a", 1), wanted("b", 2))
+        ids = {each.name: each.id for each in shelf.store.all()}
+        assert shelf.apply(wanted("b", 1, id=ids["a"]), wanted("a", 2, id=ids["b"])) == ["updated", "updated"]
+        assert {each.name: each.id for each in shelf.store.all()} == {"a": ids["b"], "b": ids["a"]}
+        _, faults = shelf.plan(wanted("b", 1, id=ids["b"]))
+        assert [(each.rule, each.place) for each in faults] == [("name-taken", "b.yaml:2")]
+
+
+def test_r44_two_manifests_of_one_resource_are_both_wrong(empty: sqlite3.Connection) -> None:
+    with Shelf(empty) as shelf:
+        shelf.apply(wanted("a"))
+        held = shelf.store.named("VariableSet", "a")
+        assert held is not None
+        for batch in ((wanted("x"), wanted("X")), (wanted("a"), wanted("z", id=held.id))):
+            _, faults = shelf.plan(*batch)
+            assert [each.rule for each in faults] == ["manifest-twice", "manifest-twice"]
+
+
+def test_r37_a_generation_counts_changes_of_headers_and_spec_alone(empty: sqlite3.Connection) -> None:
+    with Shelf(empty) as shelf:
+        shelf.apply(wanted("a"))
+        seen = []
+        for each in (wanted("a"), wanted("a", 2), wanted("A", 2), wanted("A", 2, labels={"k": 1}), wanted("A", 2)):
+            shelf.apply(each)
+            held = shelf.store.named("VariableSet", "a")
+            assert held is not None
+            seen.append(held.generation)
+        assert seen == [1, 2, 3, 4, 5]
+
+
+def test_labels_that_others_set_stay_and_are_taken_over_by_who_writes_them(empty: sqlite3.Connection) -> None:
+    with Shelf(empty) as shelf:
+        shelf.apply(wanted("a", labels={"mine": 1}))
+        shelf.apply(wanted("a", labels={"theirs": 2}), manager="tool")
+        assert shelf.standing()["a"][1] == {"mine": 1, "theirs": 2}
+        shelf.apply(wanted("a"))
+        assert shelf.standing()["a"][1] == {"theirs": 2}
+        shelf.apply(wanted("a", labels={"theirs": 3}))
+        shelf.apply(wanted("a"))
+        assert shelf.standing()["a"][1] == {}
+
+
+def test_r18_labels_are_found_by_an_index_and_by_their_value(empty: sqlite3.Connection) -> None:
+    with Shelf(empty) as shelf:
+        shelf.apply(wanted("a", labels={"n": 5}), wanted("b", labels={"n": "5"}), wanted("c", annotations={"n": 5}))
+        assert [each.name for each in shelf.store.all("VariableSet", ("n", "5"))] == ["a", "b"]
+        planned = list(empty.execute("EXPLAIN QUERY PLAN SELECT id FROM res_labels WHERE type = 1 AND key = 2"))
+        assert "PRIMARY KEY" in planned[0][3]
+
+
+def test_who_comes_and_goes_by_other_ways_is_adopted_once(empty: sqlite3.Connection) -> None:
+    """Names may go from one to another between two looks."""
+    with Shelf(empty) as shelf:
+        store = shelf.store
+
+        def adopt(**named: str | None) -> dict[str, str | None]:
+            told = {("dataset", name): None if did is None else (name, did) for name, did in named.items()}
+            store.adopt(told, lambda: next(shelf.ids), NOW)
+            return {each.name: each.did for each in store.all("Dataset")}
+
+        assert adopt(a="did:1", b="did:2") == {"a": "did:1", "b": "did:2"}
+        ids = {each.did: each.id for each in store.all()}
+        assert adopt(a="did:2", b="did:1") == {"a": "did:2", "b": "did:1"}
+        assert adopt(a=None, c="did:2") == {"b": "did:1", "c": "did:2"}
+        assert {each.did: each.id for each in store.all()} == ids
+        assert adopt(b="did:3") == {"b": "did:3", "c": "did:2"}
+        assert adopt(b=None, c=None) == {}
+        assert fold(store.events(0, 100)) == {}
+
+
+names = st.sampled_from(["a", "b", "c", "D"])
+values = st.integers(0, 2)
+batches = st.lists(
+    st.dictionaries(names, st.tuples(values, st.dictionaries(st.sampled_from("xy"), values)), max_size=4), max_size=5
+)
+
+
+@given(batches, st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_p02_order_and_split_do_not_show(empty: sqlite3.Connection, told: list[dict[str, Any]], chance: Any) -> None:
+    with Shelf(empty) as whole:
+        generations: dict[str, int] = {}
+        for batch in told:
+            items = [wanted(name, value, labels=labels) for name, (value, labels) in batch.items()]
+            before = {each.id: each for each in whole.store.all()}
+            whole.apply(*items)
+            for each in whole.store.all():
+                old = before.get(each.id)
+                same = old is not None and (old.name, old.spec, old.labels) == (each.name, each.spec, each.labels)
+                assert each.generation == generations.get(each.id, 0) + (not same)
+                generations[each.id] = each.generation
+        one = whole.standing()
+    with Shelf(empty) as split:
+        for batch in told:
+            items = [wanted(name, value, labels=labels) for name, (value, labels) in batch.items()]
+            chance.shuffle(items)
+            for each in items:
+                split.apply(each)
+        assert split.standing() == one
+
+
+@given(batches, st.data())
+@settings(max_examples=60, deadline=None)
+def test_p09_what_stands_is_the_sum_of_what_was_told(
+    empty: sqlite3.Connection, told: list[dict[str, Any]], data: Any
+) -> None:
+    """A reader that went on from any number has the same as one that read all."""
+    with Shelf(empty) as shelf:
+        for batch in told:
+            gone = [each for each in shelf.store.all() if each.name not in batch]
+            for each in gone[:1]:
+                shelf.store.delete(each, NOW)
+            shelf.apply(*(wanted(name, value, labels=labels) for name, (value, labels) in batch.items()))
+        standing = {each.id: each for each in shelf.store.all()}
+        news = shelf.store.events(0, 1_000)
+        assert fold(news) == standing
+        assert [each.rv for each in news] == sorted({each.rv for each in news})
+        at = data.draw(st.sampled_from([0, *(each.rv for each in news)]))
+        assert fold([each for each in news if each.rv <= at] + shelf.store.events(at, 1_000)) == standing
+
+
+def test_a_damaged_row_is_no_opinion(empty: sqlite3.Connection) -> None:
+    with Shelf(empty) as shelf:
+        shelf.apply(wanted("a"))
+        empty.execute("UPDATE res_current SET body = CAST(replace(CAST(body AS TEXT), '\"x\":1', '\"x\":9') AS BLOB)")
+        with pytest.raises(Exception, match="damaged on disk"):
+            shelf.store.all()
+
+
+LABELS = {"env": "prod", "team": "a", "n": 3, "on": True}
+
+
+@pytest.mark.parametrize(
+    ("text", "is_so"),
+    [
+        ("env=prod", True), ("env==prod", True), ("env = dev", False), ("env!=dev", True), ("n=3", True),
+        ("on=true", True), ("team in (a, b)", True),
+        ("team notin (a,b)", False), ("old", False), ("!old", True), ("env,n", True),
+        ("env=prod,team in (b)", False), ("!env", False),
+    ],
+)  # fmt: skip
+def test_r33_what_people_select_by(text: str, is_so: bool) -> None:
+    assert matches(parse_selector(text), LABELS) is is_so
+
+
+def test_r33_filters_of_manifests() -> None:
+    assert matches({"$or": [{"env": "dev"}, {"$not": {"old": {"$exists": True}}}], "n": 3}, LABELS)
+    assert first_equality({"$and": [{"team": {"$in": ["a"]}}, {"env": "prod"}]}) == ("env", "prod")
+    assert first_equality({"$not": {"env": "prod"}}) is None
+    for wrong in ({"$xor": []}, {"env": {"$like": "p%"}}):
+        with pytest.raises(Invalid):
+            matches(wrong, LABELS)
+
+
+@pytest.mark.parametrize("text", ["", "=", "a in b", "a=(", ",", "a b", "!!a"])
+def test_what_is_no_selector_is_refused(text: str) -> None:
+    with pytest.raises(Invalid, match="selector"):
+        parse_selector(text)
+
+
+def test_a_resource_is_read_back_as_it_was_written() -> None:
+    each = DeclaredResource(id="x", type="Dataset", name="a", labels={"a": [1, None]}, created_at=NOW, updated_at=NOW)
+    assert msgspec.json.decode(msgspec.json.encode(each), type=DeclaredResource) == each
