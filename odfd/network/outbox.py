@@ -17,7 +17,8 @@ import trio
 
 from chain.errors import Remote
 from chain.ids import DatasetId
-from chain.statements.statement import HEAD
+from chain.statements.envelope import Signed
+from chain.statements.statement import HEAD, HeadStatement, decode_any
 from odfd.datasets.visibility import PublicOf
 from odfd.network.statement_quota import PACES
 from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
@@ -54,6 +55,13 @@ class Outbox:
         """``dataset``: which one it speaks of; ``None``: it speaks of none."""
         self._waiting.append((topic, dataset, envelope))
         self._poke()
+
+    def put_signed(self, dataset: DatasetId, signed: Signed) -> None:
+        """A head, or an authority version, which no head may replace: peers refuse heads of an unknown version."""
+        if isinstance(decode_any(signed.payload), HeadStatement):
+            self.put_head(dataset, signed.envelope)
+        else:
+            self.put(Topic.HEADS, dataset, signed.envelope)
 
     def put_head(self, dataset: DatasetId, envelope: bytes) -> None:
         """A head that was signed here, in place of an older one of the dataset that still waits."""

@@ -409,7 +409,7 @@ class NodeParts:
 
     def signed(self, dataset: DatasetId, signed: Signed) -> None:
         self.library.moved(dataset)
-        self.outbox.put_head(dataset, signed.envelope)
+        self.outbox.put_signed(dataset, signed)
         for part in (self.publications, self.submissions, self.flows):
             self.in_loop(part.loop.touch, dataset)
 

@@ -61,7 +61,7 @@ from p2p.ports import (
 from p2p.wire.limits import MAX_PACK, MAX_PACKED
 from worlds.manifests import DERIVED, ROOT
 
-__all__ = ["DERIVED", "ROOT", "Node", "SmallEngine", "Ticking", "World"]
+__all__ = ["DERIVED", "ROOT", "Node", "SmallEngine", "Ticking", "World", "until"]
 
 START = instant.parse("2026-01-01T00:00:00Z")
 PART = 4096
@@ -90,6 +90,13 @@ def opened(folder: Path) -> AbstractContextManager[StateDirectory]:
         folder.mkdir(mode=0o700, parents=True)
         (folder / DATABASE).write_bytes(_empty_database())
     return open_state_directory(folder)
+
+
+async def until(holds: Callable[[], Any]) -> None:
+    """What threads write to a database they tell nobody; who asks without a pause leaves them no core."""
+    with trio.fail_after(DEADLINE):
+        while not holds():  # noqa: ASYNC110
+            await trio.sleep(0.005)
 
 
 class Ticking:

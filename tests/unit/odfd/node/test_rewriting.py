@@ -13,7 +13,7 @@ import trio
 
 from chain.errors import Conflict, Invalid, NotFound, Refused
 from chain.multihash import Multihash
-from chain.statements import envelope
+from chain.statements import envelope, statement
 from chain.statements.keys import SigningKey
 from chain.statements.tree import Frontier
 from chain.store.base import Rewrite
@@ -175,9 +175,7 @@ async def test_a_reset_waits_for_a_pull(world: Any, worlds: Any) -> None:
         async with alice.home.turns.of(alice.dataset("cities")):
             ref = await alice.api.rewriting.rewrite("cities", wire.RewriteRequest(action="reset", to="#0"))
             task = alice.board.get(ref.id)
-            with trio.fail_after(10):
-                while "waiting until nobody else writes" not in task.report.message:
-                    await trio.lowlevel.checkpoint()
+            await worlds.until(lambda: "waiting until nobody else writes" in task.report.message)
             assert alice.size("cities") == size
         with trio.fail_after(10):
             await task.finished.wait()
@@ -428,6 +426,25 @@ async def test_who_imported_it_may_mirror_it(world: Any, worlds: Any) -> None:
             await settled(bob, "theirs", 1)
 
 
+async def test_an_authority_version_is_announced_however_soon_its_head_is_signed(
+    world: Any, worlds: Any, monkeypatch: Any
+) -> None:
+    """Only heads replace each other while they wait: peers refuse a head of an epoch that they were not told of."""
+    async with world.running("alice") as alice:
+        await published(world, worlds, alice)
+        with monkeypatch.context() as patch:
+            patch.setattr(alice.parts.outbox, "_poke", lambda: None)
+            await rewrite(alice, "cities", "reset", to="#3")
+        alice.parts.outbox._poke()
+
+        def said() -> list[Any]:
+            raws = [raw for _, raw in alice.member.announced]
+            return [statement.decode_any(envelope.unseal(raw, len(raw)).payload) for raw in raws]
+
+        await worlds.until(lambda: any(getattr(each, "epoch", 0) == 1 for each in said()))
+        assert [each.KIND for each in said()[-2:]] == [statement.AUTHORITY, statement.HEAD]
+
+
 def head_of(node: Any, dataset: Any) -> str | None:
     head = node.home.chains.chain(dataset).head()
     return str(head.hash) if head else None
@@ -501,9 +518,7 @@ async def test_killed_at_any_moment(world: Any, worlds: Any, monkeypatch: Any, a
             with pytest.raises(Bug):
                 await rewrite(alice, "cities", action, to="#3")
     async with world.running("alice") as alice:
-        with trio.fail_after(10):
-            while signed_head(alice, cities) != head_of(alice, cities):
-                await trio.lowlevel.checkpoint()
+        await worlds.until(lambda: signed_head(alice, cities) == head_of(alice, cities))
         if moment in ("keep_version", "settle"):
             assert (alice.size("cities"), head_of(alice, cities)) == (before, head)
             await settled(alice, "cities", 0)
@@ -555,13 +570,9 @@ async def test_a_step_that_was_running_when_its_chain_turned_is_forgotten(world:
         bob.engine.wrong = turn
         await bob.mirror(alice.dataset("cities"), "cities")
         await bob.mirror(towns, "towns")
-        with trio.fail_after(20):
-            while not late or runs_of(bob, towns) != {first_step(alice, towns): alice.size("towns") - 1}:
-                await trio.lowlevel.checkpoint()
+        await worlds.until(lambda: late and runs_of(bob, towns) == {first_step(alice, towns): alice.size("towns") - 1})
         await alice.pull("towns")
-        with trio.fail_after(20):
-            while runs_of(bob, towns) != {first_step(alice, towns): alice.size("towns") - 1}:
-                await trio.lowlevel.checkpoint()
+        await worlds.until(lambda: runs_of(bob, towns) == {first_step(alice, towns): alice.size("towns") - 1})
 
 
 def first_step(node: Any, dataset: Any) -> int:
