@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
+import tempfile
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +28,37 @@ TESTS: Final = Path(__file__).parent
 LONGEST: Final = tuple((TESTS / "longest.txt").read_text().split())
 """Files that take longest, those first. One that starts last leaves the other processes idle. A test of a file that is
 named with it is given out by itself, in all its parameters: a file of several minutes would keep one process alone."""
+
+MEMORY: Final = Path("/dev/shm")
+"""A file system that has no disk below it, where there is one."""
+ROOM: Final = 2 << 30
+"""Free bytes below which it is not used: those of a few tests at a time, and of what failed tests left."""
+FAILED: Final = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
+    return report
+
+
+def _no_files(folder: str, names: Iterable[str]) -> set[str]:
+    return {name for name in names if (path := Path(folder, name)).exists() and not (path.is_file() or path.is_dir())}
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Path]:
+    """In memory for tests without daemons and engines, which wait for a disk longer than they compute; those write by
+    the gigabyte. What a failed test left is copied to where pytest keeps it."""
+    marks = {mark.name for mark in request.node.iter_markers()}
+    if marks & {"engine", "e2e"} or not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < ROOM:
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="odfd-", dir=MEMORY, ignore_cleanup_errors=True) as place:
+        yield Path(place)
+        if request.node.stash.get(FAILED, False):
+            shutil.copytree(place, tmp_path, symlinks=True, ignore=_no_files, dirs_exist_ok=True)
 
 
 def unit_of(nodeid: str) -> str:
