@@ -37,7 +37,7 @@ def _event(event: Node, path: str, mistakes: list[Mistake]) -> Node:
         mistakes.append(Mistake(f"{path}read.{_KEY}", said.line, message, rule, hint))
     others = {key: child for key, child in read.value.items() if key != _KEY}
     if plain(said) != FAIL:
-        others["schema"] = _saying(others.get("schema"), said)
+        others["schema"] = with_attribute(others.get("schema"), ON_ERROR, said)
     return Node(event.line, {**event.value, "read": Node(read.line, others)})
 
 
@@ -51,7 +51,7 @@ def _wrong(said: Node, schema: Node | None) -> Iterator[tuple[str, str, str]]:
         yield f"onError and the attribute {ON_ERROR} of the schema are both given", "on-error", "keep one of them"
 
 
-def _saying(schema: Node | None, said: Node) -> Node:
+def with_attribute(schema: Node | None, name: str, said: Node) -> Node:
     """A schema with the attribute. One that is no schema stays: binding it tells what is wrong."""
     if schema is None or schema.value is None:
         schema = Node(said.line, {"fields": Node(said.line, [])})
@@ -59,4 +59,4 @@ def _saying(schema: Node | None, said: Node) -> Node:
         return schema
     extra = schema.value.get("extra")
     others = extra.value if extra is not None and isinstance(extra.value, dict) else {}
-    return Node(schema.line, {**schema.value, "extra": Node(said.line, {**others, ON_ERROR: said})})
+    return Node(schema.line, {**schema.value, "extra": Node(said.line, {**others, name: said})})

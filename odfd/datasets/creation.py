@@ -68,7 +68,7 @@ def _refuse(broken: Sequence[Violation], snapshot: DatasetSnapshot) -> None:
 
 def normalise(event: MetadataEvent, resolve: Resolve, pin: Pin) -> MetadataEvent:
     """The event as a chain holds it: shorthands written out, references resolved, the engine pinned."""
-    plain = _with_columns(normalise_event(event))
+    plain = with_columns(normalise_event(event))
     if not isinstance(plain, SetTransform):
         return plain
     inputs = tuple(
@@ -77,7 +77,7 @@ def normalise(event: MetadataEvent, resolve: Resolve, pin: Pin) -> MetadataEvent
     return SetTransform(inputs=inputs, transform=_pinned(plain.transform, pin))
 
 
-def _with_columns(event: MetadataEvent) -> MetadataEvent:
+def with_columns(event: MetadataEvent) -> MetadataEvent:
     """A source whose columns are written as DDL, and that has a schema for its attributes only, has them there too.
 
     Raises Invalid for DDL that cannot be read.

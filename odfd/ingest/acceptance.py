@@ -18,6 +18,7 @@ from chain.data.ddl import parse_ddl
 from chain.errors import Invalid, Refused
 from chain.model.events import AddPushSource, SetPollingSource
 from chain.model.on_error import quarantine_of
+from chain.model.read_options import check_kind, read_options
 from chain.model.source import (
     MergeAppend,
     MergeStrategy,
@@ -74,6 +75,7 @@ def _check_read(read: ReadStep) -> None:
             raise Invalid("EsriShapefile is not read yet", rule="read-kind", hint="convert it: ogr2ogr -f GeoJSONSeq")
     refuse_links(read)
     _check_on_error(read)
+    check_kind(read_options(read.schema), str(type(read).__struct_config__.tag))
     declared = read.schema or (parse_ddl(read.ddl_schema) if read.ddl_schema else None)
     if declared is not None:
         _check_zones(to_arrow(declared))

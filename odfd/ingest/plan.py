@@ -188,7 +188,7 @@ def _format(read: ReadStep) -> str:
 def guesses_columns(source: SourceInForce) -> bool:
     """Whether what columns there are is for the files to say."""
     read = source.read
-    declared = read.schema is not None or bool(getattr(read, "ddl_schema", None))
+    declared = bool(read.schema and read.schema.fields) or bool(getattr(read, "ddl_schema", None))
     return source.preprocess is None and not declared
 
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import tempfile
+import textwrap
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from chain.codec.manifest import parse_manifests, render_manifest
+from chain.model.events import AddPushSource
 from chain.model.source import ReadStep
 from engines.spark.ingest.parse import SourceFile, plan_file, read_schema
 from engines.spark.ingest.range_tasks import Task, parse
 from engines.spark.ingest.source_files import Opened, opened
 from engines.spark.ingest.unpack import UnpackBounds
+from odfd.datasets.creation import with_columns
 
 NAME = "data.txt"
 
@@ -56,3 +60,17 @@ def _read(sources: Opened, folder: Path, step: ReadStep) -> Read:
             unknown[field] = unknown.get(field, 0) + count
     table = pa.concat_tables([schema.empty_table(), *(each.table.cast(schema) for each in parsed)])
     return Read(table, unknown, tuple(remarks))
+
+
+def read_step(text: str) -> ReadStep:
+    """The read step of a manifest, as a chain has it; it is the same when the chain's manifest is read again."""
+    indented = textwrap.indent(textwrap.dedent(text).strip(), "    ")
+    manifest = "kind: MetadataEvent\nversion: 1\ncontent:\n  kind: AddPushSource\n  sourceName: default\n"
+    manifest += f"  read:\n{indented}\n  merge: {{kind: Append}}\n"
+    (parsed,) = parse_manifests(manifest, "m.yaml")
+    assert isinstance(parsed.content, AddPushSource)
+    event = with_columns(parsed.content)
+    assert isinstance(event, AddPushSource)
+    (again,) = parse_manifests(render_manifest(event), "again.yaml")
+    assert again.content == event
+    return event.read

@@ -12,6 +12,7 @@ import io
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -187,7 +188,7 @@ def _guess(view: View, start: int, names: Sequence[str], dialect: CsvDialect, pl
     sample = unescaped(_sample(view, start, dialect), dialect) if dialect.infer else b""
     if not sample.strip():
         return strings
-    whole = CsvDialect(separator=dialect.separator, quote=dialect.quote, null=dialect.null, whole=True)
+    whole = msgspec.structs.replace(dialect, escape=None, infer=False, whole=True)
     try:
         texts = read_values(sample, names, dict.fromkeys(names, pa.string()), whole, [])
         guessed = read_values(sample, names, {}, whole, []).schema

@@ -66,7 +66,7 @@ def parse_csv(data: bytes, head: Head, dialect: CsvDialect, place: str, lines_be
     if not data.strip(b"\r\n"):
         return head.schema.empty_table()
     bad: list[InvalidRow] = []
-    types = {field.name: _read_as(field, place) for field in head.schema}
+    types = {field.name: _read_as(field, place, dialect) for field in head.schema}
     try:
         table = read_values(data, head.names, types, dialect, bad)
     except pa.ArrowInvalid as error:
@@ -79,17 +79,24 @@ def parse_csv(data: bytes, head: Head, dialect: CsvDialect, place: str, lines_be
                 _check_guess(data, head, field, dialect)
             _check_numbers(data, head, column, field, dialect)
             check_present(column, field)
-            columns.append(
-                to_instants(column, field.type) if pa.types.is_timestamp(field.type) else column.cast(field.type)
-            )
+            columns.append(_typed(column, field.type, dialect))
         except Misfit as misfit:
             line = lines_before + (line_of_record(data, misfit.row + 1, dialect) if head.located else 0)
             if dialect.infer and misfit.value:
                 raise guessed_wrongly(f"{place}:{line}", field, misfit.value) from misfit
             fault = misfit_fault(f"{place}:{line}", field.name, field.type, misfit.value)
+            if misfit.value and dialect.spelling.applies(field.type):
+                fault.hint = dialect.spelling.hint(misfit.value, field.type) or fault.hint
             raise RowFault(fault, misfit.row) from misfit
     schema = pa.schema([field.with_type(column.type) for field, column in zip(head.schema, columns, strict=True)])
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _typed(column: pa.ChunkedArray, kind: pa.DataType, dialect: CsvDialect) -> pa.ChunkedArray:
+    """Raises Misfit."""
+    if dialect.spelling.applies(kind):
+        return dialect.spelling.values(column, kind)
+    return to_instants(column, kind) if pa.types.is_timestamp(kind) else column.cast(kind)
 
 
 def _check_guess(data: bytes, head: Head, field: pa.Field, dialect: CsvDialect) -> None:
@@ -104,6 +111,8 @@ def _check_guess(data: bytes, head: Head, field: pa.Field, dialect: CsvDialect) 
 
 def _check_numbers(data: bytes, head: Head, column: pa.ChunkedArray, field: pa.Field, dialect: CsvDialect) -> None:
     """Raises Misfit at what pyarrow takes for a number and nobody else: hexadecimal, and what a double cannot hold."""
+    if pa.types.is_string(column.type):
+        return
     if pa.types.is_integer(field.type) and (b"0x" in data or b"0X" in data):
         wrong = _HEXADECIMAL
     elif pa.types.is_floating(field.type) and pc.any(pc.is_inf(column)).as_py():
@@ -129,7 +138,7 @@ def guessed_wrongly(place: str, field: pa.Field, value: str) -> Invalid:
     )
 
 
-def _read_as(field: pa.Field, place: str) -> pa.DataType:
+def _read_as(field: pa.Field, place: str, dialect: CsvDialect) -> pa.DataType:
     type_ = field.type
     if pa.types.is_nested(type_) or pa.types.is_duration(type_):
         raise Invalid(
@@ -138,7 +147,7 @@ def _read_as(field: pa.Field, place: str) -> pa.DataType:
             hint="declare it String and build the value in preprocess",
             place=place,
         )
-    if pa.types.is_timestamp(type_):
+    if pa.types.is_timestamp(type_) or dialect.spelling.applies(type_):
         return pa.string()
     return pa.float32() if pa.types.is_float16(type_) else type_
 
@@ -171,7 +180,7 @@ def read_values(
         pc_csv.ConvertOptions(
             column_types=dict(types),
             include_columns=list(only),
-            null_values=[dialect.null] if dialect.null == "" else ["", dialect.null],
+            null_values=["", *filter(None, (dialect.null, *dialect.words))],
             strings_can_be_null=True,
             true_values=["true", "True", "TRUE", "1"],
             false_values=["false", "False", "FALSE", "0"],

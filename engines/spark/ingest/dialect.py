@@ -7,12 +7,15 @@ and only "inside quoted values, to escape quotes" (spec: ReadStep.Csv), so a pat
 from __future__ import annotations
 
 from typing import Final
+from zoneinfo import available_timezones
 
 import msgspec
 
 from chain.errors import Invalid
+from chain.model.read_options import ReadOptions, check_kind, read_options
 from chain.model.source import ReadCsv
 from engines.spark.ingest.encodings import codec_of
+from engines.spark.ingest.spelled import Spelling, check_format
 
 _TIME_FORMATS: Final = {None, "rfc3339"}
 
@@ -25,6 +28,9 @@ class CsvDialect(msgspec.Struct, frozen=True, kw_only=True):
     escape: str | None = None
     header: bool = False
     null: str = ""
+    words: tuple[str, ...] = ()
+    """That stand for no value too."""
+    spelling: Spelling = Spelling()
     infer: bool = False
     """Types are guessed: what a number would lose is refused."""
     whole: bool = False
@@ -33,7 +39,9 @@ class CsvDialect(msgspec.Struct, frozen=True, kw_only=True):
 
 def csv_dialect(step: ReadCsv) -> CsvDialect:
     """Raises Invalid for an option that is not understood."""
-    check_text_options(step.encoding, step.date_format, step.timestamp_format)
+    codec_of(step.encoding)
+    options = read_options(step.schema)
+    check_kind(options, "Csv")
     separator = _one_character("separator", step.separator, ",")
     quote = _one_character("quote", step.quote, '"')
     escape = _one_character("escape", step.escape, quote)
@@ -46,6 +54,32 @@ def csv_dialect(step: ReadCsv) -> CsvDialect:
         header=bool(step.header),
         null=step.null_value or "",
         infer=bool(step.infer_schema),
+        words=options.null_values,
+        spelling=_spelling(step, options),
+    )
+
+
+def _spelling(step: ReadCsv, options: ReadOptions) -> Spelling:
+    """Raises Invalid."""
+    decimal, thousands = options.decimal, options.thousands
+    for name, mark in (("decimal", decimal), ("thousands", thousands)):
+        if mark is not None and (mark.isalnum() or mark in '+-"\r\n'):
+            raise Invalid(f"{name} {mark!r} is a part of numbers", rule="read-option", hint="write . , or '")
+    if (decimal or ".") == thousands:
+        raise Invalid(f"decimal and thousands are both {thousands!r}", rule="read-option", hint="say decimal: ','")
+    zone = options.time_zone
+    if zone is not None and zone not in available_timezones():
+        raise Invalid(
+            f"the time zone {zone!r} is not known", rule="read-zone", hint="write UTC or a name like Europe/Vienna"
+        )
+    return Spelling(
+        decimal=decimal,
+        thousands=thousands,
+        date=check_format("dateFormat", step.date_format),
+        timestamp=check_format("timestampFormat", step.timestamp_format),
+        zone=zone,
+        ambiguous=options.ambiguous_times or "raise",
+        missing=options.missing_times or "raise",
     )
 
 

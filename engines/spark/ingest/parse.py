@@ -94,7 +94,7 @@ def read_schema(step: ReadStep) -> pa.Schema | None:
     """The schema that a read step declares, or ``None``. Raises Invalid."""
     if step.schema is not None and step.ddl_schema:
         raise Invalid("schema and ddlSchema are both given", rule="read-one-schema", hint="keep one of them")
-    if step.schema is not None:
+    if step.schema is not None and step.schema.fields:
         return to_arrow(step.schema)
     return to_arrow(parse_ddl(step.ddl_schema)) if step.ddl_schema else None
 
@@ -281,6 +281,13 @@ def _plan_csv(view: View, dialect: CsvDialect, wanted: pa.Schema | None, declare
     quotes = check_quotes(view, start, dialect, name)
     whole = quotes is not Quotes.IN_LINES
     dialect = msgspec.structs.replace(dialect, whole=whole, infer=dialect.infer and not declared)
+    if dialect.infer and (dialect.spelling.decimal or dialect.spelling.thousands):
+        raise Invalid(
+            "decimal and thousands are of declared columns, and types are to be guessed here",
+            rule="read-option",
+            hint="declare the schema; odfctl new NAME FILE writes one",
+            place=name,
+        )
     head = read_head(view, dialect, wanted, name)
     spans = [Range(head.body, len(view))] if whole else line_ranges(view, head.body)
     if any(span.stop - span.start > MAX_WHOLE for span in spans):

@@ -5,14 +5,17 @@ All that is made lies in a folder of the request, and no file unpacks beyond its
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from chain.model.source import ReadEsriShapefile, ReadStep
+from chain.model.read_options import ReadOptions, read_options
+from chain.model.source import ReadCsv, ReadEsriShapefile, ReadStep
 from engines.contract import IngestRequest
 from engines.spark.ingest.encodings import decoded, encoding_of
-from engines.spark.ingest.unpack import SourceFile, UnpackBounds, Unpacking, unpacked
+from engines.spark.ingest.passed_lines import LinesPassed
+from engines.spark.ingest.unpack import SourceFile, UnpackBounds, Unpacking, unpacked, write
 
 
 class Opened(NamedTuple):
@@ -30,15 +33,33 @@ def bounds_of(request: IngestRequest) -> UnpackBounds:
 
 def opened(sources: Sequence[SourceFile], step: ReadStep, folder: Path, bounds: UnpackBounds) -> Opened:
     """Raises Invalid; Environment for our disk."""
-    files = []
+    files: list[SourceFile] = []
+    remarks: list[str] = []
+    options = read_options(step.schema)
     for number, source in enumerate(sources):
         if source.path.stat().st_size == 0:
             files.append(source)
             continue
         own = folder / f"opened-{number}"
         own.mkdir()
-        inside = unpacked(source, own, bounds, keeps_zip=isinstance(step, ReadEsriShapefile))
+        keeps_zip = isinstance(step, ReadEsriShapefile)
+        inside = unpacked(source, own, bounds, options.members, keeps_zip=keeps_zip)
         for place, each in enumerate(inside):
             growth = Unpacking(each.name, each.path.stat().st_size, bounds)
-            files.append(decoded(each, encoding_of(step), own / f"text-{place}", growth))
-    return Opened(files)
+            text = decoded(each, encoding_of(step), own / f"text-{place}", growth)
+            rows, said = _rows_of(text, step, options, own / f"rows-{place}", bounds)
+            files.append(rows)
+            remarks += said
+    return Opened(files, tuple(remarks))
+
+
+def _rows_of(
+    source: SourceFile, step: ReadStep, options: ReadOptions, target: Path, bounds: UnpackBounds
+) -> tuple[SourceFile, tuple[str, ...]]:
+    """Without lines that are no rows, and what is told of these."""
+    if not isinstance(step, ReadCsv) or not (options.skip_rows or options.skip_footer or options.comment):
+        return source, ()
+    with source.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+        lines = LinesPassed(view, options, step.quote or '"', source.name)
+        write(target, lines.blocks(), Unpacking(source.name, len(view), bounds))
+    return SourceFile(target, source.name), (lines.passed.told(source.name),)

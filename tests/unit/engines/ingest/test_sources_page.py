@@ -1,0 +1,53 @@
+"""Every manifest of docs/sources.md reads what it is an example of."""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from worlds.reading import read, read_step
+
+PAGE = (Path(__file__).parents[4] / "docs" / "sources.md").read_text()
+EXAMPLES = re.findall(r"^## ([^\n]+)\n(?:(?!^## ).)*?```yaml\nread:\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE)
+
+
+def zipped(members: Mapping[str, str]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, text in members.items():
+            archive.writestr(name, text)
+    return out.getvalue()
+
+
+REPORT = "Bericht\n\nday;at;amount\n# heute\n01.05.2024;01.05.2024 12:30;1.234,5\n2.5.2024;n/a;-\nSumme;;\n"
+FILES: dict[str, tuple[bytes, list[list[Any]]]] = {
+    "Packed files": (
+        zipped({"data/b.csv": "id,name\n2,b\n", "data/a.csv": "id,name\n1,a\n", "README": ""}),
+        [[1, "a"], [2, "b"]],
+    ),
+    "Spellings of CSV": (
+        REPORT.encode("cp1252"),
+        [["2024-05-01", "2024-05-01T10:30", 1234.5], ["2024-05-02", None, None]],
+    ),
+}
+
+
+@pytest.mark.parametrize("heading,text", EXAMPLES)
+def test_the_example_is_read(heading: str, text: str, tmp_path: Path) -> None:
+    data, rows = FILES[heading]
+    got = read(tmp_path, data, read_step(text)).rows
+    assert [[plain(value) for value in row] for row in got] == rows
+
+
+def plain(value: Any) -> Any:
+    return value.isoformat()[:16] if hasattr(value, "isoformat") else value
+
+
+def test_all_are_tried() -> None:
+    assert [heading for heading, _ in EXAMPLES] == list(FILES)
