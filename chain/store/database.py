@@ -54,6 +54,10 @@ BeforeCommit: TypeAlias = Callable[[sqlite3.Connection, Collection[bytes | None]
 """Is given what a transaction touched."""
 
 
+_COPIED: Final = 2048
+"""Pages copied at a time."""
+
+
 class Database:
     """One SQLite file: a writer behind a lock, and a pool of readers. Safe to use from any thread."""
 
@@ -219,6 +223,16 @@ class Database:
                 rule="database-schema",
                 hint=f"the file is damaged: {_WAY_OUT}",
             ) from error
+
+    def copy_to(self, target: Path, told: Callable[[int, int], None]) -> None:
+        """A copy as of now, while others go on writing. ``told`` is given pages left and pages in all.
+
+        Raises Environment.
+        """
+        with self.read() as connection, contextlib.closing(sqlite3.connect(target)) as copy:
+            connection.execute("SELECT 1 FROM versions LIMIT 1").fetchone()  # from here on it sees one moment
+            connection.backup(copy, pages=_COPIED, progress=lambda _status, left, total: told(left, total))
+            copy.execute("PRAGMA journal_mode = DELETE")  # one file; whoever opens it sets its own
 
     def damage(self) -> list[str]:
         """What SQLite finds wrong with the file's own structure and indexes; reads all of it. Raises Environment."""

@@ -159,6 +159,7 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("POST", "/apply", _with(wire.ApplyRequest, lambda s: s.datasets.apply)),
     ("POST", "/pull", _with(wire.PullRequest, lambda s: s.flow.pull)),
     ("POST", "/import", _with(wire.ImportRequest, lambda s: s.flow.import_)),
+    ("POST", "/backup", _with(wire.BackupRequest, lambda s: s.backups.backup)),
     ("POST", "/collect", _with(wire.CollectRequest, lambda s: s.collection.collect)),
     ("POST", "/publish", _with(wire.VisibilityRequest, lambda s: s.visibility.publish)),
     ("POST", "/unpublish", _with(wire.VisibilityRequest, lambda s: s.visibility.unpublish)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from odfd.api.authority import AuthorityService
+from odfd.api.backups import BackupService
 from odfd.api.datasets import DatasetService
 from odfd.api.declaring import DeclarationService
 from odfd.api.engine_migration import EngineMigrationService
@@ -41,6 +42,7 @@ class Services:
     flows: FlowService
     rewriting: HistoryRewriteService
     collection: GarbageCollection
+    backups: BackupService
     mirrors: MirrorService
     visibility: VisibilityService
     publications: PublicationService

@@ -32,6 +32,7 @@ GROUPS: Final = (
             CommandEntry("status", "who this node is, its peers, datasets, engine and disk", _HERE + "node"),
             CommandEntry("doctor", "try everything the node stands on, and say what to mend", _HERE + "node"),
             CommandEntry("watch", "what happens, as it happens", _HERE + "node"),
+            CommandEntry("backup", "copy what the node holds into a folder, while it runs", _HERE + "backup"),
             CommandEntry("gc", "free the disk of what nobody names any more", _HERE + "rewriting"),
         ),
     ),
@@ -95,6 +96,7 @@ GROUPS: Final = (
     CommandGroup(
         "Files (†: no daemon needed)",
         (
+            CommandEntry("restore", "make a state directory from a backup †", _OFFLINE + "restore"),
             CommandEntry("block", "show, hash and encode blocks of metadata †", _OFFLINE + "block"),
             CommandEntry("data", "show and hash slices of data †", _OFFLINE + "data"),
             CommandEntry("completions", "completions for bash, zsh or fish †", _HERE + "completions"),

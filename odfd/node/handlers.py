@@ -11,6 +11,7 @@ from functools import partial
 
 from odfd.api.apply import ApplyOperation
 from odfd.api.authority import AuthorityService
+from odfd.api.backups import BackupService
 from odfd.api.clock_probe import ClockProbe
 from odfd.api.datasets import DatasetService, RemoteState
 from odfd.api.declaring import DeclarationService
@@ -45,14 +46,8 @@ def services_of(parts: NodeParts) -> Services:
     trust = TrustProbes(home, parts.evaluator, parts.visibility, lambda: parts.effective_policy.profile)
     doctor = Doctor(home, parts.visibility, parts.heads.troubles, {"clock": clock, **trust.all()})
     holders = HolderCounts(parts.scheduler, parts.membership.serving)
-    uploads = Uploads(
-        home.folder(UPLOADS),
-        lambda: parts.settings.limits.upload_bytes,
-        lambda: secrets.token_hex(8),
-        lambda: parts.settings.limits.disk_reserve_bytes,
-    )
     declarations = DeclarationService(home, context, lambda: str(uuid.uuid4()))
-    flow = IngestPullParts(uploads, parts.import_export, parts.repairing, declarations.values)
+    flow = IngestPullParts(_uploads(parts), parts.import_export, parts.repairing, declarations.values)
     pulling = IngestPullService(home, (parts.ingest_deps, parts.transform_deps), parts.scheduler, flow, context)
     flows = FlowService(home, parts.flows, pulling, context)
     applying = ApplyOperation(
@@ -71,6 +66,7 @@ def services_of(parts: NodeParts) -> Services:
             home, parts.committer, parts.scheduler, context, parts.moved, parts.following.apart
         ),
         collection=parts.collection,
+        backups=BackupService(home, parts.collection, context),
         mirrors=MirrorService(
             home, parts.scheduler, (parts.evaluator, parts.visibility), context.board, parts.remotes, holders
         ),
@@ -99,4 +95,13 @@ def services_of(parts: NodeParts) -> Services:
         authority=AuthorityService(home, parts.committer, context.clock, parts.signed),
         tasks=BoardTasks(context.board),
         events=LogEvents(context.events),
+    )
+
+
+def _uploads(parts: NodeParts) -> Uploads:
+    return Uploads(
+        parts.home.folder(UPLOADS),
+        lambda: parts.settings.limits.upload_bytes,
+        lambda: secrets.token_hex(8),
+        lambda: parts.settings.limits.disk_reserve_bytes,
     )

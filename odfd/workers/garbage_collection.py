@@ -52,7 +52,8 @@ class GarbageCollection:
         self._logger = context.logger
         self._clock = context.clock
         self._hours = hours
-        self._alone = trio.Lock()
+        self.alone = trio.Lock()
+        """Whoever holds it keeps objects from being collected."""
 
     async def run(self, life: Life) -> None:
         life.ready()
@@ -78,7 +79,7 @@ class GarbageCollection:
 
     async def _work(self, dry_run: bool, report: Report) -> wire.CollectResult:
         report.begin("waiting for the collection under way")
-        async with self._alone:
+        async with self.alone:
             report.begin("looking at what is named", None, "objects")
             listed: list[wire.CollectedObject] = []
             done = await trio.to_thread.run_sync(self._collect, dry_run, report, listed)

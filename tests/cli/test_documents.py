@@ -14,7 +14,7 @@ from odfd.cli import main, registry
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"
-BESIDE = [DOCS / "flows.md", DOCS / "resources.md"]
+BESIDE = [DOCS / "flows.md", DOCS / "resources.md", DOCS / "backup.md"]
 """Documents that run with a daemon and without an engine."""
 WITHOUT_DAEMON = sorted(HERE.glob("*.md"))
 

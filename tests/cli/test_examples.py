@@ -62,6 +62,6 @@ def test_the_example_of_a_validator_runs_as_written(documents: ModuleType, folde
 
 def test_every_example_is_run_and_linked() -> None:
     names = {file.parent.name for file in EXAMPLES.glob("*/README.md")}
-    assert names == {"publisher", "validator", "mirror", "http"}
+    assert names == {"publisher", "validator", "mirror", "http", "metrics"}
     for index in (EXAMPLES / "README.md", TREE / "README.md"):
         assert all(f"{name}/README.md)" in index.read_text() for name in names), index

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from odfd.control.wire.datasets import *
     from odfd.control.wire.flows import *
     from odfd.control.wire.lineage import *
+    from odfd.control.wire.maintenance import *
     from odfd.control.wire.node import *
     from odfd.control.wire.publications import *
     from odfd.control.wire.queries import *
@@ -42,6 +43,6 @@ else:
 
 MODULES: Final = (
     "value", "datasets", "queries", "node", "flows", "tasks", "resources", "lineage", "publications", "visibility",
-    "rewriting", "signing", "replication", "authority", "trust",
+    "rewriting", "signing", "replication", "authority", "trust", "maintenance",
 )  # fmt: skip
 """Those that most commands need first."""

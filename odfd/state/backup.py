@@ -1,0 +1,269 @@
+"""Copies a running node's state into a folder: what it holds at one moment, without the journals of its keys.
+
+Each run adds a snapshot: a copy of the database as of one moment, keys, evidence, and a list of the objects beside it.
+Objects are immutable, and lie once for all snapshots: a later run copies what is new. A snapshot is whole or not there.
+Signing journals are left out on purpose (``docs/backup.md``). Blocking; ``odfd.state.restoring`` reads what is written.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from chain import instant
+from chain.errors import Environment, Invalid
+from chain.instant import Instant
+from chain.multihash import Multihash
+from odfd.runtime.tasks import Report
+from odfd.state.crash_recovery import OBJECTS
+from odfd.state.directory import DATABASE, StateDirectory
+
+SNAPSHOTS: Final = "snapshots"
+DESCRIPTION: Final = "snapshot.json"
+LISTING: Final = "objects.txt"
+MARK: Final = "odfd-backup.json"
+LAST: Final = "last-backup.json"
+"""In the state directory: when and where the last one was written."""
+FOLDERS: Final = ("keys", "evidence")
+"""Of the state directory, copied whole; all others are made anew, or hold what is on its way."""
+JOURNALS: Final = ".journal"
+FORMAT: Final = 1
+_PIECE: Final = 1 << 20
+
+
+class SavedFile(msgspec.Struct, frozen=True, kw_only=True):
+    path: str
+    size: int
+    hash: str
+
+
+class BackupSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``snapshot.json`` says."""
+
+    format: int = FORMAT
+    time: str
+    node: str
+    """Its id."""
+    version: str
+    files: tuple[SavedFile, ...]
+    """Of the snapshot, its list of objects included."""
+    objects: int
+    bytes: int
+    """Of the objects."""
+
+
+class LastBackup(msgspec.Struct, frozen=True, kw_only=True):
+    time: str
+    place: str
+
+
+class BackupOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    snapshot: Path
+    objects: int
+    """Of the snapshot."""
+    copied: int
+    """That were not there yet."""
+    bytes: int
+    """That were written."""
+    dropped: int = 0
+    """Older snapshots that were removed."""
+
+
+class BackupFolder:
+    """A folder of backups of one node."""
+
+    def __init__(self, folder: Path, node: str) -> None:
+        """Raises Invalid for a folder that holds something else, Environment when it cannot be used."""
+        self.folder = folder
+        self._node = node
+        with _writing(folder):
+            self._claim()
+
+    def _claim(self) -> None:
+        folder, mark = self.folder, self.folder / MARK
+        if mark.is_file():
+            owner = msgspec.json.decode(mark.read_bytes()).get("node")
+            if owner != self._node:
+                raise Invalid(
+                    f"{folder} holds backups of another node, {owner}", rule="backup-folder", hint="name another folder"
+                )
+            return
+        if folder.exists() and any(folder.iterdir()):
+            raise Invalid(
+                f"{folder} is not empty, and holds no backups", rule="backup-folder", hint="name an empty or new folder"
+            )
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+        _write(mark, msgspec.json.encode({"format": FORMAT, "node": self._node}))
+
+    def add(self, home: StateDirectory, now: Instant, version: str, keep: int, report: Report) -> BackupOutcome:
+        """One more snapshot; then only the newest ``keep`` stay, and the objects that they list."""
+        with _writing(self.folder):
+            name = instant.render(now).replace(":", "")
+            partial, whole = self.folder / SNAPSHOTS / f".{name}.partial", self.folder / SNAPSHOTS / name
+            shutil.rmtree(partial, ignore_errors=True)
+            for made in (self.folder / SNAPSHOTS, self.folder / OBJECTS):
+                made.mkdir(mode=0o700, exist_ok=True)
+            partial.mkdir(mode=0o700)
+            report.begin("copying the database", None, "pages")
+            home.database.copy_to(partial / DATABASE, lambda left, total: _show(report, total - left, total))
+            (partial / DATABASE).chmod(0o600)
+            for folder in FOLDERS:
+                _copy_folder(home.directory / folder, partial / folder)
+            report.begin("copying objects", None, "bytes")
+            found, copied = self._copy_objects(home.directory / OBJECTS, report)
+            _write(partial / LISTING, "".join(f"{path} {size}\n" for path, size in found).encode())
+            said = BackupSnapshot(
+                time=instant.render(now),
+                node=self._node,
+                version=version,
+                files=tuple(_saved(partial)),
+                objects=len(found),
+                bytes=sum(size for _, size in found),
+            )
+            _write(partial / DESCRIPTION, msgspec.json.format(msgspec.json.encode(said)))
+            partial.rename(whole)
+            _sync(whole.parent)
+            dropped = self._drop(keep)
+            last = LastBackup(time=said.time, place=str(self.folder))
+            _write(home.directory / LAST, msgspec.json.encode(last))
+        sizes = sum(size for _, size in copied)
+        return BackupOutcome(snapshot=whole, objects=len(found), copied=len(copied), bytes=sizes, dropped=dropped)
+
+    def _copy_objects(self, objects: Path, report: Report) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+        """All that are there, by path and size, and those of them that were not here yet."""
+        found, copied = [], []
+        for file in _object_files(objects):
+            place = str(file.relative_to(objects))
+            target = self.folder / OBJECTS / place
+            try:
+                size = file.stat().st_size
+                if not (target.is_file() and target.stat().st_size == size):
+                    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    _copy(file, target, report)
+                    copied.append((place, size))
+            except FileNotFoundError:
+                continue  # a mirror let go of it: who restores fetches it again
+            found.append((place, size))
+        return found, copied
+
+    def _drop(self, keep: int) -> int:
+        snapshots = snapshots_in(self.folder)
+        old = snapshots[: max(0, len(snapshots) - keep)]
+        for snapshot in old:
+            shutil.rmtree(snapshot)
+        if old:
+            listed = {place for snapshot in snapshots_in(self.folder) for place, _ in listing(snapshot)}
+            for file in list(_object_files(self.folder / OBJECTS)):
+                if str(file.relative_to(self.folder / OBJECTS)) not in listed:
+                    file.unlink()
+        return len(old)
+
+
+def snapshots_in(folder: Path) -> list[Path]:
+    """Whole ones, the oldest first."""
+    found = (folder / SNAPSHOTS).glob("[0-9]*") if (folder / SNAPSHOTS).is_dir() else ()
+    return sorted(each for each in found if (each / DESCRIPTION).is_file())
+
+
+def listing(snapshot: Path) -> Iterator[tuple[str, int]]:
+    """Path and size of each object. Raises ValueError for a damaged list."""
+    with (snapshot / LISTING).open() as lines:
+        for line in lines:
+            place, size = line.split()
+            yield place, int(size)
+
+
+def last_backup(directory: Path) -> LastBackup | None:
+    """Of a state directory; ``None`` where none is known."""
+    try:
+        return msgspec.json.decode((directory / LAST).read_bytes(), type=LastBackup)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def hash_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return str(Multihash.sha3_256_of(file))
+
+
+def _object_files(folder: Path) -> Iterator[Path]:
+    """Of the folders of two digits, in order; what is being written lies elsewhere."""
+    shelves = sorted(each for each in folder.iterdir() if len(each.name) == 2) if folder.is_dir() else []
+    for shelf in shelves:
+        yield from sorted(shelf.iterdir())
+
+
+def _saved(snapshot: Path) -> Iterator[SavedFile]:
+    for path in sorted(each for each in snapshot.rglob("*") if each.is_file()):
+        yield SavedFile(path=str(path.relative_to(snapshot)), size=path.stat().st_size, hash=hash_of(path))
+
+
+def _copy_folder(source: Path, target: Path) -> None:
+    """Files that go while it is copied are left out."""
+    target.mkdir(mode=0o700, exist_ok=True)
+    if not source.is_dir():
+        return
+    for entry in sorted(source.iterdir()):
+        if entry.is_dir() and not entry.is_symlink():
+            _copy_folder(entry, target / entry.name)
+        elif entry.is_file() and not entry.is_symlink() and JOURNALS not in entry.name:
+            try:
+                _copy(entry, target / entry.name, Report())
+            except FileNotFoundError:
+                continue
+
+
+def _copy(source: Path, target: Path, report: Report) -> None:
+    """Whole or not at all, and on the disk."""
+    beside = target.with_name(f".{target.name}.partial")
+    with source.open("rb") as file, beside.open("wb") as copy:
+        os.fchmod(copy.fileno(), 0o600)
+        while piece := file.read(_PIECE):
+            copy.write(piece)
+            report.advance(len(piece))
+        copy.flush()
+        os.fsync(copy.fileno())
+    beside.rename(target)
+
+
+def _write(path: Path, data: bytes) -> None:
+    beside = path.with_name(f".{path.name}.partial")
+    with beside.open("wb") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.rename(path)
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _show(report: Report, done: int, total: int) -> None:
+    report.done, report.total = done, total
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Faults of the disk, as faults."""
+    try:
+        yield
+    except OSError as error:
+        raise Environment(
+            f"cannot write the backup to {folder}: {error.strerror}",
+            rule="backup-write",
+            hint="the daemon writes it, so its user must be allowed to; under systemd name the folder in"
+            " ReadWritePaths= too (docs/backup.md)",
+        ) from error

@@ -1,0 +1,173 @@
+"""Makes a state directory from a snapshot of a backup, and examines it before anybody can start a node on it.
+
+Every file and object is hashed on its way; the directory is opened and looked through; then it gets its name. What does
+not prove to be what was backed up leaves nothing behind. Blocking, with no daemon.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from chain.errors import Environment, Invalid, NotFound
+from odfd.runtime.tasks import Report
+from odfd.state.backup import (
+    DESCRIPTION,
+    FORMAT,
+    LISTING,
+    MARK,
+    BackupSnapshot,
+    SavedFile,
+    hash_of,
+    listing,
+    snapshots_in,
+)
+from odfd.state.crash_recovery import OBJECTS
+from odfd.state.directory import StateDirectory, open_state_directory
+
+SHOWN: Final = 5
+Examine = Callable[[StateDirectory], Sequence[str]]
+"""Says what is wrong with a state directory, beside the journals that are not there."""
+
+
+class Restored(msgspec.Struct, frozen=True, kw_only=True):
+    snapshot: BackupSnapshot
+    directory: Path
+    damaged: tuple[str, ...] = ()
+    """Objects that were left out, since they are not what they were."""
+    keys: int = 0
+    """That sign nothing before peers were asked."""
+
+
+def choose(backup: Path, name: str | None) -> Path:
+    """The snapshot of this name, or the newest. Raises NotFound."""
+    found = snapshots_in(backup)
+    if not (backup / MARK).is_file() or not found:
+        raise NotFound(f"{backup} holds no backup", rule="backup", hint="name the folder that odfctl backup wrote to")
+    if name is None:
+        return found[-1]
+    chosen = next((each for each in found if each.name == name), None)
+    if chosen is None:
+        names = ", ".join(each.name for each in found[-SHOWN:])
+        raise NotFound(f"{backup} has no snapshot {name}", rule="backup", hint=f"the newest are {names}")
+    return chosen
+
+
+def restore(
+    snapshot: Path, directory: Path, examine: Examine, report: Report, *, skip_damaged: bool = False
+) -> Restored:
+    """``directory`` must be empty or not there. Raises Invalid for a backup that is damaged, Environment.
+
+    ``skip_damaged``: go on without objects that are damaged; peers that have them may give them again.
+    """
+    if directory.exists() and any(directory.iterdir()):
+        raise Invalid(
+            f"{directory} is not empty", rule="restore-target", hint="restore to a new folder, and start the node on it"
+        )
+    said = described(snapshot)
+    partial = directory.with_name(f".{directory.name}.restoring")
+    with _reading(snapshot), _scratch(partial):
+        report.begin("checking what was saved", None, "bytes")
+        for file in said.files:
+            _take(snapshot, partial, file, report)
+        damaged = _take_objects(snapshot, partial, report)
+        if damaged and not skip_damaged:
+            shown = ", ".join(damaged[:SHOWN]) + (f" and {len(damaged) - SHOWN} more" if len(damaged) > SHOWN else "")
+            raise Invalid(
+                f"{len(damaged)} of {said.objects} objects of the backup are damaged or gone: {shown}",
+                rule="backup-damaged",
+                hint="restore an older snapshot (--snapshot), or go on without them (--skip-damaged): odfctl pull REF"
+                " --repair fetches from peers what they have",
+            )
+        report.begin("looking through what was restored", None, "")
+        keys = _examined(partial, examine)
+        if directory.exists():
+            directory.rmdir()
+        partial.rename(directory)
+    return Restored(snapshot=said, directory=directory, damaged=tuple(damaged), keys=keys)
+
+
+def described(snapshot: Path) -> BackupSnapshot:
+    try:
+        said = msgspec.json.decode((snapshot / DESCRIPTION).read_bytes(), type=BackupSnapshot)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise Invalid(f"{snapshot / DESCRIPTION} cannot be read: {error}", rule="backup-damaged") from error
+    if said.format != FORMAT:
+        raise Invalid(
+            f"the backup has format {said.format}, and this odfd reads {FORMAT}",
+            rule="backup-format",
+            hint=f"restore it with the version of odfd that wrote it, {said.version}",
+        )
+    return said
+
+
+def _examined(directory: Path, examine: Examine) -> int:
+    with open_state_directory(directory) as home:
+        wrong = examine(home)
+        keys = len(home.keys.lost())
+    if wrong:
+        raise Invalid(
+            f"what was restored does not hold: {'; '.join(wrong)}",
+            rule="backup-damaged",
+            hint="restore an older snapshot: --snapshot",
+        )
+    return keys
+
+
+def _take(snapshot: Path, target: Path, file: SavedFile, report: Report) -> None:
+    source = snapshot / file.path
+    if ".." in Path(file.path).parts or Path(file.path).is_absolute():
+        raise Invalid(f"the backup names a file outside of itself: {file.path}", rule="backup-damaged")
+    if not source.is_file() or source.stat().st_size != file.size or hash_of(source) != file.hash:
+        raise Invalid(
+            f"{source} is not what was saved", rule="backup-damaged", hint="restore an older snapshot: --snapshot"
+        )
+    report.advance(file.size)
+    if file.path != LISTING:
+        _place(source, target / file.path)
+
+
+def _take_objects(snapshot: Path, target: Path, report: Report) -> list[str]:
+    """Those that are damaged."""
+    objects, damaged = snapshot.parent.parent / OBJECTS, []
+    for place, size in listing(snapshot):
+        name, source = Path(place).name, objects / place
+        if not source.is_file() or source.stat().st_size != size or hash_of(source) != name:
+            damaged.append(name)
+            continue
+        _place(source, target / OBJECTS / place, mode=0o444)
+        report.advance(size)
+    return damaged
+
+
+def _place(source: Path, target: Path, mode: int = 0o600) -> None:
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+    target.chmod(mode)
+    with target.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def _scratch(folder: Path) -> Iterator[None]:
+    """Gone at the end, unless it was given another name."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700, parents=True)
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _reading(snapshot: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Environment(f"cannot restore {snapshot}: {error.strerror}: {error.filename}", rule="restore") from error
