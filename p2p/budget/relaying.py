@@ -2,7 +2,8 @@
 
 Whoever hears of much cannot know who began it: volume is no fault of who passes it on, and is bounded there instead.
 Half of the cap is for whoever comes first; the other half is divided among the blocks of addresses that told something
-lately, so that a flood from some of them leaves room for what others say. Sans-IO.
+lately, so that a flood from some of them leaves room for what others say. However many blocks there are, and in
+whatever order they come, both halves together are the cap. Sans-IO.
 """
 
 from __future__ import annotations
@@ -14,23 +15,29 @@ from p2p.budget.buckets import Budget, Rate
 
 LATELY: Final = 60.0
 """Seconds for which a block of addresses has a share after it told something."""
+AT_ONCE: Final = 1 / 8
+"""Part of what the second half lets through at once that a block alone has so; with n of them each has the nth of it.
+So a hundred blocks that come one after the other do not use up with their first words what others have a share in."""
 
 
 class Relaying:
     """One topic, or some topics together. ``rate``: what others look at of one peer."""
 
     def __init__(self, rate: Rate) -> None:
-        half = rate.kept().times(0.5)
-        self._most = half.burst
-        self._common = Budget[None](half)
-        self._shares = Budget[str](half)
-        self._told: OrderedDict[str, float] = OrderedDict()
-        """When each block told something last, the longest silent first."""
+        self._half = rate.kept().times(0.5)
+        self._common = Budget[None](self._half)
+        self._divided = Budget[None](self._half)
+        self._shares: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        """What each block has left, and when it told something last; the longest silent first."""
 
     def passes(self, block: str, now: float) -> bool:
         """Whether one message that a peer in ``block`` told goes on to others."""
-        self._told[block] = now
-        self._told.move_to_end(block)
-        while self._told[oldest := next(iter(self._told))] < now - LATELY:
-            del self._told[oldest]
-        return self._common.spend(None, now) or self._shares.spend(block, now, min(len(self._told), self._most))
+        before = self._shares.pop(block, None)
+        while self._shares and next(iter(self._shares.values()))[1] < now - LATELY:
+            self._shares.popitem(last=False)
+        share = self._half.times(1 / (len(self._shares) + 1))
+        left = Rate(per_second=share.per_second, burst=max(1.0, share.burst * AT_ONCE)).level(before, now)
+        is_first = self._common.spend(None, now)
+        is_shared = not is_first and left >= 1 and self._divided.spend(None, now)
+        self._shares[block] = (left - is_shared, now)
+        return is_first or is_shared

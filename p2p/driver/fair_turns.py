@@ -18,7 +18,7 @@ class _Waiter:
 
 
 class FairTurns:
-    """One turn at a time. Whoever waits does so in the lane of its sender."""
+    """One turn at a time. Whoever waits does so in the lane of its sender, among those of its block of addresses."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._lanes = Lanes[PeerId, _Waiter](most, most_bytes)
@@ -29,21 +29,24 @@ class FairTurns:
         return len(self._lanes)
 
     @asynccontextmanager
-    async def turn(self, sender: PeerId, size: int) -> AsyncIterator[bool]:
-        """Inside, whether it is one's turn: ``False`` for work that had to make room for others'."""
-        has_turn = await self._wait(sender, size)
+    async def turn(self, block: str, sender: PeerId, size: int) -> AsyncIterator[bool]:
+        """Inside, whether it is one's turn: ``False`` for work that had to make room for others'.
+
+        ``block``: of addresses, in which the sender is.
+        """
+        has_turn = await self._wait(block, sender, size)
         try:
             yield has_turn
         finally:
             if has_turn:
                 self._pass_on()
 
-    async def _wait(self, sender: PeerId, size: int) -> bool:
+    async def _wait(self, block: str, sender: PeerId, size: int) -> bool:
         if not self._is_busy:
             self._is_busy = True
             return True
         waiter = _Waiter()
-        for dropped in self._lanes.put(sender, waiter, size):
+        for dropped in self._lanes.put(block, sender, waiter, size):
             dropped.called.set()
         try:
             await waiter.called.wait()
@@ -51,7 +54,7 @@ class FairTurns:
             if waiter.has_turn:
                 self._pass_on()
             else:
-                self._lanes.remove(sender, waiter)
+                self._lanes.remove(block, sender, waiter)
             raise
         return waiter.has_turn
 

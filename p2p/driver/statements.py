@@ -1,7 +1,8 @@
 """Exchanges signed statements with peers: by gossip, which may lose some, and by anti-entropy, which finds them.
 
 Made with the driver. All judging happens in one worker thread at a time, behind budgets per peer, a bounded queue
-with a lane for each sender, and a memory of what was lately seen, so that a flood costs nobody else anything.
+with turns for blocks of addresses and senders, and a memory of what was lately seen, so that a flood costs nobody else
+anything.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ and nobody is to blame for it; we pass on less than that (``Relaying``)."""
 ASK_RATE: Final = Rate(per_second=5.0, burst=600.0)
 """Questions of one peer: a first meeting with 65,536 statements takes 320, then one a minute."""
 MAX_QUEUE: Final = 1024
-"""Statements that wait to be judged, in a lane for each sender (docs/spec/trust.md#gossip)."""
+"""Statements that wait to be judged, in turns of blocks of addresses and senders (docs/spec/trust.md#gossip)."""
 MAX_QUEUE_BYTES: Final = 8 << 20
 """Bytes of them."""
 ANSWER_PATIENCE: Final = 20.0
@@ -144,14 +145,18 @@ class StatementServer:
             self._logged = now
 
     def _passes(self, sender: PeerId) -> bool:
-        return self._relaying.passes(self._host.network_of(sender) or sender, trio.current_time())
+        return self._relaying.passes(self._block(sender), trio.current_time())
+
+    def _block(self, sender: PeerId) -> str:
+        """Of addresses; of nobody else where it is not known."""
+        return self._host.network_of(sender) or sender
 
     async def _judge(self, topic: Topic, sender: PeerId, envelope: bytes) -> Judgement:
         """What the node says of it, when it is this sender's turn; nothing of what had to make room.
 
         A fault of our own counts as none: the statement is met again later.
         """
-        async with self._turns.turn(sender, len(envelope)) as has_turn:
+        async with self._turns.turn(self._block(sender), sender, len(envelope)) as has_turn:
             if not has_turn:
                 self.dropped += 1
                 return Judgement.IGNORE

@@ -1,7 +1,8 @@
-"""Orders work that waits by who sent it: each sender has a lane, and lanes take turns. Sans-IO.
+"""Orders work that waits by who sent it: blocks of addresses take turns, and in each its senders. Sans-IO.
 
-A sender that sends much waits behind itself and keeps nobody else waiting. The whole is bounded in number and bytes;
-when it is full, the newest of the heaviest lane goes, so that who sends little loses nothing to who sends much.
+A sender that sends much waits behind itself and keeps nobody else waiting; many keys of one block of addresses wait
+behind each other. The whole is bounded in number and bytes; when it is full, the newest goes of the heaviest sender of
+the heaviest block, so that who sends little loses nothing to who sends much, under however many keys.
 """
 
 from __future__ import annotations
@@ -15,8 +16,18 @@ T = TypeVar("T")
 
 
 class _Lane(Generic[T]):
+    """Of one sender."""
+
     def __init__(self) -> None:
         self.waiting: deque[tuple[T, int]] = deque()
+        self.size = 0
+
+
+class _Block(Generic[S, T]):
+    """The lanes of the senders in one block of addresses, the one whose turn it is first."""
+
+    def __init__(self) -> None:
+        self.lanes: OrderedDict[S, _Lane[T]] = OrderedDict()
         self.size = 0
 
 
@@ -26,55 +37,68 @@ class Lanes(Generic[S, T]):
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most = most
         self._most_bytes = most_bytes
-        self._lanes: OrderedDict[S, _Lane[T]] = OrderedDict()
-        """The lane whose turn it is first."""
+        self._blocks: OrderedDict[str, _Block[S, T]] = OrderedDict()
+        """The block whose turn it is first."""
         self._count = 0
         self._bytes = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def put(self, sender: S, item: T, size: int) -> list[T]:
-        """Add an item of ``size`` bytes; what had to make room, perhaps the item itself."""
-        lane = self._lanes.setdefault(sender, _Lane())
+    def put(self, block: str, sender: S, item: T, size: int) -> list[T]:
+        """Add an item of ``size`` bytes by a sender in a block; what had to make room, perhaps the item itself."""
+        here = self._blocks.setdefault(block, _Block())
+        lane = here.lanes.setdefault(sender, _Lane())
         lane.waiting.append((item, size))
-        self._account(lane, 1, size)
+        self._account(here, lane, 1, size)
         dropped: list[T] = []
         while self._count > self._most or self._bytes > self._most_bytes:
-            heaviest = max(self._lanes, key=lambda each: self._lanes[each].size)
-            dropped.append(self._pop(heaviest, newest=True))
+            heaviest = max(self._blocks, key=lambda each: self._blocks[each].size)
+            lanes = self._blocks[heaviest].lanes
+            dropped.append(self._pop(heaviest, max(lanes, key=lambda each: lanes[each].size), newest=True))
         return dropped
 
     def take(self) -> T | None:
-        """The oldest of the lane whose turn it is; ``None`` when nothing waits."""
-        if not self._lanes:
+        """The oldest of the sender whose turn it is, in the block whose turn it is; ``None`` when nothing waits."""
+        if not self._blocks:
             return None
-        sender = next(iter(self._lanes))
-        self._lanes.move_to_end(sender)
-        return self._pop(sender, newest=False)
+        block = next(iter(self._blocks))
+        self._blocks.move_to_end(block)
+        lanes = self._blocks[block].lanes
+        sender = next(iter(lanes))
+        lanes.move_to_end(sender)
+        return self._pop(block, sender, newest=False)
 
-    def remove(self, sender: S, item: T) -> None:
+    def remove(self, block: str, sender: S, item: T) -> None:
         """It waits no longer, if it did."""
-        lane = self._lanes.get(sender)
-        if lane is None:
+        here = self._blocks.get(block)
+        lane = here.lanes.get(sender) if here is not None else None
+        if here is None or lane is None:
             return
         for at, (each, size) in enumerate(lane.waiting):
             if each is item:
                 del lane.waiting[at]
-                self._account(lane, -1, -size)
+                self._account(here, lane, -1, -size)
                 break
-        if not lane.waiting:
-            del self._lanes[sender]
+        self._tidy(block, sender)
 
-    def _pop(self, sender: S, *, newest: bool) -> T:
-        lane = self._lanes[sender]
+    def _pop(self, block: str, sender: S, *, newest: bool) -> T:
+        here = self._blocks[block]
+        lane = here.lanes[sender]
         item, size = lane.waiting.pop() if newest else lane.waiting.popleft()
-        self._account(lane, -1, -size)
-        if not lane.waiting:
-            del self._lanes[sender]
+        self._account(here, lane, -1, -size)
+        self._tidy(block, sender)
         return item
 
-    def _account(self, lane: _Lane[T], count: int, size: int) -> None:
+    def _tidy(self, block: str, sender: S) -> None:
+        lanes = self._blocks[block].lanes
+        if not lanes[sender].waiting:
+            del lanes[sender]
+        if not lanes:
+            del self._blocks[block]
+
+    def _account(self, block: _Block[S, T], lane: _Lane[T], count: int, size: int) -> None:
         lane.size += size
+        block.size += size
         self._count += count
         self._bytes += size

@@ -104,9 +104,9 @@ class Identity:
                 del self.heard[:-200]
 
     async def _boast(self, stream: Stream, peer: PeerId) -> None:
-        """To serve the chain however far it is asked for; then as ``_drip``. Every other identity drips at once."""
-        asked = b""
-        while self.serial >> 32 & 1 and len(asked) < 4 + ASK_BYTES:
+        """To serve the chain however far it is asked for, then as ``_drip``; or that at once, by lot."""
+        asked, is_boast = b"", os.urandom(1)[0] % 2
+        while is_boast and len(asked) < 4 + ASK_BYTES:
             asked += await stream.receive_some(4 + ASK_BYTES - len(asked)) or b"\0" * ASK_BYTES
         with suppress(Invalid):
             ask = chains.decode_range(asked[4:])

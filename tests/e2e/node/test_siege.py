@@ -5,7 +5,7 @@ attackers, in the same run, and printed beside. ``ODF_SOAK`` runs it for a minut
 
 Not as a daemon is installed: the engine is the small one, so that a commit is no JVM's start, files are whole when they
 are named, datasets are published at once, and a site is open. Network, budgets and limits have their defaults. Honest
-nodes share 127.0.0.1, which makes it harder for them. Attackers have the lowest priority, since real ones bring
+nodes share 127.0.0.1, which makes it harder for them. Attackers have a lower priority, since real ones bring
 machines of their own: what is printed says how long a loop waited for a processor, and how much was sent.
 """
 
@@ -52,7 +52,7 @@ EVERY = 2.0
 """Seconds between two commits."""
 COMMAND = 5.0
 """Seconds between two commands."""
-PATIENCE = 120
+PATIENCE = 300
 MEMORY = 512 << 20
 """Bytes resident of a daemon."""
 DISK = 64 << 20
@@ -303,7 +303,7 @@ def besieged(town: Town, folder: Path) -> Iterator[Besiegers]:
     try:
         for address, log in zip(ADDRESSES, army.logs, strict=True):
             plan = msgspec.json.encode(Plan(address, NETWORK, dataset, targets, site, "cities")).decode()
-            words = ["nice", "-n", "19", sys.executable, "-m", "worlds.besieger", plan]
+            words = ["nice", "-n", "10", sys.executable, "-m", "worlds.besieger", plan]
             with log.open("wb") as out:
                 army.processes.append(subprocess.Popen(words, env=environ, stdout=out, stderr=out))
         deadline = time.monotonic() + PATIENCE

@@ -1,4 +1,4 @@
-"""Lanes: fair between senders, in order within one, bounded."""
+"""Lanes: fair between blocks of addresses, in one between senders, in order within one; bounded."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from p2p.machines.lanes import Lanes
 
+BLOCKS = dict(zip("abcde", "xxxyz", strict=True))
 SENT = st.lists(st.tuples(st.sampled_from("abcde"), st.integers(1, 50)), max_size=60)
 
 
@@ -22,7 +23,7 @@ def test_each_sender_is_served_in_order_and_in_turn(sent: list[tuple[str, int]],
         sizes[item] = size
         kept[sender].append(number)
         before = {each: sum(sizes[each, n] for n in kept[each]) for each in kept}
-        for dropped in lanes.put(sender, item, size):
+        for dropped in lanes.put("block", sender, item, size):
             assert before[dropped[0]] == max(before.values()), "the heaviest makes room"
             assert kept[dropped[0]].pop() == dropped[1], "and its newest goes"
             before[dropped[0]] -= sizes[dropped]
@@ -44,10 +45,23 @@ def test_who_leaves_leaves_nothing(sent: list[tuple[str, int]], rng: object) -> 
     lanes = Lanes[str, tuple[str, int]](1000, 1 << 20)
     items = [(sender, number) for number, (sender, _) in enumerate(sent)]
     for item, (sender, size) in zip(items, sent, strict=True):
-        assert lanes.put(sender, item, size) == []
+        assert lanes.put(BLOCKS[sender], sender, item, size) == []
     rng.shuffle(items)  # type: ignore[attr-defined]
     for item in items:
-        lanes.remove(item[0], item)
-        lanes.remove("nobody", item)
+        lanes.remove(BLOCKS[item[0]], item[0], item)
+        lanes.remove(BLOCKS[item[0]], "nobody", item)
+        lanes.remove("nowhere", item[0], item)
     assert lanes.take() is None
     assert (len(lanes), lanes._bytes) == (0, 0)
+
+
+@given(st.integers(1, 200), st.integers(1, 3), st.integers(4, 60))
+def test_keys_of_one_block_buy_neither_turns_nor_room(keys: int, each: int, most: int) -> None:
+    """Of one block any number of keys, of another one sender with three items."""
+    lanes = Lanes[str, str](most, 1 << 20)
+    dropped = [item for number in range(3) for item in lanes.put("honest", "h", f"h{number}", 10)]
+    for number in range(keys * each):
+        dropped += lanes.put("crowd", f"key{number % keys}", "k", 10)
+    assert not [item for item in dropped if item != "k"] or most < 6, "who sends little loses nothing"
+    turns = [lanes.take() for _ in range(min(most, 6))]
+    assert sum(item != "k" for item in turns[:2]) >= 1, "every second turn"

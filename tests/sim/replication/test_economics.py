@@ -1,0 +1,276 @@
+"""Forty hostile identities of five addresses, with work of every kind, against the budgets of one node in virtual time.
+
+What is real: ``WorkBudget``, ``Places``, ``Lanes``, ``Relaying``, ``Unfinished``, and the costs. Nobody honest is
+blamed, shut out or pushed out, and whoever shows more keys gets no more. ``ODFD_SIM_SEEDS`` sets how many worlds; five
+without.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+
+import pytest
+
+from p2p.address import network_of, prefix_of
+from p2p.budget import costs
+from p2p.budget.buckets import Budget
+from p2p.budget.places import Places
+from p2p.budget.relaying import Relaying
+from p2p.budget.unfinished import Unfinished
+from p2p.budget.work import Party, WorkBudget, WorkShares
+from p2p.driver.statements import GOSSIP_RATE, MAX_QUEUE, MAX_QUEUE_BYTES
+from p2p.host.hardening import DOOR_PATIENCE
+from p2p.host.limits import HostLimits
+from p2p.machines.lanes import Lanes
+from p2p.ports import PeerId
+
+SEEDS = int(os.environ.get("ODFD_SIM_SEEDS", "5"))
+SECONDS = 12.0
+IDENTITIES, ADDRESSES = 40, 5
+KINDS = (
+    costs.STREAM, costs.GOSSIP_FRAME, costs.GOSSIP_MESSAGE, costs.RANGE, costs.SUMS + 1000 * costs.LISTED,
+    200 * costs.ENVELOPE, costs.PROOF, costs.PRESENCE, costs.PEERS_QUESTION, 1000 * costs.YAMUX_FRAME, costs.MEETING,
+)  # fmt: skip
+"""Costs of one piece of work, each a kind that peers cause."""
+JUDGING = (0.0005, 0.005, 0.02)
+SHARES = WorkShares()
+HONEST = "honest"
+ALONE = "20"
+"""Honest peers that share a block of addresses with nobody; the others are behind one router."""
+
+
+class World:
+    """One node, and whoever speaks with it; a function of its seed."""
+
+    def __init__(self, seed: int, identities: int = IDENTITIES, hostile: Sequence[str] = ()) -> None:
+        self.lot = Random(seed)
+        self.now = 0.0
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = iter(range(1, 1 << 40))
+        self.budget, self.places = WorkBudget(), Places(HostLimits().max_connections)
+        self.lanes, self.relaying = (
+            Lanes[PeerId, tuple[PeerId, float]](MAX_QUEUE, MAX_QUEUE_BYTES),
+            Relaying(GOSSIP_RATE),
+        )
+        self.unfinished = Unfinished[PeerId]()
+        self.neighbour = Budget[str](GOSSIP_RATE)
+        self.judging = self.lot.choice(JUDGING)
+        """Seconds that a statement takes: a disk may be slow."""
+        self.work: Counter[str] = Counter()
+        """Microseconds done, by who caused them."""
+        self.waits: dict[str, list[float]] = {"work": [], "judging": []}
+        """Of honest peers, in seconds."""
+        self.faults: Counter[str] = Counter()
+        self.passed: Counter[str] = Counter()
+        self.hostile = list(hostile) or self._addresses()
+        self._populate(identities)
+
+    def _addresses(self) -> list[str]:
+        """In five blocks, or all in one."""
+        if self.lot.random() < 0.3:
+            return [f"10.9.9.{number}" for number in range(ADDRESSES)]
+        return [f"10.{number}.{self.lot.randrange(256)}.1" for number in range(ADDRESSES)]
+
+    def _populate(self, identities: int) -> None:
+        lot = self.lot
+        self.is_flooded = lot.random() < 0.5
+        kinds = [self.statements] if self.is_flooded else [self.busy, self.statements, self.hoard]
+        for number in range(identities):
+            kind, host = lot.choice(kinds), self.hostile[number % len(self.hostile)]
+            self.after(lot.random(), lambda host=host, kind=kind: self.enter(host, kind))
+        for number in range(lot.randint(3, 12)):
+            host = f"{ALONE}.{number}.1.1" if lot.random() < 0.7 else f"30.1.1.{number}"
+            self.after(lot.uniform(0, SECONDS / 2), lambda host=host: self.enter(host, self.quiet))
+        self.after(0, self.judge)
+
+    def after(self, wait: float, work: Callable[[], None]) -> None:
+        heapq.heappush(self._queue, (self.now + wait, next(self._numbers), work))
+
+    def run(self) -> World:
+        while self._queue and self._queue[0][0] < SECONDS:
+            self.now, _, work = heapq.heappop(self._queue)
+            work()
+        return self
+
+    def is_honest(self, host: str) -> bool:
+        return host not in self.hostile
+
+    # Coming in
+
+    def enter(self, host: str, life: Callable[[Party], Iterator[float]], tries: int = 1) -> None:
+        """With a new key each time."""
+        if self.budget.admit(host, costs.HANDSHAKE, self.now, DOOR_PATIENCE) is None:
+            if self.is_honest(host):
+                self.faults[f"an honest peer was refused {tries} times"] += tries > 2
+            self.after(self.lot.uniform(0.5, 2), lambda: self.enter(host, life, tries + 1))
+            return
+        self.work[self._whose(host)] += int(costs.HANDSHAKE)
+        number = next(self._numbers)
+        party = Party(number, PeerId(f"key{number}"), host)
+        leaving = self.places.take(party, dialled=False)
+        if leaving is not None:
+            self.faults["an honest peer was pushed out"] += self.is_honest(leaving.host)
+            self.leave(leaving)
+        if leaving is not party:
+            self.live(party, life(party), life)
+        elif not self.is_honest(host):
+            self.after(1, lambda: self.enter(host, life))
+
+    def leave(self, party: Party) -> None:
+        self.places.leave(party.connection)
+        self.unfinished.leave(party.peer)
+
+    def live(self, party: Party, acts: Iterator[float], life: Callable[[Party], Iterator[float]]) -> None:
+        """Until it was pushed out; whoever is hostile comes back under another key, and now and then by itself."""
+        is_here = any(place.party == party for place in self.places._taken.values())
+        if not is_here or (not self.is_honest(party.host) and self.lot.random() < 0.002):
+            self.leave(party)
+            self.after(0.1, lambda: self.enter(party.host, life))
+            return
+        self.after(next(acts), lambda: self.live(party, acts, life))
+
+    def _whose(self, host: str) -> str:
+        return HONEST if self.is_honest(host) else prefix_of(host)
+
+    def pay(self, party: Party, cost: float) -> float:
+        self.work[self._whose(party.host)] += int(cost)
+        return self.budget.charge(party, cost, self.now)
+
+    # What they do; each step gives how long it waits before the next
+
+    def busy(self, party: Party) -> Iterator[float]:
+        while True:
+            yield self.pay(party, self.lot.choice(KINDS))
+
+    def statements(self, party: Party) -> Iterator[float]:
+        while True:
+            yield self.pay(party, costs.GOSSIP_MESSAGE)
+            self.say(party)
+
+    def hoard(self, party: Party) -> Iterator[float]:
+        """Frames that are never whole."""
+        while True:
+            yield self.pay(party, costs.STREAM)
+            self.hold(party, self.lot.randrange(16 << 20))
+            yield self.lot.random()
+
+    def quiet(self, party: Party) -> Iterator[float]:
+        """An honest peer: a statement and a question every few seconds."""
+        while True:
+            wait = self.pay(party, costs.GOSSIP_MESSAGE)
+            self.waits["work"].append(wait)
+            yield wait
+            self.say(party)
+            wait = self.pay(party, self.lot.choice([costs.RANGE, costs.SUMS, costs.PEERS_QUESTION]))
+            self.waits["work"].append(wait)
+            yield wait
+            self.hold(party, self.lot.randrange(1 << 20))
+            self.places.gave(party.peer, self.lot.randrange(1000))
+            yield self.lot.uniform(0.5, 3)
+
+    def hold(self, party: Party, amount: int) -> None:
+        loser = self.unfinished.note(party.peer, prefix_of(party.host), amount)
+        if loser is not None:
+            self.faults["an honest peer had to let go"] += any(
+                place.party.peer == loser and self.is_honest(place.party.host) for place in self.places._taken.values()
+            )
+            self.unfinished.leave(loser)
+
+    # Statements
+
+    def say(self, party: Party) -> None:
+        block = network_of(party.host)
+        for dropped, _ in self.lanes.put(block, party.peer, (PeerId(party.host), self.now), 1000):
+            self.faults["an honest statement had to make room"] += self.is_honest(dropped)
+
+    def judge(self) -> None:
+        self.after(self.judging, self.judge)
+        taken = self.lanes.take()
+        if taken is None:
+            return
+        host, since = taken
+        if self.is_honest(host):
+            self.waits["judging"].append(self.now - since)
+        if not self.relaying.passes(network_of(host), self.now):
+            self.passed[f"kept back of {host.partition('.')[0]}"] += 1
+            return
+        self.passed["passed on"] += 1
+        self.faults["this node is one that floods"] += not self.neighbour.spend("us", self.now)
+
+
+def allowed(world: World) -> dict[str, float]:
+    """Microseconds that each block of addresses may cause, and one piece that each of its keys owes."""
+    share = SHARES.prefix
+    return {prefix_of(host): share.burst + SECONDS * share.per_second for host in world.hostile}
+
+
+def check(world: World) -> None:
+    """Raises AssertionError when somebody honest is harmed, or keys bought something."""
+    assert not +world.faults, world.faults
+    most = allowed(world)
+    owed = DOOR_PATIENCE * SHARES.prefix.per_second + IDENTITIES * max(KINDS)
+    hostile = {block: done for block, done in world.work.items() if block != HONEST}
+    assert all(done <= most[block] + owed for block, done in hostile.items()), hostile
+    assert sum(hostile.values()) > 0.5 * sum(most.values()), "they do what they may"
+    assert max(world.waits["work"]) < 1.0
+    assert max(world.waits["judging"]) <= (ADDRESSES + 14) * world.judging, "a turn of each block, none of each key"
+    assert not world.passed[f"kept back of {ALONE}"], "a block has a share, and those behind one router share it"
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_keys_of_five_addresses_harm_nobody_and_buy_nothing(seed: int) -> None:
+    check(World(seed).run())
+
+
+@pytest.mark.parametrize("seed", range(max(1, SEEDS // 10)))
+def test_ten_times_as_many_keys_get_no_more(seed: int) -> None:
+    """With the same addresses; what a key may owe is all that it adds."""
+    few, many = World(seed).run(), World(seed, 10 * IDENTITIES).run()
+    assert not +many.faults, many.faults
+    done = [sum(count for whose, count in world.work.items() if whose != HONEST) for world in (few, many)]
+    assert done[1] <= sum(allowed(many).values()) + len(allowed(many)) * DOOR_PATIENCE * SHARES.prefix.per_second + (
+        10 * IDENTITIES * max(KINDS)
+    )
+
+
+def test_a_thousand_addresses_take_the_room_of_strangers_and_no_more() -> None:
+    """Strangers wait and are refused then, which THREATS.md says; chosen peers and publishers do not."""
+    world = World(1, 1000, [f"{11 + number // 250}.{number % 250}.1.1" for number in range(1000)])
+    friend, publisher = Party(-1, PeerId("friend"), "40.1.1.1"), Party(-2, PeerId("publisher"), "41.1.1.1")
+    for room in (world.budget, world.places):
+        room.chosen, room.publishers = frozenset({friend.peer}), frozenset({publisher.peer})
+    world.budget.chosen_hosts = frozenset({friend.host, publisher.host})
+    world.run()
+    done = sum(count for whose, count in world.work.items() if whose != HONEST)
+    all_strangers = SHARES.strangers
+    most = all_strangers.burst + (SECONDS + DOOR_PATIENCE) * all_strangers.per_second
+    assert 0.8 * most < done < most + max(KINDS) * HostLimits().max_connections
+    stranger = Party(-3, PeerId("stranger"), "42.1.1.1")
+    assert world.budget.charge(stranger, costs.GOSSIP_MESSAGE, world.now) > 1.0
+    for party in (friend, publisher):
+        assert world.budget.admit(party.host, costs.HANDSHAKE, world.now, DOOR_PATIENCE) == 0.0
+        assert world.places.take(party, dialled=False) is not party
+        assert world.budget.charge(party, costs.GOSSIP_MESSAGE, world.now) == 0.0
+
+
+def test_a_budget_by_key_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The property fails where addresses are not asked."""
+    monkeypatch.setattr(WorkBudget, "_of_strangers", lambda *_: [])
+    monkeypatch.setattr(WorkBudget, "admit", lambda *_: 0.0)
+    monkeypatch.setattr(sys.modules[__name__], "SECONDS", 1.0)
+    world = World(1).run()
+    with pytest.raises(AssertionError):
+        check(world)
+
+
+def test_lanes_by_key_alone_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    put = Lanes.put
+    monkeypatch.setattr(Lanes, "put", lambda lanes, _, sender, item, size: put(lanes, "", sender, item, size))
+    world = next(world for world in map(World, range(100)) if world.is_flooded and world.judging == max(JUDGING)).run()
+    with pytest.raises(AssertionError, match="a turn of each block"):
+        check(world)
