@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from chain.data.operations import CORRECT_FROM, RETRACT
+from chain.data.operations import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT
 from engines.contract import Vocabulary
 from engines.spark.rows.changelog import NEVER, cancelled_by, data_of, positive, row_codes
 
@@ -28,6 +28,8 @@ class Lives:
     """Microseconds: a row counts at ticks with ``enter < tick <= leave``."""
     ended_by: np.ndarray
     """Offset of the statement that takes the row back; -1: none."""
+    dated_by: np.ndarray
+    """Offset of the statement that tells when it is taken back: of a correction the second half; -1: none."""
 
 
 def entering(ops: np.ndarray, times: np.ndarray, before: int | None, after: int | None) -> np.ndarray:
@@ -38,17 +40,27 @@ def entering(ops: np.ndarray, times: np.ndarray, before: int | None, after: int 
     return np.where(ops == CORRECT_FROM, np.append(enter[1:], enter[-1:]), enter)
 
 
-def lives(rows: pa.Table, ops: np.ndarray, enter: np.ndarray, vocab: Vocabulary) -> Lives:
-    """``rows``: all statements about some keys, in chain order, with what they say and when they count."""
+def dating(ops: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Of each statement of a block, the offset of the one whose time it counts from: ``entering`` says the same."""
+    following = np.append(ops[1:], APPEND) == CORRECT_TO
+    dated: np.ndarray = np.where((ops == CORRECT_FROM) & following, np.append(offsets[1:], offsets[-1:]), offsets)
+    return dated
+
+
+def lives(rows: pa.Table, ops: np.ndarray, enter: np.ndarray, dated: np.ndarray, vocab: Vocabulary) -> Lives:
+    """``rows``: all statements about some keys, in chain order, with what they say, when they count, and whose time
+    tells it.
+    """
     offsets = np.asarray(rows.column(vocab.offset_column)).astype(np.int64)
-    leave, ended_by = np.full(len(ops), NEVER, np.int64), np.full(len(ops), -1, np.int64)
+    leave = np.full(len(ops), NEVER, np.int64)
+    ended_by, dated_by = (np.full(len(ops), -1, np.int64) for _ in range(2))
     if ops.any():
         canceller, _ = cancelled_by(row_codes(data_of(rows, vocab)), ops)
         ended = np.flatnonzero(canceller >= 0)
         leave[ended] = np.maximum(enter[canceller[ended]], enter[ended])
-        ended_by[ended] = offsets[canceller[ended]]
+        ended_by[ended], dated_by[ended] = offsets[canceller[ended]], dated[canceller[ended]]
     kept = positive(ops) & (enter < leave)
-    return Lives(rows.filter(pa.array(kept)), enter[kept], leave[kept], ended_by[kept])
+    return Lives(rows.filter(pa.array(kept)), enter[kept], leave[kept], ended_by[kept], dated_by[kept])
 
 
 def of_key(rows: pa.Table, columns: dict[str, pa.Scalar]) -> np.ndarray:

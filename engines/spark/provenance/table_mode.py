@@ -30,7 +30,7 @@ from engines.spark.planning.table_transaction import TableStep, plan_table
 from engines.spark.planning.transaction import InputFacts, TransactionStep
 from engines.spark.provenance.answers import Found
 from engines.spark.provenance.input_bounds import reaching
-from engines.spark.provenance.lifetimes import Lives, entering, lives, of_key
+from engines.spark.provenance.lifetimes import Lives, dating, entering, lives, of_key
 from engines.spark.provenance.question import ProvenanceContext, Shown, microseconds_of, numbers, quoted
 from engines.spark.provenance.tracing import LINEAGE, Traced, trace
 from engines.spark.provenance.witnesses import ROWS, pick
@@ -46,6 +46,9 @@ MAX_LIVED: Final = 50_000_000
 """Rows of a key, counted once at every tick of the transaction, that are evaluated to find the record's tick."""
 _PAIR: Final = Rounds(np.array([0, 1]), np.array([0, 1]))
 """Before and after, as ``differences`` wants them."""
+
+_Place = tuple[int, int, int, int]
+"""A row of an input: the input's number, its offset, the statement that ends it, and the one that tells when."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +114,17 @@ class Changing:
         _, others, _, places_there = self._traced(known, rounds, other, key)
         there = self._all(others, places_there)
         after, before = (here, there) if says else (there, here)
-        came = frozenset((source, offset) for source, offset, _ in after - before)
+        came = frozenset((source, offset) for source, offset, *_ in after - before)
         gone = {
-            (source, ended)
-            for source, offset, ended in before - after
-            if ended >= 0 and self._left(known, source, offset, rounds.times) == rounds.ticks[now]
+            (source, said)
+            for source, offset, *ended in before - after
+            if ended[0] >= 0 and self._left(known, source, offset, rounds.times) == rounds.ticks[now]
+            for said in ended
         }
         told = set(zip(shown.sources[chosen % ROWS].tolist(), shown.offsets[chosen % ROWS].tolist(), strict=True))
         others = tuple(
             ProvenanceRow(input=source, offset=offset, role="change", cause=True)
-            for source, offset in sorted(gone | (came - told))
+            for source, offset in sorted((gone | came) - told)
         )
         return Found(traced, chosen, shown, causes=came, others=others)
 
@@ -150,7 +154,8 @@ class Changing:
         schema, vocab = context.inputs.schemas[alias], context.inputs.vocabs[alias]
         windows, (low, high) = context.windows.get(alias), spans.get(alias, (EARLIEST, LATEST))
         wanted = {column: key[name] for name, column in self._columns.get(alias, {}).items()}
-        parts, enters = [read_rows((), schema)], [np.empty(0, np.int64)]
+        parts = [read_rows((), schema)]
+        enters, dates = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for block in given.blocks:
             if block.path is None or block.first is None or block.last is None:
                 continue
@@ -161,14 +166,16 @@ class Changing:
             ops = self._ops(rows, alias)
             marks = [None if mark is None else mark - given.lateness for mark in (block.before, block.after)]
             enter = entering(ops, times, *marks)
+            dated = dating(ops, np.asarray(rows.column(vocab.offset_column)).astype(np.int64))
             if windows is not None:
                 enter = np.maximum(enter, windows.last_instants(times))
                 timed = timed & (times >= max(low, windows.accepted_from(block.before))) & (times < high)
             chosen = timed & of_key(rows, wanted)
             parts.append(rows.filter(pa.array(chosen)))
             enters.append(enter[chosen])
+            dates.append(dated[chosen])
         whole = pa.concat_tables(parts)
-        return lives(whole, self._ops(whole, alias), np.concatenate(enters), vocab)
+        return lives(whole, self._ops(whole, alias), np.concatenate(enters), np.concatenate(dates), vocab)
 
     def _ops(self, rows: pa.Table, alias: str) -> np.ndarray:
         """What statements say of their rows; where they are events, every one adds."""
@@ -233,25 +240,26 @@ class Changing:
 
     def _traced(
         self, known: dict[str, Lives], rounds: Rounds, number: int, key: dict[str, pa.Scalar]
-    ) -> tuple[Traced, pa.Table, Shown, list[tuple[int, int, int]]]:
+    ) -> tuple[Traced, pa.Table, Shown, list[_Place]]:
         """The query over the rows that count at one tick: its rows of the key, with lineage; and of each row shown its
-        input, its offset and the statement that ends it.
+        place.
         """
         context, shown = self._context, Shown(self._context)
-        places: list[tuple[int, int, int]] = []
+        places: list[_Place] = []
         for alias, each in known.items():
             rows, of = lived(rounds, np.zeros(each.rows.num_rows, np.int64), each.enter, each.leave)
             now = rows[of == number]
             shown.show(alias, each.rows.take(pa.array(now)))
             offsets = np.asarray(each.rows.column(context.inputs.vocabs[alias].offset_column))[now]
             source = context.aliases.index(alias)
-            places += [(source, int(o), int(e)) for o, e in zip(offsets, each.ended_by[now], strict=True)]
+            ended, dated = each.ended_by[now], each.dated_by[now]
+            places += [(source, int(o), int(e), int(d)) for o, e, d in zip(offsets, ended, dated, strict=True)]
         plan = context.plan()
         traced = trace(context.session, plan, context.step_numbers, context.request.column)
         result = frame_of(context.session, traced.plan).toArrow()
         return traced, result.filter(pa.array(self._of_key(result, key))), shown, places
 
-    def _all(self, rows: pa.Table, places: list[tuple[int, int, int]]) -> frozenset[tuple[int, int, int]]:
+    def _all(self, rows: pa.Table, places: list[_Place]) -> frozenset[_Place]:
         """Everything that the key's rows were made of."""
         of = np.unique(np.concatenate([np.empty(0, np.int64), *numbers(rows.column(LINEAGE))]) % ROWS)
         return frozenset(places[each] for each in of)

@@ -14,7 +14,7 @@ from engines.spark.analysis.monotone import DAY, MILLISECOND, Floor, Shift
 from engines.spark.planning.transaction import Read
 from engines.spark.provenance.answers import absent
 from engines.spark.provenance.final_mode import narrowed
-from engines.spark.provenance.lifetimes import entering, lives, of_key
+from engines.spark.provenance.lifetimes import dating, entering, lives, of_key
 from engines.spark.provenance.reasons import Reason
 from engines.spark.provenance.witnesses import DECIDES, PATH, Witness, pick, witnesses
 from engines.spark.rows.changelog import NEVER
@@ -92,15 +92,17 @@ def test_who_ended_whom() -> None:
     table, ops, times = statements((5, 0, "a", 1), (6, 2, "a", 1), (7, 3, "b", 4), (8, 1, "b", 4), (9, 0, "c", 8))
     enter = entering(ops, times, 3 * DAY, 6 * DAY)
     assert (enter // DAY).tolist() == [3, 4, 4, 6, 8]
-    found = lives(table, ops, enter, Vocabulary())
+    found = lives(table, ops, enter, dating(ops, np.asarray(table["offset"])), Vocabulary())
     assert found.rows["offset"].to_pylist() == [5, 7, 9]
     assert found.ended_by.tolist() == [6, 8, -1]
+    assert found.dated_by.tolist() == [7, 8, -1], "a correction counts from the time of its second half"
     assert [moment // DAY if moment != NEVER else None for moment in found.leave.tolist()] == [4, 6, None]
 
 
 def test_what_never_counted_is_no_life() -> None:
     table, ops, times = statements((0, 0, "a", 9), (1, 1, "a", 9), (2, 1, "a", 9))
-    assert lives(table, ops, entering(ops, times, None, None), Vocabulary()).rows.num_rows == 0
+    dated = dating(ops, np.asarray(table["offset"]))
+    assert lives(table, ops, entering(ops, times, None, None), dated, Vocabulary()).rows.num_rows == 0
 
 
 def test_rows_of_a_key() -> None:
