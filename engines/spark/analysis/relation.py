@@ -77,6 +77,8 @@ def source_of(expression: Node, below: Relation) -> Mapping[int, str] | None:
 def merged(branches: list[Relation]) -> Relation:
     """Rows of several relations by position. A column keeps event time only if it does in every branch."""
     first = branches[0]
+    if len({len(branch.columns) for branch in branches}) > 1:  # of an operator that is refused nothing is known
+        return Relation({}, first.columns, frozenset(), linear=False)
     scope: dict[int, Value] = {}
     origins: dict[int, Mapping[int, str]] = {}
     for position, (_, identity) in enumerate(first.columns):

@@ -176,7 +176,8 @@ class Walk:
     def _opaque(self, node: Node) -> Relation:
         """For an operator that is refused: keep walking below it, to find what else is wrong."""
         below = [self.go(child) for child in node.children]
-        columns = tuple(column for relation in below for column in relation.columns)
+        shown = below[:1] if node.kind in ("Except", "Intersect") else below
+        columns = tuple(column for relation in shown for column in relation.columns)
         return Relation({}, columns, frozenset(), linear=False)
 
     def _input(self, alias: str, node: Node) -> Relation:

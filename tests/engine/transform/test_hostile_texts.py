@@ -374,6 +374,18 @@ def test_no_exception_reaches_a_person(sql, handler):
     assert all("Exception" not in one.message for one in answer.diagnostics)
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "{0} union all ({0} except {0})",
+        "({0} intersect {0}) union all {0}",
+    ],
+)
+def test_what_is_refused_below_a_union_is_said_alone(sql, handler):
+    answer = as_transform(handler, sql.format("select event_time, k from input"))
+    assert [one.code for one in answer.diagnostics] == ["shape-not-supported"]
+
+
 _WORDS = {"and", "or", "not", "in", "like", "ilike", "rlike", "regexp", "between", "when", "div", "cast", "extract"}
 CALLED = sorted(name for name in FUNCTIONS if name.isidentifier() and name not in _WORDS)
 SEEDS = (
