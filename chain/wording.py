@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 
-def plural(number: int, noun: str) -> str:
-    """``1 block``, ``1,500 blocks``."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+def plural(number: int, noun: str, many: str | None = None) -> str:
+    """``1 block``, ``1,500 blocks``; ``many`` of a noun that takes more than an s: ``2 entries``."""
+    return f"{number:,} {noun if number == 1 else many or noun + 's'}"
 
 
 def agree(number: int, one: str, many: str) -> str:

@@ -9,6 +9,7 @@ from chain.errors import Conflict, Invalid, NotFound
 from chain.model.block import Block, SealedBlock
 from chain.multihash import Multihash
 from chain.store.base import Append, Head, ObjectStore, Rewrite
+from chain.wording import plural
 
 AnyBlock = TypeVar("AnyBlock", Block, SealedBlock, Block | SealedBlock)
 
@@ -43,7 +44,7 @@ def check_rewrite(rewrite: Rewrite, objects: ObjectStore) -> None:
     """Raises Invalid: nothing kept, more kept than there is, an object missing."""
     if not 1 <= rewrite.keep <= rewrite.expected.size:
         raise Invalid(
-            f"a rewrite that keeps {rewrite.keep} of {rewrite.expected.size} blocks",
+            f"a rewrite that keeps {rewrite.keep} of {plural(rewrite.expected.size, 'block')}",
             rule="rewrite-keep",
             hint="the Seed at least stays: with another one it is another dataset",
             place=rewrite.dataset.short,

@@ -31,6 +31,7 @@ from chain.state import load_state
 from chain.store.base import ChainReader, Head, ObjectStore, Rewrite
 from chain.store.objects import sound_path, staged_in
 from chain.walk import newest_first, oldest_first
+from chain.wording import plural
 
 _DATA: Final = ("AddData", "ExecuteTransform")
 _OTHERS: Final = tuple(each.__name__ for each in (*get_args(MetadataEvent), UnknownEvent) if each.__name__ not in _DATA)
@@ -195,7 +196,7 @@ def _merge_into(staged: Path, objects: ObjectStore, batch: Batch, parts: Sequenc
     interval = OffsetInterval(start=parts[0].offset_interval.start, end=parts[-1].offset_interval.end)
     if rows != interval.end - interval.start + 1:
         raise Invalid(
-            f"slices #{batch.start} to #{batch[-1]} hold {rows:,} rows, their blocks say otherwise",
+            f"slices #{batch.start} to #{batch[-1]} hold {plural(rows, 'row')}, their blocks say otherwise",
             rule="slice-rows",
             hint="verify the dataset first: odfctl verify",
         )

@@ -16,6 +16,7 @@ from pathlib import Path
 import trio
 
 from chain.errors import Environment, Fault
+from chain.wording import plural
 from engines.errors import EngineLost
 from engines.provision.process import EngineProcess
 from engines.provision.settings import OnEvent, Started, WarmSettings
@@ -167,7 +168,7 @@ class Processes:
         wait = self._not_before - trio.current_time()
         if wait > 0:
             raise EngineLost(
-                f"the {self._settings.name} engine failed to start {self._failures} times in a row",
+                f"the {self._settings.name} engine failed to start {plural(self._failures, 'time')} in a row",
                 rule="engine-start",
                 hint=f"next attempt in {wait:.0f} s",
             )

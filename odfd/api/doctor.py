@@ -147,12 +147,12 @@ class Doctor:
     def _ledger(self) -> wire.Probe:
         with self._home.database.read() as connection:
             entries = Ledger(connection).check(LAST_ENTRIES)
-        return ok("trust ledger", f"the links of the last {entries} entries hold")
+        return ok("trust ledger", f"the links of the last {plural(entries, 'entry', 'entries')} hold")
 
     def _whole_ledger(self) -> wire.Probe:
         with self._home.database.read() as connection:
             entries = Ledger(connection).check()
-        return ok("trust ledger", f"{entries} entries, every link holds")
+        return ok("trust ledger", f"{plural(entries, 'entry', 'entries')}, every link holds")
 
     def _keys(self) -> wire.Probe:
         count, lost = self._home.keys.check(), self._home.keys.lost()

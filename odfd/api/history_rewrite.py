@@ -25,6 +25,7 @@ from chain.statements.statement import Authority
 from chain.store import rewriting
 from chain.store.base import Apart, ChainReader
 from chain.store.rewriting import RewritePlan
+from chain.wording import plural
 from odfd.api.authority import draft_of, draft_view, signatures_of
 from odfd.api.datasets import named_block
 from odfd.control import wire
@@ -107,7 +108,7 @@ class HistoryRewriteService:
             self._events.emit(
                 "dataset.rewritten",
                 entry.name,
-                f"{done.action}: {done.kept} blocks kept, {done.before} became {done.blocks}",
+                f"{done.action}: {plural(done.kept, 'block')} kept, {done.before} became {done.blocks}",
                 epoch=done.epoch,
                 blocks=done.blocks,
             )

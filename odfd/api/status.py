@@ -14,6 +14,7 @@ import trio
 
 from chain import instant
 from chain.ids import DatasetId, KeyDid
+from chain.wording import plural
 from odfd.api.doctor import Doctor, failed, ok
 from odfd.api.flows import FlowService
 from odfd.api.views import DatasetViews
@@ -182,7 +183,7 @@ class StatusService:
             return wire.Probe(
                 name="network", result="warning", message=f"{network.name}: no peer answers", hint="odfctl peer list"
             )
-        return ok("network", f"{network.name}, {peers} peers")
+        return ok("network", f"{network.name}, {plural(peers, 'peer')}")
 
 
 def resident_bytes() -> int | None:

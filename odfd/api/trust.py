@@ -227,7 +227,7 @@ class TrustService:
                         dataset=name,
                         block=wrong.sequence_number,
                         at=said.finished_at,
-                        message=f"{group} computed another answer, {wrong.runs} times",
+                        message=f"{group} computed another answer, {plural(wrong.runs, 'time')}",
                         kept=self._evidence.has_bundle(wrong.bundle),
                         recheck=looked_into.get(wrong.bundle),
                     )
@@ -257,7 +257,7 @@ class TrustService:
                 f"; {plural(weak, 'verdict')} not counted, of less isolation than {policy.min_sandbox} (min-sandbox)"
             )
         if decision.status not in STOPS and decision.attested < known.quorum and left < known.quorum:
-            told += f"; quorum unreachable: {known.quorum} groups must agree, of {left} the word counts"
+            told += f"; quorum unreachable: {plural(known.quorum, 'group')} must agree, of {left} the word counts"
         return told
 
     def _rests_on(self, known: DatasetFacts, why: ReachBound) -> tuple[str, ...]:

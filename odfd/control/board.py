@@ -7,6 +7,7 @@ from contextlib import aclosing
 
 from chain import instant
 from chain.instant import Instant
+from chain.wording import plural
 from odfd.control import wire
 from odfd.obs.events import Event, EventLog, Lagged, News
 from odfd.runtime.tasks import Task, TaskBoard, TaskState
@@ -47,7 +48,7 @@ def event_view(news: News) -> wire.EventView:
                 data=dict(news.data),
             )
         case Lagged():
-            lost = "events" if news.missed is None else f"{news.missed} events"
+            lost = "events" if news.missed is None else plural(news.missed, "event")
             why = "the daemon started anew" if news.missed is None else "they are no longer kept"
             return wire.EventView(
                 sequence=news.resume - 1,

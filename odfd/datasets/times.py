@@ -11,6 +11,7 @@ from chain import instant
 from chain.errors import Refused
 from chain.instant import MILLISECOND, Instant
 from chain.state import ChainState
+from chain.wording import plural
 
 TOLERANCE: Final = 86_400 * instant.SECOND
 """Nanoseconds that a clock may be behind the last block: what clocks of machines that are looked after differ by, and
@@ -42,7 +43,7 @@ def check_jump(ahead: int, now: Instant) -> None:
     """Raises Refused for a clock that was set ``ahead`` while this process runs."""
     if ahead > TOLERANCE:
         raise Refused(
-            f"the clock of this machine was set {ahead // TOLERANCE:,} days ahead while odfd runs, to"
+            f"the clock of this machine was set {plural(ahead // TOLERANCE, 'day')} ahead while odfd runs, to"
             f" {instant.render(_second(now))}: what is written now would be of that time for ever",
             rule=CLOCK_AHEAD,
             hint="set the clock; if it is right now, start odfd again",

@@ -34,6 +34,7 @@ from chain.model.source import MergeAppend, MergeStrategy, ReadStep, Transform, 
 from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import Head
+from chain.wording import plural
 from engines.contract import IngestRequest, QuarantineTarget, RowCounts, SkippedFile, Success, Vocabulary
 from odfd.datasets.commit import Beside
 from odfd.datasets.counting import NOTHING_READ, all_remarks, together, with_written
@@ -354,7 +355,8 @@ def _check_told(request: IngestRequest, told: RowCounts, written: Operations) ->
         read, *others = (each or 0 for each in known)
         if read != sum(others):
             raise Invalid(
-                f"of {told.read} records that the engine read, {told.shaped} are rows and {told.quarantined} set aside",
+                f"of {plural(told.read or 0, 'record')} that the engine read, {told.shaped} are rows and"
+                f" {told.quarantined} set aside",
                 rule="engine-answer",
             )
     how = traits(request.merge)
@@ -366,7 +368,8 @@ def _check_told(request: IngestRequest, told: RowCounts, written: Operations) ->
     lost = told.shaped - taken - sum(part for part in parts if part is not None)
     if lost:
         raise Invalid(
-            f"of {told.shaped} rows the engine wrote {taken}, and its counts do not say what became of {lost} of them",
+            f"of {plural(told.shaped, 'row')} the engine wrote {taken}, and its counts do not say what "
+            f"became of {lost} of them",
             rule="engine-answer",
         )
 
@@ -382,7 +385,8 @@ def beside(plan: IngestPlan, counts: RowCounts, slice_: DataSlice | None) -> Bes
         if not counts.quarantined and not found:
             return None
         raise Invalid(
-            f"the engine set {counts.quarantined} records aside, and wrote {found} of them", rule="engine-answer"
+            f"the engine set {plural(counts.quarantined or 0, 'record')} aside, and wrote {found} of them",
+            rule="engine-answer",
         )
     if slice_ is None:
         return None

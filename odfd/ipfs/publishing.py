@@ -27,6 +27,7 @@ from chain.store.base import ChainStore, ObjectReader
 from chain.store.database import Database
 from chain.store.layout import BLOCKS, HEAD
 from chain.store.objects import sound_path
+from chain.wording import plural
 from odfd.published.signed import Signed, signed_state
 from odfd.transfer.named import NamedObjects
 from odfd.trust.keys.keystore import KeyStore
@@ -127,7 +128,7 @@ class Publisher:
             )
         if served < goal.size:
             raise Refused(
-                f"{served} of {goal.size} blocks of {dataset.short} may be passed on", rule="serve",
+                f"{served} of {plural(goal.size, 'block')} of {dataset.short} may be passed on", rule="serve",
                 hint="odfctl trust show tells why; policy.serve says what is needed",
             )  # fmt: skip
         return goal

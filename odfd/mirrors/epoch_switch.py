@@ -17,6 +17,7 @@ from chain.statements.authority import Rights
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier
 from chain.store.base import Apart, ChainStore, Rewrite
+from chain.wording import plural
 from config import model
 from odfd.trust.admission.epoch_switch import EpochSwitch, turn_to
 from odfd.trust.ledger.history_rewrite import give_up, kept_tree
@@ -59,7 +60,7 @@ def turn_of(checked: CheckedChain, head: HeadStatement, walk: Sequence[Rights], 
     if follow or turn.keeps(tree.size, lambda _: tree.root):
         return turn
     if turn.replaces:
-        raise _waiting(checked, head, f"{', '.join(turn.reasons)}, of which {turn.base.size} blocks are kept")
+        raise _waiting(checked, head, f"{', '.join(turn.reasons)}, of which {plural(turn.base.size, 'block')} kept")
     return turn
 
 
@@ -96,7 +97,7 @@ def go_back(
     kept = kept_tree(chain, keep)
     if keep == turn.base.size and kept.root != turn.base.root_hash:
         raise RewriteWaiting(
-            f"epoch {epoch} begins with {keep} blocks that are not those here",
+            f"epoch {epoch} begins with {plural(keep, 'block')} other than here",
             rule="rewrite-waiting",
             hint="another branch was kept: delete the dataset here and mirror it anew",
         )

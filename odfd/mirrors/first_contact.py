@@ -15,6 +15,7 @@ from typing import Final
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.statements.statement import HeadStatement
+from chain.wording import plural
 from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.trust.ledger.cosignatures import Cosignatures
 from odfd.trust.ledger.signed_heads import signed_heads
@@ -54,7 +55,7 @@ class FirstContact:
             if count >= witnesses.quorum:
                 return head
             most = max(most, count)
-        return f"{most} of the {witnesses.quorum} witnesses that are asked for cosigned a head of it"
+        return f"{plural(witnesses.quorum, 'witness', 'witnesses')} must have cosigned a head of it, and {most} did"
 
     def keep(self, connection: sqlite3.Connection, wish: MirrorSpec, networks: int) -> None:
         """It was met, and peers of so many networks showed the same chain."""

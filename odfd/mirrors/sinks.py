@@ -99,7 +99,8 @@ class VerifiedChain:
         self.bytes += sum(map(len, blocks))
         if self.bytes > MAX_PENDING_BYTES and self.size < self.until:
             raise Full(
-                f"{len(self.blocks):,} blocks of {self._head.dataset.short} have {self.bytes:,} bytes, not yet proven",
+                f"{plural(len(self.blocks), 'block')} of {self._head.dataset.short}, of {self.bytes:,} bytes, "
+                "not yet proven",
                 rule="mirror-step",
                 hint=f"at most {MAX_PENDING_BYTES:,} at once for now; import it from a directory first",
             )

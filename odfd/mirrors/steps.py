@@ -24,6 +24,7 @@ from chain.statements.statement import HeadStatement
 from chain.store.base import Append, Head
 from chain.store.database import Database
 from chain.store.sqlite import SqliteChains
+from chain.wording import plural
 from odfd.datasets.holdings import Holdings
 from odfd.datasets.references import keep_references
 from odfd.errors import sole_fault
@@ -160,7 +161,7 @@ class Steps:
         if giver is not None and await self._replication.holds(giver, signed.dataset, sink.tip):
             self._replication.penalise(giver, "gave blocks that are not those that were signed", BAD_BYTES)
         raise Remote(
-            f"{sink.size:,} blocks of {signed.dataset.short} are not the beginning of what was signed",
+            f"{plural(sink.size, 'block')} of {signed.dataset.short}: not the beginning of what was signed",
             rule="trust.tree",
             hint="they are forgotten and asked for again",
         )

@@ -19,6 +19,7 @@ from chain.multihash import Multihash
 from chain.store.base import BlockDamaged, ChainStore, Head, ObjectStore
 from chain.store.database import Database
 from chain.store.files import ObjectDamaged
+from chain.wording import agree, plural
 from odfd.datasets.references import references_to
 from odfd.datasets.visibility import PublicOf
 from odfd.network.evidence_provider import EvidenceProvider
@@ -140,7 +141,10 @@ class ServingLibrary:
 
     def prove(self, dataset: DatasetId, size: int, *, old: int | None = None, index: int | None = None) -> list[bytes]:
         if size > self.size(dataset):
-            raise NotFound(f"{size} blocks of {dataset.short} are not served here", rule="chain-not-served")
+            raise NotFound(
+                f"{plural(size, 'block')} of {dataset.short} {agree(size, 'is', 'are')} not served here",
+                rule="chain-not-served",
+            )
         return self._prover.prove(dataset, size, old=old, index=index)
 
     def object_size(self, name: Multihash) -> int | None:

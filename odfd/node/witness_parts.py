@@ -12,6 +12,7 @@ from chain.statements import statement
 from chain.statements.checkpoint import TreeCheckpoint
 from chain.statements.cosignature import Cosignature
 from chain.store.leaves import leaves_of
+from chain.wording import plural
 from config.model import Settings
 from odfd.control import wire
 from odfd.control.assembly import Context
@@ -82,7 +83,7 @@ def witnessing_of(parts: WitnessContext) -> Witnessing:
             if head is not None:
                 parts.outbox.put(Topic.HEADS, question.tree.dataset, head)
         tree = question.tree
-        text = f"{tree.size} blocks that are not shown to begin with the {question.old.size} cosigned last"
+        text = f"{plural(tree.size, 'block')} not shown to begin with the {question.old.size} cosigned last"
         context.events.emit("cosignature.refused", parts.name_of(tree.dataset), text, size=tree.size)
 
     def asked() -> WitnessRequest:

@@ -25,6 +25,7 @@ from chain.model.events import AddData, DataSlice, ExecuteTransform
 from chain.multihash import Multihash
 from chain.store.base import ObjectReader
 from chain.store.files import disk
+from chain.wording import plural
 from odfd.verify.columns import Due, SystemColumn
 from odfd.verify.outline import OUTLINES
 from odfd.verify.report import VerifyFinding
@@ -143,7 +144,7 @@ def _hashed(content: Path | bytes) -> tuple[Multihash, int]:
 
 def _check_rows(source: parquet.SliceFile, claim: SliceClaim) -> Iterator[VerifyFinding]:
     if source.rows != claim.rows:
-        message = f"the slice holds {source.rows:,} rows, its offsets say {claim.rows:,}"
+        message = f"the slice holds {plural(source.rows, 'row')}, its offsets say {claim.rows:,}"
         yield VerifyFinding(rule="slice-rows", message=message, expected=str(claim.rows), actual=str(source.rows))
     outline = OUTLINES.of(source.schema, claim.terms)
     yield from outline.findings

@@ -19,6 +19,7 @@ from chain.errors import Fault
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.store.collect import Collected, collect
+from chain.wording import plural
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
@@ -87,7 +88,11 @@ class GarbageCollection:
             statements = await trio.to_thread.run_sync(self._prune, dry_run)
         if done.objects and not dry_run:
             self._events.emit(
-                "objects.collected", "", f"{done.objects} objects freed", objects=done.objects, bytes=done.bytes
+                "objects.collected",
+                "",
+                f"{plural(done.objects, 'object')} freed",
+                objects=done.objects,
+                bytes=done.bytes,
             )
         if statements and not dry_run:
             self._logger.info("trust ledger pruned", statements=statements)

@@ -17,6 +17,7 @@ from chain.errors import Fault, Refused, Remote
 from chain.ids import DatasetId
 from chain.statements.cosignature import Cosignature
 from chain.store.base import ChainStore
+from chain.wording import plural
 from odfd.runtime.reconcile_loop import KeyedReconcileLoop
 from odfd.runtime.supervision import Logger
 from odfd.trust.witness.witness import Question, Witness
@@ -150,7 +151,7 @@ class Witnessing:
             signed = TreeHead(tree.size, tree.root_hash)
             return await self._peers.prove_prefix(peers, tree.dataset, TreeHead(old.size, old.root), signed)
         raise Remote(
-            f"nobody proved {tree.size} blocks of {tree.origin} in {PROVE_SECONDS:g} s",
+            f"nobody proved {plural(tree.size, 'block')} of {tree.origin} in {PROVE_SECONDS:g} s",
             rule="prove",
             hint="it is asked again in a minute",
         )
@@ -165,7 +166,8 @@ class Witnessing:
             self._shown.add(pair)
             self._told.contradicted(question)
         raise Refused(
-            f"nobody shows that {tree.size} blocks of {tree.origin} begin with the {question.old.size} cosigned last",
+            f"nobody shows that {question.old.size} cosigned last are the beginning of {plural(tree.size, 'block')} of "
+            f"{tree.origin}",
             rule="trust.unproven",
             hint="it is not cosigned; nodes that hold either history are told of both heads",
         )

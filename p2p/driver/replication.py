@@ -18,6 +18,7 @@ from chain.errors import Invalid, NotFound, Remote
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
+from chain.wording import agree
 from p2p.driver.discovery import Discovery
 from p2p.driver.exchanges import Exchanges
 from p2p.driver.fetch_jobs import (
@@ -245,7 +246,7 @@ class ReplicationDriver:
         fit = await self._histories.fit(usable, dataset, sink.tip)
         if usable and not fit:
             raise Remote(
-                f"{errand.what}: all {len(usable)} peers that have it hold another history of it",
+                f"{errand.what}: {_all_that_have(len(usable))} another history of it",
                 rule="no-peer",
                 hint="its owner may have rewritten it; others may have this one, or they may follow yet",
             )
@@ -290,3 +291,7 @@ class ReplicationDriver:
         if self._nursery is None:
             raise NotFound("replication is not running", rule="not-running")
         return self._nursery
+
+
+def _all_that_have(peers: int) -> str:
+    return agree(peers, "the one peer that has it holds", f"all {peers} peers that have it hold")

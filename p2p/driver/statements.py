@@ -18,6 +18,7 @@ from chain.errors import Fault, Invalid, Remote
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.tree import is_consistent
+from chain.wording import plural
 from p2p.budget.buckets import Budget, Rate
 from p2p.budget.costs import ENVELOPE, LISTED, PROOF, STATEMENT, SUMS
 from p2p.budget.relaying import Relaying
@@ -264,7 +265,7 @@ class StatementServer:
                     nursery.start_soon(ask_some, nursery.cancel_scope)
         if not found:
             told = "; ".join(faults) or f"no answer in {PROOF_SECONDS:.0f} s"
-            raise Remote(f"nobody proves {old.size} blocks of {dataset.short}: {told}", rule="prove")
+            raise Remote(f"nobody proves {plural(old.size, 'block')} of {dataset.short}: {told}", rule="prove")
         return any(found)
 
     async def _round(self, machine: Reconcile, stream: FramedStream, tally: _Tally) -> None:

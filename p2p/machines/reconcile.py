@@ -16,6 +16,7 @@ import msgspec
 from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId
 from chain.multihash import Multihash
+from chain.wording import plural
 from p2p.ports import StatementRef, Topic
 from p2p.wire import trust
 from p2p.wire.limits import BUCKETS, MAX_DATASETS, MAX_ENVELOPE, MAX_LISTED, MAX_SIDS, MAX_TRUST_REPLY
@@ -192,7 +193,7 @@ def _proven(ask: ProveAsk, prove: Callable[[ProveAsk], Sequence[bytes]] | None) 
     try:
         return Proof(tuple(node.hex() for node in prove(ask)))
     except NotFound:
-        return TrustRefusal(f"no {ask.size} blocks of that dataset are served here")
+        return TrustRefusal(f"a tree of {plural(ask.size, 'block')} of that dataset is not served here")
 
 
 def _gathered(sids: Sequence[Multihash], envelope: Callable[[Multihash], tuple[Topic, bytes] | None]) -> Statements:

@@ -22,6 +22,7 @@ import msgspec
 
 from chain.errors import Invalid
 from chain.ids import DatasetId
+from chain.wording import plural
 from p2p.wire import refusal
 from p2p.wire.limits import MAX_BLOCK, MAX_RANGE_BLOCKS, MAX_RANGE_BYTES, MAX_REPLY
 from p2p.wire.refusal import Refusal
@@ -66,7 +67,7 @@ def decode_range(body: bytes) -> BlockRange:
     _, request, did, start, max_blocks, max_bytes = _RANGE.unpack(body)
     if max_blocks > MAX_RANGE_BLOCKS or max_bytes > MAX_RANGE_BYTES:
         raise Invalid(
-            f"a request for {max_blocks} blocks, {max_bytes} bytes",
+            f"a request for {plural(max_blocks, 'block')}, {max_bytes} bytes",
             rule="chain-range",
             hint=f"at most {MAX_RANGE_BLOCKS} blocks and {MAX_RANGE_BYTES} bytes at a time",
         )
@@ -101,7 +102,7 @@ def decode_chain_reply(body: bytes) -> ChainReply:
     _, request, size, start, count = _BLOCKS.unpack_from(body)
     table_end = _BLOCKS.size + 4 * count
     if count > MAX_RANGE_BLOCKS or table_end > len(body) or start + count > max(size, start):
-        raise Invalid(f"an answer of {count} blocks from #{start} of {size}", rule="chain-reply")
+        raise Invalid(f"an answer of {plural(count, 'block')} from #{start} of {size}", rule="chain-reply")
     lengths = struct.unpack_from(f">{count}I", body, _BLOCKS.size)
     if table_end + sum(lengths) != len(body) or (count and not 0 < min(lengths) <= max(lengths) <= MAX_BLOCK):
         raise Invalid(

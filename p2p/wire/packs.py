@@ -20,6 +20,7 @@ import msgspec
 
 from chain.errors import Invalid
 from chain.multihash import Multihash
+from chain.wording import plural
 from p2p.wire.limits import MAX_PACK, MAX_PACK_BYTES, MAX_PACKED
 
 NAME_SIZE: Final = 34
@@ -75,7 +76,7 @@ def decode_pack(body: bytes) -> ObjectPack:
     whole = sum(lengths)
     if table_end + whole != len(body) or max(lengths) > MAX_PACKED or whole > MAX_PACK_BYTES:
         raise Invalid(
-            f"a pack of {count} objects with {whole} bytes in {len(body) - table_end}",
+            f"a pack of {plural(count, 'object')} with {whole} bytes in {len(body) - table_end}",
             rule="object-reply",
             hint=f"at most {MAX_PACKED} bytes each, {MAX_PACK_BYTES} together, and they fill the frame",
         )
@@ -86,4 +87,4 @@ def decode_pack(body: bytes) -> ObjectPack:
 def check_pack(ask: ObjectsAsk, answer: ObjectPack) -> None:
     """Raises Invalid unless ``answer`` is one that ``ask`` allows."""
     if len(answer.objects) > len(ask.names):
-        raise Invalid(f"asked for {len(ask.names)} objects, got {len(answer.objects)}", rule="object-range")
+        raise Invalid(f"asked for {plural(len(ask.names), 'object')}, got {len(answer.objects)}", rule="object-range")

@@ -21,6 +21,7 @@ from pyspark.sql import types as st
 from chain.data.parquet import open_slice, write_slice
 from chain.errors import Invalid
 from chain.instant import Instant, from_millis
+from chain.wording import plural
 from engines.contract import InputBlock, TransformInput, Vocabulary
 from engines.spark.analysis.monotone import EARLIEST, MILLISECOND
 from engines.spark.planning.transaction import Read
@@ -83,8 +84,8 @@ def _check_offsets(given: TransformInput, rows: int) -> None:
     told = given.offset_interval
     if told is not None and rows != told.end - told.start + 1:
         raise Invalid(
-            f"input {given.dataset_alias}: its rows {told.start} to {told.end} are told of, and the"
-            f" {len(given.data_paths)} slices that are given have {rows}",
+            f"input {given.dataset_alias}: its rows {told.start} to {told.end} are told of, and"
+            f" {plural(len(given.data_paths), 'slice')} given with {rows}",
             rule="input-offsets",
             hint="it is the coordinator that lost them; with kamu verify: verify it with odfctl",
         )

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from chain.errors import Invalid
+from chain.wording import plural
 from engines.spark.ingest.bad_values import Cells
 from engines.spark.ingest.json_text import JsonTable
 from engines.spark.ingest.record_split import Cut
@@ -99,7 +100,7 @@ def without_bad(cut: Cut, reader: Reader, name: str, limit: int) -> SetAside:
         if len(bad.faults) > limit:
             first = min(bad.faults)
             line = cut.lines(np.array([first])).tolist()[0]
-            raise too_many(f"more than {limit:,} records", bad.faults[first].message, f"{name}:{line}")
+            raise too_many(f"more than {plural(limit, 'record')}", bad.faults[first].message, f"{name}:{line}")
         left = _others(every, bad.faults)
         try:
             good = reader.parse(cut.some(left), reader.schema)

@@ -20,6 +20,7 @@ from typing import Final
 import numpy as np
 
 from chain.errors import Invalid
+from chain.wording import plural
 from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.ranges import View
 
@@ -145,7 +146,8 @@ def _misplaced(view: View, at: int, dialect: CsvDialect, place: str) -> Invalid:
     if closed is None:
         lost = view[at:].count(b"\n")
         return Invalid(
-            f"a quote is opened and never closed; the {lost} lines behind it would be one value: {_shown(view, at)}",
+            f"a quote is opened and never closed; the {plural(lost, 'line')} behind it "
+            f"would be one value: {_shown(view, at)}",
             rule="read-quotes",
             hint="close it, or if the file's last part is missing, wait for the whole file",
             place=f"{place}:{line}",

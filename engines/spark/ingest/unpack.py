@@ -74,7 +74,7 @@ class Unpacking:
             )
         if self.size > max(FREE, self._packed * self._bounds.ratio):
             raise Invalid(
-                f"{self._name} unpacks to more than {self._bounds.ratio} times its {self._packed:,} bytes",
+                f"{self._name} unpacks to more than {plural(self._bounds.ratio, 'time')} its {self._packed:,} bytes",
                 rule="unpack-ratio",
                 hint="is it a decompression bomb? Raise ingest.unpack-ratio of the settings if you know that it is not",
             )

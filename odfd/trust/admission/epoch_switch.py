@@ -13,6 +13,7 @@ import msgspec
 from chain.errors import Conflict
 from chain.statements.authority import Rights
 from chain.statements.statement import Epoch, HeadStatement, TreeHead
+from chain.wording import plural
 
 RootAt = Callable[[int], bytes | None]
 """Root of my own tree at a size, or ``None`` when I have fewer blocks."""
@@ -65,10 +66,10 @@ def epoch_of(size: int, root_at: RootAt, walk: Sequence[Rights], heads: Iterable
     while (opened := known.get(epoch + 1)) is not None and opened.base.size <= size:
         base, last = opened.base, opened.last
         if root_at(base.size) != base.root_hash:
-            raise _given_up(opened, f"it keeps {base.size} blocks that are not those of the copy")
+            raise _given_up(opened, f"it keeps {plural(base.size, 'block')} other than those of the copy")
         if size > base.size:
             if said is not None and said.size > base.size:
-                raise _given_up(opened, f"of its {size} blocks that keeps {base.size}")
+                raise _given_up(opened, f"of its {plural(size, 'block')} that keeps {base.size}")
             if opened.replaces and size < last.size:
                 raise Conflict(
                     f"it cannot be told whether the blocks from #{base.size} on are those that epoch {opened.number}"
@@ -77,7 +78,7 @@ def epoch_of(size: int, root_at: RootAt, walk: Sequence[Rights], heads: Iterable
                     hint="no signed head came with the copy: export it anew from a node that has it",
                 )
             if opened.replaces and root_at(last.size) == last.root_hash:
-                raise _given_up(opened, f"of its {size} blocks that keeps {base.size}")
+                raise _given_up(opened, f"of its {plural(size, 'block')} that keeps {base.size}")
         epoch += 1
     return epoch
 

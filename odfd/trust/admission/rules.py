@@ -28,6 +28,7 @@ from chain.statements.statement import (
     Word,
     encode,
 )
+from chain.wording import plural
 from odfd.trust.admission.epoch_switch import RootAt, begins_at, turn_to
 from odfd.trust.policy.policy_merge import check_rules
 
@@ -169,7 +170,9 @@ def _rights_doubted(
         return Admitted(AdmissionOutcome.OLDER, disputed, lasts=False)
     opened = rights.opened(head.epoch)
     if opened is not None and not begins_at(head, opened.base):
-        return _not_of_my_version(head, f"epoch {head.epoch} keeps {opened.base.size} blocks that these are not")
+        return _not_of_my_version(
+            head, f"epoch {head.epoch} keeps {plural(opened.base.size, 'block')} other than these"
+        )
     return None
 
 
@@ -195,12 +198,12 @@ def _into_epoch(
 def _against_mine(head: HeadStatement, newest: HeadStatement | None, root_at: RootAt) -> Admitted:
     mine = root_at(head.size)
     if mine is not None and mine != head.root_hash:
-        return Admitted(AdmissionOutcome.FORK, f"my tree of {head.size} blocks has another root")
+        return Admitted(AdmissionOutcome.FORK, f"my tree of {plural(head.size, 'block')} has another root")
     if newest is None:
         return Admitted(AdmissionOutcome.ADVANCE)
     if head.size == newest.size:
         if head.root_hash != newest.root_hash:
-            return Admitted(AdmissionOutcome.FORK, f"two signed trees of {head.size} blocks")
+            return Admitted(AdmissionOutcome.FORK, f"two signed trees of {plural(head.size, 'block')}")
         return Admitted(AdmissionOutcome.RENEWED if head.issued > newest.issued else AdmissionOutcome.OLDER)
     return Admitted(AdmissionOutcome.ADVANCE if head.size > newest.size else AdmissionOutcome.OLDER)
 

@@ -27,6 +27,7 @@ from chain.statements.statement import Actual, HeadStatement
 from chain.statements.tree import Tree
 from chain.store.base import ChainReader, ChainStore, ObjectReader
 from chain.store.leaves import leaves_of
+from chain.wording import plural
 from odfd.transform.driver import recorded_cuts
 from odfd.transform.plan import TransformPlan
 from odfd.transform.replay import plan_recorded
@@ -80,7 +81,7 @@ def gather(chains: ChainStore, objects: ObjectReader, case: Accusation) -> Gathe
     else:
         pile.add_slices(_all_of(chains, cuts))
     if pile.size > BUDGET or len(pile.listed) > MAX_OBJECTS:
-        return TooLarge(f"{len(pile.listed):,} objects of {pile.size:,} bytes; a bundle has at most {BUDGET:,}")
+        return TooLarge(f"{plural(len(pile.listed), 'object')} of {pile.size:,} bytes; a bundle has at most {BUDGET:,}")
     if event.new_data is not None and pile.size + event.new_data.size <= BUDGET:
         pile.add_slices([event.new_data])
     manifest = Manifest(

@@ -8,6 +8,7 @@ gets two paths and answers on standard output; when it ends otherwise the differ
 from __future__ import annotations
 
 import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,8 @@ SECONDS: Final = 60
 """Of processor time."""
 PATIENCE: Final = 120.0
 """Seconds until it is ended."""
+OUT_OF_MEMORY: Final = 12
+"""Exit code of a process that got no more memory."""
 MAX_ANSWER: Final = 1 << 20
 """Bytes of an answer: twenty rows."""
 _ENVIRONMENT: Final = {"ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -39,12 +42,26 @@ async def compare_apart(published: Path, computed: Path) -> RowDifference:
         done = await trio.run_process(
             argv, capture_stdout=True, capture_stderr=True, check=False, env={**_ENVIRONMENT, "PYTHONPATH": _path()}
         )
-    if done is None or done.returncode or len(done.stdout) > MAX_ANSWER:
-        return RowDifference(message="the slices differ; comparing them took too much memory or time to tell rows")
+    why = f"comparing them took more than {PATIENCE:.0f} s" if done is None else why_ended(done)
+    if done is None or why:
+        return RowDifference(message=f"the slices differ; {why}")
     try:
         return RowDifference.from_bytes(done.stdout)
     except msgspec.DecodeError:
         return RowDifference(message="the slices differ; the comparison gave no answer")
+
+
+def why_ended(done: subprocess.CompletedProcess[bytes]) -> str:
+    """Why a process gave no answer that can be read; nothing of one that may have given one."""
+    if done.returncode == OUT_OF_MEMORY or b"bad_alloc" in done.stderr:
+        return f"comparing them took more than {MEMORY >> 20:,} MiB of memory"
+    if done.returncode == -signal.SIGXCPU:
+        return f"comparing them took more than {SECONDS} s of processor time"
+    if done.returncode < 0:
+        return f"the process that compared them was ended by signal {-done.returncode}"
+    if done.returncode:
+        return f"the process that compared them failed with exit code {done.returncode}"
+    return "the answer of the comparison is too long" if len(done.stdout) > MAX_ANSWER else ""
 
 
 def _path() -> str:
@@ -53,12 +70,14 @@ def _path() -> str:
 
 def main(published: str, computed: str) -> int:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 5))  # the first sends SIGXCPU, the second kills
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         found = compare(Path(published), Path(computed))
     except Fault as fault:
         found = RowDifference(message=f"a slice cannot be compared row by row: {fault}"[:1000])
+    except MemoryError:
+        return OUT_OF_MEMORY
     sys.stdout.buffer.write(found.to_bytes())
     return 0
 

@@ -159,7 +159,7 @@ def abandon(case: PendingDecision, reach: int, now: Instant) -> DecisionOutcome:
         )
     name = case.head or Multihash.sha3_256(b"")
     made = Resolution(matter=ABANDONED, number=0, place=reach, name=name, at=now)
-    return DecisionOutcome(settles=(f"it ends here after {reach} blocks",), resolutions=(made,))
+    return DecisionOutcome(settles=(f"it ends here after {plural(reach, 'block')}",), resolutions=(made,))
 
 
 def _waits(case: PendingDecision) -> bool:

@@ -17,6 +17,7 @@ from chain.errors import Fault, Invalid
 from chain.ids import DatasetId, KeyDid
 from chain.multihash import Multihash
 from chain.statements import canonical
+from chain.wording import agree, plural
 from odfd.trust.policy.public_witness import PublicWitness, read_witness
 from odfd.trust.policy.witness_quorum import Witnesses, load_witnesses, seconds_of, weaknesses
 
@@ -322,9 +323,10 @@ def _other_mistakes(expressions: Mapping[str, Expression], terms: PolicyTerms, g
             if fact.name == "witnessed" and not terms.witness:
                 yield f"{purpose}: {fact} without any witness groups"
             elif fact.name == "witnessed" and fact.count > len(terms.witness):
-                yield f"{purpose}: {fact}, of which {len(terms.witness)} groups are listed"
+                listed = agree(len(terms.witness), "group is", "groups are")
+                yield f"{purpose}: {fact}, of which {len(terms.witness)} {listed} listed"
     if terms.min_engines > max(groups, 1):
-        yield f"{terms.min_engines} engines among {groups} groups"
+        yield f"{terms.min_engines} engines among {plural(groups, 'group')}"
     if terms.min_sandbox not in SANDBOXES:
         yield f"min-sandbox {terms.min_sandbox!r} is none of {', '.join(SANDBOXES)}"
     try:
@@ -346,4 +348,4 @@ def quorum_mistakes(expressions: Mapping[str, Expression], groups: int, tolerate
                 yield f"{purpose}: {fact} without any validator groups"
             elif not tolerated + 1 <= fact.count <= groups - tolerated:
                 bounds = f"{tolerated + 1}…{groups - tolerated}"
-                yield f"{purpose}: {fact} must lie in {bounds} with {groups} groups and f = {tolerated}"
+                yield f"{purpose}: {fact} must lie in {bounds} with {plural(groups, 'group')} and f = {tolerated}"

@@ -12,6 +12,7 @@ import msgspec
 
 from chain.errors import Invalid
 from chain.statements.statement import WitnessRules
+from chain.wording import agree, plural
 from odfd.trust.policy.policy import Expression, facts_of
 from odfd.trust.policy.witness_quorum import Witnesses, seconds_of
 
@@ -69,7 +70,8 @@ def unmet(witnesses: Witnesses, expressions: Mapping[str, Expression]) -> Iterat
     ]
     for who, count in asked:
         if count > groups:
-            yield f"{who}: {count} witnesses, of which {groups} groups are listed"
+            listed = agree(groups, "group is", "groups are")
+            yield f"{who}: {plural(count, 'witness', 'witnesses')}, of which {groups} {listed} listed"
     if witnesses.faulty and witnesses.faulty >= groups:
         yield f"{witnesses.faulty} of {groups} witness groups may be faulty: then none is believed"
 

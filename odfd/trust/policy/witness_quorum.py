@@ -25,6 +25,7 @@ from chain.statements.checkpoint import COSIGNATURE_KEY, TreeCheckpoint, Verifie
 from chain.statements.cosignature import Cosignature
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Tree
+from chain.wording import agree, plural
 
 WEEK: Final = 7 * 86400
 FOREVER: Final = 1 << 40
@@ -99,7 +100,8 @@ def load_witnesses(
     except Invalid as fault:
         mistakes.append(f"witness max-age: {fault.message}")
     if quorum > len(groups):
-        mistakes.append(f"a quorum of {quorum} witnesses, of which {len(groups)} groups are listed")
+        known = agree(len(groups), "group is", "groups are")
+        mistakes.append(f"a quorum of {plural(quorum, 'witness', 'witnesses')}, of which {len(groups)} {known} listed")
     if faulty and faulty >= len(groups):
         mistakes.append(f"{faulty} of {len(groups)} witness groups may be faulty: then none is believed")
     return Witnesses(groups=listed, faulty=faulty, quorum=quorum, max_age=seconds), mistakes

@@ -16,6 +16,7 @@ from chain.statements import statement
 from chain.statements.authority import Rights
 from chain.statements.envelope import dataset_key
 from chain.statements.statement import MAX_VERSION, MAX_WRITERS, SHOWN_EPOCHS, Authority, Epoch, Roots, TreeHead, Writer
+from chain.wording import plural
 
 DAY: Final = 86400 * instant.SECOND
 USUAL_DAYS: Final = 365
@@ -65,7 +66,7 @@ def is_short(rights: Rights, mine: Iterable[KeyDid], now: Instant) -> bool:
 def with_writer(rights: Rights, key: KeyDid, days: int, seed: Multihash, now: Instant) -> Authority:
     """``key`` may write too, or longer than it could. Raises Invalid."""
     if not 1 <= days <= MAX_DAYS:
-        raise Invalid(f"a writer for {days} days", rule="authority-writer-lifetime", hint=f"1…{MAX_DAYS}")
+        raise Invalid(f"a writer for {plural(days, 'day')}", rule="authority-writer-lifetime", hint=f"1…{MAX_DAYS}")
     if key not in rights.writers and len(rights.writers) >= MAX_WRITERS:
         raise Invalid(f"there are {MAX_WRITERS} writers already", rule="authority-writers", hint="remove one first")
     return _next(rights, {**_kept(rights, now), key: _until(now, days)}, seed, now, None)

@@ -38,7 +38,7 @@ from chain.store.base import Append, ChainStore, Head, Rewrite
 from chain.store.database import Database
 from chain.store.leaves import leaves_of
 from chain.store.rewriting import RewritePlan
-from chain.wording import plural
+from chain.wording import agree, plural
 from engines.contract import RowCounts
 from odfd.datasets import pushes, row_counts
 from odfd.datasets.commit import Along, Beside
@@ -349,8 +349,8 @@ class OwnerCommitter:
             return
         if last.order > (epoch, tree.size) or last.subject != self._root(dataset, tree, last.order[1]).hex():
             raise Refused(
-                f"this node has signed {last.order[1]} blocks of {dataset.short} in epoch {last.order[0]}, and they"
-                f" are not the beginning of the {tree.size} that are here",
+                f"this node has signed {plural(last.order[1], 'block')} of {dataset.short} in epoch "
+                f"{last.order[0]}, not the beginning of the {tree.size} that {agree(tree.size, 'is', 'are')} here",
                 rule="trust.behind",
                 hint="the state here is older than the signing journal, or another one: odfctl pull REF --repair",
             )

@@ -18,6 +18,7 @@ from chain.statements import cosignature, submission
 from chain.statements.checkpoint import TreeCheckpoint
 from chain.statements.cosignature import Cosignature
 from chain.statements.submission import Submission
+from chain.wording import plural
 from odfd.trust.policy.public_witness import PublicWitness
 
 MAX_CONFLICTS: Final = 2
@@ -108,7 +109,7 @@ class Submitting:
         if size == self._old or self._conflicts > MAX_CONFLICTS:
             return Trouble("it does not say the same twice of what it cosigned last", SOON)
         if size > self._tree.size:
-            return Trouble(f"it cosigned {size} blocks already, and here are {self._tree.size}")
+            return Trouble(f"it cosigned {plural(size, 'block')} already, and here are {self._tree.size}")
         self._old = size
         return self._post()
 

@@ -27,6 +27,7 @@ from chain.statements.statement import HeadStatement
 from chain.statements.submission import Submission
 from chain.statements.tree import Tree
 from chain.store.database import Database
+from chain.wording import plural
 from odfd.trust.keys import journal_topics
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger.authorities import Authorities
@@ -255,7 +256,7 @@ def _check_ruling(ruling: Ruling, old: Seen, tree: TreeCheckpoint) -> None:
             hint="what has to be proven now starts there; it is asked anew",
         )
     raise Refused(
-        f"this node cosigned {old.size} blocks of {tree.origin} that are not the beginning of these {tree.size}",
+        f"this node cosigned {plural(old.size, 'block')} of {tree.origin}, not the beginning of these {tree.size}",
         rule="trust.behind",
         hint="no other history of it is cosigned; the head that was cosigned is kept as evidence",
     )

@@ -103,6 +103,7 @@ def test_what_quotes_mean(text: bytes, found: Quotes, window: int, monkeypatch: 
     "text,line,said",
     [
         (b'a,b\n1,"2\n3,4\n5,6\n', 2, "never closed; the 3 lines behind it"),
+        (b'a,b\n1,"2\n', 2, "never closed; the 1 line behind it"),
         (b'a,b\n"1,2\n"3","4"\n', 2, "text behind the quote that closes a value: '\"1,2'"),
         (b'a,b\n1,"a"b\n', 2, "text behind the quote"),
         (b'"a" ,b\n', 1, "text behind the quote"),

@@ -207,7 +207,7 @@ async def test_a_newcomer_waits_for_a_quorum_of_witnesses(world: Any, worlds: An
             await carol.parts.scheduler.add(MirrorSpec(dataset=str(cities), name="theirs"))
             mirror = await carol.parts.scheduler.pass_now(cities)
             assert (carol.size("theirs"), mirror.state.value) == (0, "waiting")
-            assert mirror.message == "0 of the 1 witnesses that are asked for cosigned a head of it"
+            assert mirror.message == "1 witness must have cosigned a head of it, and 0 did"
             await bob.mirror(cities, "theirs")
             await bob.heard("cosignature.signed")
             (event,) = await carol.heard("cosignature.heard")

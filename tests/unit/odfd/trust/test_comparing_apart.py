@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfd.trust.evidence.comparison_process import MEMORY, compare_apart
+from odfd.trust.evidence import comparison_process
+from odfd.trust.evidence.comparison_process import MEMORY, OUT_OF_MEMORY, compare_apart, why_ended
 from odfd.trust.evidence.row_diff import compare
 
 ROWS = 4096
@@ -53,6 +55,27 @@ def test_a_slice_that_would_take_all_memory_is_compared_apart(tmp_path: Path) ->
     assert int(here) < 64 << 10, "KiB"
     assert int(there) < MEMORY >> 10
     assert "differ" in message
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "told"),
+    [
+        (OUT_OF_MEMORY, b"", "1,024 MiB of memory"),
+        (-signal.SIGABRT, b"terminate called after throwing an instance of 'std::bad_alloc'", "1,024 MiB of memory"),
+        (-signal.SIGXCPU, b"", "60 s of processor time"),
+        (-signal.SIGKILL, b"", "ended by signal 9"),
+        (1, b"Traceback", "failed with exit code 1"),
+    ],
+)
+def test_how_it_ended_is_told_apart(code: int, said: bytes, told: str) -> None:
+    assert told in why_ended(subprocess.CompletedProcess([], code, b"", said))
+
+
+async def test_memory_is_not_blamed_for_what_fails_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "msgspec.py").write_text("raise RuntimeError")
+    monkeypatch.setattr(comparison_process, "_path", lambda: str(tmp_path))
+    found = await compare_apart(tmp_path, tmp_path)
+    assert found.message == "the slices differ; the process that compared them failed with exit code 1"
 
 
 async def test_rows_are_told_from_there(tmp_path: Path) -> None:
