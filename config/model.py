@@ -136,6 +136,9 @@ class Query:
     threads: int = setting(2, "of one query", low=1, high=256)
     memory_mib: int = setting(1024, "of one query; what does not fit goes to its temporary disk", unit="MiB", low=64)
     temporary_mib: int = setting(4096, "on disk of one query; over it the query is refused", unit="MiB", low=0)
+    folds_mib: int = setting(
+        1024, "on disk for what held of datasets at earlier cuts; 0: every query folds all rows", unit="MiB", low=0
+    )
     seconds: float = setting(300.0, "of one query, from its text to its last row", unit="s", low=1)
 
 

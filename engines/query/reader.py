@@ -66,6 +66,7 @@ class QueryProcess:
             Mount(self._temporary, _INSIDE / "tmp", writable=True),
         )
         self._seen, temporary = (choice.sandbox.seen(mount) for mount in mounts)
+        self._seen_temporary = temporary
         self._process: ConfinedProcess = start(
             choice.sandbox,
             Job(
@@ -113,6 +114,10 @@ class QueryProcess:
     def seen(self, name: str) -> str:
         """Where it finds a file that was linked."""
         return str(self._seen / name)
+
+    def made(self, name: str) -> tuple[Path, str]:
+        """A file that it may write: where it lies, and where the process finds it."""
+        return self._temporary / name, str(self._seen_temporary / name)
 
     async def execute(self, request: Execute) -> AsyncGenerator[tuple[bytes, bytes], None]:
         """Frames of rows and the end. Raises the fault that it tells, EngineLost."""
@@ -186,6 +191,11 @@ class QueryProcesses:
         finally:
             self._nursery = None
             await self._drop()
+
+    def later(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Beside queries, and ended with them."""
+        if self._nursery is not None:
+            self._nursery.start_soon(work)
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[QueryProcess]:

@@ -71,6 +71,10 @@ class Execute(msgspec.Struct, frozen=True, kw_only=True):
     parameters: dict[str, Any] | list[Any] | None = None
     explain: bool = False
     rows: RowsWanted = ALL_ROWS
+    save: str = ""
+    """Write the one view to this file, instead of answering."""
+    save_bytes: int = 0
+    """That the file may have."""
 
 
 class FaultTold(msgspec.Struct, frozen=True, kw_only=True):

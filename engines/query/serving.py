@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -113,6 +114,11 @@ def _answer(answering: Answering, requests: BinaryIO, out: BinaryIO) -> None:
     out.write(frame(HEAD, msgspec.json.encode(TablesNamed(tables=tables))))
     out.flush()
     wanted = _request(requests, Execute)
+    if wanted.save:
+        (view,) = wanted.views
+        resource.setrlimit(resource.RLIMIT_FSIZE, (wanted.save_bytes, wanted.save_bytes))
+        out.write(frame(END, msgspec.json.encode({"rows": answering.save(view, Path(wanted.save))})))
+        return
     reader = answering.run(
         prepared, wanted.views, wanted.places, wanted.parameters, explain=wanted.explain, wanted=wanted.rows
     )

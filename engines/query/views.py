@@ -6,7 +6,7 @@ retracts, 2 and 3 are the old and the new row of a correction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -15,6 +15,7 @@ Fold = Literal["log", "key", "rows"]
 """``log``: all rows as published. ``key``: of each key the last row, if it stands. ``rows``: those never taken back."""
 ASSERTS: Final = "(0, 3)"
 """Operations that say a row; the others take one back."""
+_HOW: Final = ("ANTI", "SEMI")
 
 
 class SliceView(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +36,8 @@ class SliceView(msgspec.Struct, frozen=True, kw_only=True):
     event_time: str = "event_time"
     until: int | None = None
     """Microseconds since 1970: rows with a later event time, or none, are left out."""
+    earlier: str | None = None
+    """A file of what held before ``files``, folded in the same way."""
 
 
 def quoted(name: str) -> str:
@@ -47,16 +50,16 @@ def text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-def files_sql(view: SliceView) -> str:
+def files_sql(files: Sequence[str], *, mixed: bool) -> str:
     """All rows of the files, in their order."""
-    files = ", ".join(text(each) for each in view.files)
-    return f"read_parquet([{files}], union_by_name={str(view.mixed).lower()}, hive_partitioning=false)"
+    named = ", ".join(text(each) for each in files)
+    return f"read_parquet([{named}], union_by_name={str(mixed).lower()}, hive_partitioning=false)"
 
 
 def rows_sql(view: SliceView, wanted: Mapping[str, str], have: Mapping[str, str]) -> str:
     """Rows with the columns that are ``wanted``, from files that ``have`` others; both are types by name."""
     columns = ", ".join(_column(name, kind, have.get(name)) for name, kind in wanted.items())
-    source = f"SELECT {columns} FROM {files_sql(view)}"
+    source = f"SELECT {columns} FROM {files_sql(view.files, mixed=view.mixed)}"
     if view.until is not None:
         moment = f"make_timestamp({view.until})"
         source = f"SELECT * FROM ({source}) WHERE CAST({quoted(view.event_time)} AS TIMESTAMP) <= {moment}"
@@ -64,32 +67,57 @@ def rows_sql(view: SliceView, wanted: Mapping[str, str], have: Mapping[str, str]
 
 
 def folded_sql(view: SliceView, source: str, wanted: Mapping[str, str]) -> str:
-    """What stands of the rows of ``source``."""
-    offset, op, _ = map(quoted, view.system)
+    """What stands of the rows of ``source``, and of what held before them (``earlier``)."""
+    offset = quoted(view.system[0])
     if view.fold == "log":
         return source
+    same = view.key if view.fold == "key" else tuple(name for name in wanted if name not in view.system)
+    if view.earlier is None:
+        return f"{_stands(view, source, same, wanted)} ORDER BY {offset}"
+    columns = ", ".join(map(quoted, wanted))
+    held = f"SELECT {columns} FROM {files_sql((view.earlier,), mixed=False)}"
+    if not same:
+        return f"{_stands(view, f'{held} UNION ALL {source}', same, wanted)} ORDER BY {offset}"
+    kept, touched = _apart(view, held, source, same)
+    if view.fold == "rows":
+        source = f"{touched} UNION ALL {source}"
+    return f"SELECT * FROM ({kept} UNION ALL {_stands(view, source, same, wanted)}) ORDER BY {offset}"
+
+
+def _apart(view: SliceView, held: str, source: str, same: Sequence[str]) -> tuple[str, str]:
+    """Of what held before, the rows that new ones say nothing of, and the others."""
+    op, names = quoted(view.system[1]), ", ".join(map(quoted, same))
+    says = f"{op} <> 2" if view.fold == "key" else f"{op} NOT IN {ASSERTS}"
+    new = f'(SELECT DISTINCT {names} FROM ({source}) WHERE {says}) AS "odfd new"'
+    equal = " AND ".join(f'"odfd held".{name} IS NOT DISTINCT FROM "odfd new".{name}' for name in map(quoted, same))
+    kept, touched = (f'SELECT "odfd held".* FROM ({held}) AS "odfd held" {how} JOIN {new} ON {equal}' for how in _HOW)
+    return kept, touched
+
+
+def _stands(view: SliceView, source: str, same: Sequence[str], wanted: Mapping[str, str]) -> str:
+    """The rows of ``source`` that stand, among those that are the ``same``, without an order."""
+    offset, op, _ = map(quoted, view.system)
+    group = ", ".join(map(quoted, same)) or "1"
     if view.fold == "key":
-        key = ", ".join(map(quoted, view.key))
         # The old row of a correction says nothing of its own: the new one, or none within the cut, follows.
         last = (
             f"SELECT * FROM ({source}) WHERE {op} <> 2"
-            f" QUALIFY row_number() OVER (PARTITION BY {key} ORDER BY {offset} DESC) = 1"
+            f" QUALIFY row_number() OVER (PARTITION BY {group} ORDER BY {offset} DESC) = 1"
         )
-        return f"SELECT * FROM ({last}) WHERE {op} IN {ASSERTS} ORDER BY {offset}"
-    same = ", ".join(quoted(name) for name in wanted if name not in view.system) or "1"
+        return f"SELECT * FROM ({last}) WHERE {op} IN {ASSERTS}"
     # A retraction with nothing to take back takes nothing: it brings the balance of its row to a new low below zero.
     counted = (
         f'SELECT *, {op} IN {ASSERTS} AS "odfd says", '
-        f"sum(CASE WHEN {op} IN {ASSERTS} THEN 1 ELSE -1 END) OVER (PARTITION BY {same} ORDER BY {offset}"
+        f"sum(CASE WHEN {op} IN {ASSERTS} THEN 1 ELSE -1 END) OVER (PARTITION BY {group} ORDER BY {offset}"
         f' ROWS UNBOUNDED PRECEDING) AS "odfd balance" FROM ({source})'
     )
     ranked = (
-        f'SELECT *, count(*) FILTER ("odfd says") OVER (PARTITION BY {same} ORDER BY {offset} ROWS UNBOUNDED PRECEDING)'
-        f' AS "odfd place", count(*) FILTER (NOT "odfd says") OVER (PARTITION BY {same})'
-        f' + least(0, min("odfd balance") OVER (PARTITION BY {same})) AS "odfd taken" FROM ({counted})'
+        f'SELECT *, count(*) FILTER ("odfd says") OVER (PARTITION BY {group} ORDER BY {offset}'
+        f' ROWS UNBOUNDED PRECEDING) AS "odfd place", count(*) FILTER (NOT "odfd says") OVER (PARTITION BY {group})'
+        f' + least(0, min("odfd balance") OVER (PARTITION BY {group})) AS "odfd taken" FROM ({counted})'
     )
     columns = ", ".join(map(quoted, wanted))
-    return f'SELECT {columns} FROM ({ranked}) WHERE "odfd says" AND "odfd place" > "odfd taken" ORDER BY {offset}'
+    return f'SELECT {columns} FROM ({ranked}) WHERE "odfd says" AND "odfd place" > "odfd taken"'
 
 
 def _column(name: str, wanted: str, have: str | None) -> str:

@@ -39,8 +39,9 @@ from odfd.flows import store as flows
 from odfd.ingest import segments
 from odfd.mirrors import mirror_spec as wishes
 from odfd.mirrors.scheduler import MirrorScheduler
+from odfd.queries import folds
 from odfd.resources.store import Resources
-from odfd.state.directory import SEGMENTS, StateDirectory
+from odfd.state.directory import FOLDS, SEGMENTS, StateDirectory
 from odfd.trust.ledger.log import Ledger
 from odfd.verify.damage import Damage
 
@@ -272,6 +273,7 @@ class DatasetService:
         self._home.chains.drop(entry.id, together)
         self._home.objects.remove_all(unneeded)
         segments.forget(self._home.folder(SEGMENTS), entry.id)
+        folds.forget(self._home.folder(FOLDS), entry.id)
         return view, dropped
 
 

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from pathlib import Path
 from typing import Final
 
 import msgspec
 import trio
 
 from chain.errors import Invalid
-from chain.multihash import Multihash
-from chain.store.files import DAMAGED, ObjectDamaged
 from engines.errors import LimitExceeded
 from engines.query.frames import COLUMNS, END, HEAD, PLAIN, ROWS, SCHEMA, frame
 from engines.query.reader import QueryProcess, QueryProcesses
-from engines.query.requests import ALL_ROWS, Execute, RowsWanted
-from engines.query.views import SliceView
+from engines.query.requests import ALL_ROWS, Execute, RowsWanted, TableNamed
+from odfd.api.folding import Folding
 from odfd.control import wire
-from odfd.queries.planning import OWNER, Asker, PlannedView, Planner, QueryPlan
-from odfd.queries.slices import HashedFiles
-from odfd.state.damage import DamageRegistry
-from odfd.state.directory import StateDirectory
-from odfd.verify.damage import Spot
+from odfd.queries.inputs import QueryInputs
+from odfd.queries.planning import OWNER, Asker, Planner, QueryPlan
 
 MAX_SQL: Final = 1 << 20
 """Characters of a statement."""
@@ -37,10 +30,9 @@ class QueryService:
     """The API service for SQL over datasets."""
 
     def __init__(
-        self, home: StateDirectory, planner: Planner, processes: QueryProcesses, damage: DamageRegistry
+        self, planner: Planner, processes: QueryProcesses, inputs: QueryInputs, folding: Folding | None = None
     ) -> None:
-        self._home, self._planner, self._processes, self._damage = home, planner, processes, damage
-        self._files = HashedFiles()
+        self._planner, self._processes, self._inputs, self._folding = planner, processes, inputs, folding
 
     async def answer(
         self, request: wire.QueryRequest, send: SendFrame, asker: Asker = OWNER, rows: RowsWanted = ALL_ROWS
@@ -68,19 +60,22 @@ class QueryService:
     ) -> None:
         request, asker, rows = asked
         named = await process.prepare(request.sql)
-        plan = await trio.to_thread.run_sync(lambda: self._planner.plan(named.tables, request, asker))
-        with self._held(plan):
-            files = await trio.to_thread.run_sync(lambda: self._sound(plan))
-            await trio.to_thread.run_sync(lambda: process.link({str(name): path for name, path in files.items()}))
-            views = [_placed(planned, process) for planned in plan.views]
+        plan = await trio.to_thread.run_sync(lambda: self._plan(named.tables, request, asker))
+        with self._inputs.held(plan.views):
             wanted = Execute(
-                views=tuple(views),
+                views=await self._inputs.show(plan.views, process),
                 places=tuple(plan.places),
                 parameters=request.parameters,
                 explain=request.explain,
                 rows=msgspec.structs.replace(rows, plain=request.plain),
             )
             await self._pass_on(process.execute(wanted), plan, send)
+        if self._folding is not None and not request.explain:
+            self._folding.after(plan)
+
+    def _plan(self, tables: Sequence[TableNamed], request: wire.QueryRequest, asker: Asker) -> QueryPlan:
+        plan = self._planner.plan(tables, request, asker)
+        return plan if self._folding is None else self._folding.shortened(plan)
 
     async def _pass_on(
         self, frames: AsyncGenerator[tuple[bytes, bytes], None], plan: QueryPlan, send: SendFrame
@@ -97,26 +92,3 @@ class QueryService:
                 await send(frame(kind, content))
                 if kind == END:
                     return
-
-    @contextlib.contextmanager
-    def _held(self, plan: QueryPlan) -> Iterator[None]:
-        """No collection takes what the query reads."""
-        with self._home.objects.holds.hold(plan.objects()):
-            yield
-
-    def _sound(self, plan: QueryPlan) -> Mapping[Multihash, Path]:
-        """Files whose bytes are what their names say. Raises ObjectDamaged, NotFound, and notes the damage."""
-        found: dict[Multihash, Path] = {}
-        for name, planned in plan.objects().items():
-            try:
-                found[name] = self._files.path(self._home.objects, name)
-            except ObjectDamaged as fault:
-                number = next(each.sequence for each in planned.slices if each.slice.physical_hash == name)
-                self._damage.found(planned.dataset, [Spot(number, DAMAGED, str(fault))])
-                raise
-        return found
-
-
-def _placed(planned: PlannedView, process: QueryProcess) -> SliceView:
-    files = tuple(process.seen(str(each.slice.physical_hash)) for each in planned.slices)
-    return msgspec.structs.replace(planned.view, files=files)

@@ -178,9 +178,9 @@ class NodeParts:
             lambda dataset, spot: self.damage.found(dataset, [spot]),
             EvidenceProvider(self.bundles, public_of),
         )
-        self.queries, self.public_queries = queries_of(
-            home, Planner(home, self.views.dataset, self.evaluator), self.readers, self.damage, self.library.size
-        )
+        planner = Planner(home, self.views.dataset, self.evaluator)
+        reading = self.readers, self.damage, self.library.size
+        self.queries, self.public_queries = queries_of(home, planner, *reading, self.settings, self.context.logger)
 
     def _hold_network(self, membership: Callable[..., Membership], ipfs: Ipfs | None) -> None:
         """Who is talked to, where others find what is published, and what goes out by itself."""

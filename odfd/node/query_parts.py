@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from chain.errors import Fault
 from chain.ids import DatasetId
+from config.model import Settings
 from engines.query.reader import QueryProcesses
+from odfd.api.folding import Folding
 from odfd.api.public_queries import PublicQueries
 from odfd.api.queries import QueryService
+from odfd.queries.folds import FoldStore
+from odfd.queries.inputs import QueryInputs
 from odfd.queries.planning import Planner
+from odfd.runtime.supervision import Logger
 from odfd.state.damage import DamageRegistry
-from odfd.state.directory import StateDirectory
+from odfd.state.directory import FOLDS, StateDirectory
 
 
 def queries_of(
@@ -19,7 +25,16 @@ def queries_of(
     processes: QueryProcesses,
     damage: DamageRegistry,
     served: Callable[[DatasetId], int],
+    settings: Settings,
+    logger: Logger,
 ) -> tuple[QueryService, PublicQueries]:
-    """Both share processes, and what is known of slices."""
-    queries = QueryService(home, planner, processes, damage)
+    """Both share processes, what is known of slices, and folds."""
+
+    def failed(dataset: DatasetId, fault: Fault) -> None:
+        logger.info("a fold is not kept", dataset=str(dataset), fault=str(fault), rule=fault.rule)
+
+    inputs = QueryInputs(home, damage)
+    store = FoldStore(home.folder(FOLDS), settings.query.folds_mib << 20)
+    folding = Folding(home, store, processes, inputs, failed)
+    queries = QueryService(planner, processes, inputs, folding)
     return queries, PublicQueries(home, queries, served, processes.limits.most)

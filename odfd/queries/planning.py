@@ -25,6 +25,7 @@ from engines.query.views import Fold, SliceView
 from odfd.control import wire
 from odfd.datasets.catalog import DatasetEntry
 from odfd.queries.cuts import Cut, cut_of
+from odfd.queries.folds import KeptFold
 from odfd.queries.slices import PlacedSlice, SliceLists
 from odfd.queries.standing import required, standing_of, unsatisfied, weakest
 from odfd.state.directory import StateDirectory
@@ -42,6 +43,9 @@ class PlannedView(msgspec.Struct, frozen=True):
     view: SliceView
     dataset: DatasetId
     slices: Sequence[PlacedSlice]
+    cut: Cut
+    fold: KeptFold | None = None
+    """What held before the slices."""
 
 
 class QueryPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,10 +55,6 @@ class QueryPlan(msgspec.Struct, frozen=True, kw_only=True):
     places: Sequence[int]
     """The view of each table."""
     head: wire.QueryHead
-
-    def objects(self) -> dict[Multihash, PlannedView]:
-        """Of all views, each once, with a view that reads it."""
-        return {each.slice.physical_hash: planned for planned in self.views for each in planned.slices}
 
 
 class Bound(msgspec.Struct, frozen=True):
@@ -219,7 +219,7 @@ class Planner:
             event_time=vocab.event_time,
             until=cut.until,
         )
-        return PlannedView(view, entry.id, slices)
+        return PlannedView(view, entry.id, slices, cut)
 
 
 def _no_dataset(ref: str, place: str, asker: Asker, hint: str = "") -> NotFound:

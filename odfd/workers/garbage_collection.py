@@ -23,9 +23,10 @@ from chain.wording import plural
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
+from odfd.queries.folds import FoldStore
 from odfd.runtime.supervision import Life
 from odfd.runtime.tasks import Report, Task
-from odfd.state.directory import StateDirectory
+from odfd.state.directory import FOLDS, StateDirectory
 from odfd.trust.ledger.retention import forget_unwanted, prune
 
 MAX_LISTED: Final = 1000
@@ -84,6 +85,7 @@ class GarbageCollection:
             report.begin("looking at what is named", None, "objects")
             listed: list[wire.CollectedObject] = []
             done = await trio.to_thread.run_sync(self._collect, dry_run, report, listed)
+            folds, fold_bytes = await trio.to_thread.run_sync(self._collect_folds, dry_run)
             report.begin("looking through the trust ledger")
             statements = await trio.to_thread.run_sync(self._prune, dry_run)
         if done.objects and not dry_run:
@@ -105,6 +107,8 @@ class GarbageCollection:
             listed=tuple(listed),
             unlisted=done.objects - len(listed) if dry_run else 0,
             statements=statements,
+            folds=folds,
+            fold_bytes=fold_bytes,
         )
 
     def _collect(self, dry_run: bool, report: Report, listed: list[wire.CollectedObject]) -> Collected:
@@ -115,6 +119,19 @@ class GarbageCollection:
             trio.from_thread.check_cancelled()
 
         return collect(self._home.chains, self._home.objects, dry_run=dry_run, freed=freed)
+
+    def _collect_folds(self, dry_run: bool) -> tuple[int, int]:
+        """Those of histories that are no more; the others make room for each other."""
+        with self._home.catalog() as catalog:
+            here = {entry.id.multibase: entry.id for entry in catalog.entries()}
+
+        def is_good(folder: str, size: int, block: str) -> bool:
+            head = self._home.chains.chain(here[folder]).head() if folder in here else None
+            if head is None or size > head.size or self._home.held_from(here[folder]):
+                return False
+            return str(self._home.chains.chain(here[folder]).block_at(size - 1).hash) == block
+
+        return FoldStore(self._home.folder(FOLDS), 0).collect(is_good, dry_run=dry_run)
 
     def _prune(self, dry_run: bool) -> int:
         if not dry_run:

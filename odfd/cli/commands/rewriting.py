@@ -156,6 +156,9 @@ def collected_text(done: wire.CollectResult) -> str:
     if done.statements:
         dropped = words.plural(done.statements, "superseded statement")
         lines.append(f"  {dropped} of the trust ledger {'would go' if done.dry_run else 'gone'} too")
+    if done.folds:
+        dropped = f"{words.plural(done.folds, 'fold')}, {words.size(done.fold_bytes)}"
+        lines.append(f"  {dropped}, of histories that are no more {'would go' if done.dry_run else 'gone'} too")
     if done.listed:
         lines += ["", render(_OBJECTS, done.listed)]
     if done.unlisted:

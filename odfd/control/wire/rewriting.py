@@ -78,3 +78,6 @@ class CollectResult(Value, frozen=True, kw_only=True):
     """How many more there are."""
     statements: int = 0
     """Dropped from the trust ledger, which need not keep them."""
+    folds: int = 0
+    """Dropped of what was kept for queries, of histories that are no more."""
+    fold_bytes: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -225,3 +226,37 @@ def test_a_slice_that_is_no_parquet_is_told(slices: Slices) -> None:
     with pytest.raises(Fault) as fault:
         slices.ask("select * from t")
     assert isinstance(fault.value, Environment | Invalid)
+
+
+FLOATS = st.sampled_from([None, 0.0, -0.0, 1.5, float("nan")])
+FOLD_ROW = st.tuples(st.sampled_from([0, 0, 0, 1, 2, 3]), st.sampled_from(["a", "b", None]), FLOATS)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@given(st.lists(FOLD_ROW, max_size=14), st.lists(st.integers(0, 14), max_size=3), st.sampled_from(["key", "rows"]))
+def test_prop_a_fold_goes_on_from_any_earlier_one(
+    tmp_path_factory: pytest.TempPathFactory,
+    log: list[tuple[int, str | None, float | None]],
+    cuts: list[int],
+    fold: Fold,
+) -> None:
+    """However often it was put down on the way, it comes to the same rows in the same order."""
+    slices = Slices(tmp_path_factory.mktemp("fold"))
+    schema = pa.schema(
+        {"offset": pa.int64(), "op": pa.int32(), "system_time": TIME, "city": pa.string(), "x": pa.float64()}
+    )
+    places = sorted({0, len(log), *(cut for cut in cuts if cut < len(log))})
+    earlier: str | None = None
+    view: dict[str, Any] = {
+        "schema": schema.serialize().to_pybytes(), "fold": fold, "key": ("city",) if fold == "key" else ()
+    }  # fmt: skip
+    for start, stop in itertools.pairwise(places):
+        rows = [(place, log[place][0], 0, *log[place][1:]) for place in range(start, stop)]
+        columns = list(zip(*rows, strict=True))
+        slices.write(pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema))
+        made = SliceView(name="odfd 0", files=(slices.files[-1],), earlier=earlier, **view)
+        earlier = str(slices.temporary / f"fold {stop}")
+        count = Answering(LIMITS, slices.inputs, slices.temporary).save(made, Path(earlier))
+        with_earlier = [tuple(row.values()) for row in pq.read_table(earlier).to_pylist()]
+        assert count == len(with_earlier)
+        assert str(with_earlier) == str(slices.ask("select * from w", **view)), (fold, places, stop)

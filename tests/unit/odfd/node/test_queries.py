@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,6 +20,9 @@ from odfd.control import wire
 
 ROWS_A = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 ROWS_B = ("2024-01-03T00:00:00Z,Wels,62000",)
+
+
+AIRLINES = Path(__file__).parents[3] / "golden" / "kamu" / "airlines"
 
 
 async def filled(world: Any, worlds: Any, alice: Any) -> None:
@@ -225,3 +229,35 @@ async def test_who_goes_away_leaves_no_process_behind(world: Any, worlds: Any) -
             nursery.cancel_scope.cancel()
         _, rows = await ask(alice, "select 1 as one")
         assert rows == [{"one": 1}]
+
+
+async def test_what_held_is_kept_and_folded_on(world: Any) -> None:
+    """At an earlier block, then on from there; a fold that is damaged, or of another history, is dropped."""
+    async with world.running("alice") as alice:
+        await alice.done(alice.api.flow.import_(wire.ImportRequest(source=str(AIRLINES), as_name="airlines")))
+        folding, folder = alice.api.queries._folding, alice.home.folder("folds")
+
+        async def asked(sql: str, least: int) -> tuple[Any, list[Any]]:
+            """The answer, and the folds that there are when it was given."""
+            folding._least = least
+            answer = await ask(alice, sql)
+            with trio.fail_after(60):
+                await folding.settled()
+            return answer, sorted(folder.glob("*/*"))
+
+        before, now = "select * from current.airlines at block '#3'", "select * from current.airlines"
+        fresh = [(await asked(sql, 10**9))[0] for sql in (before, now)]
+        found, (first,) = await asked(before, 1)
+        assert found == fresh[0]
+        found, folds = await asked(now, 1)
+        assert (found, len(folds)) == (fresh[1], 2), "from the first on"
+        (second,) = set(folds) - {first}
+        assert [await ask(alice, sql) for sql in (before, now)] == fresh, "as they were kept"
+        second.write_bytes(second.read_bytes()[:-1] + b"?")
+        assert await asked(now, 10**9) == (fresh[1], [first]), "what is damaged is dropped"
+        assert alice.parts.collection._collect_folds(False) == (0, 0)
+        first.rename(first.with_name(first.name.replace(".f1620", ".f1620" + "0" * 4, 1)))
+        assert alice.parts.collection._collect_folds(False)[0] == 1, "of another history"
+        await asked(now, 1)
+        await alice.api.datasets.delete("airlines")
+        assert not list(folder.glob("*/*"))

@@ -1,0 +1,120 @@
+"""Keeps what holds of datasets, so that the next query folds only what came since.
+
+A fold is made after a query that had much to fold, in a process that reads this dataset alone: what strangers put into
+one dataset cannot change what another's fold says. No query waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import aclosing
+from functools import partial
+from typing import Final
+
+import msgspec
+import trio
+
+from chain.errors import Fault
+from chain.ids import DatasetId
+from chain.multihash import Multihash
+from chain.store.base import ChainReader
+from engines.query.frames import END
+from engines.query.reader import QueryProcess, QueryProcesses
+from engines.query.requests import Execute
+from odfd.control import wire
+from odfd.queries.folds import FoldStore
+from odfd.queries.inputs import QueryInputs
+from odfd.queries.planning import PlannedView, QueryPlan
+from odfd.state.directory import StateDirectory
+
+LEAST_ROWS: Final = 100_000
+"""Since the last fold; fewer are folded as quickly as a fold is found."""
+_SHARE: Final = 4
+"""A fold is made anew when a quarter of what it holds has come."""
+Failed = Callable[[DatasetId, Fault], None]
+
+
+class Folding:
+    """Of one node. ``failed`` is told of folds that could not be made, without which queries go on."""
+
+    def __init__(
+        self,
+        home: StateDirectory,
+        store: FoldStore,
+        processes: QueryProcesses,
+        inputs: QueryInputs,
+        failed: Failed,
+        least: int = LEAST_ROWS,
+    ) -> None:
+        self._home, self._store, self._processes, self._inputs = home, store, processes, inputs
+        self._failed, self._least = failed, least
+        self._making: set[DatasetId] = set()
+        self._made = trio.Event()
+        self._alone = trio.CapacityLimiter(1)
+
+    def shortened(self, plan: QueryPlan) -> QueryPlan:
+        """The same answer from fewer slices, where there are folds. In a worker thread."""
+        return msgspec.structs.replace(plan, views=[self._shortened(each) for each in plan.views])
+
+    def after(self, plan: QueryPlan) -> None:
+        """A query was answered: see whether it is worth it to keep what it folded."""
+        for planned in plan.views:
+            if _is_folded(planned) and planned.dataset not in self._making and self._is_due(planned):
+                self._making.add(planned.dataset)
+                self._processes.later(partial(self._make, planned))
+
+    def _shortened(self, planned: PlannedView) -> PlannedView:
+        if not (_is_folded(planned) and self._store.most):
+            return planned
+        chain = self._home.chains.chain(planned.dataset)
+        fold = self._store.find(planned.dataset, planned.view, planned.cut.size, partial(_is_in, chain))
+        if fold is None:
+            return planned
+        rest = [each for each in planned.slices if each.sequence >= fold.file.size]
+        return msgspec.structs.replace(planned, slices=rest, fold=fold)
+
+    def _is_due(self, planned: PlannedView) -> bool:
+        rows = sum(each.slice.offset_interval.end - each.slice.offset_interval.start + 1 for each in planned.slices)
+        size = sum(each.slice.size for each in planned.slices)
+        held = 0 if planned.fold is None else planned.fold.file.rows
+        return rows >= max(self._least, held // _SHARE) and size <= self._store.most
+
+    async def settled(self) -> None:
+        """Until no fold is being made."""
+        while self._making:
+            await self._made.wait()
+
+    async def _make(self, planned: PlannedView) -> None:
+        try:
+            async with self._alone, self._processes.one() as process:
+                with trio.move_on_after(self._processes.limits.seconds), self._inputs.held((planned,)):
+                    await self._save(planned, process)
+        except Fault as fault:
+            self._failed(planned.dataset, fault)
+        finally:
+            self._making.discard(planned.dataset)
+            self._made.set()
+            self._made = trio.Event()
+
+    async def _save(self, planned: PlannedView, process: QueryProcess) -> None:
+        await process.prepare("SELECT 1")
+        views = await self._inputs.show((planned,), process)
+        path, seen = process.made("fold")
+        rows = 0
+        wanted = Execute(views=views, places=(), save=seen, save_bytes=self._store.most)
+        async with aclosing(process.execute(wanted)) as frames:
+            async for kind, content in frames:
+                if kind == END:
+                    rows = msgspec.json.decode(content, type=wire.QueryEnd).rows
+                    break
+        cut = (planned.cut.size, planned.cut.block)
+        await trio.to_thread.run_sync(lambda: self._store.keep(planned.dataset, path, planned.view, cut, rows))
+
+
+def _is_folded(planned: PlannedView) -> bool:
+    return planned.view.fold != "log" and planned.view.until is None
+
+
+def _is_in(chain: ChainReader, number: int, block: str) -> bool:
+    head = chain.head()
+    return head is not None and number < head.size and chain.block_at(number).hash == Multihash.parse(block)

@@ -1,0 +1,180 @@
+"""What held of datasets at earlier cuts, kept so that a query folds only what came since. A cache on disk; no truth.
+
+A fold is a file in the folder of its dataset. Its name says the cut (blocks, and the hash of the last), how it was
+folded, rows, and the hash of its bytes; so it fits one history and one way to fold, and is hashed before it is read.
+Those that were used longest ago make room. Used from worker threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from chain.errors import Environment, Invalid, Refused
+from chain.ids import DatasetId
+from chain.multihash import Multihash
+from engines.query.views import SliceView
+
+_VERSION: Final = 1
+"""Of what a fold holds."""
+_PIECE: Final = 1 << 20
+_PART: Final = ".part"
+
+
+class FoldFile(NamedTuple):
+    """What a name says."""
+
+    size: int
+    """Blocks that it holds."""
+    block: str
+    """Hash of the last of them."""
+    way: str
+    rows: int
+    content: str
+
+    @classmethod
+    def parse(cls, name: str) -> FoldFile | None:
+        parts = name.split(".")
+        if len(parts) != len(cls._fields) or not (parts[0].isdecimal() and parts[3].isdecimal()):
+            return None
+        return cls(int(parts[0]), parts[1], parts[2], int(parts[3]), parts[4])
+
+    @property
+    def name(self) -> str:
+        return ".".join(map(str, self))
+
+
+class KeptFold(NamedTuple):
+    """One that was found, and is what its name says."""
+
+    file: FoldFile
+    path: Path
+
+
+class FoldStore:
+    """Of one node. ``most``: bytes of all; 0: nothing is kept."""
+
+    def __init__(self, folder: Path, most: int) -> None:
+        self.most = most
+        self._folder = folder
+        self._sound: dict[str, tuple[int, int, int]] = {}
+
+    def find(
+        self, dataset: DatasetId, view: SliceView, size: int, is_in: Callable[[int, str], bool]
+    ) -> KeptFold | None:
+        """The newest within the first ``size`` blocks. ``is_in``: whether the history has a block at a number."""
+        way = way_of(view)
+        for file in sorted(_files(self._folder / dataset.multibase), reverse=True):
+            if file.way == way and 0 < file.size <= size and is_in(file.size - 1, file.block):
+                path = self._folder / dataset.multibase / file.name
+                if self._is_sound(path, file):
+                    return KeptFold(file, path)
+        return None
+
+    def keep(self, dataset: DatasetId, made: Path, view: SliceView, cut: tuple[int, Multihash], rows: int) -> None:
+        """Copy a file that a process made, which may go on writing to it. Raises Refused, Environment."""
+        size, block = cut
+        home = self._folder / dataset.multibase
+        try:
+            home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            part = home / f"{os.urandom(8).hex()}{_PART}"
+            try:
+                content = _copied(made, part, self.most)
+                part.rename(home / FoldFile(size, str(block), way_of(view), rows, content).name)
+            finally:
+                part.unlink(missing_ok=True)
+        except OSError as error:
+            raise Environment(f"cannot keep a fold in {home}: {error.strerror}", rule="query-fold") from error
+        self._make_room()
+
+    def collect(self, is_good: Callable[[str, int, str], bool], *, dry_run: bool) -> tuple[int, int]:
+        """Drop those of datasets (in their spelling as folders), sizes and blocks that are no more; number, bytes."""
+        number = freed = 0
+        for path in self._all():
+            file = FoldFile.parse(path.name)
+            if file is not None and is_good(path.parent.name, file.size, file.block):
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                number, freed = number + 1, freed + path.stat().st_size
+                if not dry_run:
+                    path.unlink()
+        return number, freed
+
+    def _is_sound(self, path: Path, file: FoldFile) -> bool:
+        """Hashed the first time, and when it is another; one that is damaged is dropped, for it can be made anew."""
+        try:
+            found = path.stat()
+            mark = (found.st_ino, found.st_size, found.st_ctime_ns)
+            if self._sound.get(path.name) != mark:
+                with path.open("rb") as source:
+                    if hashlib.file_digest(source, "sha256").hexdigest() != file.content:
+                        path.unlink(missing_ok=True)
+                        return False
+            os.utime(path)
+            found = path.stat()
+            self._sound[path.name] = (found.st_ino, found.st_size, found.st_ctime_ns)
+        except OSError:
+            return False
+        return True
+
+    def _make_room(self) -> None:
+        found = sorted((status.st_mtime_ns, status.st_size, path) for path, status in _stats(self._all()))
+        over = sum(size for _, size, _ in found) - self.most
+        for _, size, path in found:
+            if over <= 0:
+                return
+            path.unlink(missing_ok=True)
+            over -= size
+
+    def _all(self) -> Iterator[Path]:
+        if self._folder.is_dir():
+            for home in list(self._folder.iterdir()):
+                yield from list(home.iterdir())
+
+
+def forget(folder: Path, dataset: DatasetId) -> None:
+    """Nothing of a dataset is here any more."""
+    shutil.rmtree(folder / dataset.multibase, ignore_errors=True)
+
+
+def way_of(view: SliceView) -> str:
+    """How a view folds, as a word: another schema or key is another way."""
+    said = msgspec.json.encode((_VERSION, view.fold, view.key, view.system, view.schema))
+    return hashlib.sha256(said).hexdigest()[:32]
+
+
+def _files(home: Path) -> list[FoldFile]:
+    try:
+        return [file for each in home.iterdir() if (file := FoldFile.parse(each.name)) is not None]
+    except FileNotFoundError:
+        return []
+
+
+def _stats(paths: Iterator[Path]) -> Iterator[tuple[Path, os.stat_result]]:
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            yield path, path.stat()
+
+
+def _copied(made: Path, target: Path, most: int) -> str:
+    """The hash of what was copied. No link is followed: a stranger's process made the file."""
+    digest = hashlib.sha256()
+    source = os.open(made, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(source, "rb") as reading:
+        if not stat.S_ISREG(os.fstat(source).st_mode):
+            raise Invalid("what a query process made is no file", rule="query-fold")
+        with target.open("xb") as writing:
+            while piece := reading.read(_PIECE):
+                digest.update(piece)
+                writing.write(piece)
+                if writing.tell() > most:
+                    raise Refused("a fold is larger than all of them may be", rule="query-fold", hint="query.folds-mib")
+    return digest.hexdigest()

@@ -1,0 +1,69 @@
+"""Shows the process of a query the slices that it reads: held, hashed, linked. No process sees others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import trio
+
+from chain.multihash import Multihash
+from chain.store.files import DAMAGED, ObjectDamaged
+from engines.query.reader import QueryProcess
+from engines.query.views import SliceView
+from odfd.queries.planning import PlannedView
+from odfd.queries.slices import HashedFiles
+from odfd.state.damage import DamageRegistry
+from odfd.state.directory import StateDirectory
+from odfd.verify.damage import Spot
+
+
+class QueryInputs:
+    """Of one node."""
+
+    def __init__(self, home: StateDirectory, damage: DamageRegistry) -> None:
+        self._home, self._damage = home, damage
+        self._files = HashedFiles()
+
+    @contextmanager
+    def held(self, views: Sequence[PlannedView]) -> Iterator[None]:
+        """No collection takes what they read."""
+        with self._home.objects.holds.hold(_objects(views)):
+            yield
+
+    async def show(self, views: Sequence[PlannedView], process: QueryProcess) -> tuple[SliceView, ...]:
+        """The views as the process sees them. Raises ObjectDamaged, NotFound, Environment."""
+        files = await trio.to_thread.run_sync(lambda: self._sound(views))
+        files |= {_name(planned): planned.fold.path for planned in views if planned.fold is not None}
+        await trio.to_thread.run_sync(lambda: process.link(files))
+        return tuple(_placed(planned, process) for planned in views)
+
+    def _sound(self, views: Sequence[PlannedView]) -> dict[str, Path]:
+        """Files whose bytes are what their names say. Raises ObjectDamaged, NotFound, and notes the damage."""
+        found: dict[str, Path] = {}
+        for name, planned in _objects(views).items():
+            try:
+                found[str(name)] = self._files.path(self._home.objects, name)
+            except ObjectDamaged as fault:
+                number = next(each.sequence for each in planned.slices if each.slice.physical_hash == name)
+                self._damage.found(planned.dataset, [Spot(number, DAMAGED, str(fault))])
+                raise
+        return found
+
+
+def _objects(views: Sequence[PlannedView]) -> Mapping[Multihash, PlannedView]:
+    """Each once, with a view that reads it."""
+    return {each.slice.physical_hash: planned for planned in views for each in planned.slices}
+
+
+def _name(planned: PlannedView) -> str:
+    assert planned.fold is not None
+    return f"fold {planned.fold.file.content}"
+
+
+def _placed(planned: PlannedView, process: QueryProcess) -> SliceView:
+    files = tuple(process.seen(str(each.slice.physical_hash)) for each in planned.slices)
+    earlier = None if planned.fold is None else process.seen(_name(planned))
+    return msgspec.structs.replace(planned.view, files=files, earlier=earlier)
