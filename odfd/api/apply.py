@@ -11,6 +11,7 @@ import contextlib
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -104,7 +105,9 @@ class ApplyOperation:
         """Raises Invalid at once for manifests that cannot be read, with every mistake."""
         wanted = read_wishes(request.manifests)
         wishes, flows = wanted.snapshots, wanted.flows
-        planned = await trio.to_thread.run_sync(self._declarations.plan, wanted.drafts)
+        planned = await trio.to_thread.run_sync(
+            partial(self._declarations.plan, wanted.drafts, dry_run=request.dry_run)
+        )
         others = [each for each in planned if each.after.type not in ELSEWHERE]
 
         async def work(report: Report) -> wire.ApplyResult:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -25,10 +25,12 @@ from odfd.resources.declared import Adopted, DeclaredResource, DeclaredStore, Re
 from odfd.resources.manifest import Draft, wrong_entries
 from odfd.resources.plan import PlannedResource, Wanted, plan
 from odfd.resources.selectors import first_equality, matches, parse_selector
+from odfd.resources.sets import Revealing, Sealing, binding, sealed_secrets
 from odfd.resources.store import Resources
 from odfd.resources.types import ResourceType, TypeRegistry
 from odfd.state.directory import StateDirectory
 
+SECRET_SET: Final = "SecretSet"  # noqa: S105  the name of a type
 ELSEWHERE: Final = ("Dataset", "Flow")
 """Types whose truth is not their declaration: they have commands, and checks, of their own."""
 LABEL: Final = "odfctl-label"
@@ -50,12 +52,20 @@ class DeclarationService:
 
     # What applies need.
 
-    def plan(self, drafts: Sequence[Draft]) -> list[PlannedResource]:
+    def plan(self, drafts: Sequence[Draft], *, dry_run: bool = False) -> list[PlannedResource]:
         """What is to become of them, in their order. Raises Invalid; nothing is written but what others had changed."""
+        keys: Sealing = DrySealing(self._home.secrets) if dry_run else self._home.secrets
+
+        def kept(wanted: Wanted, before: DeclaredResource | None, resource_id: str) -> Any:
+            if wanted.type != SECRET_SET:
+                return wanted.spec
+            held = {} if before is None else before.spec["secrets"]
+            return {"secrets": sealed_secrets(wanted.spec["secrets"], held, resource_id, keys)}
+
         wanted = [_wanted(each) for each in drafts]
         with self._home.database.write() as connection:
             store = self._store(connection)
-            planned, faults = plan(wanted, store, self._new_id, self._clock.now())
+            planned, faults = plan(wanted, store, self._new_id, self._clock.now(), kept=kept)
         faults += [fault for each in planned if (fault := _rename_fault(each)) is not None]
         if faults:
             raise faults[0] if len(faults) == 1 else Mistakes("the manifests", tuple(faults))
@@ -67,13 +77,24 @@ class DeclarationService:
             store, catalog = DeclaredStore(connection), Catalog(Resources(connection))
             changed = [after for each in planned if (after := _standing(each, store, catalog)) is not None]
             store.put_all(changed, self._clock.now())
+            for each in changed:
+                if each.type == SECRET_SET:
+                    store.blank(each.id)
             self._store(connection)
 
     def values(self, name: str) -> Mapping[str, str]:
-        """What sources of the dataset of this name may read. Blocking."""
+        """What sources of the dataset of this name may read: secrets before variables. Blocking.
+
+        Raises Environment where the key of a secret is not here.
+        """
         with self._home.database.read() as connection:
-            found = DeclaredStore(connection).named("VariableSet", name)
-        return {} if found is None else dict(found.spec["variables"])
+            store = DeclaredStore(connection)
+            variables, secrets = store.named("VariableSet", name), store.named(SECRET_SET, name)
+        values = {} if variables is None else dict(variables.spec["variables"])
+        for key, sealed in ({} if secrets is None else secrets.spec["secrets"]).items():
+            assert secrets is not None
+            values[key] = self._home.secrets.open(sealed["value"], (binding(secrets.id, key),)).reveal()
+        return values
 
     # What people ask.
 
@@ -182,6 +203,8 @@ class DeclarationService:
             store = self._store(connection)
             found = self._found(store, kind, name)
             store.delete(found, self._clock.now())
+            if kind.name == SECRET_SET:
+                store.blank(found.id)
         return found
 
     def _store(self, connection: sqlite3.Connection) -> DeclaredStore:
@@ -213,6 +236,19 @@ class DeclarationService:
             type=kind.name, name=each.name, schema=kind.uri, headers=headers, spec=each.spec, id=each.id,
             labels=dict(each.labels), generation=each.generation, updated_at=instant.render(each.updated_at),
         )  # fmt: skip
+
+
+class DrySealing:
+    """Seals nothing and makes no key: what would be sealed is told apart from what stands, and no more."""
+
+    def __init__(self, keys: Sealing) -> None:
+        self._keys = keys
+
+    def seal(self, text: str, binding: str) -> str:  # noqa: ARG002
+        return "(sealed when it is applied)"
+
+    def open(self, sealed: str, bindings: Collection[str]) -> Revealing:
+        return self._keys.open(sealed, bindings)
 
 
 def _wanted(draft: Draft) -> Wanted:

@@ -75,12 +75,29 @@ spec:
     host: sensors.example.org
 """,
 )
+_SECRETS: Final = ResourceType(
+    name="SecretSet",
+    context="config",
+    plural="secretsets",
+    aliases=("ss",),
+    about="Values that nobody is shown: sealed when they are applied, opened for sources of the dataset of its name.",
+    spec=sets.SecretSetSpec,
+    example="""\
+$schema: SecretSet
+headers:
+  name: sensors
+spec:
+  secrets:
+    apiKey: s3cr3t-of-the-house
+""",
+)
 _ODF: Final = partial(ResourceType)
 _OWN: Final = partial(ResourceType, base=OURS)
 _TYPES: Final = (
     _DATASET,
     _FLOW,
     _VARIABLES,
+    _SECRETS,
     _ODF(
         name="Source", context="source", plural="sources", about="Where records of root datasets come from.",
         instead="write a SetPollingSource or AddPushSource into the metadata of the Dataset",
@@ -101,10 +118,6 @@ _TYPES: Final = (
     _ODF(
         name="Relations", context="auth", plural="relations", about="Who may do what with which resources.",
         instead="odfctl publish and unpublish say what others may see",
-    ),
-    _ODF(
-        name="SecretSet", context="config", plural="secretsets", aliases=("ss",), about="Values that nobody is shown.",
-        instead="[ingest] variables of the settings lists what sources may read of the daemon's environment",
     ),
     _ODF(
         name="PersistentVolume", context="storage", plural="persistentvolumes", aliases=("pv",),

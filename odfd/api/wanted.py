@@ -19,7 +19,7 @@ from odfd.control import wire
 from odfd.datasets.manifest import DatasetSpec, snapshot_of
 from odfd.flows.manifest import FlowSpec, WantedFlow, flow_of
 from odfd.resources.manifest import Draft, is_resource, read_resource
-from odfd.resources.sets import VariableSetSpec, check_variables
+from odfd.resources.sets import SecretSetSpec, VariableSetSpec, check_secrets, check_variables
 from odfd.resources.types import TypeRegistry
 
 
@@ -153,6 +153,8 @@ class _Reading:
             self._wishes.flows.append(flow)
         elif draft.type.spec is VariableSetSpec:
             check_variables(draft)
+        elif draft.type.spec is SecretSetSpec:
+            check_secrets(draft)
         self._wishes.drafts.append(draft)
         self._wishes.warnings[draft.type.name.lower(), draft.headers.name.casefold()] = draft.warnings
         return draft.binding.mistakes

@@ -164,6 +164,16 @@ def _variable_sets(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     )
 
 
+def _secret_sets(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
+    return (
+        TableColumn("NAME", lambda row: row.name),
+        TableColumn("KEYS", lambda row: ", ".join(sorted(row.spec["secrets"])), most=80),
+        TableColumn("LABELS", lambda row: labels_text(row.labels), most=80),
+        TableColumn("GENERATION", lambda row: words.count(row.generation), right=True),
+        TableColumn("CHANGED", lambda row: words.ago(row.updated_at, now)),
+    )
+
+
 def labels_text(labels: Mapping[str, Any]) -> str:
     """As ``-l`` takes them."""
     shown = (f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in sorted(labels.items()))
@@ -205,8 +215,13 @@ TASK: Final = Kind("task", ("tasks",), "/tasks", lambda row: row.id, _tasks, wir
 VARIABLE_SET: Final = Kind(
     "variableset", ("variablesets", "vs"), "/resources/variableset", _name, _variable_sets, wire.ResourceView
 )
-KINDS: Final[tuple[Kind[Any], ...]] = (DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, TASK, VARIABLE_SET)
-DECLARED: Final = (DATASET, FLOW, VARIABLE_SET)
+SECRET_SET: Final = Kind(
+    "secretset", ("secretsets", "ss"), "/resources/secretset", _name, _secret_sets, wire.ResourceView
+)
+KINDS: Final[tuple[Kind[Any], ...]] = (
+    DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, TASK, VARIABLE_SET, SECRET_SET,
+)  # fmt: skip
+DECLARED: Final = (DATASET, FLOW, VARIABLE_SET, SECRET_SET)
 """Those that have labels, and can be watched."""
 
 

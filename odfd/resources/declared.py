@@ -161,6 +161,14 @@ class DeclaredStore:
         for each in resources:
             self.put(each, now)
 
+    def blank(self, resource_id: str) -> None:
+        """Take the specs from events of a resource that others followed: what was superseded is kept nowhere."""
+        rows = list(EVENTS.rows(self._db, "id = ? ORDER BY rv DESC", (resource_id,)))
+        last = rows[0][2] if rows else ""
+        for rv, at, op, _, type_, body in rows if last == "Deleted" else rows[1:]:
+            emptied = msgspec.structs.replace(_decoded(body), spec=None)
+            EVENTS.put(self._db, rv, at, op, resource_id, type_, msgspec.json.encode(emptied, order="deterministic"))
+
     def delete(self, resource: DeclaredResource, now: Instant) -> int:
         rv, _ = self._append("Deleted", resource, now)
         self._db.execute("DELETE FROM res_current WHERE id = ?", (resource.id,))

@@ -43,6 +43,9 @@ class PlannedResource(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[str, ...] = ()
 
 
+PreApply: TypeAlias = Callable[[Wanted, DeclaredResource | None, str], Json]
+
+
 class Standing(Protocol):
     """Resources as they stand."""
 
@@ -50,20 +53,39 @@ class Standing(Protocol):
     def named(self, type_: str, name: str) -> DeclaredResource | None: ...
 
 
+def as_written(wanted: Wanted, before: DeclaredResource | None, resource_id: str) -> Json:  # noqa: ARG001
+    """A spec that is kept as it was written."""
+    return wanted.spec
+
+
 def plan(
-    wanted: Sequence[Wanted], standing: Standing, new_id: Callable[[], str], now: Instant, manager: str = APPLY
+    wanted: Sequence[Wanted],
+    standing: Standing,
+    new_id: Callable[[], str],
+    now: Instant,
+    manager: str = APPLY,
+    kept: PreApply = as_written,
 ) -> tuple[list[PlannedResource], list[Invalid]]:
-    """In the order of ``wanted``. Where there are faults the plan must not be carried out."""
+    """In the order of ``wanted``. Where there are faults the plan must not be carried out.
+
+    ``kept``: the spec as it is kept, of what is wanted, of what stands, and of the id. Raises Invalid.
+    """
     faults: list[Invalid] = []
     found = [_found(each, standing, faults) for each in wanted]
     _check_twice(wanted, found, faults)
     _check_names(wanted, found, standing, faults)
     ordered = sorted(range(len(wanted)), key=lambda number: (wanted[number].type, wanted[number].name.casefold()))
     ids = {number: new_id() for number in ordered if found[number] is None}
-    planned = [
-        _planned(each, before, ids.get(number, ""), now, manager)
-        for number, (each, before) in enumerate(zip(wanted, found, strict=True))
-    ]
+    planned = []
+    for number, (each, before) in enumerate(zip(wanted, found, strict=True)):
+        resource_id = ids[number] if before is None else before.id
+        try:
+            as_kept = msgspec.structs.replace(each, spec=kept(each, before, resource_id))
+        except Invalid as fault:
+            fault.place = fault.place or each.place
+            faults.append(fault)
+            continue
+        planned.append(_planned(as_kept, before, resource_id, now, manager))
     return planned, faults
 
 
@@ -165,15 +187,25 @@ def _changes(before: DeclaredResource, after: DeclaredResource) -> tuple[str, ..
 
 def difference(before: Json, after: Json, path: str) -> list[str]:
     """Lines such as ``+ labels.env: "prod"``, one a part that differs."""
+    if _is_sealed(before) or _is_sealed(after):
+        return [] if before == after else [f"~ {path}: (sensitive, changed)"]
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         lines = []
         for key in sorted({*before, *after}):
             below = f"{path}.{key}"
             if key not in after:
-                lines.append(f"- {below}: {canonical(before[key])}")
+                lines.append(f"- {below}: {_shown(before[key])}")
             elif key not in before:
-                lines.append(f"+ {below}: {canonical(after[key])}")
+                lines.append(f"+ {below}: {_shown(after[key])}")
             else:
                 lines += difference(before[key], after[key], below)
         return lines
     return [] if canonical(before) == canonical(after) else [f"~ {path}: {canonical(before)} -> {canonical(after)}"]
+
+
+def _is_sealed(value: Json) -> bool:
+    return isinstance(value, Mapping) and set(value) == {"value", "contentEncoding"}
+
+
+def _shown(value: Json) -> str:
+    return "(sensitive)" if _is_sealed(value) else canonical(value)

@@ -1,20 +1,45 @@
-"""Sets of values that other resources read: what a VariableSet may say. Pure."""
+"""Sets of values that other resources read: what VariableSets and SecretSets may say, how secrets are sealed. Pure.
+
+A secret is written as text, or sealed: ``{value: JWE, contentEncoding: jwe}``. Only sealed ones are kept.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, Final, Protocol
 
 import msgspec
 
 from chain.codec.bind import found
+from chain.errors import Environment
 from chain.model.wire import Extra
 from odfd.resources.manifest import Draft, described
 
 KEY: Final = re.compile(r"[A-Za-z_][\w.-]{0,127}\Z", re.ASCII)
 MAX_KEYS: Final = 256
 MAX_VALUE_BYTES: Final = 64 * 1024
+MAX_SEALED_BYTES: Final = 128 * 1024
+JWE: Final = "jwe"
 _TEXTS: Final = msgspec.Meta(extra_json_schema={"additionalProperties": {"type": "string"}, "maxProperties": MAX_KEYS})
+
+
+_SECRETS: Final = msgspec.Meta(
+    extra_json_schema={
+        "additionalProperties": {
+            "oneOf": [
+                {"type": "string"},
+                {
+                    "type": "object",
+                    "properties": {"value": {"type": "string"}, "contentEncoding": {"const": JWE}},
+                    "required": ["value", "contentEncoding"],
+                    "additionalProperties": False,
+                },
+            ]
+        },
+        "maxProperties": MAX_KEYS,
+    }
+)
 
 
 class VariableSetSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,12 +48,80 @@ class VariableSetSpec(msgspec.Struct, frozen=True, kw_only=True):
     variables: Annotated[Extra, described("Names to texts; at most 256, of 64 KiB."), _TEXTS]
 
 
+class SecretSetSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Values that nobody is shown, each under its name."""
+
+    secrets: Annotated[
+        Extra, described("Names to texts, or to {value, contentEncoding: jwe}; at most 256, of 64 KiB."), _SECRETS
+    ]
+
+
+class Sealing(Protocol):
+    """Seals and opens values, each for one place."""
+
+    def seal(self, text: str, binding: str) -> str: ...
+    def open(self, sealed: str, bindings: Collection[str]) -> Revealing: ...
+
+
+class Revealing(Protocol):
+    """A value that was opened."""
+
+    def reveal(self) -> str: ...
+
+
+def check_secrets(draft: Draft) -> None:
+    """Adds to the mistakes of a draft. No message tells a value."""
+    values: dict[str, object] = draft.spec.secrets
+    texts: dict[str, object] = {}
+    for key, value in values.items():
+        path = f"spec.secrets.{key}"
+        if isinstance(value, dict):
+            if set(value) != {"value", "contentEncoding"} or value["contentEncoding"] != JWE:
+                hint = "a text, or {value: …, contentEncoding: jwe}"
+                draft.note(path, "expected a text or a sealed value", "secret-value", hint)
+            value = value.get("value")
+        if not isinstance(value, str):
+            draft.note(path, "expected text", "manifest-type", "put it in quotes")
+        texts[key] = value if isinstance(value, str) else ""
+    check_values(draft, "spec.secrets", texts, most=MAX_SEALED_BYTES)
+
+
+def binding(resource_id: str, key: str) -> str:
+    """What a value is sealed for: one place in one resource."""
+    return f"{resource_id}#{key}"
+
+
+def sealed_secrets(said: Mapping[str, Any], held: Mapping[str, Any], resource_id: str, keys: Sealing) -> dict[str, Any]:
+    """As they are kept; those that are as they were keep their sealed text. Raises Invalid for seals of others."""
+    kept: dict[str, Any] = {}
+    for key, value in said.items():
+        place = binding(resource_id, key)
+        if isinstance(value, str):
+            before = held.get(key)
+            if before is not None and _is(before["value"], value, place, keys):
+                kept[key] = before
+            else:
+                kept[key] = {"value": keys.seal(value, place), "contentEncoding": JWE}
+        else:
+            keys.open(value["value"], (place,))
+            kept[key] = value
+    return kept
+
+
+def _is(sealed: str, text: str, place: str, keys: Sealing) -> bool:
+    """Whether a sealed value is this one. One whose key was lost is none."""
+    try:
+        return keys.open(sealed, (place,)).reveal() == text
+    except Environment:
+        return False
+
+
 def check_variables(draft: Draft) -> None:
     """Adds to the mistakes of a draft."""
     check_values(draft, "spec.variables", draft.spec.variables)
 
 
-def check_values(draft: Draft, path: str, values: dict[str, object]) -> None:
+def check_values(draft: Draft, path: str, values: dict[str, object], most: int = MAX_VALUE_BYTES) -> None:
     if len(values) > MAX_KEYS:
         draft.note(path, f"{len(values)} values", "set-limit", f"at most {MAX_KEYS}; write a second set")
     for key, value in values.items():
@@ -37,5 +130,5 @@ def check_values(draft: Draft, path: str, values: dict[str, object]) -> None:
         if not isinstance(value, str):
             hint = "put it in quotes" if isinstance(value, int | float) else ""
             draft.note(f"{path}.{key}", f"expected text, found {found(value)}", "manifest-type", hint)
-        elif len(value.encode()) > MAX_VALUE_BYTES:
+        elif len(value.encode()) > most:
             draft.note(f"{path}.{key}", "larger than 64 KiB", "set-limit")

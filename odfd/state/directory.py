@@ -32,6 +32,7 @@ from odfd.runtime.keyed_lock import KeyedLocks
 from odfd.runtime.modes import make_private
 from odfd.state.crash_recovery import OBJECTS, CrashRecovery, look_back
 from odfd.trust.keys.keystore import KeyStore
+from odfd.trust.keys.secret_keys import SecretKeys
 from odfd.trust.ledger import kinds, log
 from odfd.verify import damage, memory
 
@@ -117,6 +118,7 @@ class StateDirectory:
         database.migrate_all((room.ROOM, room.STEPS) for room in _ROOMS)
         self.objects = DiskObjects(self.folder(OBJECTS), database)
         self.chains = SqliteChains(database, self.objects)
+        self.secrets = SecretKeys(directory / "keys")
         self.keys = KeyStore(directory / "keys", secrets.token_bytes)
         self.turns = KeyedLocks()
         """At writing a dataset: what is fetched for one history is never committed to another."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import http.server
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import pytest
 
+from chain.errors import Invalid
 from config.model import Ingest
 from odfd.control import wire
 
@@ -62,12 +66,21 @@ def server() -> Iterator[str]:
     made.server_close()
 
 
+SECRET = f"$schema: SecretSet\nheaders: {{name: cities}}\nspec: {{secrets: {{KEY: {TOKEN}}}}}\n"
+
+
 @pytest.mark.parametrize("status", [200, 404, 503])
-async def test_a_filled_value_is_nowhere_to_be_read(world: Any, server: str, monkeypatch: Any, status: int) -> None:
-    monkeypatch.setenv("KEY", TOKEN)
+@pytest.mark.parametrize("by", ["variable", "SecretSet"])
+async def test_a_filled_value_is_nowhere_to_be_read(
+    world: Any, server: str, monkeypatch: Any, status: int, by: str
+) -> None:
+    if by == "variable":
+        monkeypatch.setenv("KEY", TOKEN)
     monkeypatch.setattr(Server, "status", status)
     async with world.running("alice", ingest=Ingest(variables=("KEY",))) as alice:
         await alice.apply(MANIFEST % server)
+        if by == "SecretSet":
+            assert TOKEN not in repr(await alice.apply(SECRET))
         (item,) = await alice.pull("cities")
         assert item.outcome == ("updated" if status == 200 else "failed")
         api, chain = alice.api, alice.home.chains.chain(alice.dataset("cities"))
@@ -78,6 +91,7 @@ async def test_a_filled_value_is_nowhere_to_be_read(world: Any, server: str, mon
             *[await api.datasets.block("cities", str(number)) for number in range(alice.size("cities"))],
             await api.lineage.graph("cities"),
             await api.tasks.list(),
+            await api.declarations.list(None, None),
             await api.about.status(),
         ]
         if status == 200:
@@ -88,7 +102,79 @@ async def test_a_filled_value_is_nowhere_to_be_read(world: Any, server: str, mon
         assert TOKEN not in repr(alice.logger.said)
         assert TOKEN not in repr(alice.events._ring)
         assert TOKEN.encode() not in b"".join(chain.raw_blocks(0, alice.size("cities")))
+        assert not found_in(alice.home.directory, TOKEN)
         assert status != 200 or alice.size("cities") == 4
+
+
+def found_in(folder: Path, value: str) -> list[str]:
+    """Files that hold a value, also as it is spelt elsewhere: the database and its log, keys, work folders."""
+    raw = value.encode()
+    spelt = (raw, base64.b64encode(raw).rstrip(b"="), raw.hex().encode(), quote(value, safe="").encode())
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert any(path.name == "odfd.sqlite-wal" for path in files)
+    return [str(path) for path in files if any(each in path.read_bytes() for each in spelt)]
+
+
+async def test_r48_secrets_are_sealed_for_their_place_and_told_by_nobody(world: Any) -> None:
+    """Not by what is printed, not by a dry run, not by what was superseded, not to another set."""
+    async with world.running("alice") as alice:
+        dry = await alice.apply(SECRET, dry_run=True)
+        assert [item.action for item in dry.items] == ["created"]
+        assert not (alice.home.directory / "keys" / "secrets.jwks").exists()
+        await alice.apply(SECRET)
+        assert (alice.home.directory / "keys" / "secrets.jwks").stat().st_mode & 0o777 == 0o600
+        first = await alice.api.declarations.get("secretset", "cities")
+        (again,) = (await alice.apply(SECRET)).items
+        assert again.action == "unchanged"
+        printed = msgspec.json.encode(
+            {"$schema": first.schema, "headers": {"name": "cities"}, "spec": first.spec}
+        ).decode()
+        (again,) = (await alice.apply(printed)).items
+        assert again.action == "unchanged"
+        (again,) = (await alice.apply(SECRET.replace(TOKEN, "another"), dry_run=True)).items
+        assert again.changes == ("~ spec.secrets.KEY: (sensitive, changed)",)
+        with pytest.raises(Invalid, match="made for another place"):
+            await alice.apply(printed.replace('"cities"', '"mallory"'))
+        with pytest.raises(Invalid, match="made for another place"):
+            await alice.apply(printed.replace('"KEY"', '"OTHER"'))
+        await alice.apply(SECRET.replace(TOKEN, "another"))
+        sealed = first.spec["secrets"]["KEY"]["value"]
+        assert sealed not in "\n".join(dump(alice))
+        assert alice.api.declarations.values("cities") == {"KEY": "another"}
+        await alice.api.declarations.delete("ss", "cities")
+        assert "contentEncoding" not in "\n".join(dump(alice))
+
+
+async def test_secrets_are_lost_with_their_key_and_said_to_be(world: Any, server: str) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(SECRET, MANIFEST % server)
+        (alice.home.directory / "keys" / "secrets.jwks").unlink()
+    async with world.running("alice") as alice:
+        (item,) = await alice.pull("cities")
+        assert item.fault is not None
+        assert (item.fault.rule, item.outcome) == ("undecryptable", "failed")
+        (item,) = (await alice.apply(SECRET)).items
+        assert item.action == "updated"
+        (item,) = await alice.pull("cities")
+        assert item.outcome == "updated"
+
+
+NO_SECRETS = ["5", "{value: x}", "{value: x, contentEncoding: rot13}", "{value: x, contentEncoding: jwe}", "[x]"]
+
+
+@pytest.mark.parametrize("said", [*NO_SECRETS, "{value: 'a.b.c.d.e', contentEncoding: jwe}"])
+async def test_what_is_no_secret_is_refused_without_being_told(world: Any, said: str) -> None:
+    async with world.running("alice") as alice:
+        with pytest.raises(Invalid) as caught:
+            await alice.apply(SECRET.replace(TOKEN, said))
+        assert "m0.yaml" in str(caught.value)
+
+
+def dump(node: Any) -> list[str]:
+    """What SQL reads, blobs as text."""
+    with node.home.database.read() as connection:
+        tables = ("res_events", "res_current")
+        return [str(row) for table in tables for row in connection.execute(f"SELECT * FROM {table}")]
 
 
 async def test_a_source_reads_the_set_that_is_named_as_its_dataset(world: Any, server: str) -> None:

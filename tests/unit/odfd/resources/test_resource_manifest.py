@@ -195,8 +195,7 @@ NOT_YET: dict[str, tuple[str, ...]] = {
     "auth-accounts-permissions.relations": ("type-without-effect",),
     "flow-compact.flow": ("manifest-type", "unknown-kind", "unknown-kind"),
     "flow-gc.flow": ("unknown-kind",),
-    "labels-annotations.resource": ("type-without-effect", "unknown-field"),
-    "secrets-and-variables.secrets": ("type-without-effect",),
+    "labels-annotations.resource": ("unknown-field",),
     "sink-webhook-dataset-events.flow": ("unknown-kind", "unknown-kind"),
     "sink-webhook-dataset-events.webhook-target-canonical": ("unknown-type", "unknown-field"),
     "sink-webhook-dataset-events.webhook-target": ("type-without-effect",),
@@ -206,7 +205,6 @@ NOT_YET: dict[str, tuple[str, ...]] = {
     "source-push-http.flow": ("unknown-kind", "unknown-field", "unknown-field"),
     "source-push-http.source": ("type-without-effect",),
     "storage-volume.dataset": ("unknown-field",),
-    "storage-volume.secrets": ("type-without-effect",),
     "storage-volume.volume": ("type-without-effect",),
 }
 """Examples that are refused, with the rules; the others are read. What begins to act leaves this list."""
