@@ -23,7 +23,6 @@ from chain.model.source import (
     MergeAppend,
     MergeStrategy,
     ReadCsv,
-    ReadEsriShapefile,
     ReadJson,
     ReadNdJson,
     ReadParquet,
@@ -71,8 +70,6 @@ def _check_read(read: ReadStep) -> None:
             csv_dialect(read)
         case ReadJson() | ReadNdJson():
             check_text_options(read.encoding, read.date_format, read.timestamp_format)
-        case ReadEsriShapefile():
-            raise Invalid("EsriShapefile is not read yet", rule="read-kind", hint="convert it: ogr2ogr -f GeoJSONSeq")
     refuse_links(read)
     _check_on_error(read)
     check_kind(read_options(read.schema), str(type(read).__struct_config__.tag))
@@ -86,7 +83,7 @@ def _check_on_error(read: ReadStep) -> None:
         return
     if isinstance(read, ReadParquet):
         raise Invalid(
-            "records of Parquet are not set aside",
+            "records of Parquet or Avro are not set aside",
             rule="on-error",
             hint="leave out onError: its columns have types, and a file that does not fit is refused",
         )

@@ -46,7 +46,7 @@ def read(folder: Path, data: bytes | str, step: ReadStep) -> Read:
 def _read(sources: Opened, folder: Path, step: ReadStep) -> Read:
     schema, tasks, remarks = read_schema(step), [], list(sources.remarks)
     for source in sources.files:
-        schema, format_, spans, said, _ = plan_file(source, step, schema)
+        schema, format_, spans, said, _ = plan_file(source, sources.step, schema)
         remarks += said
         for span in spans:
             part = str(folder / f"{len(tasks)}")

@@ -13,7 +13,6 @@ BEGIN: Final = 512
 """Bytes by which a file is known."""
 _UNPACK: Final = "unpack it before, or where it is polled with prepare: [{{kind: Decompress, format: {}}}]"
 _BEFORE: Final = "unpack it before, or with a Pipe step"
-_EXPORT: Final = "export it as CSV"
 _KINDS: Final[tuple[tuple[bytes, str, str], ...]] = (
     (b"\x1f\x8b", "gzip", _UNPACK.format("Gzip")),
     (b"PK\x03\x04", "a zip archive (or an .xlsx or .ods table)", _UNPACK.format("Zip")),
@@ -24,10 +23,14 @@ _KINDS: Final[tuple[tuple[bytes, str, str], ...]] = (
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive", _BEFORE),
     (b"PAR1", PARQUET, "say `read: {kind: Parquet}`"),
     (b"ORC", "ORC", "convert it to Parquet"),
-    (b"Obj\x01", "Avro", "convert it to Parquet"),
+    (b"Obj\x01", "Avro", "say `read: {kind: Avro}`"),
     (b"%PDF-", "a PDF", "find the table that it was made of"),
-    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an .xls table", _EXPORT),
-    (b"SQLite format 3\x00", "an SQLite database", _EXPORT),
+    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an .xls table", "say `read: {kind: Spreadsheet}`"),
+    (
+        b"SQLite format 3\x00",
+        "an SQLite database",
+        "say `read: {kind: GeoPackage}` if it is one; else export a table as CSV",
+    ),
     (b"\xff\xfe\x00\x00", "UTF-32 text", "say `encoding: utf-32` in the read step"),
     (b"\x00\x00\xfe\xff", "UTF-32 text", "say `encoding: utf-32` in the read step"),
     (b"\xff\xfe", "UTF-16 text", "say `encoding: utf-16` in the read step"),
@@ -43,7 +46,7 @@ def found_kind(begin: bytes) -> tuple[str, str] | None:
         if begin.startswith(magic):
             return kind, hint
     if _MARKUP.match(begin):
-        return "HTML or XML", "look at what the server answers: an error page, or a form to log in?"
+        return "HTML or XML", "an error page of the server, or a form to log in? Of XML with records say kind: Xml"
     return None
 
 

@@ -26,7 +26,6 @@ from chain.errors import Environment, Invalid
 from chain.model.on_error import Quarantine, quarantine_of
 from chain.model.source import (
     ReadCsv,
-    ReadEsriShapefile,
     ReadGeoJson,
     ReadJson,
     ReadNdGeoJson,
@@ -249,8 +248,7 @@ def plan_file(source: SourceFile, step: ReadStep, wanted: pa.Schema | None) -> P
         if isinstance(step, ReadParquet):
             schema = wanted or range_tasks.parquet_schema(source.path, source.name)
             return Planned(schema, range_tasks.ParquetFormat(), [Range(0, len(view))])
-        if not isinstance(step, ReadEsriShapefile):
-            check_text(view, str(step.__struct_config__.tag), source.name)
+        check_text(view, str(step.__struct_config__.tag), source.name)
         match step:
             case ReadCsv():
                 return _plan_csv(view, csv_dialect(step), wanted, declared, source.name)
@@ -269,10 +267,6 @@ def plan_file(source: SourceFile, step: ReadStep, wanted: pa.Schema | None) -> P
                     per_line=isinstance(step, ReadNdGeoJson), own_id="column" if declared else "told"
                 )
                 return _plan_document(view, format_, wanted, declared, source.name)
-            case ReadEsriShapefile():
-                raise Invalid(
-                    "EsriShapefile is not read yet", rule="read-kind", hint="convert it: ogr2ogr -f GeoJSONSeq"
-                )
     raise Invalid(f"unknown read step {type(step).__name__}", rule="read-kind")
 
 

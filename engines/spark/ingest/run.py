@@ -85,7 +85,7 @@ def _ingest(session: OpenSession, request: IngestRequest, control: RequestContro
     vocab, force = request.vocab, None if request.schema is None else to_arrow(request.schema)
     query, declared = read_source(request.preprocess)
     keys = checked_keys(request)
-    sources = opened(_sources(request), request.read, scratch, bounds_of(request))
+    sources = opened(_sources(request), request.read, scratch, bounds_of(request), control.check)
     control.check()
     parts = _parsed(session, request, sources, scratch, keys, strict=query is None and not request.fills_event_time)
     control.check()
@@ -155,7 +155,7 @@ def _parsed(
     aside = request.preprocess is None and quarantine_of(request.read.schema) is not None
     required = {key: no_key(key) for key in keys if aside} | ({name: NO_EVENT_TIME} if strict else {})
     try:
-        parts = parse_sources(session, sources.files, request.read, scratch, required)
+        parts = parse_sources(session, sources.files, sources.step, scratch, required)
         return None if parts is None else parts._replace(remarks=(*sources.remarks, *parts.remarks))
     except Invalid as fault:
         guessed = told_guess(fault, sources.files)

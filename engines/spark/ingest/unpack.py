@@ -29,6 +29,7 @@ LAYERS: Final = 3
 XZ_MEMORY: Final = 256 << 20
 """Bytes that a file may make xz ask for; what ``xz -9`` writes needs 65 MiB."""
 _TOLD: Final = 8
+_OFFICE: Final = frozenset({"[Content_Types].xml", "META-INF/manifest.xml"})
 OF_LIMITS: Final = frozenset({"max-source-bytes", "unpack-ratio"})
 """Rules that our settings make: what breaks them may be whole elsewhere."""
 _MAGIC: Final = ((b"\x1f\x8b", "gzip"), (b"BZh", "bzip2"), (b"\xfd7zXZ\x00", "xz"), (b"\x28\xb5\x2f\xfd", "zstandard"))
@@ -154,17 +155,17 @@ def _stream(path: Path, kind: str) -> Iterator[bytes]:
     match kind:
         case "gzip":
             with gzip.open(path, "rb") as packed:
-                yield from _blocks(packed)
+                yield from blocks(packed)
         case "bzip2":
             yield from _coded(path, bz2.BZ2Decompressor)
         case "xz":
             yield from _coded(path, lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY))
         case _:
             with pa.CompressedInputStream(pa.OSFile(str(path)), "zstd") as packed:
-                yield from _blocks(packed)
+                yield from blocks(packed)
 
 
-def _blocks(packed: IO[bytes] | gzip.GzipFile | zipfile.ZipExtFile | pa.NativeFile) -> Iterator[bytes]:
+def blocks(packed: IO[bytes] | gzip.GzipFile | zipfile.ZipExtFile | pa.NativeFile) -> Iterator[bytes]:
     while block := packed.read(CHUNK):
         yield block
 
@@ -211,7 +212,7 @@ def _members(source: SourceFile, folder: Path, growth: Unpacking, pattern: str |
         for number, name in enumerate(sorted(wanted)):
             target = folder / f"{source.path.name[-64:]}-member-{number}"
             with archive.open(name) as member:
-                write(target, _blocks(member), growth)
+                write(target, blocks(member), growth)
             made.append(SourceFile(target, f"{source.name}/{name}"))
     return made
 
@@ -221,6 +222,12 @@ def _which(name: str, names: list[str], pattern: str | None) -> Invalid:
     if pattern is not None:
         return Invalid(
             f"no file in {name} is called {pattern!r}", rule="unpack-members", hint=f"it holds {listed or 'nothing'}"
+        )
+    if not _OFFICE.isdisjoint(names):
+        return Invalid(
+            f"{name} is a table of an office program",
+            rule="unpack-members",
+            hint="say kind: Spreadsheet in the read step",
         )
     return Invalid(
         f"{name} holds {plural(len(names), 'file')}",

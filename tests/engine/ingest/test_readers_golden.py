@@ -132,11 +132,6 @@ def test_geojson(read: Callable[..., pa.Table], step: steps.ReadStep) -> None:
     assert table.column("geometry")[0].as_py() == GEOMETRY
 
 
-def test_shapefiles_are_refused_by_name(read: Callable[..., pa.Table]) -> None:
-    with pytest.raises(Invalid, match="EsriShapefile is not read yet"):
-        read("x", steps.ReadEsriShapefile())
-
-
 def test_parquet_round(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "typed.parquet"
     table = pa.table({"t": pa.array([1, None], pa.timestamp("us")), "l": pa.array([["a"], []], pa.list_(pa.string()))})

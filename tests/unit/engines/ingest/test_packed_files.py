@@ -106,6 +106,12 @@ def test_a_zip_of_several_asks_which(tmp_path: Path) -> None:
         unpacked(SourceFile(path, "a.zip"), tmp_path, UnpackBounds(), "*.txt")
 
 
+def test_an_office_table_is_named(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="is a table of an office program") as told:
+        read(tmp_path, zipped({"[Content_Types].xml": b"<a/>", "xl/workbook.xml": b"<a/>"}), AB)
+    assert "kind: Spreadsheet" in told.value.hint
+
+
 def test_packed_parquet_is_parquet(tmp_path: Path) -> None:
     whole = io.BytesIO()
     pq.write_table(pa.table({"a": ["x"] * 3}), whole)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import re
 import zipfile
@@ -11,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from engines.spark.ingest import foreign_files
+from engines.spark.ingest.foreign.converting import convert
+from worlds import foreign_bytes as made
 from worlds.reading import read, read_step
 
 PAGE = (Path(__file__).parents[4] / "docs" / "sources.md").read_text()
@@ -37,10 +41,28 @@ FILES: dict[str, tuple[bytes, list[list[Any]]]] = {
     ),
 }
 
+ROWS = [["A list"], ["City", "Population", "Founded"], ["Graz", 302_000, dt.date(1928, 1, 1)]]
+POINT = '{"coordinates":[16.37,48.2],"type":"Point"}'
+
+
+def more(folder: Path) -> dict[str, tuple[bytes, list[list[Any]]]]:
+    """Those that are not of text."""
+    entry = '<feed><entry id="1"><name>a</name><price currency="EUR">1.5</price></entry></feed>'
+    spot = made.geopackage(folder, [made.wkb(1, made.xy(16.37, 48.2))])
+    shapes = made.shapefile_zip(folder, ("cities", "rivers"))
+    return {
+        "Tables of office programs": (made.xlsx({"Cities": ROWS, "x": []}), [["Graz", 302_000, "1928-01-01"]]),
+        "ESRI shapefiles": (shapes, [["Größe", 1_900_000, POINT], ["nowhere", None, None]]),
+        "GeoPackages": (spot, [[1, "place 1", POINT]]),
+        "XML": (entry.encode(), [[1, "a", "EUR", 1.5]]),
+        "Avro": (made.avro(1), [[0, "even", "2024-05-01T12:00"]]),
+    }
+
 
 @pytest.mark.parametrize("heading,text", EXAMPLES)
-def test_the_example_is_read(heading: str, text: str, tmp_path: Path) -> None:
-    data, rows = FILES[heading]
+def test_the_example_is_read(heading: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign_files, "_performed", lambda job, check: convert(job))
+    data, rows = (FILES | more(tmp_path))[heading]
     got = read(tmp_path, data, read_step(text)).rows
     assert [[plain(value) for value in row] for row in got] == rows
 
@@ -49,5 +71,5 @@ def plain(value: Any) -> Any:
     return value.isoformat()[:16] if hasattr(value, "isoformat") else value
 
 
-def test_all_are_tried() -> None:
-    assert [heading for heading, _ in EXAMPLES] == list(FILES)
+def test_all_are_tried(tmp_path: Path) -> None:
+    assert [heading for heading, _ in EXAMPLES] == [*FILES, *more(tmp_path)]

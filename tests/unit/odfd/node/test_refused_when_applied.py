@@ -62,7 +62,6 @@ FETCHES = {
     "files-order": ["{kind: FilesGlob, path: '*.csv', order: ByEventTime}"],
 }
 READS = {
-    "read-kind": ["{kind: EsriShapefile}"],
     "read-encoding": ["{kind: Csv, encoding: rot13}", "{kind: NdJson, encoding: hex}"],
     "read-time-format": ["{kind: Csv, timestampFormat: 'M/d/yyyy'}", "{kind: Json, dateFormat: 'yyyy'}"],
     "read-option": ["{kind: Csv, separator: ';;'}", "{kind: Csv, quote: ','}"],

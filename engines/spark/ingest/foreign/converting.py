@@ -1,0 +1,57 @@
+"""The body of a converting process: one file in, one file out, and one of JSON about it."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from chain.errors import Invalid
+from engines.spark.ingest.foreign.avro import avro_to_parquet
+from engines.spark.ingest.foreign.geopackage import layer_text
+from engines.spark.ingest.foreign.job import ANSWER, MEMORY, RULE, Conversion, Told
+from engines.spark.ingest.foreign.shapes import shape_text
+from engines.spark.ingest.foreign.sheets import sheet_text
+from engines.spark.ingest.foreign.xml_records import record_text
+from engines.spark.ingest.unpack import UnpackBounds, Unpacking, write
+
+_TEXTS: Final[Mapping[str, Callable[[Conversion], Iterator[bytes]]]] = {
+    "Spreadsheet": sheet_text,
+    "Xml": record_text,
+    "GeoPackage": layer_text,
+    "EsriShapefile": shape_text,
+}
+_ANY_RATIO: Final = 1 << 20
+"""Text of an office table is many times its bytes; its size alone is bounded."""
+
+
+def convert(job: Conversion) -> Told:
+    """In this process."""
+    try:
+        if job.kind == "Avro":
+            avro_to_parquet(job)
+        else:
+            growth = Unpacking(job.name, job.source.stat().st_size, UnpackBounds(job.limit, _ANY_RATIO))
+            write(Path(job.target), _TEXTS[job.kind](job), growth)
+    except Invalid as fault:
+        return Told.of(fault)
+    except (MemoryError, RecursionError):
+        return Told(message="it needs more memory than a file may", rule=RULE, hint="split the file", place=job.name)
+    return Told()
+
+
+def main(arguments: list[str]) -> int:
+    """Exit code of the process."""
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    job = msgspec.json.decode(arguments[0], type=Conversion)
+    (Path(job.folder) / ANSWER).write_bytes(msgspec.json.encode(convert(job)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

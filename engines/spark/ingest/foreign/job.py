@@ -1,0 +1,66 @@
+"""What a converting process is told and answers; and the limits that it lays on itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from chain.errors import Invalid
+from chain.model.read_options import ReadOptions
+
+MEMORY: Final = 2 << 30
+"""Bytes of private memory of the process."""
+ANSWER: Final = "told.json"
+"""Name of the file with the answer, in the folder of the conversion."""
+RULE: Final = "read-foreign"
+
+
+class Conversion(msgspec.Struct, frozen=True, kw_only=True):
+    """Read ``path`` as ``kind`` and write ``target``, of at most ``limit`` bytes."""
+
+    kind: str
+    path: str
+    name: str
+    """The file as messages call it."""
+    target: str
+    folder: str
+    """For files in between, and for the answer."""
+    limit: int
+    ratio: int
+    options: ReadOptions
+    sub_path: str | None = None
+
+    @property
+    def source(self) -> Path:
+        return Path(self.path)
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The answer: remarks for people, or a fault."""
+
+    remarks: tuple[str, ...] = ()
+    message: str = ""
+    rule: str = ""
+    hint: str = ""
+    place: str = ""
+
+    @classmethod
+    def of(cls, fault: Invalid) -> Told:
+        return cls(message=fault.message, rule=fault.rule, hint=fault.hint, place=fault.place)
+
+    def fault(self) -> Invalid | None:
+        return Invalid(self.message, rule=self.rule, hint=self.hint, place=self.place) if self.message else None
+
+
+def one_of(wanted: str | None, names: list[str], kind: str, option: str, place: str) -> str:
+    """The part of a file that was asked for, or the only one. Raises Invalid."""
+    if wanted in names and wanted is not None:
+        return wanted
+    listed = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
+    if wanted is None and len(names) == 1:
+        return names[0]
+    what = f"no {kind} {wanted!r}" if wanted is not None else f"{len(names)} {kind}s"
+    hint = f"say which, in the read step: {option}: NAME (there are {listed})" if names else "is it the right file?"
+    raise Invalid(f"{what} in {place}", rule="read-part", hint=hint, place=place)

@@ -1,0 +1,268 @@
+"""Tables of office programs, shapefiles, GeoPackages, XML and Avro: rows as they say, or refused by name and place."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chain.errors import Environment, Invalid
+from engines.spark.ingest import foreign_files
+from engines.spark.ingest.foreign import geopackage, xml_records
+from engines.spark.ingest.foreign.converting import convert
+from engines.spark.ingest.foreign.job import Conversion, Told
+from engines.spark.ingest.unpack import SourceFile, UnpackBounds
+from worlds import foreign_bytes as made
+from worlds.reading import NAME, read, read_step
+
+TABLE = [["id", "name", "day", "ok"], [1, "a", dt.date(2024, 5, 1), True], [], [2.5, None, None, False]]
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Without a process for each file, unless the test is about that."""
+    if "process" not in request.fixturenames:
+        monkeypatch.setattr(foreign_files, "_performed", lambda job, check: convert(job))
+
+
+@pytest.fixture
+def process() -> None: ...
+
+
+def table(more: str = "") -> Any:
+    return read_step(
+        "kind: Spreadsheet\nheader: true\nddlSchema: ['id DOUBLE, name STRING, day DATE, ok BOOLEAN']\n" + more
+    )
+
+
+def test_a_sheet_is_read(tmp_path: Path) -> None:
+    rows = [[1.0, "a", dt.date(2024, 5, 1), True], [2.5, None, None, False]]
+    assert read(tmp_path, made.xlsx({"One": TABLE}), table()).rows == rows
+    two = made.xlsx({"One": [["x"]], "Two": TABLE})
+    assert read(tmp_path, two, table("sheet: Two")).rows == rows
+    for more, said in [("", "2 sheets in"), ("sheet: Three", "no sheet 'Three' in")]:
+        with pytest.raises(Invalid, match=said) as told:
+            read(tmp_path, two, table(more))
+        assert "One, Two" in told.value.hint
+    ids = read_step("kind: Spreadsheet\nheader: true\nddlSchema: ['id BIGINT, name STRING']")
+    assert read(tmp_path, made.ods({"S": [["id", "name"], [7, "x"]]}), ids).rows == [[7, "x"]]
+
+
+def test_a_fault_in_a_sheet_names_its_row(tmp_path: Path) -> None:
+    ids = read_step("kind: Spreadsheet\nheader: true\nskipRows: 1\nddlSchema: ['id BIGINT']")
+    with pytest.raises(Invalid, match=r"'2\.5' is not a Int64") as told:
+        read(tmp_path, made.xlsx({"S": [["title"], ["id"], [1], [], [2.5]]}), ids)
+    assert told.value.place == f"{NAME}:5"
+
+
+@pytest.mark.parametrize("kind", ["Spreadsheet", "Avro", "GeoPackage", "EsriShapefile"])
+def test_what_is_something_else_is_refused(kind: str, tmp_path: Path) -> None:
+    for data in (
+        b"a,b\n1,2\n",
+        made.zipped({"a.csv": "a\n"}),
+        b"SQLite format 3\0" + bytes(4096),
+        b"Obj\x01" + b"\xff" * 50,
+    ):
+        with pytest.raises(Invalid) as told:
+            read(tmp_path, data, read_step(f"kind: {kind}"))
+        assert told.value.hint, data[:10]
+
+
+def features(read_rows: list[list[Any]], place: int = 0) -> list[Any]:
+    return [row[place] and json.loads(row[place]) for row in read_rows]
+
+
+POINT = {"type": "Point", "coordinates": [16.37, 48.2]}
+
+
+def test_shapefiles(tmp_path: Path) -> None:
+    step = read_step(
+        "kind: EsriShapefile\nddlSchema: ['name STRING, people BIGINT, share DOUBLE, founded DATE, geometry STRING']"
+    )
+    for encoding in ("utf-8", "cp1252"):
+        got = read(tmp_path, made.shapefile_zip(tmp_path, encoding=encoding), step)
+        assert got.rows[0][:4] == ["Größe", 1_900_000, 0.125, dt.date(1221, 10, 18)]
+        assert got.rows[1] == ["nowhere", None, None, None, None]
+        assert features(got.rows, 4) == [POINT, None]
+    web = 'PROJCS["WGS_1984_Web_Mercator",GEOGCS["GCS_WGS_1984"]]'
+    crs = {"type": "name", "properties": {"name": "WGS_1984_Web_Mercator"}}
+    assert features(read(tmp_path, made.shapefile_zip(tmp_path, prj=web), step).rows, 4)[0] == {**POINT, "crs": crs}
+    plain = made.shapefile_zip(tmp_path, prj='GEOGCS["GCS_WGS_1984",DATUM["D"]]')
+    assert features(read(tmp_path, plain, step).rows, 4)[0] == POINT
+
+
+def test_one_of_several_shapefiles(tmp_path: Path) -> None:
+    two = made.shapefile_zip(tmp_path, ("cities", "rivers"))
+    with pytest.raises(Invalid, match="2 shapefiles in") as told:
+        read(tmp_path, two, read_step("kind: EsriShapefile"))
+    assert "data/cities.shp, data/rivers.shp" in told.value.hint
+    for sub_path in ("data/rivers.shp", "*rivers*"):
+        assert len(read(tmp_path, two, read_step(f"kind: EsriShapefile\nsubPath: '{sub_path}'")).rows) == 2
+
+
+LAYER = "kind: GeoPackage\nddlSchema: ['id BIGINT, name STRING, geometry STRING']"
+
+
+def test_geopackages(tmp_path: Path) -> None:
+    square = made.counted(made.counted(made.xy(0, 0), made.xy(1, 0), made.xy(1, 1), made.xy(0, 0)))
+    shapes = {
+        "Point": (made.wkb(1, made.xy(1, 2)), [1, 2]),
+        "Point Z": (made.wkb(1001, made.xy(1, 2, 3)), [1, 2, 3]),
+        "Point M": (made.wkb(2001, made.xy(1, 2, 9)), [1, 2]),
+        "LineString": (made.wkb(2, made.counted(made.xy(1, 2), made.xy(3, 4))), [[1, 2], [3, 4]]),
+        "Polygon": (made.wkb(3, square), [[[0, 0], [1, 0], [1, 1], [0, 0]]]),
+        "MultiPoint": (made.wkb(4, made.counted(made.wkb(1, made.xy(1, 2)))), [[1, 2]]),
+    }
+    got = read(tmp_path, made.geopackage(tmp_path, [blob for blob, _ in shapes.values()] + [None]), read_step(LAYER))
+    found = features(got.rows, 2)
+    assert [each["coordinates"] for each in found[:-1]] == [wanted for _, wanted in shapes.values()]
+    assert found[-1] is None
+    assert got.rows[0][:2] == [1, "place 1"]
+    other = read(tmp_path, made.geopackage(tmp_path, [shapes["Point"][0]], 3857), read_step(LAYER))
+    assert features(other.rows, 2)[0]["crs"]["properties"]["name"] == "EPSG:3857"
+    with pytest.raises(Invalid, match="no layer 'roads'"):
+        read(tmp_path, made.geopackage(tmp_path, []), read_step("kind: GeoPackage\nlayer: roads"))
+
+
+@pytest.mark.parametrize(
+    "blob", [made.wkb(2, b"\xff\xff\xff\xff"), made.wkb(99), b"\x01", made.wkb(7, made.counted(made.wkb(7))) * 9, b""]
+)
+def test_a_broken_geometry_is_refused(blob: bytes, tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="not a GeoPackage that can be read"):
+        read(tmp_path, made.geopackage(tmp_path, [blob]), read_step(LAYER))
+    nested = made.wkb(1, made.xy(1, 2))
+    for _ in range(geopackage._DEPTH + 2):
+        nested = made.wkb(7, made.counted(nested))
+    with pytest.raises(Invalid, match="too many levels"):
+        read(tmp_path, made.geopackage(tmp_path, [nested]), read_step(LAYER))
+
+
+FEED = """<?xml version="1.0"?>
+<feed xmlns="http://example.com/a">
+  <title>All</title>
+  <entry id="1"><name>a, "b"</name><price currency="EUR">1.5</price></entry>
+
+  <entry id="2">
+    <name/>
+    <price>2</price>
+    <at>2024-05-01T00:00:00Z</at>
+  </entry>
+</feed>
+"""
+
+
+def test_records_of_xml(tmp_path: Path) -> None:
+    step = read_step("kind: Xml\nrecord: feed/entry")
+    got = read(tmp_path, FEED, step)
+    assert got.table.column_names == ["@id", "name", "price/@currency", "price", "at"]
+    assert got.rows == [["1", 'a, "b"', "EUR", "1.5", None], ["2", None, None, "2", "2024-05-01T00:00:00Z"]]
+    typed = "ddlSchema: ['id BIGINT, name STRING, price_currency STRING, price DOUBLE, at TIMESTAMP']"
+    rows = read(tmp_path, FEED, read_step(f"kind: Xml\nrecord: feed/entry\n{typed}")).rows
+    assert [row[:4] for row in rows] == [[1, 'a, "b"', "EUR", 1.5], [2, None, None, 2.0]]
+    with pytest.raises(Invalid, match="'two' is not a Float64") as told:
+        read(tmp_path, FEED.replace(">2<", ">two<"), read_step(f"kind: Xml\nrecord: feed/entry\n{typed}"))
+    assert told.value.place == f"{NAME}:6"
+
+
+@pytest.mark.parametrize(
+    "text,said,line",
+    [
+        (FEED.replace("<name/>", "<name>x</name><name>y</name>"), "'name' stands more than once", 7),
+        (FEED.replace("</feed>", ""), "not XML: no element found", 12),
+        (FEED.replace("<feed", '<!DOCTYPE x [<!ENTITY a "aaaa">]><feed'), "a document type", 2),
+        ("<feed>" + "<a>" * 200, "elements of more than", 1),
+        ("<other/>", "no record feed/entry", None),
+    ],
+)
+def test_xml_that_is_no_table_is_refused(text: str, said: str, line: int | None, tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match=said) as told:
+        read(tmp_path, text, read_step("kind: Xml\nrecord: feed/entry"))
+    assert told.value.place == (NAME if line is None else f"{NAME}:{line}")
+
+
+def test_records_do_not_depend_on_how_they_are_cut(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    whole = read(tmp_path, FEED, read_step("kind: Xml\nrecord: feed/entry")).rows
+    monkeypatch.setattr(xml_records, "CHUNK", 3)
+    assert read(tmp_path, FEED, read_step("kind: Xml\nrecord: feed/entry")).rows == whole
+
+
+@pytest.mark.parametrize("codec", ["null", "deflate", "bzip2", "xz"])
+def test_avro(codec: str, tmp_path: Path) -> None:
+    got = read(tmp_path, made.avro(3, codec), read_step("kind: Avro"))
+    at = dt.datetime(2024, 5, 1, 12, 0, 0, 2, tzinfo=dt.UTC)
+    assert [str(value) for value in got.rows[2][:3]] == ["2", "even", "1234567890.12"]
+    assert got.rows[2][3:] == [at, [0.5, 0.5], {"a": 2}]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [{"type": "map", "values": "int"}, ["int", "string"], {"type": "long", "logicalType": "local-timestamp-millis"}],
+)
+def test_what_no_column_holds_is_refused_by_its_name(kind: Any, tmp_path: Path) -> None:
+    schema = {"type": "record", "name": "r", "fields": [{"name": "odd", "type": kind}]}
+    with pytest.raises(Invalid, match="column 'odd' is a"):
+        read(tmp_path, made.avro(0, schema=schema), read_step("kind: Avro"))
+
+
+def job(tmp_path: Path, kind: str = "Xml") -> Any:
+    path = tmp_path / "in.xml"
+    path.write_text(FEED)
+    return SourceFile(path, "in.xml")
+
+
+def test_a_file_is_read_by_a_process_of_its_own(process: None, tmp_path: Path) -> None:
+    step = read_step("kind: Xml\nrecord: feed/entry")
+    made_file = foreign_files.converted_file(job(tmp_path), step, tmp_path / "o", UnpackBounds(), lambda: None)
+    assert made_file.path.read_text().count("\n") >= 3
+
+
+@pytest.mark.parametrize(
+    "script,fault,said",
+    [
+        ("import os; os.abort()", Invalid, "its reader was ended"),
+        ("import sys; sys.exit('MemoryError')", Invalid, "its reader was ended"),
+        ("import sys; sys.exit('no module')", Environment, "no module"),
+    ],
+)
+def test_a_reader_that_dies_is_told(
+    process: None, script: str, fault: type[Exception], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dying = tmp_path / "python"
+    dying.write_text(f"#!{sys.executable}\n{script}\n")
+    dying.chmod(0o755)
+    monkeypatch.setattr(foreign_files.sys, "executable", str(dying))
+    step = read_step("kind: Xml\nrecord: feed/entry")
+    with pytest.raises(fault, match=said):
+        foreign_files.converted_file(job(tmp_path), step, tmp_path / "o", UnpackBounds(), lambda: None)
+
+
+def test_a_stopped_request_ends_its_reader(process: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = tmp_path / "python"
+    waiting.write_text("#!/bin/sh\nexec sleep 600\n")
+    waiting.chmod(0o755)
+    monkeypatch.setattr(foreign_files.sys, "executable", str(waiting))
+    step = read_step("kind: Xml\nrecord: feed/entry")
+
+    def stop() -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        foreign_files.converted_file(job(tmp_path), step, tmp_path / "o", UnpackBounds(), stop)
+
+
+def test_no_text_grows_beyond_its_bounds(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="unpacks to more than 10 bytes"):
+        foreign_files.converted_file(
+            job(tmp_path),
+            read_step("kind: Xml\nrecord: feed/entry"),
+            tmp_path / "o",
+            UnpackBounds(size=10),
+            lambda: None,
+        )
+    assert Told.of(Invalid("m", rule="r", hint="h", place="p")).fault() is not None
+    assert Told().fault() is None
+    assert Conversion.__struct_config__.frozen
