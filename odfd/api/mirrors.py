@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import trio
 
 from chain import instant
-from chain.errors import Invalid, NotFound, Refused, Remote
+from chain.errors import Invalid, NotFound, Refused
 from chain.ids import DID_ODF, DatasetId
 from chain.instant import Instant
-from chain.statements.statement import HEAD
 from odfd.api.datasets import known_dataset
 from odfd.api.holder_counts import HolderCounts
 from odfd.control import wire
@@ -25,13 +24,11 @@ from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.retention import ALL, UNCAPPED
 from odfd.mirrors.scheduler import Mirror, MirrorScheduler, PassedOn, SchedulerState
-from odfd.network.membership import Membership, Network
-from odfd.network.unheld_statements import UnheldStatements
+from odfd.network.membership import Membership
 from odfd.runtime.tasks import Report, TaskBoard, outside
 from odfd.state.directory import StateDirectory
 from odfd.state.remotes import Remotes, place_of
 from odfd.trust.judgement.trust_evaluator import DatasetFacts, TrustEvaluator
-from odfd.trust.ledger.log import Ledger
 from p2p.ports import PeerId, PeerView
 
 _WHOLE_ID: Final = re.compile(r"12D3KooW[1-9A-HJ-NP-Za-km-z]{44}")
@@ -242,91 +239,6 @@ async def _show(mirror: Mirror, report: Report) -> None:
             f"  {mirror.message}" if mirror.message else ""
         )
         await trio.sleep(SHOW_SECONDS)
-
-
-class NetworkService:
-    """The API service for networks."""
-
-    def __init__(
-        self,
-        home: StateDirectory,
-        membership: Membership,
-        visibility: Visibility,
-        holders: HolderCounts,
-        unheld: UnheldStatements,
-    ) -> None:
-        self._unheld = unheld
-        self._home = home
-        self._membership = membership
-        self._visibility = visibility
-        self._holders = holders
-
-    async def join(self, request: wire.NetworkRequest) -> wire.NetworkView:
-        network = Network(name=request.name, bootstrap=request.bootstrap)
-        await self._membership.join(network)
-        for address in request.bootstrap:
-            try:
-                await self._membership.connect(address)
-            except Remote:
-                continue  # it is dialled again and again; the view shows how many are connected
-        return await self._look(network)
-
-    async def leave(self, name: str) -> wire.NetworkView:
-        left = await self._membership.leave(name)
-        return wire.NetworkView(name=left.name, bootstrap=left.bootstrap)
-
-    async def list(self) -> Sequence[wire.NetworkView]:
-        network = self._membership.network
-        return [] if network is None else [await self._look(network)]
-
-    async def show(self, name: str) -> wire.NetworkView:
-        network = self._membership.network
-        if network is None or network.name.casefold() != name.casefold():
-            raise NotFound(f"this node is not in the network {name}", rule="network", hint="odfctl network list")
-        return await self._look(network)
-
-    async def _look(self, network: Network) -> wire.NetworkView:
-        """Shows what this node announces or a connected peer serves; the ledger also has heads of private datasets."""
-        peers = sum(view.connected for view in self._membership.peers())
-        signed, public = await trio.to_thread.run_sync(self._signed)
-        counts = self._holders.of(signed)
-        shown = {each: count for each, count in counts.items() if count or each in public}
-        return wire.NetworkView(
-            name=network.name,
-            bootstrap=network.bootstrap,
-            peers=peers,
-            datasets=await trio.to_thread.run_sync(self._announced, shown),
-        )
-
-    def _signed(self) -> tuple[Sequence[DatasetId], Collection[DatasetId]]:
-        """Datasets of which a signed head is known, and those of them that are public."""
-        with self._home.database.read() as connection:
-            signed = {*Ledger(connection).datasets(HEAD), *self._unheld.datasets()}
-        return tuple(signed), self._visibility.public_of(signed)
-
-    def _announced(self, counts: Mapping[DatasetId, int]) -> tuple[wire.Announced, ...]:
-        with self._home.catalog() as catalog:
-            names = {entry.id: entry.name for entry in catalog.entries()}
-        announced, unheld = [], self._unheld.heads()
-        with self._home.database.read() as connection:
-            ledger = Ledger(connection)
-            for dataset, peers in counts.items():
-                kept = ledger.newest_head(dataset)
-                newest = unheld.get(dataset) if kept is None else kept[0]
-                if newest is None:
-                    continue
-                announced.append(
-                    wire.Announced(
-                        id=str(dataset),
-                        name=names.get(dataset),
-                        blocks=newest.size,
-                        head=str(newest.head),
-                        signed_at=newest.issued_at,
-                        peers=peers,
-                        held=dataset in names,
-                    )
-                )
-        return tuple(announced)
 
 
 class PeerService:

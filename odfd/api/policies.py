@@ -53,8 +53,8 @@ class PolicyService:
         return await trio.to_thread.run_sync(self._policy)
 
     def _policy(self) -> wire.PolicyView:
-        key = self._effective_policy.key()
         with self._home.database.read() as connection:
+            key = self._effective_policy.key(connection)
             kept = NetworkPolicies(connection)
             policy = kept.policy(self._effective_policy.own(connection), key)
             views = [] if key is None else self._views(kept, policy, key)
@@ -107,15 +107,15 @@ class PolicyService:
         return view
 
     def _accept(self, sid: Multihash) -> wire.NetworkRulesView:
-        key = self._effective_policy.key()
-        if key is None:
-            raise Refused(
-                "this node takes its policy from no network",
-                rule="network-policy",
-                hint='name its key in the settings: [policy] network-key = "did:key:…"',
-            )
         now = self._clock.now()
         with self._home.database.write() as connection:
+            key = self._effective_policy.key(connection)
+            if key is None:
+                raise Refused(
+                    "this node takes its policy from no network",
+                    rule="network-policy",
+                    hint='name its key in the settings: [policy] network-key = "did:key:…"',
+                )
             known = NetworkPolicies(connection).accept(self._effective_policy.own(connection), key, sid, now)
             said: dict[str, canonical.Json] = {"decision": "accept-policy", "sid": str(sid), "key": str(key)}
             Ledger(connection).decide_on(canonical.encode(said), now)

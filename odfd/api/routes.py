@@ -76,6 +76,10 @@ async def _connect(services: Services, request: Request) -> object:
     return await services.peers.connect((await body(request, wire.ConnectRequest)).multiaddr)
 
 
+async def _invite(services: Services, request: Request) -> object:
+    return await services.networks.invite(_name(request, "name"), await body(request, wire.InvitationRequest))
+
+
 async def _evidence(services: Services, request: Request) -> object:
     found = await services.trust.evidence(_name(request, "id"))
     kind = "application/octet-stream"
@@ -178,6 +182,8 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("DELETE", "/publications/{ref}", lambda s, r: s.publications.withdraw(_name(r))),
     ("GET", "/networks", lambda s, _: s.networks.list()),
     ("POST", "/networks", _with(wire.NetworkRequest, lambda s: s.networks.join)),
+    ("POST", "/networks/{name}/invitations", _invite),
+    ("POST", "/invitations", _with(wire.InvitationText, lambda s: s.networks.invitation)),
     ("GET", "/networks/{name}", lambda s, r: s.networks.show(_name(r, "name"))),
     ("DELETE", "/networks/{name}", lambda s, r: s.networks.leave(_name(r, "name"))),
     ("GET", "/peers", lambda s, _: s.peers.list()),

@@ -13,7 +13,8 @@ from odfd.api.flows import FlowService
 from odfd.api.history_rewrite import HistoryRewriteService
 from odfd.api.ingest_pull import IngestPullService
 from odfd.api.lineage import LineageService
-from odfd.api.mirrors import MirrorService, NetworkService, PeerService
+from odfd.api.mirrors import MirrorService, PeerService
+from odfd.api.networks import NetworkService
 from odfd.api.policies import PolicyService
 from odfd.api.queries import QueryService
 from odfd.api.resolutions import ResolutionService

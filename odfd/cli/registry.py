@@ -77,6 +77,7 @@ GROUPS: Final = (
     CommandGroup(
         "Others",
         (
+            CommandEntry("join", "follow an invitation into a network", _HERE + "network"),
             CommandEntry("network", "join and leave networks, see what is announced there", _HERE + "network"),
             CommandEntry("mirror", "hold datasets of others, verified as they arrive", _HERE + "mirror"),
             CommandEntry("publish", "let others see and take datasets", _HERE + "publishing"),

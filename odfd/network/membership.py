@@ -8,6 +8,7 @@ where the settings say where to listen, and until it runs libp2p is not imported
 from __future__ import annotations
 
 import importlib
+import sqlite3
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from random import Random
@@ -62,6 +63,8 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     bootstrap: tuple[str, ...] = ()
+    policy_key: str = ""
+    """The DID of the key whose policies hold there, as the invitation said; empty: nobody's."""
 
 
 class Known(NamedTuple):
@@ -337,12 +340,18 @@ class Membership:
         self._shut_out(self._blocked)
         return next((view for view in self.peers() if view.peer == peer), PeerView(peer=peer, blocked=blocked))
 
+    def bootstrap(self) -> tuple[str, ...]:
+        """Peers that whoever joins the network is to meet first, ourselves the first of them; for an invitation."""
+        ours = [each for each in map(parse_address, self.addresses()) if each.peer is not None]
+        beyond = [each for each in ours if each.ip is None or not each.ip.is_loopback]
+        named = self._bootstrap(self._network) if self._network is not None else ()
+        return tuple(dict.fromkeys([*map(str, beyond or ours), *named]))
+
     def _kept(self) -> tuple[Network | None, frozenset[PeerId]]:
         with self._database.read() as connection:
-            resources = Resources(connection)
-            found, blocked = resources.all(KIND), resources.all(BLOCKED)
-        network = msgspec.json.decode(found[0].spec, type=Network) if found else self._options.network
-        return network, frozenset(PeerId(each.name) for each in blocked)
+            network = joined(connection)
+            blocked = Resources(connection).all(BLOCKED)
+        return network or self._options.network, frozenset(PeerId(each.name) for each in blocked)
 
     def _keep(self, network: Network) -> None:
         with self._database.write() as connection:
@@ -446,6 +455,12 @@ class Membership:
 
     def penalise(self, peer: PeerId, reason: str, weight: float) -> None:
         self._joined().penalise(peer, reason, weight)
+
+
+def joined(connection: sqlite3.Connection) -> Network | None:
+    """The network that a person joined; one of the settings is in no database."""
+    found = Resources(connection).all(KIND)
+    return msgspec.json.decode(found[0].spec, type=Network) if found else None
 
 
 CHOSEN_SECONDS: Final = 60.0

@@ -23,7 +23,8 @@ from odfd.api.history_rewrite import HistoryRewriteService
 from odfd.api.holder_counts import HolderCounts
 from odfd.api.ingest_pull import IngestPullParts, IngestPullService
 from odfd.api.lineage import LineageService
-from odfd.api.mirrors import MirrorService, NetworkService, PeerService
+from odfd.api.mirrors import MirrorService, PeerService
+from odfd.api.networks import NetworkService
 from odfd.api.policies import PolicyService
 from odfd.api.resolutions import ResolutionService
 from odfd.api.resource_schemas import SchemaService
@@ -72,7 +73,7 @@ def services_of(parts: NodeParts) -> Services:
         ),
         visibility=VisibilityService(home, parts.visibility, context, parts.shown_otherwise, parts.signed),
         publications=parts.publications,
-        networks=NetworkService(home, parts.membership, parts.visibility, holders, parts.board.unheld),
+        networks=_networks(parts, holders),
         peers=PeerService(parts.membership),
         verification=VerificationService(home, parts.transform_deps, context.board, parts.damage, parts.scheduler),
         proving=EngineMigrationService(home, parts.transform_deps, parts.committer, context.board, context.events),
@@ -95,6 +96,17 @@ def services_of(parts: NodeParts) -> Services:
         authority=AuthorityService(home, parts.committer, context.clock, parts.signed),
         tasks=BoardTasks(context.board),
         events=LogEvents(context.events),
+    )
+
+
+def _networks(parts: NodeParts, holders: HolderCounts) -> NetworkService:
+    return NetworkService(
+        parts.home,
+        parts.membership,
+        (parts.visibility, holders, parts.board.unheld),
+        parts.effective_policy,
+        parts.context.clock,
+        parts.policy_changed,
     )
 
 

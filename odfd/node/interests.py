@@ -31,7 +31,7 @@ def interests_of(parts: InterestContext, connection: sqlite3.Connection) -> set[
 
     Inputs of what is private are left out: nobody learns that they exist. Raises Environment, Invalid.
     """
-    key = parts.effective_policy.key()
+    key = parts.effective_policy.key(connection)
     listed = {key for group in parts.policy.groups for key in group.keys}
     keys = {*listed, *parts.policy.witnesses.groups, *(() if key is None else (key,))}
     mirrored = (wish.id for wish in wishes.all_of(Resources(connection)))

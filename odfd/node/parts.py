@@ -320,7 +320,8 @@ class NodeParts:
 
     def _speaks_for_us(self, said: PolicyStatement) -> bool:
         network = self.membership.network
-        return said.key == self.effective_policy.key() and network is not None and said.network == network.name
+        key = self.effective_policy.key_in(network)
+        return said.key == key and network is not None and said.network == network.name
 
     def reload(self, settings: Settings) -> None:
         """Raises Invalid for a policy that cannot be: then all stays as it was."""

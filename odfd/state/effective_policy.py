@@ -10,6 +10,7 @@ import msgspec
 
 from chain.ids import KeyDid
 from config.model import Settings
+from odfd.network.membership import Network, joined
 from odfd.resources.store import Resources
 from odfd.trust.policy.network_policies import NetworkPolicies
 from odfd.trust.policy.policy import Policy
@@ -29,9 +30,15 @@ class EffectivePolicy:
     def profile(self) -> str:
         return self._settings().policy.profile
 
-    def key(self, settings: Settings | None = None) -> KeyDid | None:
+    def key(self, connection: sqlite3.Connection, settings: Settings | None = None) -> KeyDid | None:
         """The network's key whose policies hold here. Raises Invalid."""
+        return self.key_in(joined(connection), settings)
+
+    def key_in(self, network: Network | None, settings: Settings | None = None) -> KeyDid | None:
+        """The same in a network: the settings' key, or that of the invitation by which this node joined it."""
         text = (settings or self._settings()).policy.network_key
+        if not text and network is not None:
+            text = network.policy_key
         return KeyDid.parse(text) if text else None
 
     def own(self, connection: sqlite3.Connection, settings: Settings | None = None) -> Policy:
@@ -41,4 +48,4 @@ class EffectivePolicy:
 
     def policy(self, connection: sqlite3.Connection, settings: Settings | None = None) -> Policy:
         """What holds. Raises Invalid."""
-        return NetworkPolicies(connection).policy(self.own(connection, settings), self.key(settings))
+        return NetworkPolicies(connection).policy(self.own(connection, settings), self.key(connection, settings))

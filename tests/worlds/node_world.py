@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 import trio
 
@@ -32,6 +33,7 @@ from engines.fake import FakeEngine
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.mirrors.scheduler import Mirror
+from odfd.network.membership import KIND as NETWORK
 from odfd.network.membership import Network
 from odfd.node.assembly import assembly_of
 from odfd.node.handlers import services_of
@@ -39,6 +41,7 @@ from odfd.node.parts import NodeParts
 from odfd.obs.event_counts import counted_by
 from odfd.obs.events import Event, EventLog
 from odfd.obs.meter import NodeMeter
+from odfd.resources.store import Resources
 from odfd.runtime.supervision import Life
 from odfd.runtime.tasks import TaskBoard, TaskState
 from odfd.state.directory import DATABASE, StateDirectory, open_state_directory
@@ -187,13 +190,14 @@ class Member:
     """A node's end: ``odfd.network.membership.Membership`` as far as the rooms above it see."""
 
     def __init__(
-        self, wires: Wires, options: Any, shelves: tuple[Library, StatementStore], _db: Any, _clock: Any, _journal: Any,
+        self, wires: Wires, options: Any, shelves: tuple[Library, StatementStore], db: Any, _clock: Any, _journal: Any,
         on_connect: Callable[[], None],
     ) -> None:  # fmt: skip
         self._wires = wires
         self.peer_id = peer_of_seed(options.seed)
         self.library, self.board = shelves
         self._on_connect = on_connect
+        self._db = db
         self.network: Network | None = Network(name="wires")
         self.traffic = Traffic()
         self.blocked = 0
@@ -247,6 +251,28 @@ class Member:
 
     def addresses(self) -> Sequence[str]:
         return ()
+
+    def bootstrap(self) -> tuple[str, ...]:
+        return (f"/ip4/127.0.0.1/tcp/4150/p2p/{self.peer_id}",)
+
+    async def join(self, network: Network) -> None:
+        """What is told in it is told again, as to whoever connects."""
+        with self._db.write() as connection:
+            Resources(connection).apply(NETWORK, network.name, msgspec.json.encode(network), START)
+        self.network = network
+        for other in self._others().values():
+            await self.pull_statements(other.peer_id)
+
+    async def leave(self, name: str) -> Network:
+        left, self.network = self.network, None
+        assert left is not None
+        assert left.name == name
+        with self._db.write() as connection:
+            Resources(connection).delete(NETWORK, name, START)
+        return left
+
+    async def connect(self, multiaddr: str) -> PeerId:
+        return PeerId(multiaddr.rpartition("/")[2])
 
     def figures(self) -> ReplicationFigures:
         return ReplicationFigures(connected=len(self._others()), known=len(self._others()))

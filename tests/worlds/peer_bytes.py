@@ -7,6 +7,7 @@ it returns what they mean, or raises one of ``FAULTS``; whatever else it raises 
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import tempfile
@@ -28,6 +29,7 @@ from chain.statements.keys import SigningKey
 from odfd.ipfs.delegation import check_delegation
 from odfd.ipfs.transport import IpfsTransport
 from odfd.ipfs.transport import place_of as ipfs_place_of
+from odfd.network import invitation
 from odfd.network.statement_store import LedgerStatementStore
 from odfd.published import packs as site_packs
 from odfd.published.signed import head_in
@@ -92,6 +94,12 @@ IPFS_PLACES = [
     b"ipns://k51qzi5uqu5dlmrv00ck5c5vkhe8blzfi58chjpu2u93xfpyqsf33iegtu7bd6/",
     b"/ipns/12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5",
 ]
+INVITATIONS = [
+    b'{"bootstrap":["/ip4/10.0.0.1/tcp/4001/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"],"by":"%b",'
+    b'"expiresAt":"2026-11-27T08:00:00Z","network":"demo","policyKey":"%b","rules":{"f":0,"groups":[{"keys":["%b"],'
+    b'"name":"graz"}],"use":"data & attested:1","witness":{"quorum":1}}}'
+    % (str(KEY.did).encode(), str(OWNER.did).encode(), str(VALIDATOR.did).encode())
+]
 ADDRESSES = (
     b"/ip4/203.0.113.7/tcp/4150", b"/dns4/node.example/tcp/4150", b"/ip6/2001:db8::7/tcp/1",
     b"/ip4/10.0.0.1/tcp/4001/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN",
@@ -136,6 +144,15 @@ def text_of(reads: Callable[[str], Any], spelled: bool = True) -> Decode:
         return value
 
     return read
+
+
+def invited(payload: bytes) -> object:
+    """A payload that whoever made it signed as well."""
+    raw = b"\x01" + KEY.sign(envelope.preauth(payload, invitation.TYPE)) + payload
+    text = invitation.SCHEME + base64.urlsafe_b64encode(raw).decode()
+    said = invitation.read_invitation(text, instant.Instant(-(1 << 62)))
+    assert invitation.read_invitation(invitation.write_invitation(said, KEY), instant.Instant(-(1 << 62))) == said
+    return said
 
 
 # Streams of our own protocols
@@ -367,6 +384,7 @@ TARGETS: Sequence[Target] = (
         booked,
     ),
     simple(parse_address, ADDRESSES, text_of(parse_address)),
+    simple(invitation.read_invitation, INVITATIONS, invited),
     simple(parse_peer, [address.split(b"/")[-1] for address in ADDRESSES[-1:]], text_of(parse_peer)),
     simple(yamux_frames.parse, [multiplexed()[0][:12]], lambda raw: yamux_frames.parse(raw.ljust(12, b"\0"))),
     simple(Session.receive, multiplexed(), muxed),

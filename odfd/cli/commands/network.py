@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import io
+from typing import Final
 
+from odfd import output
 from odfd.cli import kinds, words
+from odfd.cli.conditions import seconds
+from odfd.cli.confirm import add_yes, confirm
 from odfd.cli.parsers import Subparsers
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
 from odfd.control import wire
 from odfd.control.client import part
-from odfd.errors import ExitCode
+from odfd.errors import ExitCode, Usage
+
+INVITATION: Final = "odf:"
+"""What invitations begin with."""
+_SPAN: Final = "7d"
 
 
 def register(subparsers: Subparsers) -> None:
+    _register_join(subparsers)
     parser = subparsers.add_parser(
         "network",
         help="join and leave networks",
@@ -27,11 +37,23 @@ def register(subparsers: Subparsers) -> None:
         description="Become part of a network, now and after each start.",
         epilog="example:  odfctl network join demo --bootstrap /ip4/192.0.2.7/tcp/4150/p2p/12D3Koo…",
     )
-    join.add_argument("name", metavar="NAME")
+    join.add_argument("name", metavar="NAME|INVITATION")
     join.add_argument(
         "--bootstrap", nargs="+", action="extend", default=[], metavar="MULTIADDR", help="peers to meet first"
     )
+    add_yes(join)
     join.set_defaults(run=_join)
+    invite = actions.add_parser(
+        "invite",
+        help="a line by which others join",
+        description="Write an invitation: one line that names the network, peers to meet first, and whose policies hold"
+        " there. Whoever has it learns these addresses, and joins with odfctl join; it gives no rights.",
+        epilog="example:  odfctl network invite demo --for 30d --qr",
+    )
+    invite.add_argument("name", metavar="NAME")
+    invite.add_argument("--for", dest="span", default=_SPAN, metavar="SPAN", help=f"how long it is good ({_SPAN})")
+    invite.add_argument("--qr", action="store_true", help="show it as a QR code, too")
+    invite.set_defaults(run=_invite)
     leave = actions.add_parser("leave", help="be part of it no longer", epilog="example:  odfctl network leave demo")
     leave.add_argument("name", metavar="NAME")
     leave.set_defaults(run=_leave)
@@ -42,12 +64,87 @@ def register(subparsers: Subparsers) -> None:
     show.set_defaults(run=_show)
 
 
+def _register_join(subparsers: Subparsers) -> None:
+    join = subparsers.add_parser(
+        "join",
+        help="follow an invitation into a network",
+        description="Become part of a network by an invitation: says who invites and what the network asks, then asks.",
+        epilog="example:  odfctl join odf:AbC…",
+    )
+    join.add_argument("name", metavar="INVITATION")
+    add_yes(join)
+    join.set_defaults(run=_follow, bootstrap=[])
+
+
+def _follow(args: argparse.Namespace) -> int:
+    if not args.name.lstrip().startswith(INVITATION):
+        raise Usage(f"not an invitation: {args.name!r}", hint="odfctl network join NAME --bootstrap MULTIADDR")
+    return _join(args)
+
+
 def _join(args: argparse.Namespace) -> int:
     session = Session(args)
     request = wire.NetworkRequest(name=args.name, bootstrap=tuple(args.bootstrap))
+    if args.name.lstrip().startswith(INVITATION):
+        if args.bootstrap:
+            raise Usage("an invitation names the peers to meet first", hint="leave --bootstrap out")
+        request = _accepted(session, args.name, args.yes)
     joined = session.client.post("/networks", wire.NetworkView, request)
     session.answer(joined, lambda row: kinds.NETWORK.table([row], session.clock.now()))
+    if joined.value.policy_key:
+        session.remark("its policy as it is heard: odfctl trust policy show")
     return ExitCode.OK
+
+
+def _accepted(session: Session, text: str, yes: bool) -> wire.NetworkRequest:
+    """Shows an invitation and asks. Raises Refused, Usage."""
+    said = session.client.post("/invitations", wire.InvitationView, wire.InvitationText(text=text)).value
+    for line in _lines(said):
+        output.remark(line)
+    if not yes:
+        confirm(f"Join {said.network}?", f"{said.network} is not joined")
+    return wire.NetworkRequest(name=said.network, invitation=said.text)
+
+
+def _lines(said: wire.InvitationView) -> list[str]:
+    """Who invites, and what is asked."""
+    told = [
+        ("network", said.network),
+        ("invited by", said.by),
+        ("until", said.expires_at),
+        *(("first peer", each) for each in said.bootstrap),
+        ("policy of", said.policy_key or "nobody: this node's own holds"),
+        *(("  it asks", each) for each in said.rules),
+    ]
+    if said.policy_key:
+        told.append(("", "what makes this node's policy stricter holds as soon as it is heard; the rest waits for you"))
+    return [f"{name:<11} {value}".rstrip() for name, value in told]
+
+
+def _invite(args: argparse.Namespace) -> int:
+    session = Session(args)
+    request = wire.InvitationRequest(seconds=round(seconds(args.span)))
+    made = session.client.post(f"/networks/{part(args.name)}/invitations", wire.InvitationView, request)
+    session.answer(made, lambda row: row.text)
+    if args.qr and session.output == "table":
+        _show_code(made.value.text)
+    session.remark(f"good until {made.value.expires_at}; they join with: odfctl join {INVITATION}…")
+    if all("/127." in each or "/::1/" in each for each in made.value.bootstrap):
+        session.remark("its addresses are of this machine alone: [p2p] announce names those that others can reach")
+    return ExitCode.OK
+
+
+def _show_code(text: str) -> None:
+    """Raises Usage where it does not fit."""
+    import segno
+
+    try:
+        code = segno.make_qr(text, error="l")
+    except segno.DataOverflowError as error:
+        raise Usage("the invitation is too long for a QR code", hint="leave --qr out") from error
+    drawn = io.StringIO()
+    code.terminal(drawn, compact=True)
+    output.say(drawn.getvalue(), end="")
 
 
 def _leave(args: argparse.Namespace) -> int:

@@ -69,6 +69,33 @@ class NetworkRequest(Request, frozen=True, kw_only=True):
     name: str
     bootstrap: tuple[str, ...] = ()
     """Multiaddrs with ``/p2p/…``."""
+    invitation: str | None = None
+    """To this network, in place of ``bootstrap``: says more than names and addresses (``odfd.network.invitation``)."""
+
+
+class InvitationRequest(Request, frozen=True, kw_only=True):
+    seconds: int
+    """How long it is good for."""
+
+
+class InvitationText(Request, frozen=True, kw_only=True):
+    """One to be read, before anybody joins."""
+
+    text: str
+
+
+class InvitationView(Value, frozen=True, kw_only=True):
+    """A line by which others join a network."""
+
+    text: str
+    network: str
+    bootstrap: tuple[str, ...]
+    by: str
+    expires_at: str
+    policy_key: str | None = None
+    """Whose policies hold in the network; ``None``: nobody's."""
+    rules: tuple[str, ...] = ()
+    """The newest of these, as whoever invites knows them, a line each."""
 
 
 class NetworkView(Value, frozen=True, kw_only=True):
@@ -77,6 +104,8 @@ class NetworkView(Value, frozen=True, kw_only=True):
     peers: int = 0
     datasets: tuple[Announced, ...] = ()
     """What is announced in it."""
+    policy_key: str | None = None
+    """Whose policies hold in it, as the invitation said."""
 
 
 class Announced(Value, frozen=True, kw_only=True):

@@ -1,0 +1,148 @@
+"""Makes and reads invitations: a line of text by which a stranger joins a network.
+
+A line is ``odf:`` and, in base64url without padding, a version byte, the inviter's Ed25519 signature, and a payload in
+canonical JSON. It names the network, peers to meet first, and the key whose policies hold there. It gives no rights:
+whoever finds one learns addresses and nothing else. The signature covers all of the payload, under a type of its own
+(DSSE's pre-authentication encoding). The network's rules stand in it as the inviter knew them, to be shown before
+anybody joins; those that hold come signed by the network's key. Spec: docs/spec/replication.md#invitations.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import msgspec
+
+from chain import instant
+from chain.errors import Invalid, Refused
+from chain.ids import KeyDid, parse_name
+from chain.instant import Instant
+from chain.statements import canonical, keys
+from chain.statements.envelope import preauth
+from chain.statements.keys import SigningKey
+from chain.statements.statement import RuleGroup, Rules, When, WitnessRules, from_text
+from chain.wording import plural
+from p2p.address import MAX_ADDRESS, parse_address
+
+SCHEME: Final = "odf:"
+MAX_TEXT: Final = 8192
+"""Characters of an invitation."""
+MAX_BOOTSTRAP: Final = 8
+TYPE: Final = "application/vnd.odf.invitation.v1+json"
+_VERSION: Final = b"\x01"
+_SIGNATURE: Final = 64
+_CHANGED: Final = "it is cut short, or was changed"
+
+
+class Invitation(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What an invitation says."""
+
+    network: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    bootstrap: Annotated[
+        tuple[Annotated[str, msgspec.Meta(max_length=MAX_ADDRESS)], ...],
+        msgspec.Meta(min_length=1, max_length=MAX_BOOTSTRAP),
+    ]
+    """Multiaddrs with ``/p2p/…``."""
+    by: KeyDid
+    """The node that invites."""
+    expires_at: When
+    policy_key: KeyDid | None = None
+    """Whose policies hold in the network; ``None``: nobody's."""
+    rules: Rules | None = None
+    """The newest of these that the inviter knew."""
+
+
+def write_invitation(said: Invitation, key: SigningKey) -> str:
+    """The line, signed by ``key``, which is that of ``said.by``. Raises Invalid for what could not be read again."""
+    payload = canonical.encode(msgspec.json.decode(msgspec.json.encode(said, enc_hook=str)))
+    raw = _VERSION + key.sign(preauth(payload, TYPE)) + payload
+    text = SCHEME + base64.urlsafe_b64encode(raw).decode().rstrip("=")
+    if len(text) > MAX_TEXT:
+        raise Invalid(
+            f"an invitation of {len(text):,} characters",
+            rule="invitation",
+            hint=f"at most {MAX_TEXT:,}: the network's policy lists too many keys to be shown in one",
+        )
+    _checked(said)
+    return text
+
+
+def read_invitation(text: str, now: Instant) -> Invitation:
+    """Raises Invalid for text that is no invitation, or is not what was signed; Refused for one that has expired."""
+    raw = _decoded("".join(text.split()))
+    signature, payload = raw[1 : 1 + _SIGNATURE], raw[1 + _SIGNATURE :]
+    if raw[:1] != _VERSION:
+        raise _no_invitation("it is of a version that this node does not know", "a newer odfd may read it")
+    try:
+        value = canonical.decode(payload)
+    except Invalid as error:
+        raise _no_invitation(_CHANGED) from error
+    try:
+        said = msgspec.convert(value, Invitation, dec_hook=from_text)
+    except (msgspec.MsgspecError, Invalid) as error:
+        raise _no_invitation(str(error)) from error
+    if not keys.verify(said.by.public_key, preauth(payload, TYPE), signature):
+        raise _no_invitation(_CHANGED)
+    _checked(said)
+    if instant.parse(said.expires_at) <= now:
+        raise Refused(
+            f"the invitation to {said.network} was good until {said.expires_at}",
+            rule="invitation-expired",
+            hint="ask for another one: odfctl network invite makes it",
+        )
+    return said
+
+
+def rule_lines(rules: Rules | None) -> tuple[str, ...]:
+    """What a network asks, for people; a line for each rule that it says."""
+    if rules is None:
+        return ()
+    witness = rules.witness or WitnessRules()
+    said = {
+        "use": rules.use,
+        "serve": rules.serve,
+        "validators": _groups(rules.groups),
+        "f": rules.f,
+        "min-engines": rules.min_engines,
+        "min-sandbox": rules.min_sandbox,
+        "max-stale": rules.max_stale,
+        "witnesses": _groups(witness.groups),
+        "witness f": witness.f,
+        "quorum": witness.quorum,
+        "cosignature age": witness.max_age,
+    }
+    return tuple(f"{name}: {value}" for name, value in said.items() if value is not None)
+
+
+def _groups(groups: Sequence[RuleGroup] | None) -> str | None:
+    if groups is None:
+        return None
+    return ", ".join(f"{each.name} ({plural(len(each.keys), 'key')})" for each in groups) or "nobody"
+
+
+def _decoded(text: str) -> bytes:
+    if not text.startswith(SCHEME):
+        raise _no_invitation("it does not begin with 'odf:'")
+    if len(text) > MAX_TEXT:
+        raise _no_invitation(f"it has {len(text):,} characters, and at most {MAX_TEXT:,} are read")
+    body = text.removeprefix(SCHEME)
+    try:
+        return base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise _no_invitation(_CHANGED) from error
+
+
+def _checked(said: Invitation) -> None:
+    parse_name(said.network)
+    for address in said.bootstrap:
+        if parse_address(address).peer is None:
+            raise Invalid(
+                f"{address!r} does not say whose it is", rule="multiaddr", hint="append /p2p/ and the peer id"
+            )
+
+
+def _no_invitation(why: str, hint: str = "copy all of the line that odfctl network invite printed") -> Invalid:
+    return Invalid(f"not an invitation: {why}", rule="invitation", hint=hint)

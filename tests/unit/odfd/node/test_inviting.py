@@ -1,0 +1,48 @@
+"""A network that is joined by one line: whose policy holds, and until when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chain.errors import Invalid, NotFound, Refused
+from config import model
+from odfd.control import wire
+
+WEEK = wire.InvitationRequest(seconds=7 * 86_400)
+
+
+async def test_whoever_is_invited_keeps_the_networks_rules(world: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        await alice.api.policies.publish_rules(wire.NetworkRulesRequest(use="data & fresh"))
+        made = await alice.api.networks.invite("wires", WEEK)
+        assert (made.by, made.policy_key, made.rules) == (alice.key, alice.key, ("use: data & fresh",))
+        await bob.api.networks.leave("wires")
+        assert await bob.api.networks.invitation(wire.InvitationText(text=made.text)) == made
+        joined = await bob.api.networks.join(wire.NetworkRequest(name="wires", invitation=made.text))
+        assert (joined.name, joined.policy_key, joined.bootstrap) == ("wires", alice.key, made.bootstrap)
+        await bob.heard("policy.heard")
+        assert (await bob.api.policies.policy()).use == "data & fresh"
+        passed_on = await bob.api.networks.invite("wires", WEEK)
+        assert (passed_on.by, passed_on.policy_key, passed_on.rules) == (bob.key, alice.key, made.rules)
+    async with world.running("bob") as bob:
+        assert (await bob.api.policies.policy()).use == "data & fresh", "over a restart too"
+        await bob.api.networks.leave("wires")
+        assert (await bob.api.policies.policy()).use == "data", "and no longer than it is in the network"
+
+
+async def test_what_is_refused(world: Any) -> None:
+    theirs = model.Policy(network_key="did:key:z6Mkqi1cNkNci6HXwDxeeS1aP1neHbnW4CDve788zZwKPkR9")
+    async with world.running("alice") as alice, world.running("bob", theirs) as bob:
+        await alice.api.policies.publish_rules(wire.NetworkRulesRequest(use="data"))
+        made = await alice.api.networks.invite("wires", WEEK)
+        with pytest.raises(Refused, match="hold on this node, and in wires those of"):
+            await bob.api.networks.join(wire.NetworkRequest(name="wires", invitation=made.text))
+        with pytest.raises(Invalid, match="is to wires, not to other"):
+            await bob.api.networks.join(wire.NetworkRequest(name="other", invitation=made.text))
+        with pytest.raises(NotFound, match="not in the network other"):
+            await alice.api.networks.invite("other", WEEK)
+        for seconds in (0, 400 * 86_400):
+            with pytest.raises(Invalid, match="an invitation for"):
+                await alice.api.networks.invite("wires", wire.InvitationRequest(seconds=seconds))
