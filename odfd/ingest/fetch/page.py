@@ -8,7 +8,6 @@ other. RFC 9110.
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Final, NamedTuple
@@ -20,7 +19,7 @@ from chain.errors import Refused, Remote
 from odfd.ingest.settings import IngestSettings
 from p2p.ip import Allows, anywhere, is_global
 from p2p.web.body import body_of
-from p2p.web.client import new_client
+from p2p.web.client import machine_authorities, new_client
 from p2p.web.patience import lively
 from p2p.web.redirect import is_from_inside, keeps_scheme
 
@@ -84,8 +83,8 @@ class _Question(NamedTuple):
 
 def _client(settings: IngestSettings, allows: Allows) -> httpx.AsyncClient:
     """The environment says which proxy to ask, and which authorities to trust, for sources of one's own."""
-    secure = ssl.create_default_context()
-    return new_client(allows, timeout=settings.patience.times, verify=secure, trust_env=settings.may_dial is None)
+    secure, environment = machine_authorities(), settings.may_dial is None
+    return new_client(allows, timeout=settings.patience.times, verify=secure, trust_env=environment)
 
 
 async def _follow(stack: AsyncExitStack, question: _Question, shown: str, settings: IngestSettings) -> httpx.Response:

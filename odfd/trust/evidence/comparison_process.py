@@ -68,14 +68,20 @@ def _path() -> str:
     return ":".join(part for part in sys.path if part)
 
 
+def compare_here(published: Path, computed: Path) -> RowDifference:
+    """What the process answers."""
+    try:
+        return compare(published, computed)
+    except Fault as fault:
+        return RowDifference(message=f"a slice cannot be compared row by row: {fault}"[:1000])
+
+
 def main(published: str, computed: str) -> int:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 5))  # the first sends SIGXCPU, the second kills
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
-        found = compare(Path(published), Path(computed))
-    except Fault as fault:
-        found = RowDifference(message=f"a slice cannot be compared row by row: {fault}"[:1000])
+        found = compare_here(Path(published), Path(computed))
     except MemoryError:
         return OUT_OF_MEMORY
     sys.stdout.buffer.write(found.to_bytes())

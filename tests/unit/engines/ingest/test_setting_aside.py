@@ -259,7 +259,11 @@ VALID = {
 }
 
 
-@pytest.mark.parametrize("kind", VALID)
+QUICK = ("INT", "DATE")
+"""Of the others there are some ten thousand texts each."""
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind not in QUICK)) for kind in VALID])
 def test_a_foreign_character_is_refused_wherever_it_stands(kind: str) -> None:
     """So texts that have one need not be asked each for itself."""
     (field,) = to_arrow(parse_ddl((f"a {kind}",)))

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from worlds import node_world
+from worlds.comparing import compared_apart, compared_here
+
+__all__ = ["compared_apart", "compared_here"]
 
 
 @pytest.fixture(scope="session")

@@ -122,6 +122,7 @@ async def test_of_many_derivatives_only_what_moved_is_looked_at(world: Any, worl
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("compared_apart")
 async def test_a_lie_is_found_told_and_not_passed_on(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
         alice.engine.wrong = partial(worlds.add_to_first, "population", 1000)

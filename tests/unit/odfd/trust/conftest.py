@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 
+from worlds.comparing import compared_apart, compared_here
+
+__all__ = ["compared_apart", "compared_here"]
+
 
 def load_world(name: str) -> Any:
     path = Path(__file__).parents[3] / "worlds" / f"{name}.py"

@@ -45,6 +45,7 @@ print(peak(resource.RUSAGE_SELF) - before, peak(resource.RUSAGE_CHILDREN), found
 """In a process of its own: the peaks of one that ran other tests are theirs."""
 
 
+@pytest.mark.slow
 def test_a_slice_that_would_take_all_memory_is_compared_apart(tmp_path: Path) -> None:
     """446 KiB of Parquet took 2.5 GB in the daemon."""
     one, other = bomb(tmp_path / "published", "this"), bomb(tmp_path / "computed", "that")

@@ -117,6 +117,7 @@ def node(accused: Any, tmp_path: Path) -> Iterator[Node]:
         yield Node(accused, database, tmp_path)
 
 
+@pytest.mark.usefixtures("compared_apart")
 async def test_a_lie_is_kept_and_named(accused: Any, accused_world: Any, node: Node, tmp_path: Path) -> None:
     await accused.publish(2)
     node.learn()

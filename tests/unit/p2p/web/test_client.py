@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import ssl
 import warnings
+from pathlib import Path
 
 import certifi
 import httpx
 import pytest
 import trio
 
-from p2p.web.client import new_client
+from p2p.web.client import machine_authorities, new_client
 
 
 async def _cancelled_in_the_handshake(client: httpx.AsyncClient, url: str, listener: trio.SocketListener) -> bytes:
@@ -60,3 +61,11 @@ async def test_the_authorities_are_read_once(monkeypatch: pytest.MonkeyPatch) ->
     assert len(read) == 1
     assert context.verify_mode is ssl.CERT_REQUIRED
     assert context.check_hostname
+
+
+def test_authorities_of_the_machine_are_read_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    first = machine_authorities()
+    assert machine_authorities() is first
+    assert first.verify_mode is ssl.CERT_REQUIRED
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
+    assert machine_authorities().get_ca_certs() == []
