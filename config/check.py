@@ -22,6 +22,7 @@ def cross(settings: Settings, origins: Mapping[str, str]) -> list[Problem]:
         return next((origins[name] for name in names if name in origins), f"setting {names[0]}")
 
     return [*_places(settings, at("control.socket", "node.state-dir")), *_network(settings, at("p2p.bootstrap")),
+            *_flight(settings),
             *_cluster(settings, at("engine.master", "engine.cluster-settings", "engine.cluster-address")),
             *_trust(settings, at("policy.validators.groups", "policy.use", "policy.serve"))]  # fmt: skip
 
@@ -69,6 +70,25 @@ def _is_loopback(address: str) -> bool:
         return found is not None and ipaddress.ip_address(found[1].strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def _flight(settings: Settings) -> Iterator[Problem]:
+    flight = settings.flight
+    for address in flight.listen:
+        if not HTTP_ADDRESS.fullmatch(address):
+            yield Problem("setting flight.listen", f"not an IP address and a port: {address!r}",
+                          "write it like 127.0.0.1:50050 or [::1]:50050")  # fmt: skip
+        elif not is_loopback(address) and not (flight.certificate and flight.tokens):
+            yield Problem("setting flight.listen", f"{address} is reached from beyond this machine",
+                          "set flight.certificate, flight.key and flight.tokens, or listen at 127.0.0.1")  # fmt: skip
+    if bool(flight.certificate) != bool(flight.key):
+        yield Problem("setting flight.key", "TLS needs a certificate and its key", "set flight.certificate and it")
+
+
+def is_loopback(address: str) -> bool:
+    """Of an address and a port: whether only this machine reaches it."""
+    host = address.rpartition(":")[0].strip("[]")
+    return host == "::1" or host.startswith("127.")
 
 
 def _cluster(settings: Settings, place: str) -> Iterator[Problem]:

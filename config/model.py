@@ -143,6 +143,21 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
+class Flight:
+    listen: tuple[str, ...] = setting(
+        (),
+        "for Arrow Flight SQL, like 127.0.0.1:50050; addresses beyond this machine need TLS and tokens",
+    )
+    certificate: str = setting("", "file of the certificates for TLS, PEM; empty: no TLS")
+    key: str = setting("", "file of the certificate's private key, PEM")
+    tokens: str = setting(
+        "",
+        "file of its owner alone, NAME TOKEN a line: they read what odfctl sql reads; others what is published",
+    )
+    connections: int = setting(64, "at once", low=1, high=4096)
+
+
+@dataclass(frozen=True, slots=True)
 class Ingest:
     variables: tuple[str, ...] = setting(
         (), "variables of the daemon's environment that ${{ env.NAME }} in sources may name; others are not seen"
@@ -298,6 +313,7 @@ class Settings:
     metrics: Metrics = field(default_factory=Metrics)
     engine: Engine = field(default_factory=Engine)
     query: Query = field(default_factory=Query)
+    flight: Flight = field(default_factory=Flight)
     ingest: Ingest = field(default_factory=Ingest)
     flows: Flows = field(default_factory=Flows)
     policy: Policy = field(default_factory=Policy)

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from chain.errors import Environment, Fault, Invalid, Refused
 from engines.query.judge import TableRef, judge, place_of
-from engines.query.requests import ALL_ROWS, RowsWanted
+from engines.query.requests import ALL_ROWS, MAX_PARAMETERS, RowsWanted
 from engines.query.temporal import first_of, take_out
 from engines.query.views import SliceView, files_sql, folded_sql, quoted, rows_sql, text
 
@@ -43,6 +43,8 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
     statement: bytes
     tables: Sequence[TableRef]
+    parameters: Sequence[str] = ()
+    """Names, or numbers from 1, in their order."""
 
 
 class Answering:
@@ -87,7 +89,8 @@ class Answering:
             raise Invalid("the query holds a character of value zero", rule="query-text")
         with _told(statement, ()):
             ((tree,),) = self._connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [clean]).fetchall()
-        return Prepared(statement=statement, tables=judge(json.loads(tree), statement, clauses))
+        parsed = json.loads(tree)
+        return Prepared(statement=statement, tables=judge(parsed, statement, clauses), parameters=_parameters(parsed))
 
     def run(
         self,
@@ -110,6 +113,8 @@ class Answering:
             self._connection.execute("SET enable_external_access = false")
             self._connection.execute("SET lock_configuration = true")
             statement = ("EXPLAIN " if explain else "") + replaced(prepared.statement, edits).decode()
+            if wanted.unbound and prepared.parameters:
+                statement, parameters = _without_rows(statement), dict.fromkeys(prepared.parameters)
             relation = self._connection.sql(statement, params=parameters or None)
             if wanted.limit is not None or wanted.skip:
                 relation = relation.limit(_MOST_ROWS if wanted.limit is None else wanted.limit, wanted.skip)
@@ -147,6 +152,19 @@ class Answering:
 
     def _types(self, source: str) -> dict[str, str]:
         return {row[0]: row[1] for row in self._connection.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()}
+
+
+def _parameters(tree: Mapping[str, Any]) -> list[str]:
+    """Raises Invalid for more than a statement may have."""
+    named = sorted(tree["statements"][0].get("named_param_map", ()), key=lambda each: int(each["value"]))
+    if len(named) > MAX_PARAMETERS:
+        raise Invalid(f"the query has more than {MAX_PARAMETERS} parameters", rule="query-parameters", hint="join them")
+    return [str(each["key"]) for each in named]
+
+
+def _without_rows(statement: str) -> str:
+    """With parameters a statement is computed as soon as it is said: this one has nothing to compute."""
+    return f"SELECT * FROM ({statement.rstrip(' ;' + chr(9) + chr(10) + chr(13))}\n) LIMIT 0"
 
 
 def replaced(statement: bytes, edits: Sequence[tuple[TableRef, str]]) -> bytes:

@@ -17,6 +17,7 @@ from engines.query.views import SliceView
 
 MAX_TABLES: Final = 256
 """Of one query."""
+MAX_PARAMETERS: Final = 1024
 MAX_TEXT: Final = 4000
 """Characters of what is told of a fault."""
 _Said = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
@@ -48,6 +49,8 @@ class TableNamed(msgspec.Struct, frozen=True, kw_only=True):
 
 class TablesNamed(msgspec.Struct, frozen=True, kw_only=True):
     tables: Annotated[tuple[TableNamed, ...], msgspec.Meta(max_length=MAX_TABLES)]
+    parameters: Annotated[tuple[_Said, ...], msgspec.Meta(max_length=MAX_PARAMETERS)] = ()
+    """Names, or numbers from 1, in their order."""
 
 
 class RowsWanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +62,8 @@ class RowsWanted(msgspec.Struct, frozen=True, kw_only=True):
     """As lists of rows to be shown, a frame for some of them."""
     skip: int = 0
     limit: int | None = None
+    unbound: bool = False
+    """Only what columns there are: parameters have no values yet."""
 
 
 ALL_ROWS: Final = RowsWanted()

@@ -111,7 +111,7 @@ def main() -> int:
 def _answer(answering: Answering, requests: BinaryIO, out: BinaryIO) -> None:
     prepared = answering.prepare(_request(requests, Prepare).sql)
     tables = tuple(TableNamed.of(table, prepared.statement) for table in prepared.tables)
-    out.write(frame(HEAD, msgspec.json.encode(TablesNamed(tables=tables))))
+    out.write(frame(HEAD, msgspec.json.encode(TablesNamed(tables=tables, parameters=tuple(prepared.parameters)))))
     out.flush()
     wanted = _request(requests, Execute)
     if wanted.save:

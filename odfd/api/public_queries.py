@@ -16,7 +16,6 @@ from chain.state import ChainState, load_state
 from engines.query.requests import RowsWanted
 from odfd.api.queries import QueryService, SendFrame
 from odfd.control import wire
-from odfd.datasets.catalog import DatasetEntry
 from odfd.kamu.ports import BUSY
 from odfd.queries.planning import Asker, Bound
 from odfd.state.directory import StateDirectory
@@ -44,11 +43,12 @@ class PublicQueries:
         async with self._turns:
             await self._queries.answer(request, send, Asker(served=self._served, bound=bound), rows)
 
-    def entries(self) -> list[DatasetEntry]:
-        """What anybody may read, by name."""
+    def states(self) -> list[tuple[str, ChainState]]:
+        """Of all that anybody may read, by name. Called from worker threads. Raises Environment."""
         with self._home.catalog() as catalog:
-            entries = catalog.entries()
-        return sorted((each for each in entries if self._served(each.id)), key=lambda entry: entry.name)
+            entries = sorted(catalog.entries(), key=lambda entry: entry.name)
+        sizes = [(entry, size) for entry in entries if (size := self._served(entry.id))]
+        return [(entry.name, load_state(self._home.chains.chain(entry.id), size)) for entry, size in sizes]
 
     def state(self, ref: str) -> ChainState:
         """Raises NotFound, Environment."""

@@ -69,7 +69,8 @@ class QueryService:
                 explain=request.explain,
                 rows=msgspec.structs.replace(rows, plain=request.plain),
             )
-            await self._pass_on(process.execute(wanted), plan, send)
+            head = msgspec.structs.replace(plan.head, parameters=named.parameters)
+            await self._pass_on(process.execute(wanted), head, send)
         if self._folding is not None and not request.explain:
             self._folding.after(plan)
 
@@ -78,10 +79,10 @@ class QueryService:
         return plan if self._folding is None else self._folding.shortened(plan)
 
     async def _pass_on(
-        self, frames: AsyncGenerator[tuple[bytes, bytes], None], plan: QueryPlan, send: SendFrame
+        self, frames: AsyncGenerator[tuple[bytes, bytes], None], told: wire.QueryHead, send: SendFrame
     ) -> None:
         """What is read is told with the first rows: until then a fault is the whole answer."""
-        head: bytes | None = frame(HEAD, msgspec.json.encode(plan.head))
+        head: bytes | None = frame(HEAD, msgspec.json.encode(told))
         async with aclosing(frames) as each:
             async for kind, content in each:
                 if kind not in _PASSED:

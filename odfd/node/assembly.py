@@ -55,6 +55,7 @@ def assembly_of(parts: NodeParts, services: Services) -> Assembly:
             Child("network", parts.run_network, Restart(from_start=False)),
             Child("remotes", parts.remotes.run),
             *([] if parts.site is None else [Child("site", parts.site.run, Restart(from_start=False))]),
+            *([] if parts.flight is None else [Child("flight", parts.flight.run, Restart(from_start=False))]),
         ),
         workers=tuple(workers),
         reload=parts.reload,

@@ -50,7 +50,7 @@ from odfd.network.outbox import Outbox
 from odfd.network.statement_quota import StatementQuota
 from odfd.network.statement_store import LedgerStatementStore, Subscribers
 from odfd.node.interests import interests_of
-from odfd.node.query_parts import queries_of
+from odfd.node.query_parts import flight_of, queries_of
 from odfd.node.statement_events import StatementEvents
 from odfd.node.validation_parts import observer_of, rechecking_of, validator_of
 from odfd.node.witness_parts import checkpoint_receiver_of, submissions_of, witnessing_of
@@ -204,13 +204,8 @@ class NodeParts:
             ipfs,
             partial(is_elsewhere, home, self.visibility),
         )
-        self.site = open_site(
-            settings,
-            home,
-            (self.library, self.visibility),
-            context.logger,
-            (checkpoint_receiver_of(self), self.public_queries),
-        )
+        asked = checkpoint_receiver_of(self), self.public_queries
+        self.site = open_site(settings, home, (self.library, self.visibility), context.logger, asked)
         self.forks = ForkFinder(home.database, home.chains, self.membership, self.board.keep, context.logger)
         self.outbox = Outbox(self.membership, self.visibility.public_of, context.logger)
 
@@ -222,6 +217,7 @@ class NodeParts:
             home, self.remotes.publisher, PublicationTerms(self._served, self.visibility), self._on_ipfs, context
         )
         self.flows = FlowWorker(home, context, self._follow)
+        self.flight = flight_of(settings, home, (self.queries, self.public_queries), context)
 
     def _follow(self) -> Follow:
         said = self.settings.flows

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from chain.errors import Fault
 from chain.ids import DatasetId
+from config.check import is_loopback
 from config.model import Settings
 from engines.query.reader import QueryProcesses
+from odfd.api.flight_queries import FlightQueries
 from odfd.api.folding import Folding
 from odfd.api.public_queries import PublicQueries
 from odfd.api.queries import QueryService
+from odfd.control.assembly import Context
+from odfd.flight.desk import Desk
+from odfd.flight.server import FlightDoor, FlightServer
+from odfd.flight.tokens import Tokens
 from odfd.queries.folds import FoldStore
 from odfd.queries.inputs import QueryInputs
 from odfd.queries.planning import Planner
 from odfd.runtime.supervision import Logger
+from odfd.state.component_settings import query_isolation
 from odfd.state.damage import DamageRegistry
 from odfd.state.directory import FOLDS, StateDirectory
 
@@ -38,3 +46,23 @@ def queries_of(
     folding = Folding(home, store, processes, inputs, failed)
     queries = QueryService(planner, processes, inputs, folding)
     return queries, PublicQueries(home, queries, served, processes.limits.most)
+
+
+def flight_of(
+    settings: Settings, home: StateDirectory, asked: tuple[QueryService, PublicQueries], context: Context
+) -> FlightServer | None:
+    """``None`` where the settings name no address for it."""
+    said = settings.flight
+    if not said.listen:
+        return None
+    path = Path(said.tokens) if said.tokens else None
+    tokens = Tokens(path, required=not all(map(is_loopback, said.listen)))
+    places = (address.rpartition(":") for address in said.listen)
+    door = FlightDoor(
+        addresses=tuple((host.strip("[]"), int(port)) for host, _, port in places),
+        certificate=said.certificate,
+        key=said.key,
+        connections=said.connections,
+    )
+    desk = Desk(FlightQueries(home, *asked), tokens)
+    return FlightServer(door, desk, lambda: query_isolation(settings), context.version, context.logger)

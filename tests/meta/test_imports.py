@@ -38,6 +38,7 @@ LAYERS = {
         ".",
     ],
     "engines": [
+        "flight",
         "provision query",
         "spark fake",
         "client service sandbox",
@@ -71,7 +72,7 @@ LAYERS = {
         "cli",
         "node",
         "api",
-        "kamu",
+        "flight kamu",
         "workers",
         "queries",
         "state",

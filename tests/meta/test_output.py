@@ -19,6 +19,8 @@ ALLOWED: Final = {
     "engines.spark.runtime.jvm": "what an engine's JVM said before it died; likewise",
     "odfd.trust.evidence.comparison_process": "its answer, to the pipe of the node that started it",
     "engines.query.__main__": "frames of an answer, to the pipe of the node that started it",
+    "engines.flight.__main__": "that it serves, to the pipe of the node that started it",
+    "engines.flight.server": "traces, for the node that reads its last words",
     "engines.sandbox.suspect": "its answer, to the pipe of whoever started it",
 }
 STREAMS: Final = ("sys.stdout", "sys.stderr", "sys.__stdout__", "sys.__stderr__")

@@ -56,6 +56,8 @@ class QueryHead(Value, frozen=True, kw_only=True):
     standings: tuple[ReadStanding, ...]
     remarks: tuple[str, ...] = ()
     """What is not in the answer though it could be expected."""
+    parameters: tuple[str, ...] = ()
+    """Names of those of the statement, or numbers from 1."""
 
 
 class QueryEnd(Value, frozen=True, kw_only=True):

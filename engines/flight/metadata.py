@@ -1,0 +1,171 @@
+"""Answers of the commands that ask what there is: catalogs, schemas, tables, types, keys, and what SQL is spoken. Pure.
+
+A dataset is a table (its log), and a view of the same name in the schema ``current``; there are no catalogs.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+LOG, CURRENT = "TABLE", "VIEW"
+SCHEMA_OF_CURRENT: Final = "current"
+_TEXT, _NUMBER = pa.utf8(), pa.int32()
+
+
+class Dataset(msgspec.Struct, frozen=True, kw_only=True):
+    """A dataset, as the node tells of it."""
+
+    name: str
+    schema: str = ""
+    """Arrow IPC in base64; empty: it has no columns yet."""
+    offset: str = "offset"
+    key: tuple[str, ...] = ()
+    """Columns by which its rows are told apart in ``current``."""
+
+
+def _columns(*fields: tuple[str, pa.DataType] | tuple[str, pa.DataType, bool]) -> pa.Schema:
+    """Those of three may be null."""
+    return pa.schema([pa.field(each[0], each[1], nullable=len(each) == 3) for each in fields])
+
+
+CATALOGS: Final = _columns(("catalog_name", _TEXT))
+SCHEMAS: Final = _columns(("catalog_name", _TEXT, True), ("db_schema_name", _TEXT))
+TABLE_TYPES: Final = _columns(("table_type", _TEXT))
+TABLES: Final = _columns(
+    ("catalog_name", _TEXT, True), ("db_schema_name", _TEXT, True), ("table_name", _TEXT), ("table_type", _TEXT)
+)
+TABLES_WITH_SCHEMAS: Final = TABLES.append(pa.field("table_schema", pa.binary(), nullable=False))
+PRIMARY_KEYS: Final = _columns(
+    ("catalog_name", _TEXT, True), ("db_schema_name", _TEXT, True), ("table_name", _TEXT), ("column_name", _TEXT),
+    ("key_sequence", _NUMBER), ("key_name", _TEXT, True),
+)  # fmt: skip
+FOREIGN_KEYS: Final = _columns(
+    ("pk_catalog_name", _TEXT, True), ("pk_db_schema_name", _TEXT, True), ("pk_table_name", _TEXT),
+    ("pk_column_name", _TEXT), ("fk_catalog_name", _TEXT, True), ("fk_db_schema_name", _TEXT, True),
+    ("fk_table_name", _TEXT), ("fk_column_name", _TEXT), ("key_sequence", _NUMBER), ("fk_key_name", _TEXT, True),
+    ("pk_key_name", _TEXT, True), ("update_rule", pa.uint8()), ("delete_rule", pa.uint8()),
+)  # fmt: skip
+TYPES: Final = _columns(
+    ("type_name", _TEXT), ("data_type", _NUMBER), ("column_size", _NUMBER, True), ("literal_prefix", _TEXT, True),
+    ("literal_suffix", _TEXT, True), ("create_params", pa.list_(pa.field("item", _TEXT, nullable=False)), True),
+    ("nullable", _NUMBER), ("case_sensitive", pa.bool_()), ("searchable", _NUMBER),
+    ("unsigned_attribute", pa.bool_(), True), ("fixed_prec_scale", pa.bool_()), ("auto_increment", pa.bool_(), True),
+    ("local_type_name", _TEXT, True), ("minimum_scale", _NUMBER, True), ("maximum_scale", _NUMBER, True),
+    ("sql_data_type", _NUMBER), ("datetime_subcode", _NUMBER, True), ("num_prec_radix", _NUMBER, True),
+    ("interval_precision", _NUMBER, True),
+)  # fmt: skip
+_VALUE: Final = pa.dense_union([
+    pa.field("string_value", _TEXT), pa.field("bool_value", pa.bool_()), pa.field("bigint_value", pa.int64()),
+    pa.field("int32_bitmask", _NUMBER), pa.field("string_list", pa.list_(pa.field("string_data", _TEXT))),
+    pa.field("int32_to_int32_list_map", pa.map_(_NUMBER, pa.list_(pa.field("$data$", _NUMBER)))),
+])  # fmt: skip
+SQL_INFO: Final = pa.schema([pa.field("info_name", pa.uint32(), nullable=False), pa.field("value", _VALUE)])
+
+# The number of a type in ODBC, its size, radix, quotes and whether it has a sign.
+_SQL_TYPES: Final[Sequence[tuple[str, int, int | None, int | None, bool, bool | None]]] = (
+    ("BIGINT", -5, 19, 10, False, False), ("BLOB", -3, None, None, True, None), ("BOOLEAN", -7, 1, None, False, None),
+    ("DATE", 91, 10, None, True, None), ("DECIMAL", 3, 38, 10, False, False), ("DOUBLE", 8, 53, 2, False, False),
+    ("HUGEINT", 2, 38, 10, False, False), ("INTEGER", 4, 10, 10, False, False), ("REAL", 7, 24, 2, False, False),
+    ("SMALLINT", 5, 5, 10, False, False), ("TIME", 92, 15, None, True, None), ("TIMESTAMP", 93, 26, None, True, None),
+    ("TIMESTAMP WITH TIME ZONE", 93, 32, None, True, None), ("TINYINT", -6, 3, 10, False, False),
+    ("UBIGINT", -5, 20, 10, False, True), ("UINTEGER", 4, 10, 10, False, True), ("VARCHAR", 12, None, None, True, None),
+)  # fmt: skip
+
+
+def table_types() -> pa.Table:
+    return pa.table([[LOG, CURRENT]], TABLE_TYPES)
+
+
+def schemas(catalog: str | None, pattern: str | None) -> pa.Table:
+    shown = not catalog and _like(pattern)(SCHEMA_OF_CURRENT)
+    return pa.table([[None], [SCHEMA_OF_CURRENT]] if shown else [[], []], SCHEMAS)
+
+
+def tables(datasets: Sequence[Dataset], wanted: Any) -> pa.Table:
+    """``wanted``: a CommandGetTables."""
+    rows: list[tuple[Any, ...]] = []
+    is_named = _like(_said(wanted, "table_name_filter_pattern"))
+    in_schema = _like(_said(wanted, "db_schema_filter_pattern"))
+    for kind, schema in ((LOG, None), (CURRENT, SCHEMA_OF_CURRENT)):
+        if (wanted.table_types and kind not in wanted.table_types) or _said(wanted, "catalog"):
+            continue
+        if in_schema(schema or ""):
+            rows += [(None, schema, each.name, kind, _ipc(each)) for each in datasets if is_named(each.name)]
+    shape = TABLES_WITH_SCHEMAS if wanted.include_schema else TABLES
+    return pa.table([[row[place] for row in rows] for place in range(len(shape))], shape)
+
+
+def primary_keys(datasets: Sequence[Dataset], wanted: Any) -> pa.Table:
+    schema = _said(wanted, "db_schema")
+    rows = [
+        (None, schema or None, each.name, column, place + 1, None)
+        for each in datasets
+        if each.name.lower() == wanted.table.lower() and not _said(wanted, "catalog")
+        for place, column in enumerate(each.key if schema == SCHEMA_OF_CURRENT else (each.offset,))
+    ]
+    return pa.table([[row[place] for row in rows] for place in range(len(PRIMARY_KEYS))], PRIMARY_KEYS)
+
+
+def types(wanted: int | None) -> pa.Table:
+    """Of SQL; ``wanted``: those of one number."""
+    known = sorted(_SQL_TYPES, key=lambda each: (each[1], each[0]))
+    rows = [_type_row(*each) for each in known if wanted is None or each[1] == wanted]
+    return pa.Table.from_pylist(rows, TYPES)
+
+
+def sql_info(wanted: Sequence[int], version: str) -> pa.Table:
+    """``wanted``: numbers; none: all that are known."""
+    known: dict[int, tuple[int, Any]] = {
+        0: (0, "odfd"), 1: (0, version), 2: (0, pa.__version__), 3: (1, True), 4: (1, True), 5: (1, False),
+        8: (3, 0), 9: (1, True), 10: (1, False), 11: (1, False), 500: (1, False), 501: (1, False), 502: (1, False),
+        503: (2, 1), 504: (0, '"'), 505: (2, 1), 506: (1, True), 507: (2, 3), 517: (3, 0),
+    }  # fmt: skip
+    names = [each for each in (wanted or known) if each in known]
+    kinds = [known[each][0] for each in names]
+    members, offsets = [[] for _ in _VALUE], []  # type: ignore[var-annotated]
+    for name in names:
+        kind, value = known[name]
+        offsets.append(len(members[kind]))
+        members[kind].append(value)
+    values = pa.UnionArray.from_dense(
+        pa.array(kinds, pa.int8()),
+        pa.array(offsets, pa.int32()),
+        [pa.array(each, field.type) for each, field in zip(members, _VALUE, strict=True)],
+        [field.name for field in _VALUE],
+    )
+    return pa.Table.from_arrays([pa.array(names, pa.uint32()), values], schema=SQL_INFO)
+
+
+def _type_row(name: str, number: int, size: int | None, radix: int | None, quoted: bool, unsigned: bool | None) -> Any:
+    quote = "'" if quoted else None
+    is_time = number in (91, 92, 93)
+    return {
+        "type_name": name, "data_type": number, "column_size": size, "literal_prefix": quote, "literal_suffix": quote,
+        "nullable": 1, "case_sensitive": name == "VARCHAR", "searchable": 3, "unsigned_attribute": unsigned,
+        "fixed_prec_scale": False, "auto_increment": None if unsigned is None else False, "local_type_name": name,
+        "minimum_scale": 0 if name == "DECIMAL" else None, "maximum_scale": 38 if name == "DECIMAL" else None,
+        "create_params": ["precision", "scale"] if name == "DECIMAL" else None,
+        "sql_data_type": 9 if is_time else number, "datetime_subcode": number - 90 if is_time else None,
+        "num_prec_radix": radix,
+    }  # fmt: skip
+
+
+def _said(message: Any, field: str) -> str | None:
+    return getattr(message, field) if message.HasField(field) else None
+
+
+def _like(pattern: str | None) -> Callable[[str], bool]:
+    """SQL's LIKE, in any case, in time that grows with the text alone; nothing said is everything."""
+    if pattern is None:
+        return lambda _: True
+    return lambda text: bool(pc.match_like(pa.scalar(text), pattern, ignore_case=True).as_py())
+
+
+def _ipc(dataset: Dataset) -> bytes:
+    return base64.b64decode(dataset.schema) if dataset.schema else pa.schema([]).serialize().to_pybytes()

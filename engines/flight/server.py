@@ -1,0 +1,292 @@
+"""The gRPC side: pyarrow's Flight server, whose threads call ``FlightSql``. Faults become statuses of gRPC in words.
+
+Who asks is told by the header ``authorization``: a bearer's token, or a name and a token as a password, which a
+handshake gives back as a bearer's. What a token may read the node decides.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from chain.errors import Environment, Fault, Invalid, NotFound, Refused
+from engines.flight.messages import CANCELLED, CLASSES, MAX_MESSAGE, parsed, unpacked
+from engines.flight.service import MAX_PARAMETERS_BYTES, Answer, FlightSql, Seen
+
+LOOK_SECONDS: Final = 0.5
+"""Between looks at whether clients are still there."""
+ANONYMOUS: Final = "anonymous"
+_TOKEN_RULES: Final = ("flight-token",)
+_CREATE, _CLOSE = "CreatePreparedStatement", "ClosePreparedStatement"
+_CANCEL, _CANCEL_QUERY = "CancelFlightInfo", "CancelQuery"
+ACTIONS: Final = {
+    _CREATE: "prepares a statement", _CLOSE: "forgets a prepared statement",
+    _CANCEL: "ends an answer", _CANCEL_QUERY: "the same, for older clients",
+}  # fmt: skip
+
+
+class Caller(flight.ServerMiddleware):  # type: ignore[misc]
+    """Of one call. ``token``: empty for whoever gives none."""
+
+    def __init__(self, token: str, answered: dict[str, str]) -> None:
+        self.token, self._answered = token, answered
+
+    def sending_headers(self) -> dict[str, str]:
+        return self._answered
+
+
+class Callers(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    def start_call(self, _info: Any, headers: dict[str, list[str]]) -> Caller:
+        said = next((values[0] for name, values in headers.items() if name.lower() == "authorization" and values), "")
+        token = token_of(said)
+        basic = said[:6].lower() == "basic "
+        return Caller(token, {"authorization": f"Bearer {token or ANONYMOUS}"} if basic else {})
+
+
+class NoHandshake(flight.ServerAuthHandler):  # type: ignore[misc]
+    """Tokens come in headers."""
+
+    def authenticate(self, _outgoing: Any, _incoming: Any) -> None: ...
+
+    def is_valid(self, _token: Any) -> str:
+        return ""
+
+
+def token_of(header: str) -> str:
+    """A token in ``authorization``; empty: none. Anything else is a token that nobody has."""
+    kind, _, rest = header.strip().partition(" ")
+    if kind.lower() == "basic":
+        try:
+            _, _, rest = base64.b64decode(rest, validate=True).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            rest = "?"
+        kind = "bearer"
+    if not header or (kind.lower() == "bearer" and rest in ("", ANONYMOUS)):
+        return ""
+    return rest[:1000] if kind.lower() == "bearer" else "?"
+
+
+class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]
+    """Listens at a socket."""
+
+    def __init__(self, location: str, service: FlightSql) -> None:
+        super().__init__(location, auth_handler=NoHandshake(), middleware={"caller": Callers()})
+        self._service = service
+        self._under_way = UnderWay()
+        watcher = threading.Thread(target=self._watch, name="flight clients", daemon=True)
+        watcher.start()
+
+    def get_flight_info(self, context: Any, descriptor: Any) -> Any:
+        with self._under_way.seeing(context) as seen, told():
+            schema, ticket = self._service.info(_command(descriptor), _token(context), seen)
+            return flight.FlightInfo(schema, descriptor, [flight.FlightEndpoint(ticket, [])], -1, -1)
+
+    def get_schema(self, context: Any, descriptor: Any) -> Any:
+        with self._under_way.seeing(context) as seen, told():
+            return flight.SchemaResult(self._service.columns(_command(descriptor), _token(context), seen))
+
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        with self._under_way.seeing(context) as seen, told():
+            answer = self._service.fetch(ticket.ticket, _token(context), seen)
+            return flight.GeneratorStream(answer.schema, self._batches(answer, context, ticket.ticket))
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        with told():
+            name, message = unpacked(_command(descriptor))
+            if name != "CommandPreparedStatementQuery":
+                raise Invalid("rows are taken as parameters alone", rule="flight-command", hint="a node is not written")
+            batches, size = [], 0
+            for chunk in reader:
+                size += chunk.data.nbytes
+                if size > MAX_PARAMETERS_BYTES:
+                    raise Invalid(f"parameters have at most {MAX_PARAMETERS_BYTES:,} bytes", rule="flight-size")
+                batches.append(chunk.data)
+            handle = message.prepared_statement_handle
+            self._service.bind(handle, pa.Table.from_batches(batches, reader.schema), _token(context))
+            result = CLASSES["DoPutPreparedStatementResult"](prepared_statement_handle=handle)
+            writer.write(pa.py_buffer(result.SerializeToString()))
+
+    def do_action(self, context: Any, action: Any) -> list[Any]:
+        with self._under_way.seeing(context) as seen, told():
+            body = action.body.to_pybytes() if action.body is not None else b""
+            acted = self._acted(action.type, body, _token(context), seen)
+            return [flight.Result(pa.py_buffer(each)) for each in acted]
+
+    def list_actions(self, _context: Any) -> list[Any]:
+        return list(ACTIONS.items())
+
+    def list_flights(self, _context: Any, _criteria: Any) -> Any:
+        return iter(())
+
+    def _acted(self, kind: str, body: bytes, token: str, seen: Seen) -> list[bytes]:
+        if kind == _CREATE:
+            handle, schema, parameters = self._service.prepare(_request(kind, body).query, token, seen)
+            result = CLASSES["ActionCreatePreparedStatementResult"](
+                prepared_statement_handle=handle,
+                dataset_schema=schema.serialize().to_pybytes(),
+                parameter_schema=parameters.serialize().to_pybytes() if len(parameters) else b"",
+                is_update=False,
+            )
+            return [_any(result)]
+        if kind == _CLOSE:
+            self._service.close(_request(kind, body).prepared_statement_handle, token)
+            return []
+        if kind == _CANCEL:
+            self._cancel(parsed("CancelFlightInfoRequest", body).info, token)
+            return [CLASSES["CancelFlightInfoResult"](status=CANCELLED).SerializeToString()]
+        if kind == _CANCEL_QUERY:
+            self._cancel(_request(kind, body).info, token)
+            return [_any(CLASSES["ActionCancelQueryResult"](result=CANCELLED))]
+        raise Invalid(f"the action {kind[:60]} is not understood here", rule="flight-action", hint="a node is read")
+
+    def _cancel(self, info: bytes, token: str) -> None:
+        try:
+            endpoints = flight.FlightInfo.deserialize(info).endpoints
+        except (pa.ArrowException, ValueError, TypeError) as error:
+            raise Invalid("what came is not a FlightInfo", rule="flight-message") from error
+        for endpoint in endpoints:
+            self._under_way.interrupt(self._service.cancel(endpoint.ticket.ticket, token))
+
+    def _batches(self, answer: Answer, context: Any, ticket: bytes) -> Iterator[pa.RecordBatch]:
+        if answer.begun is None:
+            yield from answer.batches
+            return
+        handle = self._service.handle_of(ticket, _token(context))
+        with self._under_way.watched(answer.begun, context, handle), told():
+            yield from answer.batches
+
+    def _watch(self) -> None:
+        stopped = threading.Event()
+        while not stopped.wait(LOOK_SECONDS):
+            self._under_way.leave()
+            self._service.forget()
+
+
+class UnderWay:
+    """Answers that are being fetched. One whose client is gone is interrupted, and with it the node's query."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._all: dict[int, tuple[Any, Any, str]] = {}
+
+    @contextmanager
+    def seeing(self, context: Any) -> Iterator[Callable[[Any], None]]:
+        """What is begun within it is interrupted when the client goes."""
+        noted: list[int] = []
+
+        def seen(begun: Any) -> None:
+            with self._lock:
+                self._all[id(begun)] = (begun, context, "")
+            noted.append(id(begun))
+
+        try:
+            yield seen
+        finally:
+            with self._lock:
+                for each in noted:
+                    self._all.pop(each, None)
+
+    @contextmanager
+    def watched(self, begun: Any, context: Any, handle: str) -> Iterator[None]:
+        with self._lock:
+            self._all[id(begun)] = (begun, context, handle)
+        try:
+            yield
+        finally:
+            with self._lock:  # from here on the call may end, and nobody looks at its context
+                self._all.pop(id(begun), None)
+            begun.close()
+
+    def leave(self) -> None:
+        with self._lock:
+            for begun, context, _ in self._all.values():
+                if context.is_cancelled():
+                    begun.interrupt()
+
+    def interrupt(self, handle: str) -> None:
+        with self._lock:
+            for begun, _, each in self._all.values():
+                if handle and each == handle:
+                    begun.interrupt()
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Within it, a fault is told as gRPC tells it."""
+    try:
+        yield
+    except Fault as fault:
+        raise _status(fault)(words(fault)) from None
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise flight.FlightUnavailableError(f"the answer was cut off: {error}") from None
+
+
+def keep_traces() -> None:
+    """Traces of Python stay in the log of the process: pyarrow would send them to clients, beside the words."""
+
+    def name_of(kind: Any, value: Any = None, trace: Any = None, **_: Any) -> list[str]:
+        error = kind if value is None else value
+        if not isinstance(error, pa.ArrowException | flight.FlightError):
+            said = "".join(traceback.TracebackException(type(error), error, trace).format())
+            sys.stderr.write(said)
+        return [type(error).__name__]
+
+    traceback.format_exception = name_of  # type: ignore[assignment]
+
+
+def words(fault: Fault) -> str:
+    """One line: what is wrong and where, what to do, the rule."""
+    place = f" ({fault.place})" if fault.place else ""
+    hint = f"; {fault.hint}" if fault.hint else ""
+    return f"{fault.message}{place}{hint}{f' [{fault.rule}]' if fault.rule else ''}"
+
+
+def _status(fault: Fault) -> Callable[[str], Exception]:
+    if fault.rule in _TOKEN_RULES:
+        return flight.FlightUnauthenticatedError  # type: ignore[no-any-return]
+    if isinstance(fault, NotFound):
+        return pa.ArrowKeyError  # type: ignore[no-any-return]
+    if isinstance(fault, Invalid):
+        return pa.ArrowInvalid  # type: ignore[no-any-return]
+    if fault.rule == "query-deadline":
+        return flight.FlightTimedOutError  # type: ignore[no-any-return]
+    if isinstance(fault, Refused) and fault.rule != "query-busy":
+        return flight.FlightUnauthorizedError  # type: ignore[no-any-return]
+    assert isinstance(fault, Environment | Refused)
+    return flight.FlightUnavailableError  # type: ignore[no-any-return]
+
+
+def _command(descriptor: Any) -> bytes:
+    """Raises Invalid."""
+    if descriptor.descriptor_type is not flight.DescriptorType.CMD or len(descriptor.command) > MAX_MESSAGE:
+        raise Invalid("a flight is named by a command of Flight SQL", rule="flight-command", hint="no paths are known")
+    return bytes(descriptor.command)
+
+
+def _request(kind: str, body: bytes) -> Any:
+    """Raises Invalid."""
+    name, message = unpacked(body)
+    if name != f"Action{kind}Request":
+        raise Invalid(f"{name} is no request of {kind}", rule="flight-action")
+    return message
+
+
+def _any(message: Any) -> bytes:
+    from google.protobuf import any_pb2
+
+    wrapped = any_pb2.Any()
+    wrapped.Pack(message)
+    return bytes(wrapped.SerializeToString())
+
+
+def _token(context: Any) -> str:
+    return str(context.get_middleware("caller").token)

@@ -1,0 +1,231 @@
+"""What Flight SQL's calls mean, as calls of the node: no socket is opened here, and nothing is known of gRPC.
+
+Commands about what there is are answered from the node's list of datasets; statements are asked of the node, and their
+rows passed on as they come. An answer that was begun for a FlightInfo waits a few seconds to be fetched; a ticket that
+comes later, or again, asks anew at the same cut.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+import pyarrow as pa
+
+from chain.errors import Invalid, NotFound
+from chain.wording import plural
+from engines.flight import metadata
+from engines.flight.messages import packed, unpacked
+from engines.flight.metadata import Dataset
+from engines.flight.statements import MOST_STATEMENTS, STATEMENT_SECONDS, Kept, Statement, Ticket
+
+MOST_HELD: Final = 2
+HELD_SECONDS: Final = 10.0
+"""Answers that were begun and nobody fetched yet: each keeps a process of the node."""
+MAX_PARAMETERS_BYTES: Final = 1 << 20
+_PLAIN: Final = (str, int, float, bool, type(None))
+
+
+class AnswerBegun(Protocol):
+    """Rows that come, beside their reader."""
+
+    told: Any
+
+    def interrupt(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+Seen = Callable[[Any], None]
+"""Is told of what is begun, before it has: whoever asked may go while it is waited for."""
+
+
+def nobody(_: Any) -> None:
+    """Of whoever does not look."""
+
+
+class NodeAsked(Protocol):
+    def query(self, body: dict[str, Any], seen: Seen) -> tuple[Any, pa.RecordBatchReader]: ...
+
+    def datasets(self, token: str) -> list[Dataset]: ...
+
+
+class Answer(NamedTuple):
+    """``begun``: what is to be closed at the end; ``None`` for a table."""
+
+    schema: pa.Schema
+    batches: Any
+    begun: AnswerBegun | None = None
+
+
+class FlightSql:
+    """Of one node, for all clients. Used from many threads."""
+
+    def __init__(self, node: NodeAsked, version: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._node, self._version, self._clock = node, version, clock
+        self._statements: Kept[Statement] = Kept(MOST_STATEMENTS, STATEMENT_SECONDS)
+        self._held: Kept[Answer] = Kept(MOST_HELD, HELD_SECONDS, _close)
+
+    def info(self, command: bytes, token: str, seen: Seen = nobody) -> tuple[pa.Schema, bytes]:
+        """The columns of an answer, and the ticket that fetches it."""
+        name, message = unpacked(command)
+        if name == "CommandStatementQuery":
+            return self._begun((message.query, None), token, seen)
+        if name == "CommandPreparedStatementQuery":
+            statement = self._statement(message.prepared_statement_handle, token)
+            return self._begun((statement.sql, statement.parameters), token, seen)
+        return self._described(name, message, token).schema, command
+
+    def columns(self, command: bytes, token: str, seen: Seen = nobody) -> pa.Schema:
+        """The columns of an answer that nobody wants yet."""
+        name, message = unpacked(command)
+        if name == "CommandStatementQuery":
+            return self._columns(message.query, token, seen)[0]
+        if name == "CommandPreparedStatementQuery":
+            statement = self._statement(message.prepared_statement_handle, token)
+            return pa.ipc.read_schema(pa.py_buffer(statement.schema))
+        return self._described(name, message, token).schema
+
+    def fetch(self, ticket: bytes, token: str, seen: Seen = nobody) -> Answer:
+        """Rows. Whoever fetches closes what was begun."""
+        name, message = unpacked(ticket)
+        if name != "TicketStatementQuery":
+            return self._described(name, message, token)
+        wanted = _ticket(message)
+        held = self._held.take(_mine(token, wanted.held)) if wanted.held else None
+        return held or self._ask((wanted.sql, wanted.parameters), token, wanted.pins, seen)
+
+    def prepare(self, query: str, token: str, seen: Seen = nobody) -> tuple[bytes, pa.Schema, pa.Schema]:
+        """A handle, the columns, and the parameters."""
+        schema, names = self._columns(query, token, seen)
+        handle = uuid.uuid4().hex
+        kept = Statement(token=token, sql=query, schema=schema.serialize().to_pybytes())
+        self._statements.put(_mine(token, handle), kept, self._clock())
+        return handle.encode(), schema, pa.schema([pa.field(each, pa.utf8()) for each in names])
+
+    def bind(self, handle: bytes, rows: pa.Table, token: str) -> None:
+        """Parameters by place, or, where columns are called as the parameters are, by name."""
+        statement = self._statement(handle, token)
+        if rows.num_rows != 1:
+            raise Invalid(
+                f"{plural(rows.num_rows, 'row')} of parameters came", rule="flight-parameters", hint="one at a time"
+            )
+        values = [_plain(column[0].as_py()) for column in rows.columns]
+        is_named = all(name and not name.isdecimal() for name in rows.column_names) and "$" in statement.sql
+        statement.parameters = dict(zip(rows.column_names, values, strict=True)) if is_named else values
+
+    def close(self, handle: bytes, token: str) -> None:
+        self._statements.take(_mine(token, _text(handle)))
+
+    def cancel(self, ticket: bytes, token: str) -> str:
+        """What was begun for a ticket and not fetched is ended. Gives its handle: it may be under way."""
+        handle = self.handle_of(ticket, token)
+        held = self._held.take(handle)
+        if held is not None:
+            _close(held)
+        return handle
+
+    def handle_of(self, ticket: bytes, token: str) -> str:
+        """Of the answer that was begun for a ticket; empty for what was not. Raises Invalid."""
+        name, message = unpacked(ticket)
+        return _mine(token, _ticket(message).held) if name == "TicketStatementQuery" else ""
+
+    def forget(self) -> None:
+        """What nobody used for too long."""
+        now = self._clock()
+        self._statements.forget(now)
+        self._held.forget(now)
+
+    def _statement(self, handle: bytes, token: str) -> Statement:
+        return self._statements.get(_mine(token, _text(handle)), self._clock())
+
+    def _begun(self, asked: tuple[str, Any], token: str, seen: Seen) -> tuple[pa.Schema, bytes]:
+        answer = self._ask(asked, token, [], seen)
+        assert answer.begun is not None
+        held = uuid.uuid4().hex
+        self._held.put(_mine(token, held), answer, self._clock())
+        ticket = Ticket(sql=asked[0], parameters=asked[1], pins=answer.begun.told.pins, held=held)
+        return answer.schema, packed("TicketStatementQuery", statement_handle=msgspec.json.encode(ticket))
+
+    def _ask(self, asked: tuple[str, Any], token: str, pins: list[dict[str, Any]], seen: Seen) -> Answer:
+        """``asked``: a statement and its parameters."""
+        request = {"sql": asked[0], "parameters": asked[1], "pins": pins}
+        rows, reader = self._node.query({"token": token, "request": request}, seen)
+        return Answer(reader.schema, reader, rows)
+
+    def _columns(self, sql: str, token: str, seen: Seen) -> tuple[pa.Schema, list[str]]:
+        rows, reader = self._node.query({"token": token, "request": {"sql": sql}, "unbound": True}, seen)
+        try:
+            return reader.schema, rows.told.parameters
+        finally:
+            rows.close()
+
+    def _described(self, name: str, message: Any, token: str) -> Answer:
+        """Raises Invalid for a command that fetches nothing."""
+        match name:
+            case "CommandGetCatalogs":
+                table = metadata.CATALOGS.empty_table()
+            case "CommandGetDbSchemas":
+                table = metadata.schemas(*_optional(message, "catalog", "db_schema_filter_pattern"))
+            case "CommandGetTableTypes":
+                table = metadata.table_types()
+            case "CommandGetTables":
+                table = metadata.tables(self._node.datasets(token), message)
+            case "CommandGetPrimaryKeys":
+                table = metadata.primary_keys(self._node.datasets(token), message)
+            case "CommandGetExportedKeys" | "CommandGetImportedKeys" | "CommandGetCrossReference":
+                table = metadata.FOREIGN_KEYS.empty_table()
+            case "CommandGetSqlInfo":
+                table = metadata.sql_info(list(message.info), self._version)
+            case "CommandGetXdbcTypeInfo":
+                table = metadata.types(*_optional(message, "data_type"))
+            case _:
+                raise Invalid(f"{name} fetches nothing", rule="flight-command", hint="ask with CommandStatementQuery")
+        return Answer(table.schema, table.to_batches())
+
+
+def _ticket(message: Any) -> Ticket:
+    """Raises Invalid."""
+    try:
+        return msgspec.json.decode(message.statement_handle, type=Ticket)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Invalid("not a ticket of this node", rule="flight-ticket", hint="ask for its FlightInfo") from error
+
+
+def _optional(message: Any, *fields: str) -> list[Any]:
+    return [getattr(message, field) if message.HasField(field) else None for field in fields]
+
+
+def _mine(token: str, handle: str) -> str:
+    return f"{token} {handle}"
+
+
+def _text(handle: bytes) -> str:
+    """Raises NotFound."""
+    try:
+        return handle.decode("ascii")
+    except UnicodeDecodeError as error:
+        raise NotFound("no such statement is kept", rule="flight-statement", hint="prepare it again") from error
+
+
+def _close(answer: Answer) -> None:
+    if answer.begun is not None:
+        answer.begun.close()
+
+
+def _plain(value: object) -> object:
+    """A parameter as JSON. Raises Invalid."""
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, dt.datetime | dt.date | dt.time):
+        return value.isoformat()
+    if isinstance(value, decimal.Decimal):
+        return str(value)
+    raise Invalid(
+        f"a parameter cannot be a {type(value).__name__}", rule="flight-parameters", hint="numbers, text, times"
+    )

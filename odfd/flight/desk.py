@@ -1,0 +1,95 @@
+"""Answers what the process of Flight SQL asks: queries, and what datasets there are. An ASGI application.
+
+The process speaks for whoever gave a token: with one that is known it asks as the node's owner, without one as anybody.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
+
+import msgspec
+import trio
+from starlette.requests import Request
+
+from chain.codec.arrow_schema import schema_of
+from chain.data.arrow_schema import to_arrow
+from chain.errors import Fault, NotFound
+from chain.state import ChainState
+from engines.query.requests import RowsWanted
+from odfd.control import wire
+from odfd.control.answers import FrameStream, answer, body, problem
+from odfd.errors import sole_fault
+from odfd.flight.tokens import Tokens
+from odfd.queries.planning import fold_of
+from odfd.runtime.http import Message, Receive, Send
+
+SendFrame = Callable[[bytes], Awaitable[None]]
+_UNBOUND: Final = RowsWanted(limit=0, unbound=True)
+_ALL: Final = RowsWanted()
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """By the process."""
+
+    token: str
+    request: wire.QueryRequest | None = None
+    unbound: bool = False
+
+
+class DatasetTold(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    schema: str
+    offset: str
+    key: tuple[str, ...] = ()
+
+
+class Answering(Protocol):
+    """What is asked in turn. ``owner``: whether whoever asks reads as the node's owner does."""
+
+    async def answer(self, request: wire.QueryRequest, send: SendFrame, rows: RowsWanted, *, owner: bool) -> None: ...
+
+    def states(self, *, owner: bool) -> list[tuple[str, ChainState]]:
+        """Datasets by name. Called from worker threads."""
+
+
+class Desk:
+    def __init__(self, answering: Answering, tokens: Tokens) -> None:
+        self._answering, self._tokens = answering, tokens
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        try:
+            response: Any = await self._respond(Request(scope, receive))
+            await response(scope, receive, send)
+        except Exception as error:
+            fault = sole_fault(error)
+            if fault is None:
+                raise
+            await problem(fault)(scope, receive, send)
+
+    async def _respond(self, request: Request) -> Any:
+        asked = await body(request, Asked)
+        owner = await trio.to_thread.run_sync(self._tokens.admits, asked.token)
+        if request.url.path == "/datasets":
+            return answer(await trio.to_thread.run_sync(lambda: self._datasets(owner=owner)))
+        if request.url.path != "/query" or asked.request is None:
+            raise NotFound("there is no such question", rule="flight-desk")
+        wanted, rows = asked.request, _UNBOUND if asked.unbound else _ALL
+        return FrameStream(lambda give: self._answering.answer(wanted, give, rows, owner=owner))
+
+    def _datasets(self, *, owner: bool) -> list[DatasetTold]:
+        return [_told(name, state) for name, state in self._answering.states(owner=owner)]
+
+
+def _told(name: str, state: ChainState) -> DatasetTold:
+    schema = ""
+    if state.schema is not None:
+        try:
+            columns = to_arrow(schema_of(state.schema)).remove_metadata()
+        except Fault:
+            pass  # it is told when the dataset is read
+        else:
+            schema = base64.b64encode(columns.serialize().to_pybytes()).decode()
+    fold, key = fold_of(state)
+    return DatasetTold(name=name, schema=schema, offset=state.vocab.offset, key=key if fold == "key" else ())

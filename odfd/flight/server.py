@@ -1,0 +1,200 @@
+"""Runs Flight SQL: a confined process that speaks it, sockets to it and from it, and the doors for clients.
+
+A process that ends is started again after a growing pause; its clients connect anew, and nothing else notices.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+import trio
+
+from chain.backoff import Backoff
+from chain.errors import Environment
+from engines.errors import EngineLost
+from engines.flight.places import ASKED, READY, SERVED
+from engines.sandbox.base import Job, Mount
+from engines.sandbox.probe import Choice
+from engines.sandbox.process import ConfinedProcess, start
+from odfd.flight.relay import Relay
+from odfd.runtime.http import Application, Limits
+from odfd.runtime.serving import HttpServer, Response
+from odfd.runtime.supervision import Life, Logger
+
+MEMORY: Final = 2 << 30
+"""Bytes of the process."""
+PROCESSES: Final = 512
+"""Threads included."""
+START_SECONDS: Final = 60.0
+AGAIN: Final = Backoff(first=0.5, most=30.0)
+_INSIDE: Final = PurePosixPath("/odf/flight")
+_LAST_WORDS: Final = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlightDoor:
+    """Where clients come in."""
+
+    addresses: tuple[tuple[str, int], ...]
+    certificate: str
+    key: str
+    connections: int
+
+
+class FlightServer:
+    """``desk`` answers what the process asks. ``urls``: where it listens, for people, while it runs."""
+
+    def __init__(
+        self, door: FlightDoor, desk: Application, choose: Callable[[], Awaitable[Choice]], version: str, logger: Logger
+    ) -> None:
+        self._door, self._desk, self._choose, self._version, self._logger = door, desk, choose, version, logger
+        self.urls: tuple[str, ...] = ()
+        self.process: ConfinedProcess | None = None
+        self.born = trio.Event()
+        """The next process is there."""
+
+    async def run(self, life: Life) -> None:
+        """Until asked to stop. Raises Environment when it cannot listen, Refused where no sandbox is good enough."""
+        tls = _tls(self._door)
+        with _folder() as place, _listening(self._door) as listeners:
+            scheme = "grpc" if tls is None else "grpc+tls"
+            self.urls = tuple(_url(scheme, each) for each in listeners)
+            async with trio.open_nursery() as nursery:
+                listens, serves = trio.Event(), trio.Event()
+                nursery.start_soon(self._answer, place, listens)
+                await listens.wait()
+                nursery.start_soon(self._keep, place, serves)
+                await serves.wait()
+                relay = Relay(place / SERVED, self._door.connections, tls, self._logger)
+                nursery.start_soon(relay.serve, [trio.SocketListener(trio.socket.from_stdlib_socket(each))
+                                                 for each in listeners])  # fmt: skip
+                life.ready()
+                await life.stopping.wait()
+                nursery.cancel_scope.cancel()
+            self.urls = ()
+
+    async def _answer(self, place: Path, begun: trio.Event) -> None:
+        """What the process asks."""
+
+        @contextmanager
+        def respond(_: trio.SocketStream) -> Iterator[Response]:
+            yield Response(self._desk)
+
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(place / ASKED))
+            listener.listen()
+            begun.set()
+            await HttpServer("flight", [listener], respond, self._logger, Limits()).run(Life())
+
+    async def _keep(self, place: Path, begun: trio.Event) -> None:
+        """A process, and the next when it has ended."""
+        choice, failures = await self._choose(), 0
+        while True:
+            (place / SERVED).unlink(missing_ok=True)
+            began = trio.current_time()
+            process = self.process = start(choice.sandbox, _job(choice, place, self._version), choice.groups)
+            try:
+                is_ready = await _is_ready(process)
+                if not is_ready:
+                    process.kill()
+                if not is_ready and not begun.is_set():
+                    raise EngineLost(f"Flight SQL does not start: {await _words(process)}", rule="flight-process")
+                begun.set()
+                if is_ready:
+                    self.born.set()
+                    self.born = trio.Event()
+                said = await _words(process)
+                self._logger.error("the process of Flight SQL ended", said=said)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await process.stop(0.0)
+            failures = 1 if trio.current_time() - began > AGAIN.most else failures + 1
+            await trio.sleep(AGAIN.whole(failures))
+
+
+def _job(choice: Choice, place: Path, version: str) -> Job:
+    mount = Mount(place, _INSIDE, writable=True)
+    seen = choice.sandbox.seen(mount)
+    return Job(
+        argv=(choice.sandbox.python, "-P", "-m", "engines.flight", "--place", str(seen), "--version", version),
+        env={"PATH": "/usr/bin:/bin", "HOME": str(seen), "LANG": "C.UTF-8", "TZ": "UTC"},
+        mounts=(mount,),
+        memory=MEMORY,
+        total=MEMORY,
+        processes=PROCESSES,
+    )
+
+
+async def _is_ready(process: ConfinedProcess) -> bool:
+    with trio.move_on_after(START_SECONDS):
+        return await process.stdout.receive_some(len(READY)) == READY
+    return False
+
+
+async def _words(process: ConfinedProcess) -> str:
+    """Its last words, when it says no more."""
+    said = b""
+    while piece := await process.stderr.receive_some(1 << 16):
+        said = (said + piece)[-_LAST_WORDS:]
+    lines = said.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1][:300] if lines else "it said nothing"
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """Of sockets, whose paths are short whatever the state directory's is."""
+    place = Path(tempfile.mkdtemp(prefix="odfd-flight-"))
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+@contextmanager
+def _listening(door: FlightDoor) -> Iterator[list[socket.socket]]:
+    made: list[socket.socket] = []
+    try:
+        for host, port in door.addresses:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            try:
+                listener = socket.create_server((host, port), family=family)
+            except OSError as error:
+                raise Environment(
+                    f"cannot serve Flight at {host} port {port}: {error.strerror or error}", rule="flight-listen",
+                    hint="another program may have the port: choose another in flight.listen, or 0 for any",
+                ) from error  # fmt: skip
+            listener.setblocking(False)
+            made.append(listener)
+        yield made
+    finally:
+        for listener in made:
+            listener.close()
+
+
+def _tls(door: FlightDoor) -> ssl.SSLContext | None:
+    if not door.certificate:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(door.certificate, door.key)
+    except (OSError, ssl.SSLError) as error:
+        raise Environment(
+            f"the certificate of Flight cannot be used: {error}", rule="flight-certificate",
+            hint="flight.certificate and flight.key name files in PEM",
+        ) from error  # fmt: skip
+    context.set_alpn_protocols(["h2"])
+    return context
+
+
+def _url(scheme: str, listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"

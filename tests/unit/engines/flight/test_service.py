@@ -1,0 +1,231 @@
+"""Flight SQL without sockets: what there is, statements and tickets that are kept, and messages that are none."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import os
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from chain.errors import Fault, Invalid, NotFound
+from engines.flight.asking import QueryTold
+from engines.flight.messages import CLASSES, MAX_MESSAGE, packed, parsed, unpacked
+from engines.flight.metadata import Dataset
+from engines.flight.server import ACTIONS, FlightSqlServer, UnderWay, token_of, words
+from engines.flight.service import HELD_SECONDS, MOST_HELD, FlightSql
+from engines.flight.statements import MOST_STATEMENTS
+from worlds.mutation import walk
+
+MUTANTS = int(os.environ.get("ODFD_FUZZ", "0")) or 2000
+PIN = {"name": "x", "id": "did:odf:x", "block": "f00", "sequenceNumber": 3, "at": ""}
+
+
+class Begun:
+    def __init__(self, parameters: list[str]) -> None:
+        self.told = QueryTold(pins=[PIN], standing="data", parameters=parameters)
+        self.closed = False
+
+    def interrupt(self) -> None: ...
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Asked:
+    """A node."""
+
+    def __init__(self) -> None:
+        self.bodies: list[dict[str, Any]] = []
+        self.begun: list[Begun] = []
+
+    def query(self, body: dict[str, Any], seen: Any) -> tuple[Any, pa.RecordBatchReader]:
+        self.bodies.append(body)
+        self.begun.append(Begun(["1", "2"] if body["request"]["sql"].count("?") == 2 else []))
+        seen(self.begun[-1])
+        return self.begun[-1], pa.table({"n": [1]}).to_reader()
+
+    def datasets(self, token: str) -> list[Dataset]:
+        known = [Dataset(name="cities", key=("city",)), Dataset(name="nyc.flights")]
+        return known if token else known[:1]
+
+
+class Hand:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def made() -> tuple[FlightSql, Asked, Hand]:
+    node, hand = Asked(), Hand()
+    return FlightSql(node, "1.0", hand), node, hand
+
+
+def rows(service: FlightSql, token: str, name: str, **values: Any) -> list[dict[str, Any]]:
+    """Of a command that asks what there is; its columns are told as they come."""
+    schema, ticket = service.info(packed(name, **values), token)
+    answer = service.fetch(ticket, token)
+    assert schema.equals(answer.schema, check_metadata=True)
+    return pa.Table.from_batches(answer.batches, answer.schema).to_pylist()
+
+
+def test_what_there_is() -> None:
+    service, _, _ = made()
+    found = rows(service, "t", "CommandGetTables")
+    assert [(each["db_schema_name"], each["table_name"], each["table_type"]) for each in found] == [
+        (None, "cities", "TABLE"), (None, "nyc.flights", "TABLE"),
+        ("current", "cities", "VIEW"), ("current", "nyc.flights", "VIEW"),
+    ]  # fmt: skip
+    assert {each["table_name"] for each in rows(service, "", "CommandGetTables")} == {"cities"}
+    for values, count in (
+        ({"table_name_filter_pattern": "nyc%"}, 2), ({"table_name_filter_pattern": "NYC_flights"}, 2),
+        ({"db_schema_filter_pattern": "curr%"}, 2), ({"table_types": ["TABLE"]}, 2), ({"catalog": "x"}, 0),
+        ({"db_schema_filter_pattern": ""}, 2), ({"table_name_filter_pattern": "%a%" * 200}, 0),
+    ):  # fmt: skip
+        assert len(rows(service, "t", "CommandGetTables", **values)) == count, values
+    assert "table_schema" in rows(service, "t", "CommandGetTables", include_schema=True)[0]
+    keys = rows(service, "t", "CommandGetPrimaryKeys", table="cities")
+    assert [each["column_name"] for each in keys] == ["offset"]
+    keys = rows(service, "t", "CommandGetPrimaryKeys", table="cities", db_schema="current")
+    assert [each["column_name"] for each in keys] == ["city"]
+    assert rows(service, "t", "CommandGetDbSchemas") == [{"catalog_name": None, "db_schema_name": "current"}]
+    for name in ("CommandGetCatalogs", "CommandGetExportedKeys", "CommandGetImportedKeys", "CommandGetCrossReference"):
+        assert rows(service, "t", name) == []
+    assert {each["table_type"] for each in rows(service, "t", "CommandGetTableTypes")} == {"TABLE", "VIEW"}
+    info = {
+        each["info_name"]: each["value"] for each in rows(service, "t", "CommandGetSqlInfo", info=[0, 3, 504, 7777])
+    }
+    assert info == {0: "odfd", 3: True, 504: '"'}
+    types = rows(service, "t", "CommandGetXdbcTypeInfo")
+    assert [each["data_type"] for each in types] == sorted(each["data_type"] for each in types)
+    assert [each["type_name"] for each in rows(service, "t", "CommandGetXdbcTypeInfo", data_type=12)] == ["VARCHAR"]
+
+
+def test_an_answer_that_was_begun_is_fetched_once_and_then_asked_at_its_pins() -> None:
+    service, node, hand = made()
+    _, ticket = service.info(packed("CommandStatementQuery", query="select 1"), "t")
+    assert service.fetch(ticket, "t").begun is node.begun[0]
+    assert service.fetch(ticket, "t").begun is node.begun[1]
+    assert node.bodies[1] == {"token": "t", "request": {"sql": "select 1", "parameters": None, "pins": [PIN]}}
+    assert service.fetch(ticket, "other").begun is node.begun[2]
+    assert node.bodies[2]["token"] == "other"
+    for _ in range(MOST_HELD + 1):
+        service.info(packed("CommandStatementQuery", query="select 1"), "t")
+    assert [each.closed for each in node.begun[3:]] == [True] + [False] * MOST_HELD
+    hand.now = HELD_SECONDS
+    service.forget()
+    assert all(each.closed for each in node.begun[3:])
+
+
+def test_statements_are_kept_for_who_prepared_them() -> None:
+    service, node, _ = made()
+    handle, schema, parameters = service.prepare("select ?, ?", "t")
+    assert (schema.names, parameters.names) == (["n"], ["1", "2"])
+    assert node.begun[0].closed
+    assert node.bodies[0]["unbound"]
+    values = [dt.datetime(2024, 1, 1, tzinfo=dt.UTC), decimal.Decimal("1.5")]
+    service.bind(handle, pa.table([[value] for value in values], ["1", "2"]), "t")
+    command = packed("CommandPreparedStatementQuery", prepared_statement_handle=handle)
+    service.info(command, "t")
+    assert node.bodies[-1]["request"]["parameters"] == ["2024-01-01T00:00:00+00:00", "1.5"]
+    for wrong in (pa.table({"1": [1, 2]}), pa.table({"1": [b"x"]}), pa.table({"1": pa.array([], pa.int32())})):
+        with pytest.raises(Invalid):
+            service.bind(handle, wrong, "t")
+    with pytest.raises(NotFound):
+        service.info(command, "other")
+    named, _, _ = service.prepare("select $city", "t")
+    service.bind(named, pa.table({"city": ["Graz"]}), "t")
+    service.info(packed("CommandPreparedStatementQuery", prepared_statement_handle=named), "t")
+    assert node.bodies[-1]["request"]["parameters"] == {"city": "Graz"}
+    for _ in range(MOST_STATEMENTS):
+        service.prepare("select 1", "t")
+    with pytest.raises(NotFound):
+        service.info(command, "t")
+    service.close(named, "t")
+
+
+@pytest.mark.parametrize(
+    "header, token",
+    [
+        ("", ""), ("Bearer abc", "abc"), ("bearer anonymous", ""), ("Basic YW5vbnltb3VzOmFub255bW91cw==", ""),
+        ("Basic bWU6c2VjcmV0", "secret"), ("Basic !", "?"), ("Digest x", "?"), ("x", "?"), ("Bearer", ""),
+    ],
+)  # fmt: skip
+def test_tokens_of_headers(header: str, token: str) -> None:
+    assert token_of(header) == token
+
+
+@pytest.mark.parametrize(
+    "name, word",
+    [("CommandStatementUpdate", "CommandStatementUpdate"), ("CommandStatementSubstraitPlan", "Substrait")],
+)
+def test_what_is_not_spoken_is_refused_by_name(name: str, word: str) -> None:
+    service, _, _ = made()
+    raw = packed("CommandStatementQuery", query="x").replace(b"CommandStatementQuery", name.encode())
+    raw = raw.replace(bytes([len("type.googleapis.com/arrow.flight.protocol.sql.CommandStatementQuery")]),
+                      bytes([len(f"type.googleapis.com/arrow.flight.protocol.sql.{name}")]), 1)  # fmt: skip
+    with pytest.raises(Invalid, match=word):
+        service.info(raw, "")
+    with pytest.raises(Invalid, match="bytes"):
+        unpacked(b"\0" * (MAX_MESSAGE + 1))
+
+
+def test_mutated_flight_messages_are_answered_in_words() -> None:
+    """Commands, tickets and actions; ODFD_FUZZ says how many of each kind."""
+    service, _, _ = made()
+    handle, _, _ = service.prepare("select ?, ?", "t")
+    _, ticket = service.info(packed("CommandStatementQuery", query="select 1"), "t")
+    commands = [
+        packed("CommandStatementQuery", query="select 1", transaction_id=b"x"),
+        packed("CommandPreparedStatementQuery", prepared_statement_handle=handle),
+        packed("CommandGetTables", table_types=["TABLE"], table_name_filter_pattern="c%\\_", include_schema=True),
+        packed("CommandGetSqlInfo", info=[1, 2, 507]),
+        packed("CommandGetXdbcTypeInfo", data_type=12),
+        packed("CommandGetDbSchemas", db_schema_filter_pattern="c%"),
+        packed("CommandGetPrimaryKeys", table="cities", db_schema="current"),
+        ticket,
+    ]
+    told = 0
+
+    def is_answered(raw: bytes) -> bool:
+        nonlocal told
+        good = False
+        for call in (service.info, service.columns, service.fetch, service.cancel):
+            try:
+                call(raw, "t")
+                good = True
+            except Fault as fault:
+                told += bool(words(fault))
+        return good
+
+    assert walk(commands, MUTANTS, 1, is_answered) > MUTANTS // 50
+    assert told > MUTANTS // 20
+
+    server = FlightSqlServer.__new__(FlightSqlServer)
+    server._service, server._under_way = service, UnderWay()
+    actions = [
+        packed("ActionCreatePreparedStatementRequest", query="select ?"),
+        packed("ActionClosePreparedStatementRequest", prepared_statement_handle=handle),
+        packed("ActionCancelQueryRequest", info=b"x"),
+        CLASSES["CancelFlightInfoRequest"](info=b"info").SerializeToString(),
+    ]
+
+    refused: list[str] = []
+
+    def is_acted(raw: bytes) -> bool:
+        good = False
+        for kind in (*ACTIONS, "Other"):
+            try:
+                server._acted(kind, raw, "t", lambda _: None)
+                good = True
+            except Fault as fault:
+                refused.append(words(fault))
+        return good
+
+    assert walk(actions, MUTANTS, 2, is_acted) > 0
+    assert all(refused)
+    with pytest.raises(Invalid):
+        parsed("CommandGetTables", b"\x0a\xff")

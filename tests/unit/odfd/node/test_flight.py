@@ -1,0 +1,249 @@
+"""Arrow Flight SQL of a node, asked by drivers of others over real sockets; the process that speaks it is confined."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+import trio
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from config import model
+from engines.flight.messages import CLASSES, packed, unpacked
+
+ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000", "2024-01-03T00:00:00Z,Wels,62000")
+TOKEN = "owner-token-of-sixteen"
+CITIES = "select city, population from cities order by city"
+
+
+def door(folder: Path) -> model.Flight:
+    tokens = folder / "tokens"
+    tokens.write_text(f"# who\nowner {TOKEN}\n")
+    tokens.chmod(0o600)
+    return model.Flight(listen=("127.0.0.1:0",), tokens=str(tokens))
+
+
+async def filled(world: Any, worlds: Any, node: Any) -> None:
+    world.write("alice", "a.csv", *ROWS)
+    await node.apply(worlds.ROOT, worlds.DERIVED)
+    await node.pull()
+    await node.publish("cities")
+
+
+def url_of(node: Any) -> str:
+    (url,) = node.parts.flight.urls
+    return str(url)
+
+
+def connected(url: str, token: str = "") -> Any:
+    adbc = pytest.importorskip("adbc_driver_flightsql.dbapi")
+    options = {"adbc.flight.sql.authorization_header": f"Bearer {token}"} if token else {}
+    return adbc.connect(url, db_kwargs=options, autocommit=True)
+
+
+def rows(connection: Any, sql: str, parameters: Any = None) -> list[Any]:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, parameters)
+        return list(cursor.fetchall())
+
+
+async def test_the_adbc_driver_asks(world: Any, worlds: Any, tmp_path: Path) -> None:
+    def ask(url: str) -> None:
+        with connected(url) as con:
+            assert rows(con, CITIES) == [("Graz", 300000), ("Linz", 210000), ("Wels", 62000)]
+            assert rows(con, "select city from cities where population > ? order by city", [100_000]) == [
+                ("Graz",),
+                ("Linz",),
+            ]
+            assert rows(con, "select count(*) from cities for system_time as of '2099-01-01'") == [(3,)]
+            assert rows(con, "select max(city) from current.cities as at '2024-01-02'") == [("Linz",)]
+            found = con.adbc_get_objects(depth="all").read_all().to_pylist()
+            schemas = {each["db_schema_name"]: each for each in found[0]["catalog_db_schemas"]}
+            assert [each["table_name"] for each in schemas["current"]["db_schema_tables"]] == ["cities"]
+            assert con.adbc_get_info()["vendor_name"] == "odfd"
+            assert con.adbc_get_table_schema("cities").names[-2:] == ["city", "population"]
+            for sql, word in (("select * from towns", "no dataset"), ("select citi from cities", "city"),
+                              ("select * from read_csv('/etc/passwd')", "read_csv")):  # fmt: skip
+                with pytest.raises(Exception, match=word):
+                    rows(con, sql)
+        with connected(url, TOKEN) as con:
+            assert rows(con, "select count(*) from towns") == [(3,)]
+        with connected(url, "x" * 20) as con, pytest.raises(Exception, match="token"):
+            rows(con, CITIES)
+
+    async with world.running("alice", private=True, flight=door(tmp_path)) as alice:
+        await filled(world, worlds, alice)
+        with trio.fail_after(120):
+            await trio.to_thread.run_sync(ask, url_of(alice))
+
+
+class Kind(flight.ClientMiddlewareFactory):  # type: ignore[misc]
+    """Who asks."""
+
+    def __init__(self, header: str) -> None:
+        self.header = header
+
+    def start_call(self, _: Any) -> Any:
+        return Asking(self.header)
+
+
+class Asking(flight.ClientMiddleware):  # type: ignore[misc]
+    def __init__(self, header: str) -> None:
+        self.header = header
+
+    def sending_headers(self) -> dict[str, str]:
+        return {"authorization": self.header} if self.header else {}
+
+
+def client_of(node: Any, token: str = "", **more: Any) -> Any:
+    return flight.connect(url_of(node), middleware=[Kind(f"Bearer {token}" if token else "")], **more)
+
+
+def asked(client: Any, sql: str, options: Any = None) -> Any:
+    """The FlightInfo of a query."""
+    descriptor = flight.FlightDescriptor.for_command(packed("CommandStatementQuery", query=sql))
+    return client.get_flight_info(descriptor, options)
+
+
+def fetched(client: Any, sql: str) -> Any:
+    return client.do_get(asked(client, sql).endpoints[0].ticket).read_all()
+
+
+def acted(client: Any, kind: str, **values: Any) -> bytes:
+    (result,) = client.do_action(flight.Action(kind, packed(f"Action{kind}Request", **values)))
+    return bytes(result.body.to_pybytes())
+
+
+async def in_thread(call: Any, *args: Any) -> Any:
+    with trio.fail_after(120):
+        return await trio.to_thread.run_sync(call, *args)
+
+
+async def idle(node: Any) -> None:
+    """Until no process works at a query."""
+    turns = node.parts.readers._turns
+    tasks = [object() for _ in range(int(turns.total_tokens))]
+    with trio.fail_after(60):
+        for each in tasks:
+            await turns.acquire_on_behalf_of(each)
+    for each in tasks:
+        turns.release_on_behalf_of(each)
+
+
+async def test_an_answer_comes_again_at_the_same_cut_and_ends_when_nobody_wants_it(
+    world: Any, worlds: Any, tmp_path: Path
+) -> None:
+    async with world.running("alice", private=True, flight=door(tmp_path)) as alice:
+        await filled(world, worlds, alice)
+        client = client_of(alice)
+        info = await in_thread(asked, client, "select count(*) n from cities")
+        (endpoint,) = info.endpoints
+        assert info.schema.names == ["n"]
+        world.write("alice", "b.csv", "2024-01-04T00:00:00Z,Enns,12000")
+        await alice.pull("cities")
+        for _ in range(2):
+            table = await in_thread(lambda: client.do_get(endpoint.ticket).read_all())
+            assert table.to_pylist() == [{"n": 3}]
+
+        # Its first rows come at once, and the rest never.
+        endless = "select a.range from range(100000000000) a"
+        info = await in_thread(asked, client, endless)
+        reader = await in_thread(client.do_get, info.endpoints[0].ticket)
+        await in_thread(reader.read_chunk)
+        assert alice.parts.readers._turns.borrowed_tokens == 1
+        await in_thread(reader.cancel)
+        await idle(alice)
+
+        # The answer of a FlightInfo, before anybody fetched it.
+        info = await in_thread(asked, client, endless)
+        body = CLASSES["CancelFlightInfoRequest"](info=info.serialize()).SerializeToString()
+        (result,) = await in_thread(lambda: list(client.do_action(flight.Action("CancelFlightInfo", body))))
+        assert CLASSES["CancelFlightInfoResult"].FromString(result.body.to_pybytes()).status == 1
+        await idle(alice)
+
+        # Whoever goes while it waits for the first row.
+        never = "select sum(a.range * b.range) from range(100000000) a, range(100000000) b"
+        with pytest.raises(flight.FlightTimedOutError):
+            await in_thread(asked, client, never, flight.FlightCallOptions(timeout=2.0))
+        await idle(alice)
+
+
+async def test_private_datasets_are_not_there_without_a_token_of_flight(
+    world: Any, worlds: Any, tmp_path: Path
+) -> None:
+    async with world.running("alice", private=True, flight=door(tmp_path)) as alice:
+        await filled(world, worlds, alice)
+        anybody, owner = client_of(alice), client_of(alice, TOKEN)
+
+        def tables(client: Any) -> list[str]:
+            command = packed("CommandGetTables", include_schema=True)
+            info = client.get_flight_info(flight.FlightDescriptor.for_command(command))
+            return sorted(set(client.do_get(info.endpoints[0].ticket).read_all()["table_name"].to_pylist()))
+
+        assert await in_thread(tables, anybody) == ["cities"]
+        assert await in_thread(tables, owner) == ["cities", "towns"]
+        info = await in_thread(asked, owner, "select count(*) n from towns")
+        for sql in ("select * from towns", f'select * from "{alice.dataset("towns")}"', "select 1 from current.towns"):
+            with pytest.raises(pa.ArrowKeyError, match="GET / lists") as refusal:
+                await in_thread(asked, anybody, sql)
+            assert "Traceback" not in str(refusal.value)
+        with pytest.raises(pa.ArrowKeyError):
+            await in_thread(lambda: anybody.do_get(info.endpoints[0].ticket).read_all())
+        made = await in_thread(lambda: acted(owner, "CreatePreparedStatement", query="select 1"))
+        handle = unpacked(made)[1].prepared_statement_handle
+        command = flight.FlightDescriptor.for_command(
+            packed("CommandPreparedStatementQuery", prepared_statement_handle=handle)
+        )
+        assert (await in_thread(owner.get_flight_info, command)).schema.names == ["1"]
+        with pytest.raises(pa.ArrowKeyError, match="prepare it again"):
+            await in_thread(anybody.get_flight_info, command)
+        with pytest.raises(flight.FlightUnauthenticatedError, match="not known"):
+            await in_thread(asked, client_of(alice, "another-token-of-sixteen"), CITIES)
+
+
+async def test_a_process_of_flight_that_dies_is_started_again(world: Any, worlds: Any, tmp_path: Path) -> None:
+    async with world.running("alice", private=True, flight=door(tmp_path)) as alice:
+        await filled(world, worlds, alice)
+        server = alice.parts.flight
+        born = server.born
+        server.process.kill()
+        with trio.fail_after(60):
+            await born.wait()
+        assert (await in_thread(fetched, client_of(alice), CITIES)).num_rows == 3
+        assert (await alice.api.datasets.get("cities")).records == 3
+
+
+async def test_flight_over_tls(world: Any, worlds: Any, tmp_path: Path) -> None:
+    certificate, key = certified(tmp_path)
+    tls = dataclasses.replace(door(tmp_path), certificate=str(certificate), key=str(key))
+    async with world.running("alice", private=True, flight=tls) as alice:
+        await filled(world, worlds, alice)
+        assert url_of(alice).startswith("grpc+tls://")
+        client = client_of(alice, TOKEN, tls_root_certs=certificate.read_bytes(), override_hostname="localhost")
+        assert (await in_thread(fetched, client, "select count(*) n from towns")).to_pylist() == [{"n": 3}]
+
+
+def certified(folder: Path) -> tuple[Path, Path]:
+    """A certificate that signs itself, and its key."""
+    private = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    made = (
+        x509.CertificateBuilder(name, name, private.public_key(), x509.random_serial_number())
+        .not_valid_before(dt.datetime(2020, 1, 1))
+        .not_valid_after(dt.datetime(2100, 1, 1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(private, hashes.SHA256())
+    )
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    plain = serialization.NoEncryption()
+    key.write_bytes(private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain))
+    return certificate, key
