@@ -109,6 +109,7 @@ class Duck:
     def expressions(self, table: pa.Table, texts: Sequence[str]) -> pa.Table:
         self._connection.register("these", _plain(table))
         told = [text.replace("`", '"').replace(", true)", " ignore nulls)") for text in texts]
+        told = [text.replace(") ignore nulls over", " ignore nulls) over") for text in told]
         return _as_sparks(self._connection.sql(f"select {', '.join(told)} from these").to_arrow_table())
 
 

@@ -61,24 +61,35 @@ OVER_HISTORY = (
         "select event_time, k, v, lag(v, 2, -1) over (partition by k order by event_time, v nulls first) as l, "
         "first_value(v) over (partition by k order by event_time, v nulls first) as f, "
         "count(v) over (partition by k order by event_time, v nulls first rows between 3 preceding and 2 preceding) "
-        "as c, last_value(v) ignore nulls over (partition by k order by event_time, v nulls first) as g from a",
+        "as c, "
+        "last_value(v) ignore nulls over (partition by k order by event_time, v nulls first) as g, "
+        "lag(v, 3, -1) ignore nulls over (partition by k order by event_time, v nulls first) as m, "
+        "nth_value(v, 3) over (partition by k order by event_time, v nulls first) as n, "
+        "nth_value(v, 2) ignore nulls over (partition by k order by event_time, v nulls first) as o from a",
         {"a": grows},
         final_oracle,
         "select event_time, k, v, lag(v, 2, -1) over w as l, first_value(v) over w as f, count(v) over (w rows between "
-        "3 preceding and 2 preceding) as c, last_value(v ignore nulls) over w as g from a "
+        "3 preceding and 2 preceding) as c, last_value(v ignore nulls) over w as g, "
+        "lag(v, 3, -1 ignore nulls) over w as m, "
+        "nth_value(v, 3) over w as n, nth_value(v, 2 ignore nulls) over w as o from a "
         "window w as (partition by k order by event_time, v nulls first)",
         lows={"a": (same,)},
         running=Running(
             "select k as __odf_key0, event_time as __odf_order0, v as __odf_order1, v as __odf_part0, "
-            "v as __odf_part1, if(v is null, 0, 1) as __odf_part2, v as __odf_part3, -1 as __odf_default0, "
+            "v as __odf_part1, if(v is null, 0, 1) as __odf_part2, v as __odf_part3, v as __odf_part4, "
+            "v as __odf_part5, v as __odf_part6, -1 as __odf_default0, -1 as __odf_default4, "
             "event_time as __odf_column0, k as __odf_column1, v as __odf_column2 from a",
             "select __odf_column0 as event_time, __odf_column1 as k, __odf_column2 as v, __odf_value0 as l, "
-            "__odf_value1 as f, __odf_value2 as c, __odf_value3 as g from these",
+            "__odf_value1 as f, __odf_value2 as c, __odf_value3 as g, __odf_value4 as m, __odf_value5 as n, "
+            "__odf_value6 as o from these",
             (
                 Part("lag", "bigint", False, 2, 2),
                 Part("first_value", "bigint"),
                 Part("sum", "bigint", False, 3, 2, counts=True),
                 Part("last_value", "bigint", passes_nulls=True),
+                Part("lag", "bigint", False, 3, 3, passes_nulls=True),
+                Part("nth_value", "bigint", place=3),
+                Part("nth_value", "bigint", passes_nulls=True, place=2),
             ),
             ("asc nulls first", "asc nulls first"),
         ),

@@ -68,9 +68,15 @@ EARLIER_ROWS: Final = Refusal(
     "unbounded-frame",
     "OVER looks at earlier rows however far back they are, and its functions, or their frames, cannot be kept up row "
     "by row",
-    "use sum, avg, count, min, max or another aggregate that can be merged, first_value or last_value, over rows "
-    "between unbounded preceding and current row, or rows between 10 preceding and current row (at most 10,000); or "
-    "lag; or over range between interval '1' day preceding and current row",
+    "use sum, avg, count, min, max or another aggregate that can be merged, first_value, last_value or nth_value, over "
+    "rows between unbounded preceding and current row, or rows between 10 preceding and current row (at most 10,000); "
+    "or lag; or over range between interval '1' day preceding and current row",
+)
+LATER_ROWS: Final = Refusal(
+    "unbounded-frame",
+    "lead looks at a row that is still to come, and nothing says by when: no record could be written before it",
+    "partition by a window of event time too, as in partition by time_bucket(interval '1' day, event_time); or tell "
+    "each pair with its later row, by lag in place of lead",
 )
 HOP_CALENDAR: Final = Refusal(
     "hop-calendar",

@@ -13,13 +13,13 @@ from typing import Final
 
 from engines.spark.analysis.determinism import Finding, is_float
 from engines.spark.analysis.influence import Influence, influence
-from engines.spark.analysis.refusals import EARLIER_ROWS, UNBOUNDED_FRAME, Refusal
+from engines.spark.analysis.refusals import EARLIER_ROWS, LATER_ROWS, UNBOUNDED_FRAME, Refusal
 from engines.spark.analysis.relation import Relation, columns_of, floats_of, path_of
 from engines.spark.analysis.tables import Core, down_to, merged_by
 from engines.spark.analysis.tree import PASSING, Node
 
 MAX_ROWS: Final = 10_000
-"""Of ``rows n preceding`` and ``lag(x, n)``: so many rows of each key are kept."""
+"""Of ``rows n preceding``, ``lag(x, n)`` and ``nth_value(x, n)``: so many rows of each key are kept."""
 PICKED: Final[Mapping[str, str]] = {"First": "first_value", "Last": "last_value"}
 """Functions that give one row's value, as SQL."""
 
@@ -40,7 +40,8 @@ def judged(window: Node, below: Relation) -> Relation | Finding:
     made = window.expressions("windowExpressions")
     for each in made:
         if not _is_kept(each):
-            return _finding(EARLIER_ROWS, window, each)
+            later = any(part.kind == "Lead" for part in each.preorder())
+            return _finding(LATER_ROWS if later else EARLIER_ROWS, window, each)
     columns = below.columns + columns_of(made)
     return Relation({identity: time}, columns, below.floats | floats_of(made), linear=False, origins=below.origins)
 
@@ -66,15 +67,25 @@ def _is_kept(made: Node) -> bool:
     low, high = frame.children
     near = (_rows(low) or MAX_ROWS + 1) <= MAX_ROWS
     if function.kind == "Lag":
-        return near and not function.fields.get("ignoreNulls")
-    if function.kind != "AggregateExpression" or function.fields.get("isDistinct"):
-        return False
-    if merged_by(function) is None and function.children[0].kind not in PICKED:
+        return near
+    if not (_is_nth(function) or _adds_up(function)):
         return False
     if low.kind == "UnboundedPreceding$":
         return high.kind == "CurrentRow$"
     before = high.kind == "CurrentRow$" or _rows(high) is not None
     return near and before and "RowFrame" in str(frame.fields.get("frameType"))
+
+
+def _adds_up(function: Node) -> bool:
+    if function.kind != "AggregateExpression" or function.fields.get("isDistinct"):
+        return False
+    return merged_by(function) is not None or function.children[0].kind in PICKED
+
+
+def _is_nth(function: Node) -> bool:
+    if function.kind != "NthValue" or function.children[1].kind != "Literal":
+        return False
+    return 0 < int(function.children[1].fields.get("value") or 0) <= MAX_ROWS
 
 
 def _rows(bound: Node) -> int | None:

@@ -36,6 +36,7 @@ COLUMN: Final = "__odf_column"
 VALUE: Final = "__odf_value"
 """What each aggregate is, for a row."""
 LAG: Final = "lag"
+NTH: Final = "nth_value"
 _ARGUMENT: Final = "__odf_argument"
 _COUNTS: Final = frozenset({"Count", "CountIf"})
 
@@ -58,6 +59,8 @@ class Part:
     """It is 0, and not null, where no row counts."""
     passes_nulls: bool = False
     """``IGNORE NULLS``."""
+    place: int = 0
+    """Of ``nth_value``: which of the rows that count gives its value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +177,8 @@ def _function(window: Any) -> Any:
 def _arguments(function: Any) -> list[Any]:
     """What is computed of a row for a function; of ``lag`` its value and, unless that is null, its default."""
     given = items(function.children())
+    if kind_of(function) == "NthValue":
+        return given[:1]
     if kind_of(function) != "Lag":
         return given
     value, _, default = given
@@ -200,7 +205,10 @@ def _part(function: Any, frame: Any) -> Part:
     until = 0 if kind_of(high).startswith("CurrentRow") else -int(high.eval(None))
     by_range = kind_of(frame.frameType()).startswith("Range")
     if kind == "Lag":
-        return Part(LAG, written, by_range, preceding, until)
+        return Part(LAG, written, by_range, preceding, until, passes_nulls=bool(function.ignoreNulls()))
+    if kind == "NthValue":
+        place, passes = int(function.offset().eval(None)), bool(function.ignoreNulls())
+        return Part(NTH, written, by_range, preceding, until, passes_nulls=passes, place=place)
     if kind in PICKED:
         return Part(PICKED[kind], written, by_range, preceding, until, passes_nulls=bool(function.ignoreNulls()))
     merge = LISTS if kind == "CollectList" else MERGED_BY[kind]

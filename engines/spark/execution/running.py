@@ -1,8 +1,8 @@
 """Running aggregates: what each settled row makes of its key's history, of which only what it adds up to is kept.
 
 State is a table for each window operator, by key: of a function over all rows so far its value, of one over the last
-n rows what each of these adds. New rows of a transaction are put after them, and one query over both gives the value of
-every new row. Spec: docs/spec/engine-semantics.md#running, #state.
+n rows, or the first n, what each of these adds. New rows of a transaction are put after them, and one query over both
+gives the value of every new row. Spec: docs/spec/engine-semantics.md#running, #state.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from engines.spark.analysis.running import PICKED
 from engines.spark.analysis.tables import LISTS
 from engines.spark.catalyst.plans import HIDDEN_ROW
-from engines.spark.catalyst.running import COLUMN, DEFAULT, KEY, LAG, ORDER, PART, VALUE, Part, Stage, Staged
+from engines.spark.catalyst.running import COLUMN, DEFAULT, KEY, LAG, NTH, ORDER, PART, VALUE, Part, Stage, Staged
 from engines.spark.rows.changelog import row_codes
 from engines.spark.rows.tables import frame_of_rows
 from engines.spark.state.buckets import BucketedTable, hashes_of
@@ -110,14 +110,17 @@ def _texts(stage: Stage, keys: Sequence[str], columns: Sequence[str]) -> list[st
 
 
 def _value(part: Part, column: str, by: str, default: str) -> str:
+    passing = " ignore nulls" if part.passes_nulls else ""
     if part.function == LAG:
         otherwise = f", {default}" if default else ""
-        return f"cast(lag({column}, {part.preceding}{otherwise}) over ({by}) as {part.kind})"
+        return f"cast(lag({column}, {part.preceding}{otherwise}){passing} over ({by}) as {part.kind})"
     low = "unbounded" if part.preceding is None else str(part.preceding)
     high = f"{part.until} preceding" if part.until else "current row"
     frame = f"{by} {'range' if part.by_range else 'rows'} between {low} preceding and {high}"
     if part.function == LISTS:
         return f"array_sort(flatten(collect_list({column}) over ({frame})))"
+    if part.function == NTH:
+        return f"cast(nth_value({column}, {part.place}){passing} over ({frame}) as {part.kind})"
     value = f"{part.function}({column}{', true' if part.passes_nulls else ''}) over ({frame})"
     return f"cast({f'coalesce({value}, 0)' if part.counts else value} as {part.kind})"
 
@@ -126,23 +129,66 @@ def _last(seen: pa.Table, keys: Sequence[str], parts: Sequence[Part], schema: pa
     """Of each key its last rows: as many as the longest frame reaches back, numbered backwards from -1.
 
     An aggregate over all rows has its value in the last one, and nothing in those before it. The first and the last
-    value of all rows are told in each, since a null may be one.
+    value of all rows are told in each, since a null may be one. What looks for the first n values of all rows, or for
+    the last n that are none null, has these, whatever rows they came from: a column is read by its own function alone.
     """
     codes, places = row_codes(seen.select(keys)), np.asarray(seen.column(_PLACE)).astype(np.int64)
     lengths = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
     np.maximum.at(lengths, codes, places)
     numbers = places - lengths[codes] - 1
-    reach = max(1 if part.preceding is None else part.preceding for part in parts)
-    chosen = pa.array(numbers >= -reach)
-    rows = seen.filter(chosen).set_column(
-        seen.column_names.index(HIDDEN_ROW), HIDDEN_ROW, pa.array(numbers[numbers >= -reach])
+    reach = max(max(1, part.place) if part.preceding is None else part.preceding for part in parts)
+    kept = np.flatnonzero(numbers >= -reach)
+    rows = seen.take(pa.array(kept)).set_column(
+        seen.column_names.index(HIDDEN_ROW), HIDDEN_ROW, pa.array(numbers[kept])
     )
     earlier = pa.array(np.asarray(rows.column(HIDDEN_ROW)) < -1)
     for at, part in enumerate(parts):
-        if part.preceding is None:
-            name = f"{PART}{at}"
+        name = f"{PART}{at}"
+        if _has_places_of_its_own(part):
+            values = seen.column(name)
+            counted = np.flatnonzero(np.asarray(values.is_valid())) if part.passes_nulls else np.arange(len(values))
+            wanted = part.preceding or part.place
+            found = _lined_up(codes, numbers, counted, kept, wanted if part.function == NTH else -wanted)
+            value = values.take(pa.array(found, mask=found < 0))
+            rows = rows.set_column(rows.column_names.index(name), name, value)
+        elif part.preceding is None:
             value = rows.column(f"{VALUE}{at}")
             if part.function not in PICKED.values():
                 value = pc.if_else(earlier, pa.scalar(None, schema.field(name).type), value)
             rows = rows.set_column(rows.column_names.index(name), name, value)
     return rows.select(schema.names).cast(schema)
+
+
+def _has_places_of_its_own(part: Part) -> bool:
+    """Whether the values that count are not simply those of the last rows."""
+    return part.preceding is None if part.function == NTH else part.function == LAG and part.passes_nulls
+
+
+def _lined_up(codes: np.ndarray, numbers: np.ndarray, counted: np.ndarray, kept: np.ndarray, most: int) -> np.ndarray:
+    """For each row of ``kept`` the row that gives its value, -1: none. Of each key (``codes``) these are the first
+    ``most`` of the rows ``counted``, in its first places; or the last ``-most`` of them, in its last places.
+    """
+    sign = 1 if most > 0 else -1
+    values, places = (each[np.lexsort((sign * numbers[each], codes[each]))] for each in (counted, kept))
+    value_rank, place_rank = _ranks(codes[values]), _ranks(codes[places])
+    few = value_rank < abs(most)
+    width = max(len(codes), 1)
+    wanted = codes[values[few]] * width + value_rank[few]
+    given = codes[places] * width + place_rank
+    at = np.searchsorted(wanted, given)
+    at[at == len(wanted)] = 0
+    found = np.full(len(codes), -1, np.int64)
+    if len(wanted):
+        found[places] = np.where(wanted[at] == given, values[few][at], -1)
+    lined_up: np.ndarray = found[kept]
+    return lined_up
+
+
+def _ranks(sorted_codes: np.ndarray) -> np.ndarray:
+    """Number of each within its stretch of equal codes, from 0."""
+    if not len(sorted_codes):
+        return np.empty(0, np.int64)
+    begins = np.flatnonzero(np.append(True, sorted_codes[1:] != sorted_codes[:-1]))
+    lengths = np.diff(np.append(begins, len(sorted_codes)))
+    ranks: np.ndarray = np.arange(len(sorted_codes)) - np.repeat(begins, lengths)
+    return ranks

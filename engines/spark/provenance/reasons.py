@@ -63,10 +63,19 @@ def reason_of(
 
 
 def looks_back_to_the_first(function: Any) -> bool:
-    """Whether the frame of a function of a window operator begins with the first row of all, and orders them."""
-    spec = next(part for part in parts(function) if kind_of(part) == "WindowExpression").windowSpec()
-    low = kind_of(spec.frameSpecification().lower())
-    return bool(spec.orderSpec().size()) and low.startswith("UnboundedPreceding")
+    """Whether the frame of a function of a window operator begins with the first row of all, and orders them; so does
+    what passes over nulls, however many they are.
+    """
+    over = next(part for part in parts(function) if kind_of(part) == "WindowExpression")
+    low = kind_of(over.windowSpec().frameSpecification().lower())
+    return bool(over.windowSpec().orderSpec().size()) and (
+        low.startswith("UnboundedPreceding") or passes_over_nulls(over.windowFunction())
+    )
+
+
+def passes_over_nulls(function: Any) -> bool:
+    """``lag`` and ``lead`` with IGNORE NULLS: their frame does not say how far they look."""
+    return kind_of(function) in ("Lag", "Lead") and bool(function.ignoreNulls())
 
 
 def _takes_away(plan: Any, operator: str) -> bool:

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from chain.errors import Invalid
 from engines.spark.catalyst.expressions import Catalyst, column, parts, references
 from engines.spark.catalyst.plans import items, kind_of
-from engines.spark.provenance.reasons import Reason, looks_back_to_the_first, name_of_view, reason_of
+from engines.spark.provenance.reasons import Reason, looks_back_to_the_first, name_of_view, passes_over_nulls, reason_of
 from engines.spark.provenance.witnesses import DECIDES, PATH
 
 ROW: Final = "__odf_row"
@@ -269,7 +269,10 @@ class _Tracing:
         function, frame = window.windowFunction(), window.windowSpec()
         name = kind_of(function.aggregateFunction() if kind_of(function) == "AggregateExpression" else function)
         collect, seen, peers = f"collect_list({LINEAGE})", f"__odf_seen{number}", f"__odf_peers{number}"
-        if name in _WHOLE:
+        if passes_over_nulls(function):
+            ends = ("UnboundedPreceding", "CurrentRow") if name == "Lag" else ("CurrentRow", "UnboundedFollowing")
+            frame = self.catalyst.window(frame, False, *ends)
+        elif name in _WHOLE:
             frame = self.catalyst.window(frame, False, "UnboundedPreceding", "UnboundedFollowing")
         elif name in _RANKS:
             # Rows that tie have no part in a rank: it counts those before it.

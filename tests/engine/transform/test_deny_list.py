@@ -291,6 +291,10 @@ def test_the_way_out_is_accepted(handler, row):
         GROUP.format("listagg(distinct k, ',') within group (order by k desc)"),
         OVER.format("nth_value(v, 2)", "order by v, event_time"),
         OVER.format("max(v)", ""),
+        "select event_time, k, v, lead(v) over (partition by k, time_bucket(interval '1' day, event_time) order by "
+        "event_time, v) as z from a",
+        "select event_time, k, v, lag(v) ignore nulls over (partition by k order by event_time, v) as y, "
+        "nth_value(v, 3) over (partition by k order by event_time, v) as z from a",
     ],
 )
 def test_what_is_the_same_everywhere_is_left_alone(handler, sql):

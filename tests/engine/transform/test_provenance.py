@@ -102,6 +102,11 @@ CASES = {
         "select event_time, k, v, lag(v, 2) over (partition by k order by event_time, v) as l, sum(v) over "
         "(partition by k order by event_time, v rows between 3 preceding and 2 preceding) as s from a"
     ),
+    "rows of a week before": Case(
+        "select event_time, k, v, lag(if(v % 2 = 0, v, null)) ignore nulls over (partition by date_trunc('week', "
+        "event_time) order by event_time, k, v) as l, nth_value(v, 2) over (partition by date_trunc('week', "
+        "event_time) order by event_time, k, v rows between unbounded preceding and current row) as n from a"
+    ),
     "interval join": Case(f"select a.event_time, a.k, a.v, b.v as w from a join b on a.k = b.k and {NEAR}", "ab"),
     "left join": Case(f"select a.event_time, a.k, a.v, b.v as w from a left join b on a.k = b.k and {NEAR}", "ab"),
     "semi": Case(f"select a.event_time, a.k, a.v from a left semi join b on a.k = b.k and {NEAR}", "ab"),

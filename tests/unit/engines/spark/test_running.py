@@ -45,7 +45,8 @@ def advance(monkeypatch):
         described, body = pack(state)
         former = unpack(described, memoryview(b"".join(body))).stored
         result, kept = run_over_history(Duck(), Rows(keys, times, values, parts), 1, former, since, until)
-        return kept, sorted(tuple(row.values()) for row in result.to_pylist())
+        rows = (tuple(row.values()) for row in result.to_pylist())
+        return kept, sorted(rows, key=lambda row: [(value is not None, value) for value in row])
 
     return run
 
@@ -92,6 +93,35 @@ def test_the_last_value_that_is_one_is_carried_on(advance):
         state, ((*_, last, first),) = advance(state, [("a", time, value)], time, time + 1, parts)
         found.append((last, first))
     assert found == [(None, None), (7, 7), (7, 7), (7, 7), (9, 7), (9, 7)]
+
+
+NULLS = (None, 7, None, None, 9, None, 4, None, None, 2)
+
+
+@pytest.mark.parametrize("cuts", [range(1, 11), (1, 4, 5, 10), (10,)])
+@pytest.mark.parametrize("beside", [(), (Part("sum", "bigint", False, 5),)])
+def test_the_last_and_the_first_values_that_are_none_null(advance, cuts, beside):
+    """Two before its own, and the third of all, with nulls and without."""
+    parts = [
+        Part("lag", "bigint", False, 2, 2, passes_nulls=True), Part("nth_value", "bigint", place=3),
+        Part("nth_value", "bigint", passes_nulls=True, place=3), Part("nth_value", "bigint", False, 3, place=2),
+        *beside,
+    ]  # fmt: skip
+    state, found, since = {}, [], 0
+    for until in cuts:
+        rows = [("a", at, NULLS[at]) for at in range(since, until)] + [("b", since, 5)]
+        state, got = advance(state, rows, since, until, parts)
+        found += [row[1:5] for row in got if row[0] != 5]
+        since = until
+    expected = []
+    for at in range(len(NULLS)):
+        values = [[value for value in NULLS[:end] if value is not None] for end in (at, at + 1)]
+        near = NULLS[max(0, at - 3) : at + 1]
+        expected.append((
+            values[0][-2] if len(values[0]) > 1 else None, NULLS[2] if at > 1 else None,
+            values[1][2] if len(values[1]) > 2 else None, near[1] if len(near) > 1 else None,
+        ))  # fmt: skip
+    assert sorted(found, key=str) == sorted(expected, key=str)
 
 
 def test_state_does_not_grow_with_history(advance):
