@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from worlds.peer_bytes import OURS, TARGETS
+from worlds.source_tree import parsed
 
 TREE = Path(__file__).parents[2]
 ROOMS = (
@@ -47,7 +48,7 @@ def decoders() -> Iterator[str]:
         place = TREE / room
         for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
             module = ".".join(path.relative_to(TREE).with_suffix("").parts)
-            yield from (name for name, each in functions(ast.parse(path.read_text()), module) if decodes(each))
+            yield from (name for name, each in functions(parsed(path), module) if decodes(each))
 
 
 def test_every_decoder_is_fuzzed() -> None:

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
+from worlds.source_tree import parsed
+
 TREE = Path(__file__).parents[2]
 SHIPPED = ("chain", "config", "engines", "odfd", "p2p")
 """These may import what is installed with odfd alone; the others have the extras too."""
@@ -23,7 +25,7 @@ NAME = re.compile(r"[A-Za-z0-9._-]+")
 def modules(folders: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Top-level names that files import, each with its file."""
     for path in (path for folder in folders for path in sorted((TREE / folder).rglob("*.py"))):
-        for node in statements(ast.parse(path.read_text())):
+        for node in statements(parsed(path)):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and not node.level:
                 names = [str(node.module)]

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from worlds.source_tree import parsed
+
 TREE: Final = Path(__file__).parents[2]
 ROOTS: Final = ("config", "chain", "engines", "p2p", "odfd")
 OPENING: Final = {
@@ -31,7 +33,7 @@ def openings() -> Iterator[tuple[str, str]]:
     for root in ROOTS:
         for path in sorted((TREE / root).rglob("*.py")):
             name = ".".join(path.relative_to(TREE).with_suffix("").parts).removesuffix(".__init__")
-            for node in ast.walk(ast.parse(path.read_text())):
+            for node in ast.walk(parsed(path)):
                 if isinstance(node, ast.Call):
                     called = ast.unparse(node.func).rpartition(".")[2]
                     if called in OPENING:

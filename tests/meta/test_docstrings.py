@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from worlds.source_tree import parsed
+
 TREE = Path(__file__).parents[2]
 ROOTS = ("chain", "config", "engines", "odfd", "p2p", "client")
 
@@ -13,7 +15,7 @@ ROOTS = ("chain", "config", "engines", "odfd", "p2p", "client")
 def modules() -> Iterator[tuple[str, ast.Module]]:
     for root in ROOTS:
         for path in sorted((TREE / root).rglob("*.py")):
-            yield str(path.relative_to(TREE)), ast.parse(path.read_text())
+            yield str(path.relative_to(TREE)), parsed(path)
 
 
 def test_every_module_says_what_it_is_for() -> None:

@@ -9,7 +9,10 @@ from __future__ import annotations
 import ast
 import graphlib
 from collections.abc import Collection, Iterator
+from functools import cache
 from pathlib import Path
+
+from worlds.source_tree import parsed
 
 TREE = Path(__file__).parents[2]
 
@@ -161,9 +164,14 @@ def modules() -> Iterator[tuple[str, Path]]:
             yield ".".join(path.relative_to(TREE).with_suffix("").parts).removesuffix(".__init__"), path
 
 
-def imports(name: str, path: Path) -> Iterator[str]:
+@cache
+def imports(name: str, path: Path) -> list[str]:
+    return list(_imports(name, path))
+
+
+def _imports(name: str, path: Path) -> Iterator[str]:
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

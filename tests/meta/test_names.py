@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from worlds.source_tree import parsed
+
 TREE = Path(__file__).parents[2]
 
 
@@ -15,7 +17,7 @@ TREE = Path(__file__).parents[2]
 def test_no_two_classes_of_a_root_share_a_name(root: str) -> None:
     places = defaultdict(list)
     for path in sorted((TREE / root).rglob("*.py")):
-        for node in ast.parse(path.read_text()).body:
+        for node in parsed(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(str(path.relative_to(TREE)))
     twice = {name: found for name, found in places.items() if len(found) > 1}

@@ -18,6 +18,7 @@ import pytest
 
 from config import schema
 from config.load import RESERVED
+from worlds.source_tree import parsed
 
 TREE: Final = Path(__file__).parents[2]
 ROOTS: Final = ("config", "chain", "engines", "p2p", "odfd")
@@ -62,7 +63,7 @@ def _messages() -> Iterator[Text]:
     """Texts for people in the code; one that is put together of parts, whole, with … for what is filled in."""
     for root in ROOTS:
         for path in sorted((TREE / root).rglob("*.py")):
-            tree = ast.parse(path.read_text())
+            tree = parsed(path)
             whole = ast.JoinedStr | ast.Expr  # what stands alone is documentation
             inside = {id(part) for node in ast.walk(tree) if isinstance(node, whole) for part in parts(node)}
             for node in ast.walk(tree):

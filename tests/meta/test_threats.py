@@ -6,6 +6,8 @@ import ast
 import re
 from pathlib import Path
 
+from worlds.source_tree import parsed
+
 TREE = Path(__file__).parents[2]
 PAGE = TREE / "THREATS.md"
 ROW = re.compile(r"^\| (?!attack \||---)(?P<attack>[^|]+) \| (?P<stop>[^|]+) \|(?P<test>[^|]*)\|$", re.MULTILINE)
@@ -22,7 +24,7 @@ def rows() -> list[tuple[str, str, str]]:
 
 
 def functions(path: Path) -> set[str]:
-    nodes = ast.walk(ast.parse(path.read_text()))
+    nodes = ast.walk(parsed(path))
     return {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 

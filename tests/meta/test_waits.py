@@ -13,6 +13,7 @@ from typing import Any, Final
 from contract.waits.test_dripping import ASKS
 
 from config import schema
+from worlds.source_tree import parsed
 
 TREE: Final = Path(__file__).parents[2]
 ROOTS: Final = ("config", "chain", "engines", "p2p", "odfd")
@@ -36,7 +37,7 @@ def waiting() -> Iterator[str]:
     for root in ROOTS:
         for path in sorted((TREE / root).rglob("*.py")):
             name = ".".join(path.relative_to(TREE).with_suffix("").parts).removesuffix(".__init__")
-            for node in ast.walk(ast.parse(path.read_text())):
+            for node in ast.walk(parsed(path)):
                 if isinstance(node, ast.Call):
                     called = ast.unparse(node.func)
                     last = called.rpartition(".")[2]
