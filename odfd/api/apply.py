@@ -75,6 +75,12 @@ class ApplyFlow(Protocol):
     async def __call__(self, wanted: WantedFlow, *, dry_run: bool) -> wire.ApplyItem: ...
 
 
+class ApplyWishes(Protocol):
+    """Brings about those of a plan that are wishes: networks, peers, mirrors. What fails is an item too."""
+
+    async def __call__(self, planned: Sequence[PlannedResource], *, dry_run: bool) -> list[wire.ApplyItem]: ...
+
+
 class ApplyOperation:
     """Plans and performs applies."""
 
@@ -86,10 +92,13 @@ class ApplyOperation:
         context: Context,
         ingestion: Callable[[], IngestSettings],
         apply_flow: ApplyFlow,
-        declarations: DeclarationService,
+        declarations: tuple[DeclarationService, ApplyWishes],
     ) -> None:
-        """``ingestion``: what sources may do here, asked each time. ``apply_flow`` declares one flow."""
-        self._declarations = declarations
+        """``ingestion``: what sources may do here, asked each time. ``apply_flow`` declares one flow.
+
+        ``declarations``: keeps resources, and brings about those that are wishes.
+        """
+        self._declarations, self._apply_wishes = declarations
         self._apply_flow = apply_flow
         self._home = home
         self._ingestion = ingestion
@@ -104,20 +113,21 @@ class ApplyOperation:
     async def submit(self, request: wire.ApplyRequest) -> wire.TaskRef:
         """Raises Invalid at once for manifests that cannot be read, with every mistake."""
         wanted = read_wishes(request.manifests)
-        wishes, flows = wanted.snapshots, wanted.flows
+        wishes = wanted.snapshots
         planned = await trio.to_thread.run_sync(
             partial(self._declarations.plan, wanted.drafts, dry_run=request.dry_run)
         )
         others = [each for each in planned if each.after.type not in ELSEWHERE]
+        total = len(planned) + sum(each.is_legacy for each in wishes)
 
         async def work(report: Report) -> wire.ApplyResult:
-            report.begin("applying", len(wishes) + len(flows) + len(others), "manifests")
+            report.begin("applying", total, "manifests")
             if planned and len(planned) + len(wishes) > 1 and not request.dry_run:
-                items = await self._perform(wanted, report, dry_run=True)
+                items = await self._perform(wanted, planned, report, dry_run=True)
                 if any(each.action == "failed" for each in items):
                     return _refused(items, others)
-                report.begin("applying", len(wishes) + len(flows) + len(others), "manifests")
-            items = await self._perform(wanted, report, dry_run=request.dry_run)
+                report.begin("applying", total, "manifests")
+            items = await self._perform(wanted, planned, report, dry_run=request.dry_run)
             items = _with_headers(items, planned)
             if planned and not request.dry_run:
                 failed = {(each.kind, each.name.casefold()) for each in items if each.action == "failed"}
@@ -131,13 +141,16 @@ class ApplyOperation:
             told = [_with_warnings(each, wanted.warnings) for each in items]
             return wire.ApplyResult(items=tuple(told), dry_run=request.dry_run)
 
-        names = [*(wish.name for wish in wishes), *(flow.name for flow in flows)]
-        target = ", ".join([*names, *(each.after.name for each in others)])
+        names = [*(wish.name for wish in wishes if wish.is_legacy), *(each.after.name for each in planned)]
+        target = ", ".join(names)
         return task_ref(self._board.submit("apply", target, work))
 
-    async def _perform(self, wanted: Wishes, report: Report, *, dry_run: bool) -> list[wire.ApplyItem]:
-        """Datasets, then flows; what fails is an item too."""
-        items = []
+    async def _perform(
+        self, wanted: Wishes, planned: Sequence[PlannedResource], report: Report, *, dry_run: bool
+    ) -> list[wire.ApplyItem]:
+        """Networks, peers and mirrors, then datasets, then flows; what fails is an item too."""
+        items = await self._apply_wishes(planned, dry_run=dry_run)
+        report.advance(len(items))
         promised: set[str] = set()
         for wish in in_order(wanted.snapshots):
             items.append(await self._apply(wish, promised, dry_run=dry_run))

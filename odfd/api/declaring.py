@@ -15,6 +15,7 @@ from chain.codec.bind import plain_of
 from chain.codec.manifest import Mistakes
 from chain.errors import Invalid, NotFound, Refused
 from odfd.api.resource_types import TYPES
+from odfd.api.wished_types import ORDER, adopted, as_kept, key_of
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.datasets.catalog import KIND as DATASET_KIND
@@ -31,7 +32,7 @@ from odfd.resources.types import ResourceType, TypeRegistry
 from odfd.state.directory import StateDirectory
 
 SECRET_SET: Final = "SecretSet"  # noqa: S105  the name of a type
-ELSEWHERE: Final = ("Dataset", "Flow")
+ELSEWHERE: Final = ("Dataset", "Flow", *ORDER)
 """Types whose truth is not their declaration: they have commands, and checks, of their own."""
 LABEL: Final = "odfctl-label"
 """The manager of those who label by hand: an apply leaves theirs alone."""
@@ -58,11 +59,12 @@ class DeclarationService:
 
         def kept(wanted: Wanted, before: DeclaredResource | None, resource_id: str) -> Any:
             if wanted.type != SECRET_SET:
-                return wanted.spec
+                return as_kept(wanted.name, said[wanted.place]) if wanted.type in ORDER else wanted.spec
             held = {} if before is None else before.spec["secrets"]
             return {"secrets": sealed_secrets(wanted.spec["secrets"], held, resource_id, keys)}
 
         wanted = [_wanted(each) for each in drafts]
+        said = {each.place: draft.spec for each, draft in zip(wanted, drafts, strict=True)}
         with self._home.database.write() as connection:
             store = self._store(connection)
             planned, faults = plan(wanted, store, self._new_id, self._clock.now(), kept=kept)
@@ -119,7 +121,7 @@ class DeclarationService:
         """Raises NotFound; Refused for types that are deleted by commands of their own."""
         kind = self._type(word)
         if kind.name in ELSEWHERE:
-            hint = f"odfctl delete {kind.name.lower()} {name}"
+            hint = f"odfctl peer unblock {name}" if kind.name == "Peer" else f"odfctl delete {kind.name.lower()} {name}"
             raise Refused(f"a {kind.name} is deleted with what it stands for", rule="resource-delete", hint=hint)
         view = self._view(await trio.to_thread.run_sync(self._delete, kind, name))
         self._events.emit(f"{view.type.lower()}.deleted", view.name)
@@ -224,7 +226,7 @@ class DeclarationService:
     def _view(self, each: DeclaredResource) -> wire.ResourceView:
         kind = self._type(each.type)
         headers: dict[str, Any] = {"id": each.id, "name": each.name}
-        headers |= {"did": each.did} if each.did is not None else {}
+        headers |= {"did": each.did} if kind.name == "Dataset" and each.did is not None else {}
         headers |= {"labels": dict(each.labels)} if each.labels else {}
         headers |= {"annotations": dict(each.annotations)} if each.annotations else {}
         headers |= {
@@ -276,8 +278,11 @@ def _standing(planned: PlannedResource, store: DeclaredStore, catalog: Catalog) 
     """What to write; ``None``: it stands so. One that came to be meanwhile by its own way keeps its id."""
     held = store.get(planned.after.id) or store.named(planned.after.type, planned.after.name)
     if held is None:
-        did = str(catalog.resolve(planned.after.name).id) if planned.after.type == "Dataset" else None
-        return msgspec.structs.replace(planned.after, did=did)
+        after = planned.after
+        if after.type in ORDER:
+            return msgspec.structs.replace(after, did=key_of(after.type, after.name, after.spec))
+        did = str(catalog.resolve(after.name).id) if after.type == "Dataset" else None
+        return msgspec.structs.replace(after, did=did)
     after = msgspec.structs.replace(planned.after, id=held.id, did=held.did)
     if planned.before is None:
         after = msgspec.structs.replace(after, created_at=held.created_at)
@@ -293,10 +298,11 @@ def _become(connection: sqlite3.Connection, wish: Wish) -> Adopted | None:
         return None
     if kind == DATASET_KIND:
         entry = Catalog(resources).resolve(held.name)
-        return entry.name, str(entry.id)
-    assert kind == FLOW_KIND
-    flow = find_flow(connection, key)
-    return None if flow is None else (flow.name, None)
+        return entry.name, str(entry.id), None
+    if kind == FLOW_KIND:
+        flow = find_flow(connection, key)
+        return None if flow is None else (flow.name, None, None)
+    return adopted(kind, held.name, held.spec)
 
 
 def _labelled(before: DeclaredResource, request: wire.LabelRequest) -> DeclaredResource:

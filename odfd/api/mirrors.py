@@ -89,12 +89,30 @@ class MirrorService:
         target = request.source if named is None else named.wish.name
         return task_ref(self._board.submit("mirror", target, work))
 
-    async def _begin(self, request: wire.MirrorRequest, dataset: DatasetId, found_at: str | None) -> Mirror:
-        """``found_at``: the place that said which dataset it is."""
+    async def begin(self, request: wire.MirrorRequest) -> None:
+        """Wish a mirror of a dataset that is named by its did, and wait for nothing. Raises Invalid, Refused."""
+        await self._begin(request, DatasetId.parse(request.source), None)
+
+    async def check(self, request: wire.MirrorRequest) -> None:
+        """Raises what ``begin`` would."""
+        dataset = DatasetId.parse(request.source)
+        await self._checked(request, dataset, None)
+        await trio.to_thread.run_sync(self._check_name, request.as_name or default_name(dataset), dataset)
+
+    def _check_name(self, name: str, dataset: DatasetId) -> None:
+        with self._home.catalog() as catalog:
+            catalog.check(name, dataset)
+
+    async def _checked(self, request: wire.MirrorRequest, dataset: DatasetId, found_at: str | None) -> MirrorSpec:
         wish = self._wish(request, dataset, found_at)
         wish.check()
         if await trio.to_thread.run_sync(self._is_ours, dataset):
             raise Refused(f"{dataset.short} is this node's own", rule="mirror-own", hint="others mirror it from here")
+        return wish
+
+    async def _begin(self, request: wire.MirrorRequest, dataset: DatasetId, found_at: str | None) -> Mirror:
+        """``found_at``: the place that said which dataset it is."""
+        wish = await self._checked(request, dataset, found_at)
         shown = PassedOn(private=request.private, held=await trio.to_thread.run_sync(self._is_held, dataset))
         return await self._scheduler.add(wish, shown)
 

@@ -62,6 +62,16 @@ class NetworkService:
                 continue  # it is dialled again and again; the view shows how many are connected
         return await self._look(network)
 
+    async def check(self, name: str) -> None:
+        """Raises Refused while another network is joined."""
+        network = self._membership.network
+        if network is not None and network.name != name:
+            raise Refused(
+                f"this node is in the network {network.name}",
+                rule="one-network",
+                hint=f"leave it first: odfctl network leave {network.name}",
+            )
+
     def _invited(self, said: Invitation, name: str) -> Network:
         if said.network != name:
             raise Invalid(f"the invitation is to {said.network}, not to {name}", rule="invitation")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from odfd.api import wished_types
 from odfd.datasets import manifest as datasets
 from odfd.flows import manifest as flows
 from odfd.resources import sets
@@ -91,6 +92,72 @@ spec:
     apiKey: s3cr3t-of-the-house
 """,
 )
+_MIRROR: Final = ResourceType(
+    base=OURS,
+    name="Mirror",
+    context="net",
+    plural="mirrors",
+    about="A dataset of others that is held here, verified as it comes.",
+    spec=wished_types.MirrorResourceSpec,
+    example="""\
+$schema: Mirror
+headers:
+  name: covid
+  labels: {topic: health}
+spec:
+  source: did:odf:fed014e55dd4d4d4e1a1a3ad0d7e5ad3f5c1e3a7a9a5f9c9a8b0a17aa4cbb2bd2b94c
+  keep: 50GiB
+  priority: 5
+""",
+)
+_NETWORK: Final = ResourceType(
+    base=OURS,
+    name="Network",
+    context="net",
+    plural="networks",
+    aliases=("net",),
+    about="Peers that meet each other. A node is in one at a time.",
+    spec=wished_types.NetworkResourceSpec,
+    example="""\
+$schema: Network
+headers:
+  name: food
+spec:
+  bootstrap: []
+""",
+)
+_PEER: Final = ResourceType(
+    base=OURS,
+    name="Peer",
+    context="net",
+    plural="peers",
+    about="What this node thinks of a peer. Peers that it merely met are no resources.",
+    spec=wished_types.PeerResourceSpec,
+    example="""\
+$schema: Peer
+headers:
+  name: mallory
+  annotations: {reason: sends what nobody asked for}
+spec:
+  peerId: 12D3KooWEyopopk2Ka2tf5fvGDPQEbYWrSnWFk8T9Bks5pZuWnaz
+  blocked: true
+""",
+)
+_VALIDATOR: Final = ResourceType(
+    base=OURS,
+    name="Validator",
+    context="trust",
+    plural="validators",
+    about="Somebody whose verdicts count here.",
+    spec=wished_types.ValidatorResourceSpec,
+    example="""\
+$schema: Validator
+headers:
+  name: uni
+spec:
+  did: did:key:z6MkiTBz1ymuepAQ4HEHYSF1H8quG5GLVVQR3djdX3mDooWp
+""",
+)
 _ODF: Final = partial(ResourceType)
 _OWN: Final = partial(ResourceType, base=OURS)
 _TYPES: Final = (
@@ -98,6 +165,10 @@ _TYPES: Final = (
     _FLOW,
     _VARIABLES,
     _SECRETS,
+    _MIRROR,
+    _NETWORK,
+    _PEER,
+    _VALIDATOR,
     _ODF(
         name="Source", context="source", plural="sources", about="Where records of root datasets come from.",
         instead="write a SetPollingSource or AddPushSource into the metadata of the Dataset",
@@ -129,25 +200,9 @@ _TYPES: Final = (
         instead="odfctl watch -o ndjson tells of events as they happen",
     ),
     _OWN(
-        name="Network", context="net", plural="networks", aliases=("net",), about="Peers that meet each other.",
-        instead="odfctl network join NAME",
-    ),
-    _OWN(
-        name="Peer", context="net", plural="peers", about="An opinion of a peer.",
-        instead="odfctl peer block PEER",
-    ),
-    _OWN(
-        name="Mirror", context="net", plural="mirrors", about="A dataset of others that is held here.",
-        instead="odfctl mirror add SOURCE",
-    ),
-    _OWN(
         name="Repository", context="net", plural="repositories", aliases=("repo",),
         about="A place that datasets are pushed to.",
         instead="odfctl export, odfctl ipfs publish",
-    ),
-    _OWN(
-        name="Validator", context="trust", plural="validators", about="Somebody whose verdicts count.",
-        instead="odfctl trust validator add KEY",
     ),
     _OWN(
         name="TrustPolicy", context="trust", plural="trustpolicies", aliases=("tp",),

@@ -15,6 +15,7 @@ from chain.codec.yaml_tree import Node
 from chain.errors import Invalid
 from chain.model.events import AddPushSource, DatasetSnapshot, SetPollingSource, SetTransform
 from odfd.api.resource_types import TYPES
+from odfd.api.wished_types import ORDER, check_wish
 from odfd.control import wire
 from odfd.datasets.manifest import DatasetSpec, snapshot_of
 from odfd.flows.manifest import FlowSpec, WantedFlow, flow_of
@@ -30,6 +31,8 @@ class WantedSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     manifest: Manifest
     base: str
     """Folder that relative source paths start from."""
+    is_legacy: bool = True
+    """Written as the format's own kind, not as a resource."""
 
     @property
     def name(self) -> str:
@@ -130,7 +133,7 @@ class _Reading:
         except Invalid as fault:
             self._faults.append(fault)
 
-    def _snapshot(self, manifest: Manifest, text: wire.ManifestText) -> None:
+    def _snapshot(self, manifest: Manifest, text: wire.ManifestText, *, is_legacy: bool = True) -> None:
         if not isinstance(manifest.content, DatasetSnapshot):
             raise Invalid(
                 f"a {manifest.kind} cannot be applied",
@@ -138,7 +141,9 @@ class _Reading:
                 hint="write a DatasetSnapshot, or a resource ($schema: Dataset)",
                 place=manifest.place(),
             )
-        self._wishes.snapshots.append(WantedSnapshot(snapshot=manifest.content, manifest=manifest, base=text.base))
+        self._wishes.snapshots.append(
+            WantedSnapshot(snapshot=manifest.content, manifest=manifest, base=text.base, is_legacy=is_legacy)
+        )
 
     def _take(self, text: wire.ManifestText, node: Node) -> Sequence[Mistake] | None:
         """``None`` for a document that is no resource; what is wrong with one, else."""
@@ -148,13 +153,15 @@ class _Reading:
         if draft is None:
             return mistakes
         if draft.type.spec is DatasetSpec:
-            self._snapshot(snapshot_of(draft), text)
+            self._snapshot(snapshot_of(draft), text, is_legacy=False)
         elif draft.type.spec is FlowSpec and (flow := flow_of(draft)) is not None:
             self._wishes.flows.append(flow)
         elif draft.type.spec is VariableSetSpec:
             check_variables(draft)
         elif draft.type.spec is SecretSetSpec:
             check_secrets(draft)
+        elif draft.type.name in ORDER:
+            check_wish(draft)
         self._wishes.drafts.append(draft)
         self._wishes.warnings[draft.type.name.lower(), draft.headers.name.casefold()] = draft.warnings
         return draft.binding.mistakes

@@ -221,7 +221,7 @@ SECRET_SET: Final = Kind(
 KINDS: Final[tuple[Kind[Any], ...]] = (
     DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, TASK, VARIABLE_SET, SECRET_SET,
 )  # fmt: skip
-DECLARED: Final = (DATASET, FLOW, VARIABLE_SET, SECRET_SET)
+DECLARED: Final = (DATASET, FLOW, MIRROR, NETWORK, PEER, VALIDATOR, VARIABLE_SET, SECRET_SET)
 """Those that have labels, and can be watched."""
 
 

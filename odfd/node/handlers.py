@@ -34,6 +34,7 @@ from odfd.api.trust import HeadState, TrustService
 from odfd.api.trust_probes import TrustProbes
 from odfd.api.verification import VerificationService
 from odfd.api.visibility import VisibilityService
+from odfd.api.wishing import WishingService
 from odfd.control.board import BoardTasks, LogEvents
 from odfd.node.parts import NodeParts
 from odfd.node.witness_parts import witness_views
@@ -51,9 +52,13 @@ def services_of(parts: NodeParts) -> Services:
     flow = IngestPullParts(_uploads(parts), parts.import_export, parts.repairing, declarations.values)
     pulling = IngestPullService(home, (parts.ingest_deps, parts.transform_deps), parts.scheduler, flow, context)
     flows = FlowService(home, parts.flows, pulling, context)
-    applying = ApplyOperation(
-        home, parts.committer, parts.engine, context, lambda: parts.ingest_deps.settings, flows.apply, declarations
+    mirrors = MirrorService(
+        home, parts.scheduler, (parts.evaluator, parts.visibility), context.board, parts.remotes, holders
     )
+    networks = _networks(parts, holders)
+    peers = PeerService(parts.membership)
+    judging = _judging(parts)
+    applying = _applying(parts, flows, declarations, WishingService(mirrors, networks, peers, judging))
     running = RunningParts(
         parts.engine, parts.membership, parts.site, parts.journal_recovery, flows, parts.evaluator.me
     )
@@ -68,27 +73,17 @@ def services_of(parts: NodeParts) -> Services:
         ),
         collection=parts.collection,
         backups=BackupService(home, parts.collection, context),
-        mirrors=MirrorService(
-            home, parts.scheduler, (parts.evaluator, parts.visibility), context.board, parts.remotes, holders
-        ),
+        mirrors=mirrors,
         visibility=VisibilityService(home, parts.visibility, context, parts.shown_otherwise, parts.signed),
         publications=parts.publications,
-        networks=_networks(parts, holders),
-        peers=PeerService(parts.membership),
+        networks=networks,
+        peers=peers,
         verification=VerificationService(home, parts.transform_deps, context.board, parts.damage, parts.scheduler),
         proving=EngineMigrationService(home, parts.transform_deps, parts.committer, context.board, context.events),
         lineage=LineageService(home, parts.transform_deps, context.board, lambda: secrets.token_hex(8)),
         queries=parts.queries,
         journal_recovery=parts.journal_recovery,
-        trust=TrustService(
-            home,
-            parts.pending_decisions,
-            context.clock,
-            parts.policy_changed,
-            EvidenceService(home, parts.bundles, parts.evidence_fetcher, context.board),
-            parts.effective_policy.policy,
-            HeadState(parts.heads.troubles, partial(witness_views, parts)),
-        ),
+        trust=judging,
         policies=PolicyService(home, parts.membership, context.clock, parts.effective_policy, parts.ruled),
         resolving=ResolutionService(home, parts.pending_decisions, parts.scheduler, context, parts.moved),
         schemas=SchemaService(),
@@ -116,4 +111,30 @@ def _uploads(parts: NodeParts) -> Uploads:
         lambda: parts.settings.limits.upload_bytes,
         lambda: secrets.token_hex(8),
         lambda: parts.settings.limits.disk_reserve_bytes,
+    )
+
+
+def _judging(parts: NodeParts) -> TrustService:
+    return TrustService(
+        parts.home,
+        parts.pending_decisions,
+        parts.context.clock,
+        parts.policy_changed,
+        EvidenceService(parts.home, parts.bundles, parts.evidence_fetcher, parts.context.board),
+        parts.effective_policy.policy,
+        HeadState(parts.heads.troubles, partial(witness_views, parts)),
+    )
+
+
+def _applying(
+    parts: NodeParts, flows: FlowService, declarations: DeclarationService, wishing: WishingService
+) -> ApplyOperation:
+    return ApplyOperation(
+        parts.home,
+        parts.committer,
+        parts.engine,
+        parts.context,
+        lambda: parts.ingest_deps.settings,
+        flows.apply,
+        (declarations, wishing.apply),
     )

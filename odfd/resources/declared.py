@@ -18,8 +18,17 @@ from chain.errors import Invalid
 from chain.instant import Instant
 from chain.store.seals import Row, Sealed
 
-FOLLOWED: Final = {"dataset": "Dataset", "flow": "Flow"}
+FOLLOWED: Final = {
+    "dataset": "Dataset",
+    "flow": "Flow",
+    "mirror": "Mirror",
+    "network": "Network",
+    "blocked-peer": "Peer",
+    "validator": "Validator",
+}
 """Kinds of wishes that are resources under another name, to their types."""
+NAMED_HERE: Final = ("Peer", "Validator")
+"""Types whose wishes have no names: what people called them stands here alone."""
 STEP: Final = """
     CREATE TABLE res_events (
         rv INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -62,6 +71,20 @@ STEP: Final = """
     INSERT INTO res_log SELECT lower(hex(randomblob(4)));
 """
 """A step of the tables of ``odfd.resources.store``."""
+WISHES_STEP: Final = """
+    -- Wishes that are resources of their own types.
+    CREATE TRIGGER res_wish_came AFTER INSERT ON resources
+    WHEN NEW.kind IN ('mirror', 'network', 'blocked-peer', 'validator') BEGIN
+        INSERT OR IGNORE INTO res_touched VALUES (NEW.kind, NEW.key);
+    END;
+    CREATE TRIGGER res_wish_went AFTER DELETE ON resources
+    WHEN OLD.kind IN ('mirror', 'network', 'blocked-peer', 'validator') BEGIN
+        INSERT OR IGNORE INTO res_touched VALUES (OLD.kind, OLD.key);
+    END;
+    INSERT INTO res_touched SELECT kind, key FROM resources
+        WHERE kind IN ('mirror', 'network', 'blocked-peer', 'validator');
+"""
+"""A later one."""
 _HINT: Final = "restore the database from a backup"
 EVENTS: Final = Sealed("res_events", ("rv", "at", "op", "id", "type", "body"), _HINT)
 CURRENT: Final = Sealed("res_current", ("id", "type", "key", "did", "rv", "body"), _HINT)
@@ -70,8 +93,8 @@ Op: TypeAlias = Literal["Added", "Modified", "Deleted"]
 Json: TypeAlias = Any
 Wish: TypeAlias = tuple[str, str]
 """Kind and key."""
-Adopted: TypeAlias = tuple[str, str | None]
-"""Name and did."""
+Adopted: TypeAlias = tuple[str, str | None, Json]
+"""Name, did and spec; ``None`` where the wish does not tell them. Another text may stand in the place of a did."""
 
 
 class DeclaredResource(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,30 +218,35 @@ class DeclaredStore:
 
     def adopt(self, wishes: Mapping[Wish, Adopted | None], new_id: Callable[[], str], now: Instant) -> None:
         """Take over what became of touched wishes: each to its name and did, or ``None`` for what is gone."""
-        here = {wish[1] for wish in wishes.values() if wish is not None}
+        here = {wish[1] for wish in wishes.values() if wish is not None and wish[1] is not None}
         for (kind, key), wish in wishes.items():
-            held = self.named(FOLLOWED[kind], key)
-            if held is not None and (wish is None or wish[1] != held.did is not None) and held.did not in here - {None}:
+            held = self.with_did(f"{kind} {key}") or self.named(FOLLOWED[kind], key)
+            if held is not None and (wish is None or wish[1] != held.did is not None) and held.did not in here:
                 self.delete(held, now)
         changed = [
             found
             for (kind, _), wish in wishes.items()
-            if wish is not None and (found := self._came(FOLLOWED[kind], *wish, new_id, now)) is not None
+            if wish is not None and (found := self._came(FOLLOWED[kind], wish, new_id, now)) is not None
         ]
         self.put_all(changed, now)
         self._db.executemany("DELETE FROM res_touched WHERE kind = ? AND key = ?", list(wishes))
 
-    def _came(
-        self, type_: str, name: str, did: str | None, new_id: Callable[[], str], now: Instant
-    ) -> DeclaredResource | None:
+    def _came(self, type_: str, wish: Adopted, new_id: Callable[[], str], now: Instant) -> DeclaredResource | None:
         """What is to be written of one that is here; ``None``: nothing."""
+        name, did, spec = wish
         held = (self.with_did(did) if did is not None else None) or self.named(type_, name)
         if held is None:
-            return DeclaredResource(id=new_id(), type=type_, name=name, did=did, created_at=now, updated_at=now)
-        if (held.name, held.did) == (name, did):
+            return DeclaredResource(
+                id=new_id(), type=type_, name=name, did=did, spec=spec, created_at=now, updated_at=now
+            )  # fmt: skip
+        name = held.name if type_ in NAMED_HERE else name
+        spec = held.spec if spec is None else spec
+        if (held.name, held.did, held.spec) == (name, did, spec):
             return None
-        generation = held.generation + (held.name != name)
-        return msgspec.structs.replace(held, name=name, did=did, generation=generation, updated_at=now)
+        generation = held.generation + ((held.name, held.spec) != (name, spec))
+        return msgspec.structs.replace(
+            held, name=name, did=did, spec=spec, generation=generation, updated_at=now
+        )  # fmt: skip
 
     def _append(self, op: Op, resource: DeclaredResource, now: Instant) -> tuple[int, bytes]:
         body = msgspec.json.encode(resource, order="deterministic")

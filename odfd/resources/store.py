@@ -83,6 +83,7 @@ STEPS: Final = (
         AND seq NOT IN (SELECT max(seq) FROM resource_events GROUP BY kind, key);
     """,
     declared.STEP,
+    declared.WISHES_STEP,
 )
 """Tables, as the steps that made them; steps are added at the end and never changed."""
 

@@ -139,7 +139,7 @@ def _resource_manifests(session: Session, kind: kinds.Kind[Any], name: str | Non
 
 
 def _manifest(session: Session, kind: kinds.Kind[Any], name: str | None) -> int:
-    if kind in (kinds.FLOW, kinds.VARIABLE_SET, kinds.SECRET_SET):
+    if kind in kinds.DECLARED and kind is not kinds.DATASET:
         return _resource_manifests(session, kind, name)
     if kind.name != "dataset" or name is None:
         raise Usage("one dataset, flows and sets have manifests", hint="odfctl get dataset NAME -o manifest")

@@ -12,8 +12,11 @@ import trio
 from chain.errors import Invalid
 from odfd.api.resource_types import TYPES
 from odfd.control import wire
+from odfd.network.membership import BLOCKED
+from odfd.resources.store import Resources
 
-EXAMPLES = [each.example for each in TYPES.acting]
+EXAMPLES = [each.example for each in TYPES.acting if each.name not in ("Network", "Peer")]
+"""The network of these nodes is a dictionary; docs/resources.md applies the others to a daemon."""
 
 
 async def test_the_examples_of_the_reference_are_applied_and_then_unchanged(world: Any) -> None:
@@ -23,7 +26,7 @@ async def test_the_examples_of_the_reference_are_applied_and_then_unchanged(worl
         assert not [item.warnings for item in first.items if item.warnings]
         again = await alice.apply(*reversed(EXAMPLES))
         assert {item.action for item in again.items} == {"unchanged"}
-        assert len(first.items) == len(again.items) == len(TYPES.acting)
+        assert len(first.items) == len(again.items) == len(EXAMPLES)
 
 
 async def test_r61_a_snapshot_and_the_resource_of_it_are_one_dataset(world: Any, worlds: Any) -> None:
@@ -174,3 +177,82 @@ async def told(node: Any, since: str | None, count: int) -> list[tuple[str, str,
                 each = await anext(news)
                 found.append((each.version, each.op, each.resource.name if each.resource is not None else ""))
     return found
+
+
+MIRROR = "$schema: Mirror\nheaders: {{name: {name}, labels: {{env: prod}}}}\nspec: {{source: '{did}'{more}}}\n"
+PEER = "12D3KooWEyopopk2Ka2tf5fvGDPQEbYWrSnWFk8T9Bks5pZuWnaz"
+
+
+async def test_a_mirror_is_wished_by_a_manifest_and_a_command_alike(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        await alice.apply(worlds.ROOT)
+        world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
+        await alice.pull("cities")
+        await alice.publish("cities")
+        did = alice.dataset("cities")
+        text = MIRROR.format(name="theirs", did=did, more=", priority: 3")
+        (made,) = (await bob.apply(text)).items
+        assert (made.action, made.kind) == ("created", "mirror")
+        (again,) = (await bob.apply(text)).items
+        assert again.action == "unchanged"
+        assert [(each.name, each.priority) for each in await bob.api.mirrors.list()] == [("theirs", 3)]
+        assert await names(bob, None, "env=prod") == ["theirs"]
+        await bob.mirror(did, "theirs", keep="30d")
+        one = await bob.api.declarations.get("mirror", "theirs")
+        assert (one.id, one.spec["keep"], one.spec["priority"], one.generation) == (made.id, "30d", 0, 2)
+        (back,) = (await bob.apply(text)).items
+        assert back.action == "updated"
+        assert {'- spec.keep: "30d"', "~ spec.priority: 0 -> 3"} <= set(back.changes)
+        await bob.api.datasets.rename("theirs", wire.RenameRequest(name="ours"))
+        assert [each.name for each in await bob.api.declarations.list(None, None)] == ["ours", "ours"]
+        await bob.api.mirrors.remove("ours")
+        assert await names(bob, "mirrors") == []
+        assert await names(bob, "datasets") == ["ours"]
+
+
+async def test_a_validator_is_listed_by_a_manifest_and_a_command_alike(world: Any) -> None:
+    kind = TYPES.word("validator")
+    assert kind is not None
+    async with world.running("alice") as alice:
+        await alice.api.trust.add_validator(wire.ValidatorRequest(key=alice.key, group="self"))
+        assert [item.action for item in (await alice.apply(kind.example)).items] == ["created"]
+        assert [item.action for item in (await alice.apply(kind.example)).items] == ["unchanged"]
+        assert {each.group for each in await alice.api.trust.validators()} == {"self", "uni"}
+        (item,) = (await alice.apply(kind.example + "  group: others\n")).items
+        assert (item.action, item.changes) == ("updated", ('~ spec.group: "uni" -> "others"',))
+        other = kind.example.replace("did: did:key:", f"did: {alice.key} # ")
+        (item,) = (await alice.apply(other)).items
+        assert item.fault is not None
+        assert item.fault.rule == "immutable"
+        (gone,) = [each for each in await alice.api.trust.validators() if each.group == "others"]
+        await alice.api.trust.remove_validator(gone.key)
+        assert await names(alice) == [alice.key.removeprefix("did:key:")]
+
+
+async def test_peers_that_are_shut_out_are_resources_under_their_ids(world: Any) -> None:
+    async with world.running("alice") as alice:
+        with alice.home.database.write() as connection:
+            Resources(connection).apply(BLOCKED, PEER, b"{}", alice.clock.now())
+        (view,) = await alice.api.declarations.list("peer", None)
+        assert (view.name, view.spec) == (PEER, {"peerId": PEER, "blocked": True})
+        with alice.home.database.write() as connection:
+            Resources(connection).delete(BLOCKED, PEER, alice.clock.now())
+        assert await names(alice) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (MIRROR.format(name="a", did="https://example.org", more=""), "named by the did"),
+        (MIRROR.format(name="a", did="did:odf:fed01" + "0" * 64, more=", keep: much"), "much"),
+        (MIRROR.format(name="a", did="did:odf:fed01" + "0" * 64, more=", want: all"), "unknown want"),
+        (f"$schema: Peer\nheaders: {{name: a}}\nspec: {{peerId: {PEER}, blocked: false}}\n", "says nothing"),
+        ("$schema: Validator\nheaders: {name: a}\nspec: {did: nobody}\n", "not a key's DID"),
+        ("$schema: Network\nheaders: {name: a}\nspec: {bootstrap: [/ip4/1.2.3.4/tcp/1]}\n", "does not say whose"),
+    ],
+)
+async def test_what_is_wrong_with_a_wish_is_told_at_its_line(world: Any, text: str, told: str) -> None:
+    async with world.running("alice") as alice:
+        with pytest.raises(Invalid, match=told) as caught:
+            await alice.apply(text)
+        assert str(caught.value).startswith("m0.yaml:3")

@@ -151,7 +151,7 @@ def test_who_comes_and_goes_by_other_ways_is_adopted_once(empty: sqlite3.Connect
         store = shelf.store
 
         def adopt(**named: str | None) -> dict[str, str | None]:
-            told = {("dataset", name): None if did is None else (name, did) for name, did in named.items()}
+            told = {("dataset", name): None if did is None else (name, did, None) for name, did in named.items()}
             store.adopt(told, lambda: next(shelf.ids), NOW)
             return {each.name: each.did for each in store.all("Dataset")}
 
