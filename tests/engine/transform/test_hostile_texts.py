@@ -10,6 +10,8 @@ import collections
 import os
 import random
 import re
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -517,27 +519,30 @@ def mutated(rng):
     return sql
 
 
+def judged(handler, seed):
+    """How a mutated query was answered, and what of that nobody should see."""
+    sql = mutated(random.Random(seed))
+    try:
+        answer = as_transform(handler, sql)
+    except Exception as fault:  # noqa: BLE001 - whatever it is, a person would have seen it
+        return "exception", [(seed, sql[:300], repr(fault)[:300])]
+    said = [one.message for one in answer.diagnostics]
+    bad = answer.ok == bool(said) or any("Exception" in text or "\tat " in text or len(text) > 1500 for text in said)
+    faults = [one for one in answer.diagnostics if one.code == "spark-fault"]
+    verdict = "accepted" if answer.ok else answer.diagnostics[0].code
+    return verdict, [(seed, sql[:300], faults or said)] if bad or faults else []
+
+
 def test_mutated_queries_are_answered_and_the_engine_stays(handler, spark_root):
-    """Each has a verdict; what is wrong is said in words: nobody sees an exception."""
+    """Each has a verdict; what is wrong is said in words: nobody sees an exception. Several at a time, as they come: a
+    judgement waits for its JVM most of the time.
+    """
     jvm = spark_root._jvm.java.lang.ProcessHandle.current().pid()
-    wrong = []
-    verdicts = collections.Counter()
-    for seed in range(FIRST_MUTANT, FIRST_MUTANT + MUTANTS):
-        sql = mutated(random.Random(seed))
-        try:
-            answer = as_transform(handler, sql)
-        except Exception as fault:  # noqa: BLE001 - whatever it is, a person would have seen it
-            wrong.append((seed, sql[:300], repr(fault)[:300]))
-            continue
-        said = [one.message for one in answer.diagnostics]
-        verdicts["accepted" if answer.ok else answer.diagnostics[0].code] += 1
-        if answer.ok == bool(said) or any("Exception" in text or "\tat " in text or len(text) > 1500 for text in said):
-            wrong.append((seed, sql[:300], said))
-        faults = [one for one in answer.diagnostics if one.code == "spark-fault"]
-        if faults:
-            wrong.append((seed, sql[:300], faults))
-    assert not wrong
+    with ThreadPoolExecutor(4) as threads:
+        answers = list(threads.map(partial(judged, handler), range(FIRST_MUTANT, FIRST_MUTANT + MUTANTS)))
+    assert not [each for _, wrong in answers for each in wrong]
     assert spark_root._jvm.java.lang.ProcessHandle.current().pid() == jvm
+    verdicts = collections.Counter(verdict for verdict, _ in answers)
     unread = sum(number for code, number in verdicts.items() if "parse" in code)
     assert unread < MUTANTS // 3, verdicts
     assert verdicts["accepted"] > MUTANTS // 20, verdicts
