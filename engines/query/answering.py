@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from chain.errors import Environment, Fault, Invalid, Refused
 from engines.query.judge import TableRef, judge, place_of
+from engines.query.repeatable import judge_plan, judge_text
 from engines.query.requests import ALL_ROWS, MAX_PARAMETERS, RowsWanted
 from engines.query.temporal import first_of, take_out
 from engines.query.views import SliceView, files_sql, folded_sql, quoted, rows_sql, text
@@ -43,6 +44,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
     statement: bytes
     tables: Sequence[TableRef]
+    tree: Mapping[str, Any]
     parameters: Sequence[str] = ()
     """Names, or numbers from 1, in their order."""
 
@@ -90,7 +92,8 @@ class Answering:
         with _told(statement, ()):
             ((tree,),) = self._connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [clean]).fetchall()
         parsed = json.loads(tree)
-        return Prepared(statement=statement, tables=judge(parsed, statement, clauses), parameters=_parameters(parsed))
+        tables = judge(parsed, statement, clauses)
+        return Prepared(statement=statement, tables=tables, tree=parsed, parameters=_parameters(parsed))
 
     def run(
         self,
@@ -116,9 +119,21 @@ class Answering:
             if wanted.unbound and prepared.parameters:
                 statement, parameters = _without_rows(statement), dict.fromkeys(prepared.parameters)
             relation = self._connection.sql(statement, params=parameters or None)
+            if wanted.prove:
+                shapes = [(table, f"{view} shape") for table, view in edits]
+                self._judge_repeatable(prepared, replaced(prepared.statement, shapes).decode(), parameters)
+                relation = self._connection.sql(f"SELECT * FROM ({statement.rstrip().rstrip(';')}\n) ORDER BY ALL")
             if wanted.limit is not None or wanted.skip:
                 relation = relation.limit(_MOST_ROWS if wanted.limit is None else wanted.limit, wanted.skip)
             return relation.to_arrow_reader(BATCH_ROWS)
+
+    def _judge_repeatable(self, prepared: Prepared, over_shapes: str, parameters: Any) -> None:
+        """Raises Refused where rows could be others another time. ``over_shapes``: the statement, of empty tables."""
+        if parameters:
+            raise Refused("a proven query has its values in its text", rule="query-prove", hint="write them there")
+        judge_text(prepared.tree, prepared.statement)
+        ((plan,),) = self._connection.execute("SELECT json_serialize_plan(?::VARCHAR)", [over_shapes]).fetchall()
+        judge_plan(json.loads(plan))
 
     def save(self, view: SliceView, path: Path) -> int:
         """Write the rows of a view to a new file, from which they come back as they are; how many. Raises Refused."""

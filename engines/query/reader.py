@@ -169,6 +169,8 @@ class QueryProcesses:
         self._used = trio.Event()
         self._number = 0
         self._nursery: trio.Nursery | None = None
+        self.serving = trio.Event()
+        """Since ``run`` does."""
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -182,6 +184,7 @@ class QueryProcesses:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
+                self.serving.set()
                 while True:
                     self._used = trio.Event()
                     with trio.move_on_after(IDLE_SECONDS if self._spare else float("inf")) as waiting:

@@ -60,6 +60,8 @@ class RowsWanted(msgspec.Struct, frozen=True, kw_only=True):
     """``None``: as Arrow."""
     plain: bool = False
     """As lists of rows to be shown, a frame for some of them."""
+    prove: bool = False
+    """Only those that come whenever the query runs over the same rows, in the order of their columns."""
     skip: int = 0
     limit: int | None = None
     unbound: bool = False

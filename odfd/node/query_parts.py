@@ -12,6 +12,7 @@ from config.model import Settings
 from engines.query.reader import QueryProcesses
 from odfd.api.flight_queries import FlightQueries
 from odfd.api.folding import Folding
+from odfd.api.proving import Signer
 from odfd.api.public_queries import PublicQueries
 from odfd.api.queries import QueryService
 from odfd.control.assembly import Context
@@ -21,10 +22,9 @@ from odfd.flight.tokens import Tokens
 from odfd.queries.folds import FoldStore
 from odfd.queries.inputs import QueryInputs
 from odfd.queries.planning import Planner
-from odfd.runtime.supervision import Logger
 from odfd.state.component_settings import query_isolation
 from odfd.state.damage import DamageRegistry
-from odfd.state.directory import FOLDS, StateDirectory
+from odfd.state.directory import FOLDS, STAGING, StateDirectory
 
 
 def queries_of(
@@ -34,17 +34,18 @@ def queries_of(
     damage: DamageRegistry,
     served: Callable[[DatasetId], int],
     settings: Settings,
-    logger: Logger,
+    context: Context,
 ) -> tuple[QueryService, PublicQueries]:
     """Both share processes, what is known of slices, and folds."""
 
     def failed(dataset: DatasetId, fault: Fault) -> None:
-        logger.info("a fold is not kept", dataset=str(dataset), fault=str(fault), rule=fault.rule)
+        context.logger.info("a fold is not kept", dataset=str(dataset), fault=str(fault), rule=fault.rule)
 
     inputs = QueryInputs(home, damage)
     store = FoldStore(home.folder(FOLDS), settings.query.folds_mib << 20)
     folding = Folding(home, store, processes, inputs, failed)
-    queries = QueryService(planner, processes, inputs, folding)
+    signer = Signer(home.keys.node_key, context.clock.now, home.folder(STAGING), settings.query.temporary_mib << 20)
+    queries = QueryService(planner, processes, inputs, signer, folding)
     return queries, PublicQueries(home, queries, served, processes.limits.most)
 
 

@@ -24,7 +24,7 @@ from chain import instant, multibase
 from chain.errors import Invalid, Remote
 from chain.ids import DatasetId, KeyDid, parse_name
 from chain.multihash import Multihash
-from chain.statements import canonical, checkpoint, cosignature, envelope, keys, proof, statement, submission
+from chain.statements import answer, canonical, checkpoint, cosignature, envelope, keys, proof, statement, submission
 from chain.statements.keys import SigningKey
 from odfd.ipfs.delegation import check_delegation
 from odfd.ipfs.transport import IpfsTransport
@@ -85,6 +85,14 @@ LOG_KEY = submission.log_key(TREE, OWNER.public).encode()
 SUBMITTED = submission.Submission(
     old=7, proof=(b"n" * 32, b"m" * 32), tree=TREE, lines=(submission.sign_note(OWNER, TREE), COSIGNED.line)
 )
+ANSWER = answer.seal(
+    answer.AnswerStatement(
+        query="select 1", dialect="duckdb", engine="duckdb 1", columns=(answer.AnswerColumn(name="n", type="int32"),),
+        pins=(answer.AnswerPin(name="a", id=str(DATASET), block=str(SID), sequence_number=3),), rows=1,
+        logical_hash=str(SID), standing="data", time="2026-11-20T08:00:00Z",
+    ),
+    KEY,
+)  # fmt: skip
 POINTER = record.Pointer(value="/ipfs/bafkreiem4twkqzsq2aj4shbycd4yvoj2cx72vezi", sequence=3, expires=NOW, ttl=3600)
 RECORD = record.seal(POINTER, KEY)
 DELEGATION = record.seal(record.Pointer(value="/ipns/k51", sequence=1, expires=NOW, ttl=60), KEY)
@@ -403,6 +411,7 @@ TARGETS: Sequence[Target] = (
     simple(envelope.unseal, SEALED, lambda raw: envelope.unseal(raw, statement.MAX_ANY)),
     simple(statement.decode, PAYLOADS, again(statement.decode, statement.encode)),
     simple(statement.decode_any, PAYLOADS, again(statement.decode_any, statement.encode)),
+    simple(answer.unseal, [ANSWER]),
     simple(proof.decode, PROOFS, lambda raw: proof.statements_of(proof.decode(raw))),
     simple(checkpoint.decode, [TREE.encode()], again(checkpoint.decode, checkpoint.TreeCheckpoint.encode)),
     simple(

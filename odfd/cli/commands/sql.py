@@ -16,6 +16,7 @@ from chain.errors import Invalid
 from odfd import output
 from odfd.cli.parsers import Subparsers
 from odfd.cli.session import Session
+from odfd.cli.sql.asking import Answered, Shown
 from odfd.cli.sql.writing import FORMATS, answer, check_form, told
 from odfd.control import wire
 from odfd.errors import ExitCode, Usage
@@ -45,6 +46,9 @@ def register(subparsers: Subparsers) -> None:
     sql.add_argument("--save-pin", metavar="FILE", help="write the pins of this answer to a file")
     sql.add_argument("--require", metavar="EXPR", help="refuse unless all that is read satisfies it, like attested:2")
     sql.add_argument("--cut", action="store_true", help="with --require: read only what satisfies it")
+    sql.add_argument(
+        "--prove", metavar="FILE", help="write a signed statement about the answer, for odfctl trust recheck FILE"
+    )
     for option in ("--socket",):
         sql.add_argument(option, metavar="PATH", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     for short, long in (("-q", "--quiet"), ("-v", "--verbose")):
@@ -65,9 +69,16 @@ def _sql(args: argparse.Namespace) -> int:
         cut=args.cut,
     )
     session = Session(args)
+    if is_shell and args.prove:
+        raise Usage("--prove is for one query", hint="odfctl sql --prove answer.json 'select …'")
     if is_shell:
         return _shell(session, request, args.output)
-    answered = answer(session.client, request, args.output)
+    if args.prove:
+        from odfd.cli.sql.proving import prove
+
+        answered: Answered | Shown = prove(session.client, request, args.output, Path(args.prove))
+    else:
+        answered = answer(session.client, request, args.output)
     for line in told(answered.head, answered.rows):
         session.remark(line)
     if args.save_pin:

@@ -44,18 +44,7 @@ def register(subparsers: Subparsers) -> None:
     evidence.add_argument("--fetch", action="store_true", help="ask connected peers for it")
     evidence.add_argument("-O", "--out", metavar="FILE", help="where to; else standard output")
     evidence.set_defaults(run=_evidence)
-    recheck = actions.add_parser(
-        "recheck",
-        help="run a bundle's step again, with no daemon (†)",
-        description=(
-            "Checks a bundle with nothing but the file: signatures, hashes and links, then the accused step is run\n"
-            "again on this machine's engine. No daemon and no network. Ends with 0 when the lie is confirmed, 1 when\n"
-            "the step is right, 5 when the file is no sound bundle or incomplete, 7 when this machine cannot tell."
-        ),
-        epilog="example:  odfctl trust recheck lie.odfe",
-    )
-    recheck.add_argument("file", metavar="FILE")
-    recheck.set_defaults(run=_recheck)
+    _register_recheck(actions)
     resolve = actions.add_parser(
         "resolve",
         help="decide what no rule can: which history to follow, or none",
@@ -151,6 +140,28 @@ def _resolve(args: argparse.Namespace) -> int:
     done = session.client.post(f"/datasets/{part(args.ref)}/trust/resolve", wire.Resolved, request)
     session.answer(done, lambda made: "\n".join(f"{made.ref}: {clean(each, 200)}" for each in made.settles))
     return ExitCode.OK
+
+
+def _register_recheck(actions: Subparsers) -> None:
+    recheck = actions.add_parser(
+        "recheck",
+        help="run a bundle's step, or a proven answer's query, again (†)",
+        description=(
+            "Checks a bundle with nothing but the file: signatures, hashes and links, then the accused step is run\n"
+            "again on this machine's engine. No daemon and no network. Ends with 0 when the lie is confirmed, 1 when\n"
+            "the step is right, 5 when the file is no sound bundle or incomplete, 7 when this machine cannot tell.\n\n"
+            "Of an answer (odfctl sql --prove FILE) the same is asked of the same blocks: of the daemon's datasets,\n"
+            "or with --from of folders, without a daemon. Ends with 0 for the same rows, 1 for others, 7 when this\n"
+            "machine cannot tell."
+        ),
+        epilog="example:  odfctl trust recheck lie.odfe\n          odfctl trust recheck answer.json --from ./weather",
+    )
+    recheck.add_argument("file", metavar="FILE")
+    recheck.add_argument(
+        "--from", dest="folders", action="append", default=[], metavar="DIR",
+        help="of an answer: a dataset's folder (odfctl export); repeatable",
+    )  # fmt: skip
+    recheck.set_defaults(run=_recheck)
 
 
 def _recheck(args: argparse.Namespace) -> int:

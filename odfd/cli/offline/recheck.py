@@ -1,4 +1,4 @@
-"""``trust recheck FILE``: checks a bundle of evidence and runs its step again, without daemon or network.
+"""``trust recheck FILE``: checks a bundle of evidence and runs its step again, without daemon or network; or an answer.
 
 Everything happens in a folder that is gone afterwards; the engine is one of its own, in the strongest sandbox that
 holds here.
@@ -52,8 +52,7 @@ def run(args: argparse.Namespace) -> int:
     path = files.existing(args.file)
     with disk(path), path.open("rb") as file:
         if file.read(1) == b"{":
-            session.show(_proof(args.file), _proof_text)
-            return ExitCode.OK
+            return _document(session, args)
     session.remark(f"checking {args.file} ({words.size(path.stat().st_size)}): signature, hashes, links, rules")
     with tempfile.TemporaryDirectory(prefix="odfd-recheck-") as folder:
         place = Path(folder)
@@ -63,6 +62,20 @@ def run(args: argparse.Namespace) -> int:
     view = _view(msgspec.json.decode(msgspec.json.encode(answer, enc_hook=str)))
     session.show(view, _text)
     return CODES[view["result"]]
+
+
+def _document(session: Session, args: argparse.Namespace) -> int:
+    """A proven answer, or a proof of two statements."""
+    from odfd.cli.offline import answers
+
+    told = answers.read(args.file)
+    if told is None:
+        session.show(_proof(args.file), _proof_text)
+        return ExitCode.OK
+    session.remark("asking the same of the same blocks")
+    view = answers.run(session, told, args.folders)
+    session.show(view, answers.text)
+    return {"confirmed": ExitCode.OK, "refuted": ExitCode.NO}.get(view["result"], ExitCode.ENVIRONMENT)
 
 
 def _proof(name: str) -> dict[str, Any]:

@@ -91,6 +91,11 @@ class Answered:
             yield batch
         self._source.drain()
 
+    @property
+    def proof(self) -> dict[str, Any] | None:
+        """What was signed, when the last row is there."""
+        return None if self._source.end is None else self._source.end.proof
+
 
 class Shown:
     """An answer under way whose rows are values of JSON."""

@@ -31,6 +31,10 @@ class QueryRequest(Request, frozen=True, kw_only=True):
     """Say how it would be answered, instead of answering it."""
     cut: bool = False
     """Read only what satisfies it, instead of nothing."""
+    prove: bool = False
+    """Sign a statement about the answer, which then comes with its end."""
+    by_pins: bool = False
+    """The names in the query are those of the pins, whatever datasets are called here."""
     plain: bool = False
     """Rows as JSON values, with names and types of columns before them, instead of Arrow."""
 
@@ -64,3 +68,5 @@ class QueryEnd(Value, frozen=True, kw_only=True):
     """It comes after the last row; without it an answer was cut off."""
 
     rows: int
+    proof: dict[str, Any] | None = None
+    """The envelope of a statement about the answer, where one was asked for."""

@@ -1,0 +1,98 @@
+"""Statements about answers: what was asked of which blocks, and the hash of what came (docs/spec/trust.md#queries).
+
+Signed by the node that answered. Unlike other statements they speak of several datasets, contradict nothing, and are
+not gossiped: they travel in files.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+
+from chain import instant
+from chain.errors import Invalid
+from chain.ids import DatasetId, KeyDid
+from chain.multihash import Multihash
+from chain.statements import canonical, envelope
+from chain.statements.keys import SigningKey
+from chain.statements.statement import NS, STATEMENT_TYPE, Count, When
+
+QUERY: Final = NS + "query/v1"
+MAX_ENVELOPE: Final = 4 << 20
+"""Bytes; most of it is the query."""
+DIALECT: Final = "duckdb"
+_Short = Annotated[str, msgspec.Meta(max_length=4000)]
+
+
+class _Said(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A JSON object inside the statement."""
+
+
+class AnswerPin(_Said, frozen=True, kw_only=True):
+    """Where a dataset was cut."""
+
+    name: _Short
+    """That the query calls it by."""
+    id: _Short
+    block: _Short
+    sequence_number: Count
+    at: _Short = ""
+    """What the query says of time there."""
+    standing: _Short = ""
+    """How far it was relied on."""
+
+
+class AnswerColumn(_Said, frozen=True, kw_only=True):
+    name: _Short
+    type: _Short
+    """As Arrow spells it."""
+
+
+class AnswerStatement(_Said, frozen=True, kw_only=True):
+    """What a node says of an answer. The rows are those of the query, ordered by all columns."""
+
+    query: Annotated[str, msgspec.Meta(max_length=1 << 20)]
+    dialect: _Short
+    engine: _Short
+    """Name and version."""
+    pins: Annotated[tuple[AnswerPin, ...], msgspec.Meta(max_length=256)]
+    columns: Annotated[tuple[AnswerColumn, ...], msgspec.Meta(max_length=10_000)]
+    rows: Count
+    logical_hash: _Short
+    standing: _Short
+    """The weakest of what was read, at the time."""
+    time: When
+
+
+def seal(said: AnswerStatement, key: SigningKey) -> bytes:
+    """A signed envelope. Its subjects are the blocks at which the datasets were cut."""
+    subjects = [
+        {"digest": {"sha3_256": Multihash.parse(pin.block).digest.hex()}, "name": pin.id}
+        for pin in {(pin.id, pin.block): pin for pin in said.pins}.values()
+    ]
+    body = {
+        "_type": STATEMENT_TYPE,
+        "predicate": msgspec.json.decode(msgspec.json.encode(said)),
+        "predicateType": QUERY,
+        "subject": subjects,
+    }
+    return envelope.seal(canonical.encode(body), key)
+
+
+def unseal(data: bytes) -> tuple[AnswerStatement, tuple[KeyDid, ...]]:
+    """What is said, and who signed it. Raises Invalid."""
+    signed = envelope.unseal(data, MAX_ENVELOPE)
+    value = canonical.decode(signed.payload)
+    if not isinstance(value, dict) or value.get("_type") != STATEMENT_TYPE or value.get("predicateType") != QUERY:
+        raise Invalid("not a statement about an answer", rule="statement-type", hint=QUERY)
+    try:
+        said = msgspec.convert(value.get("predicate"), AnswerStatement)
+    except msgspec.ValidationError as error:
+        raise Invalid(f"not a statement about an answer: {error}", rule="statement") from error
+    instant.parse(said.time)
+    for pin in said.pins:
+        DatasetId.parse(pin.id)
+        Multihash.parse(pin.block)
+    Multihash.parse(said.logical_hash)
+    return said, signed.signers

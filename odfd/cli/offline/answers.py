@@ -1,0 +1,200 @@
+"""``trust recheck`` of a proven answer: asks the same of the same blocks, of folders or of a daemon, and compares."""
+
+from __future__ import annotations
+
+import base64
+import json
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from chain.errors import Environment, Fault, Invalid, NotFound, Refused
+from odfd.cli import words
+from odfd.cli.offline import files
+from odfd.cli.session import Session
+from odfd.cli.table import clean
+from odfd.control import wire
+from odfd.errors import Unreachable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from chain.ids import KeyDid
+    from chain.statements.answer import AnswerStatement
+
+MAX_FILE: Final = 16 << 20
+
+
+class ProvenAnswer(msgspec.Struct, frozen=True):
+    """A proven answer: who said what, and its rows if they lie with it."""
+
+    said: AnswerStatement
+    signers: tuple[KeyDid, ...]
+    rows: pa.Table | None
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What the same question gives here."""
+
+    said: AnswerStatement
+    rows: pa.Table | None
+
+
+def read(name: str) -> ProvenAnswer | None:
+    """``None`` for a file of another kind. Raises Invalid for what was not signed so."""
+    from chain.data.logical_hash import logical_hash
+    from chain.statements import answer
+
+    try:
+        document = json.loads(files.read_limited(name, MAX_FILE, "answer"))
+    except ValueError:
+        return None
+    if not isinstance(document, dict) or "statement" not in document:
+        return None
+    said, signers = answer.unseal(json.dumps(document["statement"]).encode())
+    rows = _rows(str(document.get("rows", "")), name)
+    if rows is not None and str(logical_hash(rows)) != said.logical_hash:
+        raise Invalid(
+            f"the rows in {name} are not those that were signed", rule="query-prove", hint="ask for the file anew"
+        )
+    return ProvenAnswer(said, signers, rows)
+
+
+def run(session: Session, told: ProvenAnswer, folders: Sequence[str]) -> dict[str, Any]:
+    """What came of it, as ``trust recheck`` shows it."""
+    from odfd.cli.offline.folder_queries import ask_folders
+
+    request = wire.QueryRequest(
+        sql=told.said.query,
+        pins=tuple(
+            wire.Pin(name=pin.name, id=pin.id, block=pin.block, sequence_number=pin.sequence_number, at=pin.at)
+            for pin in told.said.pins
+        ),
+        by_pins=bool(told.said.pins),
+        prove=True,
+    )
+    try:
+        if folders:
+            with tempfile.TemporaryDirectory(prefix="odfd-recheck-") as place:
+                found = _found(*ask_folders(request, folders, Path(place)))
+        else:
+            found = _found(*_ask(session, request))
+    except (NotFound, Refused, Environment, Unreachable, Invalid) as fault:
+        if isinstance(fault, Unreachable):
+            fault.hint = "odfctl trust recheck FILE --from DIR needs no daemon"
+        return _view(told, "unable", _why(fault))
+    return _compared(told, found)
+
+
+def _ask(session: Session, request: wire.QueryRequest) -> tuple[Any, pa.Table]:
+    """Of the daemon: its own statement about its answer, and the rows."""
+    import pyarrow as pa
+
+    from odfd.cli.sql.asking import asked
+
+    with asked(session.client, request) as answered:
+        rows = pa.Table.from_batches(answered.batches(), answered.schema)
+        return answered.proof, rows
+
+
+def _found(proof: Any, rows: pa.Table) -> Found:
+    from chain.statements import answer
+
+    said, _ = answer.unseal(json.dumps(proof).encode())
+    return Found(said, rows)
+
+
+def _compared(told: ProvenAnswer, found: Found) -> dict[str, Any]:
+    if found.said.logical_hash == told.said.logical_hash:
+        return _view(told, "confirmed", "")
+    if found.said.engine != told.said.engine:
+        return _view(told, "unable", f"here is {found.said.engine}, and {told.said.engine} answered: they may differ")
+    if found.said.columns != told.said.columns:
+        return _view(told, "refuted", "its columns are others")
+    if told.rows is None:
+        return _view(told, "refuted", "which row differs first cannot be told: the file does not carry its rows")
+    return _view(told, "refuted", "") | _difference(told.rows, found.rows)
+
+
+def _difference(said: pa.Table, found: pa.Table | None) -> dict[str, Any]:
+    """The first row that differs, of both."""
+    from chain.data.plain import plain_rows
+
+    assert found is not None
+    ours = plain_rows(found.slice(0, said.num_rows + 1))
+    theirs = plain_rows(said)
+    for number in range(max(len(ours), len(theirs))):
+        here = ours[number] if number < len(ours) else None
+        there = theirs[number] if number < len(theirs) else None
+        if json.dumps(here) != json.dumps(there):
+            return {"row": number, "said": there, "found": here}
+    return {}
+
+
+def _view(told: ProvenAnswer, result: str, reason: str) -> dict[str, Any]:
+    said = told.said
+    return {
+        "result": result,
+        "kind": "query",
+        "signedBy": [str(key) for key in told.signers],
+        "signedAt": said.time,
+        "query": said.query,
+        "engine": said.engine,
+        "pins": [msgspec.to_builtins(pin) for pin in said.pins],
+        "standing": said.standing,
+        "rows": said.rows,
+        "logicalHash": said.logical_hash,
+        "reason": reason,
+    }
+
+
+def text(view: dict[str, Any]) -> str:
+    """For a person."""
+    who = ", ".join(words.identity(key) for key in view["signedBy"])
+    lines = [f"{view['result']}   {words.plural(view['rows'], 'row')} of an answer, signed {view['signedAt']} by {who}"]
+    lines += _query(view["query"])
+    lines += [f"  {_SAYING[view['result']]}"]
+    if view["reason"]:
+        lines.append(f"  {clean(view['reason'], 500)}")
+    if "row" in view:
+        lines.append(f"  row {view['row']}: said {_row(view['said'])}, found {_row(view['found'])}")
+    lines += [
+        f"  read {clean(pin['name'], 80)} to block #{pin['sequenceNumber']} {words.digest(pin['block'])}"
+        for pin in view["pins"]
+    ]
+    return "\n".join(lines)
+
+
+_SAYING: Final = {
+    "confirmed": "The same rows come of the same blocks here.",
+    "refuted": "Other rows come of the same blocks here.",
+    "unable": "This machine cannot tell.",
+}
+
+
+def _query(query: str) -> Iterable[str]:
+    return (f"    {clean(line, 200)}" for line in query.strip().splitlines()[:8])
+
+
+def _row(row: Any) -> str:
+    return "no such row" if row is None else clean(json.dumps(row, ensure_ascii=False), 200)
+
+
+def _why(fault: Fault) -> str:
+    return f"{fault.message}  ({fault.hint})" if fault.hint else fault.message
+
+
+def _rows(carried: str, name: str) -> pa.Table | None:
+    import pyarrow as pa
+
+    if not carried:
+        return None
+    try:
+        table = pa.ipc.open_stream(base64.b64decode(carried, validate=True)).read_all()
+        table.validate(full=True)
+    except (ValueError, OSError, pa.ArrowException) as error:
+        raise Invalid(f"the rows in {name} cannot be read: {error}", rule="query-prove") from error
+    return table

@@ -1,0 +1,99 @@
+"""Answers one query over folders in the ODF layout, without a daemon: in a state directory that is gone afterwards."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+import trio
+
+from chain.errors import NotFound
+from engines.query.frames import END, ROWS, FrameReader
+from engines.query.reader import QueryLimits, QueryProcesses
+from engines.sandbox.base import Level
+from engines.sandbox.probe import choose
+from odfd.api.proving import Signer
+from odfd.api.queries import QueryService
+from odfd.cli.offline import files
+from odfd.control import wire
+from odfd.datasets.catalog import Catalog, DatasetEntry
+from odfd.errors import sole_fault
+from odfd.queries.inputs import QueryInputs
+from odfd.queries.planning import Planner
+from odfd.resources.store import Resources
+from odfd.runtime.clock import SystemClock
+from odfd.state.damage import DamageRegistry
+from odfd.state.directory import STAGING, StateDirectory, open_state_directory
+from odfd.transfer.folders import import_dataset
+
+if TYPE_CHECKING:
+    from odfd.trust.judgement.trust_evaluator import TrustEvaluator
+
+
+def ask_folders(request: wire.QueryRequest, folders: Sequence[str], place: Path) -> tuple[Any, pa.Table]:
+    """The statement about the answer, and its rows. Raises what the folders or the query are refused with."""
+    with open_state_directory(place / "state") as home:
+        for folder in folders:
+            _take(home, files.dataset(folder))
+        for pin in request.pins:
+            _check(home, pin)
+        try:
+            frames = trio.run(_answer, home, request)
+        except BaseExceptionGroup as group:
+            fault = sole_fault(group)
+            if fault is None:
+                raise
+            raise fault from group
+    end = msgspec.json.decode(frames[-1][1], type=wire.QueryEnd)
+    data = b"".join(content for kind, content in frames if kind == ROWS)
+    return end.proof, pa.ipc.open_stream(data).read_all()
+
+
+def _take(home: StateDirectory, folder: Path) -> None:
+    """All of it is verified, as any import is."""
+    done = import_dataset(folder, home.chains, home.objects)
+    with home.database.write() as connection:
+        catalog = Catalog(Resources(connection))
+        if catalog.find(done.dataset) is None:
+            catalog.add(f"d{secrets.token_hex(8)}", done.dataset, SystemClock().now())
+
+
+def _check(home: StateDirectory, pin: wire.Pin) -> None:
+    with home.catalog() as catalog:
+        if all(str(entry.id) != pin.id for entry in catalog.entries()):
+            raise NotFound(
+                f"{pin.name} ({pin.id[:24]}…) is in none of the folders",
+                rule="query-dataset",
+                hint="--from DIR names more",
+            )
+
+
+def _shown(entry: DatasetEntry) -> wire.DatasetView:
+    return wire.DatasetView(name=entry.name, id=str(entry.id), kind="root", blocks=0)
+
+
+async def _answer(home: StateDirectory, request: wire.QueryRequest) -> list[tuple[bytes, bytes]]:
+    clock = SystemClock()
+    limits = QueryLimits()
+    evaluator: TrustEvaluator = None  # type: ignore[assignment]  # nothing is required of what is read
+    processes = QueryProcesses(home.folder("readers"), lambda: choose(Level.NONE), limits)
+    inputs = QueryInputs(home, DamageRegistry(home, clock, lambda *_: None))
+    signer = Signer(home.keys.node_key, clock.now, home.folder(STAGING), limits.temporary)
+    queries = QueryService(Planner(home, _shown, evaluator), processes, inputs, signer)
+    said = bytearray()
+
+    async def take(data: bytes) -> None:
+        said.extend(data)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(processes.run)
+        await processes.serving.wait()
+        await queries.answer(request, take)
+        nursery.cancel_scope.cancel()
+    frames = list(FrameReader().feed(bytes(said)))
+    assert frames[-1][0] == END
+    return frames

@@ -1,0 +1,89 @@
+"""Writes a proven answer: its rows as ever, and a file with the statement and, where they are few, the rows."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from odfd.cli.sql.asking import Answered, Row, asked
+from odfd.cli.sql.writing import FILES, show, write
+from odfd.control import wire
+from odfd.errors import Bug, Usage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from odfd.control.client import Client
+
+MAX_CARRIED: Final = 1 << 20
+"""Bytes of rows that lie in the file, with which the first different one can be told."""
+
+
+class _Kept(Answered):
+    """An answer that keeps its rows as they pass, if they are few; may be shown too."""
+
+    def __init__(self, answered: Answered) -> None:
+        self._answered = answered
+        self.head, self.schema, self.rows = answered.head, answered.schema, 0
+        self.columns = [(field.name, str(field.type)) for field in answered.schema]
+        self._kept: list[pa.RecordBatch] | None = []
+        self._size = 0
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._answered.batches():
+            self.rows += batch.num_rows
+            self._size += batch.nbytes
+            if self._kept is not None:
+                self._kept = [*self._kept, batch] if self._size <= MAX_CARRIED else None
+            yield batch
+
+    def pages(self) -> Iterator[Sequence[Row]]:
+        from chain.data.plain import plain_rows
+
+        for batch in self.batches():
+            for start in range(0, batch.num_rows, 1000):
+                yield plain_rows(batch.slice(start, 1000))
+
+    def carried(self) -> str:
+        """The rows as Arrow in base64; empty where they are too many."""
+        import pyarrow as pa
+
+        if self._kept is None:
+            return ""
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self.schema) as stream:
+            for batch in self._kept:
+                stream.write_batch(batch)
+        data: bytes = sink.getvalue().to_pybytes()
+        return base64.b64encode(data).decode()
+
+
+def prove(client: Client, request: wire.QueryRequest, form: str, path: Path) -> Answered:
+    """Rows to standard output, the statement to a new file."""
+    with asked(client, msgspec.structs.replace(request, prove=True)) as answered:
+        kept = _Kept(answered)
+        if form in FILES:
+            write(kept, form)
+        else:
+            show(kept, form)  # type: ignore[arg-type]  # it has what is shown
+        proof = answered.proof
+    if proof is None:
+        raise Bug("the answer came without its statement", rule="answer-type")
+    _save(path, {"rows": kept.carried(), "statement": proof})
+    return kept
+
+
+def _save(path: Path, document: object) -> None:
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        part.write_text(json.dumps(document, indent=1) + "\n")
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise Usage(f"cannot write {path}: {error.strerror}", rule="query-prove") from error
