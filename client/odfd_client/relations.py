@@ -208,6 +208,9 @@ class Dataset(Query):
         it told no news.
         """
         wish = self._wish
+        if self._transport.is_remote:
+            hint = "connect() to the node's socket; over HTTP ask again for rows after the last offset"
+            raise Refused("a node tells its news over its own socket alone", rule="listen-remote", hint=hint)
         if wish.current or wish.clauses or wish.limit is not None:
             hint = "leave out current(), at(), at_block(), as_at() and limit(); select() and where() are understood"
             raise Invalid("a listener follows the whole log", rule="listen", hint=hint)

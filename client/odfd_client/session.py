@@ -8,16 +8,17 @@ from typing import Any
 
 from odfd_client.errors import Bug, Invalid
 from odfd_client.relations import Dataset, Demand, Query, Wish, parameters_of
-from odfd_client.transport import Transport, part, socket_path
+from odfd_client.transport import Transport, is_url, part, socket_path
 from odfd_client.values import DatasetInfo, Pin
 
 
 def connect(socket: str | os.PathLike[str] | None = None) -> Client:
     """The node at a control socket: the one that is given, ``ODFD_SOCKET``, or where daemons listen by default.
 
+    A URL (``http://HOST:PORT``) reaches a node that answers questions over HTTP, about what it has published.
     Raises Unreachable where none answers.
     """
-    transport = Transport(socket_path(socket, os.environ))
+    transport = Transport(str(socket) if is_url(socket) else socket_path(socket, os.environ))
     transport.get("/datasets")
     return Client(transport)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 from odfd_client.errors import Bug, Invalid, OdfdError, Refused, Unreachable, from_problem
 
@@ -40,12 +40,36 @@ def part(text: str) -> str:
     return quote(text, safe=":")
 
 
+def is_url(text: object) -> bool:
+    """Whether a node is named by a URL. Raises Invalid for one that is not of HTTP."""
+    if not isinstance(text, str) or "://" not in text:
+        return False
+    scheme = text.partition("://")[0]
+    if scheme not in ("http", "https"):
+        hint = "http://HOST:PORT, where the node's http.query is on; for grpc:// use an ADBC driver of Flight SQL"
+        raise Invalid(f"a node is not reached by {scheme}://", rule="url", hint=hint)
+    return True
+
+
 class _Connection(http.client.HTTPConnection):
+    opened: socket.socket | None = None
+    """Stays when the library gives ``sock`` to the answer, as it does where a node closes after one."""
+
+    def connect(self) -> None:
+        super().connect()
+        self.opened = self.sock
+
+
+class _TlsConnection(http.client.HTTPSConnection, _Connection):
+    def connect(self) -> None:
+        http.client.HTTPSConnection.connect(self)
+        self.opened = self.sock
+
+
+class _SocketConnection(_Connection):
     def __init__(self, path: Path, timeout: float | None) -> None:
         super().__init__("localhost", timeout=timeout)
         self._path = path
-        self.opened: socket.socket | None = None
-        """Stays when the library gives ``sock`` to the answer, as it does where a node closes after one."""
 
     def connect(self) -> None:
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -61,7 +85,7 @@ class _Connection(http.client.HTTPConnection):
 class Exchange:
     """An answer whose head was read. ``close`` ends what the node does for it; another thread may call it."""
 
-    def __init__(self, connection: _Connection, response: http.client.HTTPResponse, path: Path) -> None:
+    def __init__(self, connection: _Connection, response: http.client.HTTPResponse, path: Path | str) -> None:
         self._connection, self._response, self._path = connection, response, path
 
     def exactly(self, count: int) -> bytes:
@@ -100,10 +124,16 @@ class Exchange:
 
 
 class Transport:
-    """Talks to the node that listens at ``path``."""
+    """Talks to the node that listens at ``path``: a socket, or a URL of HTTP."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | str) -> None:
         self.path = path
+        self._url = urlsplit(path) if isinstance(path, str) else None
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is reached by a URL, where it tells what anybody may read."""
+        return self._url is not None
 
     def ask(
         self,
@@ -115,7 +145,7 @@ class Transport:
     ) -> Exchange:
         """Raises the error that the node tells, Unreachable, Refused."""
         target = "/v1" + path + ("?" + urlencode(query, doseq=True) if query else "")
-        connection = _Connection(self.path, patience)
+        connection = self._connection(patience)
         try:
             with told(self.path):
                 data = None if body is None else json.dumps(body, allow_nan=False).encode()
@@ -129,6 +159,12 @@ class Transport:
             raise
         return exchange
 
+    def _connection(self, patience: float | None) -> _Connection:
+        if self._url is None:
+            return _SocketConnection(Path(self.path), patience)
+        kind = _TlsConnection if self._url.scheme == "https" else _Connection
+        return kind(self._url.hostname or "", self._url.port, timeout=patience)
+
     def get(self, path: str, query: Mapping[str, object] | None = None) -> Any:
         """The JSON of an answer."""
         exchange = self.ask("GET", path, query)
@@ -139,7 +175,7 @@ class Transport:
 
 
 @contextmanager
-def told(path: Path) -> Iterator[None]:
+def told(path: Path | str) -> Iterator[None]:
     """Within it, a fault of the connection is told as one of ours."""
     try:
         yield
@@ -148,9 +184,12 @@ def told(path: Path) -> Iterator[None]:
     except (http.client.HTTPException, ConnectionError, ValueError, AttributeError) as error:
         # A response that another thread closed raises the last two.
         raise gone(path) from error
+    except OSError as error:  # a URL: no such name, no way there
+        hint = "is its http.query on, and is this its address?"
+        raise Unreachable(f"no node answers at {path}: {error}", rule="connection", hint=hint) from error
 
 
-def gone(path: Path) -> Unreachable:
+def gone(path: Path | str) -> Unreachable:
     return Unreachable(
         f"the node at {path} went away in the middle of an answer",
         rule="connection",

@@ -12,23 +12,26 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 import trio
+from starlette.responses import Response
 
+from chain import instant
 from chain.codec.arrow_schema import schema_of
 from chain.codec.manifest import to_builtins
-from chain.errors import Environment, Fault, Refused
+from chain.errors import Environment, Fault, NotFound, Refused
 from chain.state import ChainState
 from engines.errors import LimitExceeded
 from engines.query.frames import HEAD, ROWS, SCHEMA, parted
-from engines.query.requests import RowsWanted
+from engines.query.requests import ALL_ROWS, RowsWanted
 from odfd.control import wire
+from odfd.control.answers import FrameStream, answer, problem
 from odfd.errors import http_status, sole_fault
 from odfd.kamu import asked, commitments, schemas
-from odfd.kamu.ports import BUSY, PublicAnswers
+from odfd.kamu.ports import BUSY, PublicAnswers, SendFrame
 from odfd.queries.planning import Bound
 from odfd.runtime.http import Application, Message, Receive, Send
 from odfd.runtime.supervision import Logger
 from odfd.site.bodies import taken
-from odfd.site.paths import is_question
+from odfd.site.paths import OWN, is_question
 
 _JSON: Final = "application/json"
 _encode: Final = msgspec.json.Encoder().encode
@@ -45,6 +48,8 @@ class Questions:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if not is_question(scope["path"]):
             return await self._site(scope, receive, send)
+        if scope["path"].strip("/").partition("/")[0] == OWN:
+            return await self._own(scope, receive, send)
         reply = _Reply(send)
         try:
             await self._answer(scope, receive, reply)
@@ -75,6 +80,39 @@ class Questions:
             await self._tail(first, asked.tail_in(query), reply)
         else:
             await self._metadata(first, asked.parts_in(query), reply)
+
+    async def _own(self, scope: Message, receive: Receive, send: Send) -> None:
+        """What our client asks: rows as the frames of the control API, and what datasets there are."""
+        _, _, path = scope["path"].strip("/").partition("/")
+        try:
+            if (scope["method"], path) == ("POST", "query"):
+                said = await taken(receive, asked.MAX_BODY)
+                request = asked.own_question_of(said if isinstance(said, bytes) else b"")
+                response: Response = FrameStream(lambda give: self._framed(request, give))
+            elif scope["method"] == "GET" and path.startswith("datasets"):
+                response = answer(await trio.to_thread.run_sync(self._shown, path.removeprefix("datasets").strip("/")))
+            else:
+                raise NotFound("there is no such question here", rule="question", hint="docs/http.md tells which are")
+            await response(scope, receive, send)
+        except Exception as error:
+            fault = sole_fault(error)
+            if fault is None:
+                raise
+            await problem(self._told(fault, scope["path"]))(scope, receive, send)
+
+    async def _framed(self, request: wire.QueryRequest, give: SendFrame) -> None:
+        try:
+            await self._answers.answer(request, give, {}, ALL_ROWS)
+        except Exception as error:
+            fault = sole_fault(error)
+            if fault is None:
+                raise
+            raise self._told(fault, "query") from None
+
+    def _shown(self, ref: str) -> object:
+        if not ref:
+            return [_dataset(name, state) for name, state in self._answers.states()]
+        return _dataset(ref, self._answers.state(ref))
 
     async def _body(self, receive: Receive, reply: _Reply) -> bytes | None:
         """``None``: it was refused."""
@@ -236,6 +274,19 @@ def described(state: ChainState, parts: frozenset[str], form: str) -> dict[str, 
             "eventTimeColumn": vocab.event_time,
         }
     return told
+
+
+def _dataset(name: str, state: ChainState) -> dict[str, Any]:
+    """A dataset, as far as it is served, with the fields that the control API has for it."""
+    return {
+        "name": name,
+        "id": str(state.dataset),
+        "kind": state.kind.value if state.kind is not None else "",
+        "blocks": state.size,
+        "records": state.next_offset,
+        "watermark": None if state.watermark is None else instant.render(state.watermark),
+        "head": str(state.head),
+    }
 
 
 def _event(event: msgspec.Struct) -> dict[str, Any]:

@@ -120,6 +120,14 @@ def question_of(body: bytes) -> SqlQuestion:
         raise _not_understood(error) from error
 
 
+def own_question_of(body: bytes) -> wire.QueryRequest:
+    """Of our client. Raises Invalid."""
+    try:
+        return msgspec.json.decode(body, type=wire.QueryRequest)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _not_understood(error) from error
+
+
 def question_in(query: str) -> SqlQuestion:
     """The query string of ``/query``. Raises Invalid."""
     fields = _fields(query)

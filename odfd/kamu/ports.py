@@ -24,5 +24,8 @@ class PublicAnswers(Protocol):
     ) -> None:
         """Frames (``engines.query.frames``). Raises Refused when too many ask, and what is wrong with the question."""
 
+    def states(self) -> list[tuple[str, ChainState]]:
+        """Of all datasets that are served, by name. Called from worker threads. Raises Environment."""
+
     def state(self, ref: str) -> ChainState:
         """Of a dataset, as far as it is served. Called from worker threads. Raises NotFound, Environment."""

@@ -53,6 +53,9 @@ class Answers:
                 raise self.fault
         await send(frame(END, b'{"rows":2}'))
 
+    def states(self) -> list[tuple[str, ChainState]]:
+        return [("x", self.state("x"))]
+
     def state(self, ref: str) -> ChainState:
         if ref != "x":
             raise NotFound("no dataset here", rule="query-dataset")

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+import pytest
 import trio
 import trio.lowlevel
 
+import odfd_client
 from chain.errors import Refused
 from chain.multihash import Multihash
 from config import model
@@ -170,3 +172,32 @@ async def test_a_crowd_of_questions_leaves_readers_to_the_owner(world: Any, worl
                 await alice.api.queries.answer(wire.QueryRequest(sql=CITIES), take)
                 assert rows
                 nursery.cancel_scope.cancel()
+
+
+async def test_our_client_asks_by_a_url(world: Any, worlds: Any) -> None:
+    def ask(url: str, towns: str) -> None:
+        client = odfd_client.connect(url)
+        assert [each.name for each in client.datasets()] == ["cities"]
+        large = client.open("cities").where(odfd_client.col("population") > 100_000).select("city")
+        assert large.to_arrow().to_pylist() == [{"city": "Graz"}, {"city": "Linz"}]
+        assert (large.pin.name, large.standing) == ("cities", "data")
+        assert client.open("cities").pinned(large.pin).to_arrow().num_rows == 3
+        for ref in ("towns", towns):
+            with pytest.raises(odfd_client.NotFound):
+                client.open(ref)
+            with pytest.raises(odfd_client.NotFound):
+                client.sql(f'select * from "{ref}"').to_arrow()
+        with pytest.raises(odfd_client.Refused, match="socket"):
+            next(client.open("cities").listen())
+        with pytest.raises(odfd_client.Invalid, match="citi"):
+            client.sql("select citi from cities").to_arrow()
+
+    async with world.running("alice", private=True, http=ASKED) as alice:
+        await filled(world, worlds, alice)
+        await alice.publish("cities")
+        with trio.fail_after(120):
+            await trio.to_thread.run_sync(ask, url_of(alice), str(alice.dataset("towns")))
+    with pytest.raises(odfd_client.Unreachable):
+        await trio.to_thread.run_sync(odfd_client.connect, "http://127.0.0.1:1")
+    with pytest.raises(odfd_client.Invalid, match="grpc"):
+        odfd_client.connect("grpc://127.0.0.1:1")
