@@ -44,16 +44,20 @@ from p2p.wire.presence import PeersAsk, Presence
 
 MAX_STREAMS: Final = 1
 """Inbound streams of one peer: each is for one question."""
-LIFETIME: Final = 3600
+LIFETIME: Final = 7200
 """Seconds that a presence of ours counts; it is told anew well before."""
 RENEW: Final = 900.0
-"""Seconds after which an unchanged presence is told again: three may be lost."""
+"""Seconds after which an unchanged presence is signed anew. It is told to each peer that is met then, and not gossiped:
+in a large network that was half of all that a node heard."""
 LOOK: Final = 15.0
 """Seconds between looks at what we serve."""
 PATIENCE: Final = 10.0
 """Seconds for one answer."""
 TOLD_RATE: Final = Rate(per_second=20.0, burst=MAX_PRESENCES * 16.0)
 """Presences that one peer may tell us: a newcomer hears of a thousand at once, and then as fast as they change."""
+PASSED_RATE: Final = Rate(per_second=0.25, burst=1024.0)
+"""Presences of others that we gossip on: all of a small network, and in a large one as fast as they change. What is
+not passed on is found in the samples that peers exchange."""
 ASK_RATE: Final = Rate(per_second=0.5, burst=20.0)
 """Questions of one peer: each looks through the directory."""
 SEEK_RATE: Final = Rate(per_second=1 / 15, burst=2.0)
@@ -62,7 +66,7 @@ ASKED: Final = 6
 """Connected peers asked who serves a dataset of which we know nobody."""
 SOUGHT: Final = 8
 """Peers dialled for one dataset at a time."""
-SAMPLE: Final = 32
+SAMPLE: Final = MAX_PRESENCES
 """Presences wanted of a peer that we meet."""
 _LOG = structlog.get_logger("p2p.driver")
 
@@ -89,7 +93,7 @@ class Discovery:
         self._rng = rng
         self._key = key
         self._told = Budget[PeerId](TOLD_RATE)
-        self._relaying = Relaying(TOLD_RATE)
+        self._relaying = Relaying(PASSED_RATE)
         self.dropped = 0
         """Presences that were not looked at, for they were too many at once."""
         self._asks = Budget[PeerId](ASK_RATE)
@@ -109,7 +113,7 @@ class Discovery:
         self._changed.set()
 
     async def run(self) -> None:
-        """Tell who we are, when it changes and now and then, until cancelled."""
+        """Tell who we are when it changes, and sign it anew now and then, until cancelled."""
         if self._key is None:
             return
         said: tuple[object, ...] = ()
@@ -122,10 +126,11 @@ class Discovery:
                 _LOG.warning("cannot tell what we serve", fault=str(fault), rule=fault.rule)
                 held = ()
             now = (tuple(self._host.addresses()), tuple(held))
-            if now != said or trio.current_time() - told >= RENEW:
+            if (is_news := now != said) or trio.current_time() - told >= RENEW:
                 said, told = now, trio.current_time()
                 self._own = wire.seal(self._presence(self._key, held), self._network, self._key)
-                await contained(self._host.publish, self._topic, self._own)
+                if is_news:
+                    await contained(self._host.publish, self._topic, self._own)
             with trio.move_on_after(LOOK):
                 await self._changed.wait()
 

@@ -38,8 +38,8 @@ MESHSUB = "/meshsub/1.2.0"
 HEADS_A_SECOND = 5
 """What the budget of a site lets one of five addresses ask for; it does not charge whoever comes from this machine."""
 HELLO = b"\x13/multistream/1.0.0\n\x07/noise\n"
-ANSWERS = ("answers that drip", "sizes that are lies", "sums that are new each time")
-"""These wait for a node to ask."""
+ANSWERS = ("answers that drip", "sums that are new each time")
+"""These wait for a node to ask. That a size is a lie needs a question that came in time too, and is counted beside."""
 NAMES = (
     "frames of subscriptions", "names in iwant", "false signatures", "muxer frames", "silent connections",
     "handshakes half done", "free keys", "statements of free keys", "presences of free keys", "ranges",

@@ -16,6 +16,7 @@ from random import Random
 
 import pytest
 
+from config.model import P2p
 from p2p.address import network_of, prefix_of
 from p2p.budget import costs
 from p2p.budget.buckets import Budget
@@ -25,7 +26,6 @@ from p2p.budget.unfinished import Unfinished
 from p2p.budget.work import Party, WorkBudget, WorkShares
 from p2p.driver.statements import GOSSIP_RATE, MAX_QUEUE, MAX_QUEUE_BYTES
 from p2p.host.hardening import DOOR_PATIENCE
-from p2p.host.limits import HostLimits
 from p2p.machines.lanes import Lanes
 from p2p.ports import PeerId
 
@@ -39,6 +39,7 @@ KINDS = (
 """Costs of one piece of work, each a kind that peers cause."""
 JUDGING = (0.0005, 0.005, 0.02)
 SHARES = WorkShares()
+PLACES = P2p().max_peers
 HONEST = "honest"
 ALONE = "20"
 """Honest peers that share a block of addresses with nobody; the others are behind one router."""
@@ -52,7 +53,7 @@ class World:
         self.now = 0.0
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = iter(range(1, 1 << 40))
-        self.budget, self.places = WorkBudget(), Places(HostLimits().max_connections)
+        self.budget, self.places = WorkBudget(), Places(PLACES)
         self.lanes, self.relaying = (
             Lanes[PeerId, tuple[PeerId, float]](MAX_QUEUE, MAX_QUEUE_BYTES),
             Relaying(GOSSIP_RATE),
@@ -83,7 +84,8 @@ class World:
         for number in range(identities):
             kind, host = lot.choice(kinds), self.hostile[number % len(self.hostile)]
             self.after(lot.random(), lambda host=host, kind=kind: self.enter(host, kind))
-        for number in range(lot.randint(3, 12)):
+        self.honest = lot.randint(3, 12)
+        for number in range(self.honest):
             host = f"{ALONE}.{number}.1.1" if lot.random() < 0.7 else f"30.1.1.{number}"
             self.after(lot.uniform(0, SECONDS / 2), lambda host=host: self.enter(host, self.quiet))
         self.after(0, self.judge)
@@ -218,7 +220,8 @@ def check(world: World) -> None:
     assert all(done <= most[block] + owed for block, done in hostile.items()), hostile
     assert sum(hostile.values()) > 0.5 * sum(most.values()), "they do what they may"
     assert max(world.waits["work"]) < 1.0
-    assert max(world.waits["judging"]) <= (ADDRESSES + 14) * world.judging, "a turn of each block, none of each key"
+    turns = world.honest + len({network_of(host) for host in world.hostile}) + 1
+    assert max(world.waits["judging"]) <= turns * world.judging, "a turn of each block, none of each key"
     assert not world.passed[f"kept back of {ALONE}"], "a block has a share, and those behind one router share it"
 
 
@@ -249,7 +252,7 @@ def test_a_thousand_addresses_take_the_room_of_strangers_and_no_more() -> None:
     done = sum(count for whose, count in world.work.items() if whose != HONEST)
     all_strangers = SHARES.strangers
     most = all_strangers.burst + (SECONDS + DOOR_PATIENCE) * all_strangers.per_second
-    assert 0.8 * most < done < most + max(KINDS) * HostLimits().max_connections
+    assert 0.8 * most < done < most + max(KINDS) * PLACES
     stranger = Party(-3, PeerId("stranger"), "42.1.1.1")
     assert world.budget.charge(stranger, costs.GOSSIP_MESSAGE, world.now) > 1.0
     for party in (friend, publisher):
@@ -271,6 +274,6 @@ def test_a_budget_by_key_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_lanes_by_key_alone_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     put = Lanes.put
     monkeypatch.setattr(Lanes, "put", lambda lanes, _, sender, item, size: put(lanes, "", sender, item, size))
-    world = next(world for world in map(World, range(100)) if world.is_flooded and world.judging == max(JUDGING)).run()
-    with pytest.raises(AssertionError, match="a turn of each block"):
-        check(world)
+    floods = [world for world in map(World, range(40)) if world.is_flooded and world.judging == max(JUDGING)]
+    waited = [max(world.run().waits["judging"]) / world.judging for world in floods[:4]]
+    assert any(wait > world.honest + ADDRESSES + 1 for wait, world in zip(waited, floods[:4], strict=True)), waited

@@ -10,8 +10,7 @@ from chain.ids import DatasetId
 from chain.instant import SECOND
 from chain.multihash import Multihash
 from odfd.trust.signing.owner_commit import LIFETIME as HEAD_LIFETIME
-from p2p.driver.discovery import RENEW, SAMPLE
-from p2p.driver.discovery import TOLD_RATE as PRESENCE_RATE
+from p2p.driver.discovery import PASSED_RATE, SAMPLE
 from p2p.driver.round_scope import WIDE
 from p2p.driver.settings import ReplicationSettings
 from p2p.driver.statements import GOSSIP_RATE
@@ -77,7 +76,8 @@ def asked(datasets: int) -> int:
 
 def flows() -> Iterator[Flow]:
     said = ReplicationSettings(network="public")
-    yield Flow("presences, gossiped", NODES / RENEW, gossiped(a_presence(), "peers"), DEGREE)
+    changes = min(NODES / DAY, PASSED_RATE.kept().per_second)
+    yield Flow("presences that changed, gossiped", changes, gossiped(a_presence(), "peers"), DEGREE)
     sample = len(presence.encode_answer([a_presence()] * SAMPLE))
     yield Flow("presences, exchanged", 2 / said.entropy_interval, sample)
     heads = DATASETS / min(DAY, HEAD_LIFETIME / 3 / SECOND)
@@ -96,7 +96,7 @@ def table() -> list[str]:
 
 def caps() -> list[str]:
     """The largest networks of which all that is told passes the caps of relays, at what is assumed here."""
-    presences = PRESENCE_RATE.kept().per_second * RENEW
+    presences = PASSED_RATE.kept().per_second * DAY
     statements = GOSSIP_RATE.kept().per_second / (1 + VALIDATORS) * DAY
     return [f"| presences | {presences:,.0f} nodes |", f"| heads and verdicts | {statements:,.0f} datasets |"]
 

@@ -206,7 +206,9 @@ async def test_garbage_and_floods_of_questions_cost_standing(town: Any, autojump
 async def test_an_answer_with_more_than_was_asked_for_is_a_violation(town: Any, autojump_clock: Any) -> None:
     async def flood(stream: Any, peer: Any) -> None:
         await stream.receive_some(1 << 16)
-        await stream.send_all(frame(wire.encode_answer([said(seed) for seed in range(100, 140)])))
+        most = wire.encode_answer([said(seed) for seed in range(100, 100 + discovery.SAMPLE)])
+        one_more = wire.encode_answer([said(99)])
+        await stream.send_all(frame(most[:1] + bytes([discovery.SAMPLE + 1]) + most[2:] + one_more[2:]))
 
     liar = town.bare("liar", peers=flood)
     node = await town.known(1, degree=0, connect=[liar])
