@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import trio
 
 from odfd.runtime.clock import Clock
+from odfd.runtime.loop_guard import LoopGuard
 from odfd.runtime.readiness import Readiness
 from odfd.runtime.supervision import Child, Logger, run_tree
 from odfd.runtime.systemd import Notifier
@@ -45,6 +46,7 @@ async def run_daemon(children: Sequence[Child], around: Surroundings, ready: Cal
     with trio.open_signal_receiver(*SIGNALS) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_obey, signals, stop, around, nursery.cancel_scope)
+            nursery.start_soon(LoopGuard(around.logger).run)
             if around.notifier.watchdog_seconds:
                 nursery.start_soon(_stay_alive, around.notifier)
             await run_tree(children, stop, around.logger, around.jitter, on_ready)

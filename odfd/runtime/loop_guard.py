@@ -1,0 +1,103 @@
+"""Watches the event loop from a thread: names in the log whoever holds it, and ends what never lets go.
+
+A loop that is held answers nobody: not the control socket, no peer, not the service manager's watchdog. The manager
+ends such a daemon after half a minute and starts it again; where there is none, the guard ends it. It counts its own
+looks and not a clock, so that a process that was stopped, or a machine that slept, is not taken for one that is held.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from odfd.runtime.supervision import Logger
+
+LOOK: Final = 0.5
+"""Seconds between two looks, and between two beats of the loop."""
+HELD: Final = 1.0
+"""Seconds after which a loop without a beat is held: a busy machine delays one for less."""
+END: Final = 120.0
+"""Seconds after which the process ends, of its own."""
+FRAMES: Final = 6
+"""Of the stack that holds it, the innermost, in the log."""
+
+
+class Holds:
+    """Decides what a look means. Sans-IO: ``look`` is told the beats so far, each ``LOOK`` seconds."""
+
+    def __init__(self, held: float = HELD, end: float = END) -> None:
+        self._held, self._end = held, end
+        self._beats = -1
+        self._since = 0.0
+        self.is_held = False
+
+    def look(self, beats: int) -> tuple[str, float]:
+        """``held`` when it begins, ``released`` when it ends, ``end`` when it never will; and for how long."""
+        if beats != self._beats:
+            lasted, was_held = self._since, self.is_held
+            self._beats, self._since, self.is_held = beats, 0.0, False
+            return ("released" if was_held else ""), lasted
+        self._since += LOOK
+        if self._since >= self._end:
+            return "end", self._since
+        if self._since >= self._held and not self.is_held:
+            self.is_held = True
+            return "held", self._since
+        return "", self._since
+
+
+class LoopGuard:
+    """The guard of the loop that ``run`` is called in."""
+
+    def __init__(self, logger: Logger, holds: Holds | None = None, end: Callable[[], None] | None = None) -> None:
+        self._logger = logger
+        self._holds = holds or Holds()
+        self._end = end or _abort
+        self._beats = 0
+        self._stop = threading.Event()
+        self._loop = 0
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        self._loop = threading.get_ident()
+        thread = threading.Thread(target=self._watch, name="loop-guard", daemon=True)
+        thread.start()
+        try:
+            while True:
+                self._beats += 1
+                await trio.sleep(LOOK)
+        finally:
+            self._stop.set()
+            thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(LOOK):
+            what, seconds = self._holds.look(self._beats)
+            match what:
+                case "held":
+                    self._logger.error("event loop held", seconds=seconds, where=self._where())
+                case "released":
+                    self._logger.error("event loop released", seconds=seconds)
+                case "end":
+                    self._logger.error("event loop held for too long: the daemon ends", where=self._where())
+                    self._end()
+                    return
+
+    def _where(self) -> str:
+        """The innermost frames of the thread that the loop is in, without values."""
+        frame = sys._current_frames().get(self._loop)
+        found = traceback.extract_stack(frame)[-FRAMES:] if frame is not None else []
+        return " < ".join(f"{each.name} ({Path(each.filename).name}:{each.lineno})" for each in reversed(found))
+
+
+def _abort() -> None:
+    """As a service manager's watchdog does: what is durable is whole at every step, and engines die with the daemon."""
+    os.kill(os.getpid(), signal.SIGABRT)
