@@ -19,7 +19,6 @@ from chain import instant
 from chain.errors import Fault, Invalid, Refused
 from chain.ids import DatasetId
 from chain.model.events import DatasetKind
-from chain.model.source import ReadCsv, ReadGeoJson, ReadJson, ReadNdGeoJson, ReadNdJson, ReadParquet, ReadStep
 from chain.state import ChainState, load_state
 from chain.wording import plural
 from odfd.api.apply import BASE_KIND
@@ -39,7 +38,7 @@ from odfd.errors import sole_fault
 from odfd.ingest import driver as ingesting
 from odfd.ingest.driver import Ingested
 from odfd.ingest.marking import set_watermark
-from odfd.ingest.push import PushTerms, push_files
+from odfd.ingest.push import FORMATS, PushTerms, push_files
 from odfd.mirrors.scheduler import MirrorScheduler, SchedulerState
 from odfd.resources.store import Resources
 from odfd.runtime.slots import Slots, waiting
@@ -51,17 +50,6 @@ from odfd.transform.driver import Committed
 from odfd.transform.plan import APPEND_ONLY, INPUT_DIVERGED, TRANSFORM_EVOLUTION, Blocked, Rejected
 from odfd.transform.recovery import run_recovering
 from odfd.workers.repair import Repair
-
-FORMATS: Final[dict[str, ReadStep]] = {
-    "csv": ReadCsv(header=True, infer_schema=True),
-    "ndjson": ReadNdJson(),
-    "json": ReadJson(),
-    "parquet": ReadParquet(),
-    "geojson": ReadGeoJson(),
-    "ndgeojson": ReadNdGeoJson(),
-}
-"""How files are read through a push source that does not exist yet."""
-
 
 TOGETHER: Final = 32
 """Datasets that one pull brings up to date at a time."""

@@ -98,6 +98,7 @@ GROUPS: Final = (
         "Files (†: no daemon needed)",
         (
             CommandEntry("restore", "make a state directory from a backup †", _OFFLINE + "restore"),
+            CommandEntry("new", "a manifest for a file, by a look into it †", _OFFLINE + "new"),
             CommandEntry("block", "show, hash and encode blocks of metadata †", _OFFLINE + "block"),
             CommandEntry("data", "show and hash slices of data †", _OFFLINE + "data"),
             CommandEntry("completions", "completions for bash, zsh or fish †", _HERE + "completions"),

@@ -21,7 +21,16 @@ from chain.errors import Environment, Refused
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.events import MetadataEvent
-from chain.model.source import ReadStep, traits
+from chain.model.source import (
+    ReadCsv,
+    ReadGeoJson,
+    ReadJson,
+    ReadNdGeoJson,
+    ReadNdJson,
+    ReadParquet,
+    ReadStep,
+    traits,
+)
 from chain.state import ChainState
 from chain.store.base import Head
 from odfd.datasets.counting import NOTHING_READ
@@ -30,6 +39,15 @@ from odfd.ingest.driver import IngestDependencies, IngestTotals, PullOutcome, Re
 from odfd.ingest.fetch.base import file_identity
 from odfd.ingest.plan import Batch, SourceInForce, pushed
 
+FORMATS: Final[dict[str, ReadStep]] = {
+    "csv": ReadCsv(header=True, infer_schema=True),
+    "ndjson": ReadNdJson(),
+    "json": ReadJson(),
+    "parquet": ReadParquet(),
+    "geojson": ReadGeoJson(),
+    "ndgeojson": ReadNdGeoJson(),
+}
+"""How files are read through a push source that does not exist yet."""
 MAX_ID: Final = 200
 """Characters of a client's id of a push."""
 _OF_CONTENT: Final = "content:"

@@ -87,6 +87,7 @@ LAYERS = {
         "transfer",
         "verify",
         "lineage",
+        "sampling",
         "ingest transform",
         "datasets",
         "flows",

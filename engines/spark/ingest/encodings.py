@@ -19,6 +19,10 @@ from engines.spark.ingest.unpack import CHUNK, SourceFile, Unpacking, write
 
 RULE: Final = "read-encoding"
 UTF8: Final = "utf-8"
+_WINDOWS: Final = "cp1252"
+"""Named first of all that make the same text of a sample, or letters of few bytes: most such files are in it."""
+_FEW: Final = 32
+"""Bytes that are no ASCII, of which statistics tell nothing."""
 SAMPLE: Final = 64 << 10
 """Bytes around the first that is no UTF-8, by which an encoding is guessed."""
 _TEXTS: Final = re.compile(
@@ -86,9 +90,29 @@ def guess(data: bytes) -> str | None:
         data.decode()
     except UnicodeDecodeError as error:
         around = data[max(0, error.start - SAMPLE // 2) : error.start + SAMPLE // 2]
+        others = bytes(each for each in around if each > 127)
+        if len(others) < _FEW and _is_letters(others):
+            return _WINDOWS
         found = from_bytes(around).best()
-        return None if found is None else found.encoding
+        if found is None:
+            return None
+        return _WINDOWS if _same(around, found.encoding, _WINDOWS) else found.encoding
     return None
+
+
+def _is_letters(data: bytes) -> bool:
+    try:
+        return data.decode(_WINDOWS).isalpha()
+    except UnicodeDecodeError:
+        return False
+
+
+def _same(data: bytes, one: str, other: str) -> bool:
+    """Whether both encodings make the same text of it."""
+    try:
+        return data.decode(one) == data.decode(other)
+    except UnicodeDecodeError:
+        return False
 
 
 def told_guess(fault: Invalid, sources: list[SourceFile]) -> Invalid:

@@ -91,7 +91,7 @@ def read(place: str) -> Iterator[wire.ManifestText]:
     if place == "-":
         yield _manifest("<stdin>", _bounded(sys.stdin.buffer, "<stdin>"), str(Path.cwd()))
     elif place.startswith(("http://", "https://")):
-        yield _manifest(place, _fetched(place), "")
+        yield _manifest(place, web_bytes(place, MAX_MANIFEST), "")
     else:
         for path in _files(Path(place)):
             with path.open("rb") as file:
@@ -109,17 +109,17 @@ def _files(path: Path) -> list[Path]:
     return found
 
 
-def _bounded(file: BinaryIO, name: str) -> bytes:
-    data = file.read(MAX_MANIFEST + 1)
-    if len(data) > MAX_MANIFEST:
-        raise Invalid(f"larger than {MAX_MANIFEST} bytes", rule="manifest-size", place=name, hint="split it")
+def _bounded(file: BinaryIO, name: str, most: int = MAX_MANIFEST) -> bytes:
+    data = file.read(most + 1)
+    if len(data) > most:
+        raise Invalid(f"larger than {most} bytes", rule="manifest-size", place=name, hint="split it")
     return data
 
 
-def _fetched(url: str) -> bytes:
+def web_bytes(url: str, most: int) -> bytes:
     """In a thread that is left to itself when its time is over: the library begins to wait anew with each byte."""
     answers: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
-    threading.Thread(target=_fetch, args=(url, answers), daemon=True).start()
+    threading.Thread(target=_fetch, args=(url, most, answers), daemon=True).start()
     try:
         found = answers.get(timeout=FETCH_SECONDS)
     except queue.Empty:
@@ -129,13 +129,13 @@ def _fetched(url: str) -> bytes:
     return found
 
 
-def _fetch(url: str, answers: queue.SimpleQueue[bytes | Exception]) -> None:
+def _fetch(url: str, most: int, answers: queue.SimpleQueue[bytes | Exception]) -> None:
     import http.client
     import urllib.request
 
     try:
         with urllib.request.urlopen(url, timeout=FETCH_SECONDS) as response:  # noqa: S310  http or https, checked
-            answers.put(_bounded(response, url))
+            answers.put(_bounded(response, url, most))
     except (OSError, http.client.HTTPException) as error:
         answers.put(Remote(f"cannot fetch {url}: {error}", hint=_LOOK))
     except Exception as error:  # noqa: BLE001  whoever waits raises it

@@ -38,6 +38,7 @@ def register(subparsers: Subparsers) -> None:
     ingest.add_argument("--source", metavar="NAME", help="the push source, where there are several")
     ingest.add_argument("--id", metavar="ID", help="of this push, which is taken in once; else its content tells")
     ingest.add_argument("--again", action="store_true", help="take it in although it was pushed before")
+    ingest.add_argument("--preview", action="store_true", help="show what would be read of one file, and push nothing")
     ingest.set_defaults(run=_ingest)
     pull = subparsers.add_parser(
         "pull",
@@ -60,6 +61,8 @@ def register(subparsers: Subparsers) -> None:
 
 def _ingest(args: argparse.Namespace) -> int:
     session = Session(args)
+    if args.preview:
+        return _preview(session, args)
     request = wire.IngestRequest(
         uploads=tuple(_send(session, name).id for name in args.files),
         format=args.format,
@@ -69,6 +72,18 @@ def _ingest(args: argparse.Namespace) -> int:
         again=args.again,
     )
     return outcome(session, submit(session, f"/datasets/{part(args.ref)}/ingest", request, wire.PullResult))
+
+
+def _preview(session: Session, args: argparse.Namespace) -> int:
+    """By the source of the dataset, where nobody says a format."""
+    from odfd.cli.offline.new import preview
+
+    if len(args.files) != 1 or args.files[0] == "-":
+        raise Usage("a preview is of one file", hint="name it")
+    source = None
+    if args.format is None:
+        source = session.client.get(f"/datasets/{part(args.ref)}/detail", wire.DatasetDetail).value.source
+    return preview(session, args.files[0], source, args.format)
 
 
 def _send(session: Session, name: str) -> wire.Upload:

@@ -1,0 +1,131 @@
+"""``new``: the manifest of a root for a file, by a look into it; and what an ingest of a file would read."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import urllib.parse
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from chain.errors import Invalid
+from chain.store.files import disk
+from odfd.cli.commands.apply import web_bytes
+from odfd.cli.offline import files
+from odfd.cli.parsers import Subparsers
+from odfd.cli.session import Session
+from odfd.cli.table import TableColumn, render
+from odfd.errors import ExitCode
+
+if TYPE_CHECKING:
+    from chain.model.source import ReadStep
+
+MAX_FETCHED: Final = 64 << 20
+"""Bytes of a file from the web that is looked at."""
+ROWS: Final = 10
+"""Shown of a file."""
+WIDEST: Final = 40
+
+
+def register(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "new",
+        help="a manifest for a file",
+        description=(
+            "Look into a file, or at a URL, and write the manifest of a root that takes it in (†: no daemon needed).\n"
+            "What was not sure is a comment in it. A file is to be pushed, a URL is polled."
+        ),
+        epilog="example:  odfctl new nyc.flights january.csv.gz\n          odfctl apply -f nyc.flights.yaml",
+    )
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("source", metavar="FILE|URL")
+    parser.add_argument("-O", "--to", metavar="FILE", help="where the manifest is written (NAME.yaml); - prints it")
+    parser.set_defaults(run=_new)
+
+
+def _new(args: argparse.Namespace) -> int:
+    from odfd import output
+    from odfd.sampling.guess import guessed
+    from odfd.sampling.manifest import manifest_text
+    from odfd.sampling.proof import proven
+
+    is_url = args.source.startswith(("http://", "https://"))
+    to = args.to or f"{args.name}.yaml"
+    if to != "-" and Path(to).exists():
+        raise Invalid(f"{to} is there already", rule="new-file", hint="choose another place with -O, or remove it")
+    with ExitStack() as stack:
+        path, called = _local(args.source, is_url, stack)
+        text = manifest_text(args.name, guessed(path, called), args.source if is_url else None)
+        read = proven(text, args.name)
+        seen = _seen(path, called, read)
+    if to == "-":
+        output.say(text.rstrip("\n"))
+        return ExitCode.OK
+    with disk(Path(to)):
+        Path(to).write_text(text)
+    session = Session(args)
+    seen["manifest"] = to
+    session.show(seen, lambda answer: f"{_rows_text(answer)}\n{to} is written; look at it, and odfctl apply -f {to}")
+    return ExitCode.OK
+
+
+def _local(source: str, is_url: bool, stack: ExitStack) -> tuple[Path, str]:
+    """The file itself, or what came from the web, and what it is called."""
+    if not is_url:
+        path = files.existing(source)
+        return path, path.name
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="odfctl-")))
+    path = folder / "sample"
+    path.write_bytes(web_bytes(source, MAX_FETCHED))
+    return path, urllib.parse.urlsplit(source).path.rpartition("/")[2] or "document"
+
+
+def preview(session: Session, name: str, source: dict[str, Any] | None, format_: str | None) -> int:
+    """What an ingest of a file would read, by the source of a dataset or by a format. Raises Invalid, NotFound."""
+    from odfd.ingest.push import FORMATS
+    from odfd.sampling.guess import guessed, step_of
+    from odfd.sampling.proof import read_of
+
+    path = files.existing(name)
+    if source is not None:
+        step = read_of(source)
+    elif format_ is not None:
+        if format_ not in FORMATS:
+            raise Invalid(f"no format {format_!r}", rule="format", hint=f"one of {', '.join(FORMATS)}")
+        step = FORMATS[format_]
+    else:
+        found = guessed(path, path.name)
+        step = step_of({**found.read, **({"ddlSchema": _ddl(found.columns)} if found.columns else {})})
+        for unsure in found.unsure:
+            session.remark(f"unsure: {unsure}")
+    session.show(_seen(path, path.name, step), _rows_text)
+    return ExitCode.OK
+
+
+def _ddl(columns: tuple[tuple[str, str, tuple[str, ...]], ...]) -> list[str]:
+    return [f'"{name}" {ddl}' for name, ddl, _ in columns]
+
+
+def _seen(path: Path, name: str, step: ReadStep) -> dict[str, Any]:
+    from odfd.sampling.shown import shown
+
+    found = shown(path, name, step, ROWS)
+    return {
+        "columns": [{"name": field.name, "type": str(field.type)} for field in found.rows.schema],
+        "rows": [[None if value is None else str(value) for value in row.values()] for row in found.rows.to_pylist()],
+        "remarks": list(found.remarks),
+    }
+
+
+def _rows_text(answer: dict[str, Any]) -> str:
+    columns: list[TableColumn[list[str | None]]] = [
+        TableColumn(f"{each['name']}: {each['type']}", _cell(place), most=WIDEST)
+        for place, each in enumerate(answer["columns"])
+    ]
+    return "\n".join([render(columns, answer["rows"]), *answer["remarks"]])
+
+
+def _cell(place: int) -> Callable[[list[str | None]], str]:
+    return lambda row: row[place] or ""

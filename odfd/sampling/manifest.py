@@ -1,0 +1,56 @@
+"""The manifest of a new root that takes in a file, with what was not sure of it as comments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from chain.codec.manifest import render_yaml
+from odfd.sampling.guess import Guess
+
+_TIMES = ("TIMESTAMP", "DATE")
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def manifest_text(name: str, found: Guess, url: str | None = None) -> str:
+    """YAML that ``odfctl apply`` takes. ``url``: where the file is polled; ``None``: it is pushed."""
+    return "\n".join(_lines(name, found, url)) + "\n"
+
+
+def _lines(name: str, found: Guess, url: str | None) -> Iterator[str]:
+    yield "kind: DatasetSnapshot"
+    yield "version: 1"
+    yield "content:"
+    yield from _yaml({"name": name, "kind": "Root"}, 2)
+    yield "  metadata:"
+    if url is None:
+        yield "    - kind: AddPushSource"
+        yield "      sourceName: default"
+    else:
+        yield "    - kind: SetPollingSource"
+        yield "      fetch:"
+        yield from _yaml({"kind": "Url", "url": url}, 8)
+    yield "      read:"
+    yield from (f"        # unsure: {each}" for each in found.unsure)
+    yield from _yaml(found.read, 8)
+    if found.columns:
+        yield "        ddlSchema:"
+        for column, ddl, unsure in found.columns:
+            yield from (f"          # unsure: {each}" for each in unsure)
+            quoted = column if _PLAIN.fullmatch(column) else f'"{column}"'
+            yield from _yaml([f"{quoted} {ddl}"], 10)
+    times = [column for column, ddl, _ in found.columns if ddl in _TIMES]
+    yield "      # unsure: Append takes every row of every file; Ledger and Snapshot merge them by a primary key,"
+    yield "      # as {kind: Snapshot, primaryKey: [id]} does where a file holds all there is"
+    yield "      merge:"
+    yield "        kind: Append"
+    if times and "event_time" not in times:
+        others = f" ({', '.join(times[1:])} may be meant)" if times[1:] else ""
+        yield f"    # unsure: the time at which a row happened{others}"
+        yield "    - kind: SetVocab"
+        yield from _yaml({"eventTimeColumn": times[0]}, 6)
+
+
+def _yaml(value: object, indent: int) -> Iterator[str]:
+    for line in render_yaml(value).splitlines():
+        yield " " * indent + line

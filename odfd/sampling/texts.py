@@ -1,0 +1,102 @@
+"""What a column of texts looks like: its type, its spelling, and what may be meant otherwise. Pure over a sample."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+NULLS: Final = ("NA", "N/A", "n/a", "NULL", "null", "None", "NaN", "nan", "-", "?", ".")
+"""Words that files have where there is no value; each is told, for it may be one."""
+_WHOLE: Final = re.compile(r"[+-]?(?:0|[1-9]\d{0,17})")
+_POINT: Final = re.compile(r"[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?")
+_COMMA: Final = re.compile(r"[+-]?\d+,\d+")
+_GROUPS: Final = re.compile(r"[+-]?\d{1,3}(?:\.\d{3})+(?:,\d+)?")
+_ZERO: Final = re.compile(r"[+-]?0\d|\+")
+_DIGITS: Final = re.compile(r"[+-]?\d+(?:[.,]\d*)?")
+_BOOLS: Final = frozenset({"true", "false", "True", "False", "TRUE", "FALSE"})
+_ISO_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
+_ISO_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?P<zone>Z|[+-]\d\d:?\d\d)?")
+_NUMBERED: Final = re.compile(r"(\d{1,2})([./-])(\d{1,2})\2(\d{4})((?:[ T]\d{1,2}:\d\d(?::\d\d)?)?)")
+
+
+class GuessedColumn(NamedTuple):
+    """``ddl``: its type. The others are what the read step has to say, and what is not sure."""
+
+    ddl: str
+    decimal: str | None = None
+    thousands: str | None = None
+    date: str | None = None
+    timestamp: str | None = None
+    nulls: tuple[str, ...] = ()
+    unsure: tuple[str, ...] = ()
+
+
+TEXT: Final = GuessedColumn("STRING")
+
+
+def column_of(values: Sequence[str]) -> GuessedColumn:
+    """Of the values of one column, the empty ones left out."""
+    nulls = tuple(word for word in NULLS if word in values)
+    told = tuple(f"{word!r} is taken for no value" for word in nulls)
+    for words in ((), nulls) if nulls else ((),):
+        left = [value.strip() for value in values if value not in words]
+        found = _kind(left) if left else None
+        if found is not None:
+            return found._replace(nulls=words, unsure=(*found.unsure, *(told if words else ())))
+    return TEXT
+
+
+def _kind(values: Sequence[str]) -> GuessedColumn | None:
+    def all_(pattern: re.Pattern[str]) -> bool:
+        return all(pattern.fullmatch(value) for value in values)
+
+    if any(_ZERO.match(value) for value in values) and all_(_DIGITS):
+        return GuessedColumn(
+            "STRING", unsure=("texts of digits with zeros or signs before them, which a number loses",)
+        )
+    if all_(_WHOLE):
+        return GuessedColumn("BIGINT")
+    if all_(_POINT):
+        return GuessedColumn("DOUBLE", unsure=("DECIMAL(p,s) keeps all digits, where these are amounts",))
+    if all(value in _BOOLS for value in values):
+        return GuessedColumn("BOOLEAN")
+    if all_(_ISO_DATE):
+        return GuessedColumn("DATE")
+    if all_(_ISO_TIME):
+        naive = any(not match["zone"] for value in values if (match := _ISO_TIME.fullmatch(value)))
+        return GuessedColumn(
+            "TIMESTAMP", unsure=("times without a zone are taken for UTC; timeZone says another",) if naive else ()
+        )
+    return _spelled(values, all_)
+
+
+def _spelled(values: Sequence[str], all_: Callable[[re.Pattern[str]], bool]) -> GuessedColumn | None:
+    if all(_COMMA.fullmatch(value) or _GROUPS.fullmatch(value) or _WHOLE.fullmatch(value) for value in values):
+        groups = any(_GROUPS.fullmatch(value) for value in values)
+        comma = any("," in value for value in values)
+        if comma:
+            return GuessedColumn("DOUBLE", decimal=",", thousands="." if groups else None)
+    if all_(_NUMBERED):
+        return _dated(values)
+    return None
+
+
+def _dated(values: Sequence[str]) -> GuessedColumn | None:
+    parts = [_NUMBERED.fullmatch(value) for value in values]
+    found = [each for each in parts if each is not None]
+    first, second = (max(int(each[place]) for each in found) for place in (1, 3))
+    marks, tails = {each[2] for each in found}, {each[5].count(":") for each in found}
+    if len(marks) != 1 or len(tails) != 1 or (first > 12 and second > 12):
+        return None
+    mark, colons = marks.pop(), tails.pop()
+    month_first = second > 12 or (first <= 12 and mark == "/")
+    date = f"%m{mark}%d{mark}%Y" if month_first else f"%d{mark}%m{mark}%Y"
+    unsure = (f"day and month may be the other way round: {date}",) if max(first, second) <= 12 else ()
+    if not colons:
+        return GuessedColumn("DATE", date=date, unsure=unsure)
+    between = "T" if "T" in found[0][5] else " "
+    time = date + between + ("%H:%M" if colons == 1 else "%H:%M:%S")
+    return GuessedColumn(
+        "TIMESTAMP", timestamp=time, unsure=(*unsure, "these times name no zone: UTC, or what timeZone says")
+    )
