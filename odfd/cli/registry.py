@@ -57,6 +57,7 @@ GROUPS: Final = (
             CommandEntry("log", "blocks of a dataset, newest first", _HERE + "reading"),
             CommandEntry("tail", "last records of a dataset", _HERE + "reading"),
             CommandEntry("sql", "ask datasets a question in SQL", _HERE + "sql"),
+            CommandEntry("diff", "rows by which two cuts or two datasets differ", _HERE + "diff"),
             CommandEntry("schema", "columns of a dataset and their types", _HERE + "reading"),
             CommandEntry(
                 "lineage", "where a dataset or a record came from, down to the first ingest", _HERE + "lineage"
@@ -70,7 +71,7 @@ GROUPS: Final = (
             CommandEntry("flow", "rest or go on with what is pulled by itself", _HERE + "flow"),
             CommandEntry("reset", "make an earlier block the head", _HERE + "rewriting"),
             CommandEntry("compact", "merge small slices, or keep metadata alone", _HERE + "rewriting"),
-            CommandEntry("export", "write a dataset as a directory in the ODF layout", _HERE + "import_export"),
+            CommandEntry("export", "write a dataset as a directory, or its rows as a file", _HERE + "import_export"),
             CommandEntry("import", "take in a dataset from a directory in the ODF layout", _HERE + "import_export"),
         ),
     ),

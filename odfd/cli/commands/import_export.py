@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Final
 
 from odfd.cli import words
 from odfd.cli.parsers import Subparsers
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
+from odfd.cli.sql.reads import add_times, all_rows, is_cut, source
 from odfd.control import wire
 from odfd.control.client import part
-from odfd.errors import ExitCode
+from odfd.errors import ExitCode, Usage
+
+FORMS: Final = ("csv", "ndjson", "parquet", "arrow")
 
 
 def register(subparsers: Subparsers) -> None:
     export = subparsers.add_parser(
         "export",
-        help="write a dataset as a directory",
+        help="write a dataset as a directory, or its rows as a file",
         description="Write a dataset in the ODF layout, with what was signed of it. The daemon writes it, so it must\n"
-        "be allowed to. From any web server that serves the directory, others import it and mirror it.",
-        epilog="example:  odfctl export nyc.flights ./out",
+        "be allowed to. From any web server that serves the directory, others import it and mirror it.\n"
+        "With --format, odfctl writes the rows to a file: of the log, or of what holds (--current), at a time.",
+        epilog="example:  odfctl export nyc.flights ./out\n"
+        "          odfctl export weather may.csv --format csv --current --as-of 2024-05-01",
     )
     export.add_argument("ref", metavar="REF")
-    export.add_argument("to", metavar="DIR|URL")
+    export.add_argument("to", metavar="DIR|URL|FILE")
+    export.add_argument("--format", choices=(*FORMS, "xlsx"), metavar="FORMAT", help=f"rows, as {', '.join(FORMS)}")
+    add_times(export)
     export.set_defaults(run=_export)
     import_ = subparsers.add_parser(
         "import",
@@ -44,9 +52,26 @@ def _place(text: str) -> str:
 
 def _export(args: argparse.Namespace) -> int:
     session = Session(args)
+    if args.format:
+        return _rows(session, args)
+    if is_cut(args):
+        raise Usage("a directory holds all blocks as they are", hint="--format csv writes the rows of a time")
     request = wire.ExportRequest(to=_place(args.to))
     done = submit(session, f"/datasets/{part(args.ref)}/export", request, wire.TransferResult)
     session.answer(done, lambda done: f"exported {_moved(done)} to {done.place}")
+    return ExitCode.OK
+
+
+def _rows(session: Session, args: argparse.Namespace) -> int:
+    from odfd.cli.sql.filing import to_file
+    from odfd.cli.sql.writing import told
+
+    if args.format == "xlsx":
+        raise Usage("xlsx is not written here", hint="--format csv: spreadsheets open it")
+    request = wire.QueryRequest(sql=all_rows(source(args.ref, args)))
+    answered = to_file(session.client, request, args.format, Path(args.to).expanduser())
+    for line in told(answered.head, answered.rows):
+        session.remark(line)
     return ExitCode.OK
 
 

@@ -9,10 +9,11 @@ from odfd.cli import words
 from odfd.cli.parsers import Subparsers
 from odfd.cli.row_text import rows_text
 from odfd.cli.session import Session
+from odfd.cli.sql.reads import add_times, is_cut, last_rows, source
 from odfd.cli.table import TableColumn, render
 from odfd.control import wire
 from odfd.control.client import part
-from odfd.errors import ExitCode
+from odfd.errors import ExitCode, Usage
 
 
 def register(subparsers: Subparsers) -> None:
@@ -31,10 +32,11 @@ def register(subparsers: Subparsers) -> None:
     tail = subparsers.add_parser(
         "tail",
         help="last records",
-        description="The last records of a dataset, by offset.",
-        epilog="example:  odfctl tail nyc.flights.delays -n 5",
+        description="The last records of a dataset, by offset; or of what it was at another time.",
+        epilog="example:  odfctl tail nyc.flights.delays -n 5\n          odfctl tail weather --as-of 2024-05-01",
     )
     tail.add_argument("ref", metavar="REF")
+    add_times(tail)
     tail.add_argument("-n", "--records", type=int, default=10, metavar="N", help="how many (10)")
     tail.set_defaults(run=_tail)
     schema = subparsers.add_parser(
@@ -75,6 +77,8 @@ def _log(args: argparse.Namespace) -> int:
 
 def _tail(args: argparse.Namespace) -> int:
     session = Session(args)
+    if is_cut(args):
+        return _tail_of(session, args)
     records = session.client.get(f"/datasets/{part(args.ref)}/tail", wire.Records, {"limit": args.records})
     names = [column.name for column in records.value.columns]
     if session.output == "ndjson":
@@ -85,6 +89,19 @@ def _tail(args: argparse.Namespace) -> int:
     dataset = records.value.dataset
     if dataset is not None and (doubt := doubt_of(dataset)):
         session.remark(doubt)
+    return ExitCode.OK
+
+
+def _tail_of(session: Session, args: argparse.Namespace) -> int:
+    """By a query: what it was read from is told as queries tell it."""
+    from odfd.cli.sql.writing import answer, told
+
+    if session.output == "yaml":
+        raise Usage("no yaml here", hint="-o json")
+    request = wire.QueryRequest(sql=last_rows(source(args.ref, args), args.records))
+    answered = answer(session.client, request, session.output)
+    for line in told(answered.head, answered.rows):
+        session.remark(line)
     return ExitCode.OK
 
 

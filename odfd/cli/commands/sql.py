@@ -17,7 +17,7 @@ from odfd import output
 from odfd.cli.parsers import Subparsers
 from odfd.cli.session import Session
 from odfd.cli.sql.asking import Answered, Shown
-from odfd.cli.sql.writing import FORMATS, answer, check_form, told
+from odfd.cli.sql.writing import FORMATS, answer, check_form, explained, show_plan, told
 from odfd.control import wire
 from odfd.errors import ExitCode, Usage
 
@@ -73,6 +73,10 @@ def _sql(args: argparse.Namespace) -> int:
         raise Usage("--prove is for one query", hint="odfctl sql --prove answer.json 'select …'")
     if is_shell:
         return _shell(session, request, args.output)
+    request = explained(request)
+    if request.explain:
+        show_plan(session.client, request)
+        return ExitCode.OK
     if args.prove:
         from odfd.cli.sql.proving import prove
 

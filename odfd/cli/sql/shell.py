@@ -18,9 +18,8 @@ from chain.errors import Fault
 from chain.visible import is_visible
 from odfd import output
 from odfd.cli.session import Session
-from odfd.cli.sql.asking import shown
 from odfd.cli.sql.completion import COMMANDS, completions
-from odfd.cli.sql.writing import FORMATS, answer, check_form, told
+from odfd.cli.sql.writing import FORMATS, answer, check_form, explained, show_plan, told
 from odfd.cli.table import TableColumn, fields, render
 from odfd.control import wire
 from odfd.control.client import part
@@ -79,7 +78,11 @@ class Shell:
         if text.startswith("\\"):
             return self._command(text)
         if statement := text.rstrip("; \n"):
-            self._ask(statement)
+            word, _, rest = statement.partition(" ")
+            if word.lower() == "describe" and " " not in rest.strip():
+                self._describe(rest.strip())
+            else:
+                self._ask(statement)
         return True
 
     def proposals(self, before: str) -> Iterable[tuple[str, int]]:
@@ -92,11 +95,9 @@ class Shell:
         return completions(before, self._datasets, self._columns, _FUNCTIONS)
 
     def _ask(self, statement: str, *, explain: bool = False) -> None:
-        request = msgspec.structs.replace(self._request, sql=statement, explain=explain)
-        if explain:
-            with shown(self._session.client, request) as plan:
-                for page in plan.pages():
-                    output.say("\n".join(str(row[-1]) for row in page))
+        request = explained(msgspec.structs.replace(self._request, sql=statement, explain=explain))
+        if request.explain:
+            show_plan(self._session.client, request)
             return
         answered = answer(self._session.client, request, self.form)
         self._pins = answered.head.pins

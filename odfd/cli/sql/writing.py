@@ -52,6 +52,20 @@ def answer(client: Client, request: wire.QueryRequest, form: str) -> Answered | 
     return found
 
 
+def explained(request: wire.QueryRequest) -> wire.QueryRequest:
+    """``EXPLAIN SELECT …`` as the request that it is."""
+    word, _, rest = request.sql.lstrip().partition(" ")
+    is_said = word.lower() == "explain" and not rest.lstrip().lower().startswith("analyze")
+    return msgspec.structs.replace(request, sql=rest, explain=True) if is_said else request
+
+
+def show_plan(client: Client, request: wire.QueryRequest) -> None:
+    """How it would be answered."""
+    with shown(client, request) as plan:
+        for page in plan.pages():
+            output.say("\n".join(str(row[-1]) for row in page))
+
+
 def check_form(form: str) -> None:
     """Before anything is asked."""
     if form in FILES and output.is_terminal():
@@ -128,11 +142,16 @@ def _csv(answered: Shown) -> None:
 
 def _say_csv(rows: Iterable[Sequence[Any]]) -> None:
     """As it is for a file; on a terminal without what that obeys."""
-    text = "".join(",".join(map(_field, row)) + "\n" for row in rows)
+    text = csv_text(rows)
     if output.is_terminal():
-        output.say(text, end="")
+        output.say(text.decode("utf-8", "surrogatepass"), end="")
     else:
-        output.say_bytes(text.encode("utf-8", "surrogatepass"))
+        output.say_bytes(text)
+
+
+def csv_text(rows: Iterable[Sequence[Any]]) -> bytes:
+    """Lines of CSV."""
+    return "".join(",".join(map(_field, row)) + "\n" for row in rows).encode("utf-8", "surrogatepass")
 
 
 def _field(value: Any) -> str:
@@ -144,12 +163,18 @@ def _field(value: Any) -> str:
 
 def _ndjson(answered: Shown) -> None:
     names = [name for name, _ in answered.columns]
+    ndjson_text(names, ())
+    for rows in answered.pages():
+        output.say_json(ndjson_text(names, rows))
+
+
+def ndjson_text(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Lines of JSON. Raises Invalid for names that an object cannot have."""
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise Invalid(
             f"two columns are called {twice[0]}", rule="query-columns", hint="an object has each name once: say AS"
         )
-    for rows in answered.pages():
-        output.say_json("\n".join(_json(dict(zip(names, row, strict=True))) for row in rows))
+    return "\n".join(_json(dict(zip(names, row, strict=True))) for row in rows)
 
 
 def _document(answered: Shown) -> None:

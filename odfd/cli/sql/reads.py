@@ -1,0 +1,63 @@
+"""What of a dataset a command reads: its log or what holds, at one time or another, said as options and told as SQL."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_times(parser: argparse.ArgumentParser) -> None:
+    """The options that ``source`` reads."""
+    parser.add_argument("--current", action="store_true", help="what holds of the log, instead of the log")
+    parser.add_argument("--as-of", metavar="TIME", help="what was known then: 2024-05-01, or 2024-05-01T12:00:00Z")
+    parser.add_argument("--at-block", metavar="N|HASH", help="the blocks up to that one")
+    parser.add_argument("--as-at", metavar="TIME", help="what held then in the world, by event time")
+
+
+def is_cut(args: argparse.Namespace) -> bool:
+    """Whether any of the options was given."""
+    return bool(args.current or args.as_of or args.at_block or args.as_at)
+
+
+def source(ref: str, args: argparse.Namespace) -> str:
+    """The dataset as a query names it."""
+    return named(ref, current=args.current, as_of=args.as_of, at_block=args.at_block, as_at=args.as_at)
+
+
+def named(
+    ref: str,
+    *,
+    current: bool = False,
+    as_of: str | None = None,
+    at_block: str | None = None,
+    as_at: str | None = None,
+) -> str:
+    """A dataset and its clauses of time."""
+    clauses = (("FOR SYSTEM_TIME AS OF", as_of), ("AT BLOCK", at_block), ("AS AT", as_at))
+    said = "".join(f" {words} {_text(value)}" for words, value in clauses if value)
+    return ("current." if current else "") + '"' + ref.replace('"', '""') + '"' + said
+
+
+def all_rows(said: str) -> str:
+    """A query for a source."""
+    return f"SELECT * FROM {said}"
+
+
+def last_rows(said: str, count: int) -> str:
+    """A query for the last rows of a source, in its order."""
+    numbered = f'SELECT *, row_number() OVER () AS "odfd n" FROM {said}'
+    last = f'SELECT * FROM ({numbered}) ORDER BY "odfd n" DESC LIMIT {max(0, count)}'
+    return f'SELECT * EXCLUDE ("odfd n") FROM ({last}) ORDER BY "odfd n"'
+
+
+def difference(one: str, other: str, *, apart: str = "") -> str:
+    """A query for rows of two sources that are in one of them alone. ``apart``: columns that do not count."""
+    left, right = (f"SELECT *{apart} FROM {each}" for each in (one, other))
+    return (
+        f"SELECT '-' AS diff, * FROM (({left}) EXCEPT ALL ({right}))"
+        f" UNION ALL SELECT '+' AS diff, * FROM (({right}) EXCEPT ALL ({left}))"
+        " ORDER BY ALL"
+    )
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
