@@ -65,6 +65,7 @@ def bomb(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return written(tmp_path, column(), **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bomb", "message"),
     [
