@@ -76,7 +76,11 @@ class NoiseStream(trio.abc.AsyncResource):
 
     @property
     def _socket(self) -> int:
-        return self._stream.socket.fileno()
+        """Raises ClosedResourceError: trio takes the number of a closed socket for a mistake of ours."""
+        number: int = self._stream.socket.fileno()
+        if number < 0:
+            raise trio.ClosedResourceError("the socket was closed here")
+        return number
 
     async def aclose(self) -> None:
         await self._stream.aclose()
