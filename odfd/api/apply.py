@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from pathlib import Path
@@ -54,6 +54,7 @@ from odfd.flows.manifest import WantedFlow
 from odfd.ingest.acceptance import check_source
 from odfd.ingest.settings import IngestSettings
 from odfd.resources.plan import PlannedResource
+from odfd.resources.selectors import parse_selector
 from odfd.resources.store import Resources
 from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
@@ -81,6 +82,14 @@ class ApplyWishes(Protocol):
     async def __call__(self, planned: Sequence[PlannedResource], *, dry_run: bool) -> list[wire.ApplyItem]: ...
 
 
+class Prune(Protocol):
+    """Deletes what has labels and is not named."""
+
+    async def __call__(
+        self, selector: str, named: Collection[tuple[str, str]], *, dry_run: bool
+    ) -> list[wire.ApplyItem]: ...
+
+
 class ApplyOperation:
     """Plans and performs applies."""
 
@@ -92,13 +101,13 @@ class ApplyOperation:
         context: Context,
         ingestion: Callable[[], IngestSettings],
         apply_flow: ApplyFlow,
-        declarations: tuple[DeclarationService, ApplyWishes],
+        declarations: tuple[DeclarationService, ApplyWishes, Prune],
     ) -> None:
         """``ingestion``: what sources may do here, asked each time. ``apply_flow`` declares one flow.
 
-        ``declarations``: keeps resources, and brings about those that are wishes.
+        ``declarations``: keeps resources, brings about those that are wishes, and deletes what is left out.
         """
-        self._declarations, self._apply_wishes = declarations
+        self._declarations, self._apply_wishes, self._prune = declarations
         self._apply_flow = apply_flow
         self._home = home
         self._ingestion = ingestion
@@ -113,6 +122,8 @@ class ApplyOperation:
     async def submit(self, request: wire.ApplyRequest) -> wire.TaskRef:
         """Raises Invalid at once for manifests that cannot be read, with every mistake."""
         wanted = read_wishes(request.manifests)
+        if request.prune is not None:
+            parse_selector(request.prune)
         wishes = wanted.snapshots
         planned = await trio.to_thread.run_sync(
             partial(self._declarations.plan, wanted.drafts, dry_run=request.dry_run)
@@ -138,6 +149,10 @@ class ApplyOperation:
             for each in others:
                 if each.action != "unchanged" and not request.dry_run:
                     self._events.emit(f"{each.after.type.lower()}.{each.action}", each.after.name)
+            if request.prune is not None:
+                named = {(each.after.type, each.after.name.casefold()) for each in planned}
+                named |= {("Dataset", wish.name.casefold()) for wish in wishes}
+                items += await self._prune(request.prune, named, dry_run=request.dry_run)
             told = [_with_warnings(each, wanted.warnings) for each in items]
             return wire.ApplyResult(items=tuple(told), dry_run=request.dry_run)
 

@@ -40,6 +40,8 @@ GROUPS: Final = (
         "Resources",
         (
             CommandEntry("apply", "make it so: manifests in, what was created or updated out", _HERE + "apply"),
+            CommandEntry("diff", "what an apply would change", _HERE + "apply"),
+            CommandEntry("edit", "change a resource in an editor", _HERE + "edit"),
             CommandEntry("types", "types of resources that manifests can be of", _HERE + "explain"),
             CommandEntry("explain", "what the fields of a type mean", _HERE + "explain"),
             CommandEntry("get", "list datasets, flows, mirrors, networks, peers or tasks", _HERE + "resources"),

@@ -26,6 +26,7 @@ from odfd.api.lineage import LineageService
 from odfd.api.mirrors import MirrorService, PeerService
 from odfd.api.networks import NetworkService
 from odfd.api.policies import PolicyService
+from odfd.api.pruning import Pruning
 from odfd.api.resolutions import ResolutionService
 from odfd.api.resource_schemas import SchemaService
 from odfd.api.services import Services
@@ -136,5 +137,5 @@ def _applying(
         parts.context,
         lambda: parts.ingest_deps.settings,
         flows.apply,
-        (declarations, wishing.apply),
+        (declarations, wishing.apply, Pruning(declarations, flows.delete).prune),
     )

@@ -493,13 +493,17 @@ class Node:
         head = self.home.chains.chain(self.dataset(name)).head()
         return head.size if head else 0
 
-    async def apply(self, *manifests: str, dry_run: bool = False, base: Path | None = None) -> wire.ApplyResult:
+    async def apply(
+        self, *manifests: str, dry_run: bool = False, base: Path | None = None, prune: str | None = None
+    ) -> wire.ApplyResult:
         folder = base or self.home.directory.parent / "source"
         texts = tuple(
             wire.ManifestText(source=f"m{number}.yaml", text=text, base=str(folder))
             for number, text in enumerate(manifests)
         )
-        return await self.done(self.api.datasets.apply(wire.ApplyRequest(manifests=texts, dry_run=dry_run)))
+        return await self.done(
+            self.api.datasets.apply(wire.ApplyRequest(manifests=texts, dry_run=dry_run, prune=prune))
+        )
 
     async def pull(self, *refs: str, **more: Any) -> list[wire.PullItem]:
         request = wire.PullRequest(refs=refs, all=not refs, **more)

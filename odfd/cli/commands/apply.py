@@ -28,6 +28,7 @@ MAX_MANIFEST: Final = 4 * 1024 * 1024
 """Bytes of one file of manifests."""
 FETCH_SECONDS: Final = 30.0
 """For one file of manifests from the web, from the question to its last byte."""
+_SIGNS: Final = {"created": "+", "updated": "~", "deleted": "-"}
 _LOOK: Final = "look at it in a browser; then try again"
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
 
@@ -43,20 +44,66 @@ def register(subparsers: Subparsers) -> None:
         "-f", "--file", action="append", required=True, metavar="FILE|DIR|URL|-", help="where manifests are; repeatable"
     )
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    parser.add_argument(
+        "--prune", metavar="SELECTOR", help="then delete sets and flows with such labels that no manifest names"
+    )
     parser.set_defaults(run=_apply)
+    diff = subparsers.add_parser(
+        "diff",
+        help="what an apply would change",
+        description="Say what an apply would change, and change nothing. Ends with 1 where there is something.",
+        epilog="example:  odfctl diff -f datasets/",
+    )
+    diff.add_argument(
+        "-f", "--file", action="append", required=True, metavar="FILE|DIR|URL|-", help="where manifests are; repeatable"
+    )
+    diff.add_argument("--prune", metavar="SELECTOR", help="as of apply")
+    diff.set_defaults(run=_diff)
 
 
 def _apply(args: argparse.Namespace) -> int:
     session = Session(args)
     manifests = tuple(text for place in args.file for text in read(place))
-    request = wire.ApplyRequest(manifests=manifests, dry_run=args.dry_run)
+    return apply_texts(session, manifests, dry_run=args.dry_run, prune=args.prune)
+
+
+def apply_texts(
+    session: Session, manifests: tuple[wire.ManifestText, ...], *, dry_run: bool = False, prune: str | None = None
+) -> int:
+    """Apply them, and show what became of each."""
+    request = wire.ApplyRequest(manifests=manifests, dry_run=dry_run, prune=prune)
     result = submit(session, "/apply", request, wire.ApplyResult)
     session.answer(result, _table)
     made = [each.name for each in result.value.items if (each.kind, each.action) == ("dataset", "created")]
-    if made and not args.dry_run:
+    if made and not dry_run:
         session.remark(roots_text(made, session.again))
+    return _told(session, result.value)
+
+
+def _diff(args: argparse.Namespace) -> int:
+    session = Session(args)
+    manifests = tuple(text for place in args.file for text in read(place))
+    request = wire.ApplyRequest(manifests=manifests, dry_run=True, prune=args.prune)
+    result = submit(session, "/apply", request, wire.ApplyResult)
+    session.answer(result, _changes)
+    changed = any(item.action in ("created", "updated", "deleted") for item in result.value.items)
+    return max(_told(session, result.value), ExitCode.NO if changed else ExitCode.OK)
+
+
+def _changes(result: wire.ApplyResult) -> str:
+    """A line a thing that would be another, and one a part of it."""
+    lines: list[str] = []
+    for item in result.items:
+        if item.action in _SIGNS:
+            lines.append(f"{_SIGNS[item.action]} {item.kind} {item.name}")
+            lines += [f"    {each}" for each in item.changes]
+    return "\n".join(lines)
+
+
+def _told(session: Session, result: wire.ApplyResult) -> int:
+    """Warnings and faults; the worst of the exit codes."""
     codes = [ExitCode.OK]
-    for item in result.value.items:
+    for item in result.items:
         for warning in item.warnings:
             session.remark(f"warning: {item.name}: {warning}")
         if item.fault:

@@ -120,30 +120,34 @@ def _watch(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace) ->
     raise session.client.gone()
 
 
-def _resource_manifests(session: Session, kind: kinds.Kind[Any], name: str | None) -> int:
+def _resource_manifests(session: Session, kind: kinds.Kind[Any], name: str | None) -> str:
     """As they can be applied, here or elsewhere."""
     path = f"/resources/{kind.name}"
     if name is None:
         rows = session.client.get(path, list[wire.ResourceView]).value
     else:
         rows = [session.client.get(f"{path}/{part(name)}", wire.ResourceView).value]
+    texts = []
     for row in rows:
         if row.spec is None:
-            raise Usage(
-                f"{row.name} was not declared by a manifest of its type", hint=f"apply one: odfctl explain {kind.name}"
-            )
+            hint = f"apply one: odfctl explain {kind.name}"
+            raise Usage(f"{row.name} was not declared by a manifest of its type", hint=hint)
         headers = {key: row.headers[key] for key in ("name", "labels", "annotations") if key in row.headers}
-        text = to_yaml({"$schema": row.schema, "headers": headers, "spec": row.spec})
-        output.say(("---\n" if row is not rows[0] else "") + text, end="")
-    return ExitCode.OK
+        texts.append(to_yaml({"$schema": row.schema, "headers": headers, "spec": row.spec}))
+    return "---\n".join(texts)
 
 
-def _manifest(session: Session, kind: kinds.Kind[Any], name: str | None) -> int:
+def manifest_text(session: Session, kind: kinds.Kind[Any], name: str | None) -> str:
+    """What ``-o manifest`` shows. Raises Usage for kinds that have none."""
     if kind in kinds.DECLARED and kind is not kinds.DATASET:
         return _resource_manifests(session, kind, name)
     if kind.name != "dataset" or name is None:
-        raise Usage("one dataset, flows and sets have manifests", hint="odfctl get dataset NAME -o manifest")
-    output.say(session.client.get(f"/datasets/{part(name)}/manifest", wire.ManifestView).value.text, end="")
+        raise Usage("one dataset, flows, sets and wishes have manifests", hint="odfctl get dataset NAME -o manifest")
+    return session.client.get(f"/datasets/{part(name)}/manifest", wire.ManifestView).value.text
+
+
+def _manifest(session: Session, kind: kinds.Kind[Any], name: str | None) -> int:
+    output.say(manifest_text(session, kind, name), end="")
     return ExitCode.OK
 
 

@@ -181,12 +181,14 @@ class ManifestText(Request, frozen=True, kw_only=True):
 class ApplyRequest(Request, frozen=True, kw_only=True):
     manifests: tuple[ManifestText, ...]
     dry_run: bool = False
+    prune: str | None = None
+    """Labels: sets and flows that have them and that no manifest names are deleted."""
 
 
 class ApplyItem(Value, frozen=True, kw_only=True):
     kind: str
     name: str
-    action: Literal["created", "updated", "unchanged", "failed", "skipped"]
+    action: Literal["created", "updated", "unchanged", "failed", "skipped", "deleted"]
     """``skipped``: it could be done, and was not, since another of the same apply cannot be."""
     id: str | None = None
     """Of a dataset its did; of other resources their id on this node."""

@@ -12,7 +12,9 @@ import trio
 from chain.errors import Invalid
 from odfd.api.resource_types import TYPES
 from odfd.control import wire
+from odfd.errors import Bug
 from odfd.network.membership import BLOCKED
+from odfd.resources.declared import DeclaredStore
 from odfd.resources.store import Resources
 
 EXAMPLES = [each.example for each in TYPES.acting if each.name not in ("Network", "Peer")]
@@ -256,3 +258,59 @@ async def test_what_is_wrong_with_a_wish_is_told_at_its_line(world: Any, text: s
         with pytest.raises(Invalid, match=told) as caught:
             await alice.apply(text)
         assert str(caught.value).startswith("m0.yaml:3")
+
+
+FLOW = """$schema: Flow
+headers: {name: f, labels: {env: prod}}
+spec: {target: one, triggers: [{kind: Schedule, every: 1h}]}
+"""
+
+
+async def test_what_is_left_out_is_pruned_by_its_labels_alone(world: Any) -> None:
+    labelled = ", labels: {env: prod}"
+    async with world.running("alice") as alice:
+        await alice.apply(plain("one", labelled), FLOW, a_set("a"), a_set("b"), a_set("other").replace("prod", "dev"))
+        for dry_run in (True, False):
+            result = await alice.apply(a_set("a"), dry_run=dry_run, prune="env=prod")
+            assert {(item.name, item.action) for item in result.items} == {
+                ("a", "unchanged"), ("b", "deleted"), ("f", "deleted"), ("one", "unchanged"),
+            }  # fmt: skip
+            (kept,) = [item for item in result.items if item.name == "one"]
+            assert kept.warnings == ("it is not pruned: odfctl delete dataset one",)
+            assert await names(alice) == (["one", "f", "a", "b", "other"] if dry_run else ["one", "a", "other"])
+        with pytest.raises(Invalid, match="selector"):
+            await alice.apply(a_set("a"), prune="=")
+
+
+async def test_r38_times_and_r49_what_is_unchanged_writes_nothing(world: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(a_set(), plain("one"))
+        first = await alice.api.declarations.get("vs", "a")
+        before = dump(alice)
+        world.clock.instant += 10**10
+        await alice.apply(a_set(), plain("one"))
+        assert dump(alice) == before
+        await alice.apply(a_set(value="2"))
+        again = await alice.api.declarations.get("vs", "a")
+        assert again.headers["createdAt"] == first.headers["createdAt"] == first.headers["updatedAt"]
+        assert again.headers["updatedAt"] > first.headers["updatedAt"]
+
+
+async def test_r50_a_batch_is_one_transaction(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault in the middle of it leaves nothing of it."""
+    async with world.running("alice") as alice:
+        await alice.apply(a_set("a"))
+        before, put = dump(alice), DeclaredStore.put
+
+        def failing(store: Any, resource: Any, now: Any) -> int:
+            if resource.name == "c":
+                raise OSError(28, "No space left on device")
+            return put(store, resource, now)
+
+        with monkeypatch.context() as broken:
+            broken.setattr(DeclaredStore, "put", failing)
+            with pytest.raises(Bug):
+                await alice.apply(a_set("a", "2"), a_set("b"), a_set("c"))
+        assert dump(alice) == before
+        await alice.apply(a_set("a", "2"), a_set("b"), a_set("c"))
+        assert await names(alice) == ["a", "b", "c"]

@@ -1,0 +1,84 @@
+"""``edit``: opens a resource in an editor, and applies what it became."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import tempfile
+from pathlib import Path
+
+from chain.errors import Conflict, Fault, Invalid
+from odfd.cli import kinds
+from odfd.cli.commands.apply import apply_texts
+from odfd.cli.commands.resources import manifest_text
+from odfd.cli.parsers import Subparsers
+from odfd.cli.session import Session
+from odfd.control import wire
+from odfd.control.client import part
+from odfd.errors import ExitCode, Usage
+
+_WRONG = "# odfctl: "
+
+
+def register(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "edit",
+        help="change a resource in an editor",
+        description="Open the manifest of a resource in $VISUAL or $EDITOR, and apply what it became.\nWhat is wrong "
+        "is said at the top of the file, which is opened again; an unchanged file ends it.",
+        epilog="example:  odfctl edit dataset nyc.flights",
+    )
+    parser.add_argument("kind", metavar="KIND")
+    parser.add_argument("name", metavar="NAME")
+    parser.set_defaults(run=_edit)
+
+
+def _edit(args: argparse.Namespace) -> int:
+    session, kind = Session(args), kinds.find(args.kind)
+    if kind not in kinds.DECLARED:
+        known = ", ".join(each.name for each in kinds.DECLARED)
+        raise Usage(f"{kind.name}s have no manifests", hint=f"these have: {known}")
+    path = f"/resources/{kind.name}/{part(args.name)}"
+    before = session.client.get(path, wire.ResourceView).value
+    text = manifest_text(session, kind, args.name)
+    wrong = ""
+    while True:
+        edited = _edited(wrong + text)
+        if edited == text or (wrong and edited == wrong + text):
+            session.remark("nothing was changed")
+            return ExitCode.OK
+        text = "".join(line for line in edited.splitlines(keepends=True) if not line.startswith(_WRONG))
+        if session.client.get(path, wire.ResourceView).value.generation != before.generation:
+            told = f"{args.name} was changed by others meanwhile"
+            raise Conflict(told, rule="generation", hint="look at it again, and edit it anew")
+        try:
+            manifest = wire.ManifestText(source=f"{kind.name} {args.name}", text=text, base="")
+            return apply_texts(session, (manifest,))
+        except Invalid as fault:
+            if wrong:
+                raise  # an editor that runs by itself would go on for ever
+            wrong = "".join(f"{_WRONG}{line}\n" for line in _told(fault).splitlines())
+
+
+def _told(fault: Fault) -> str:
+    return f"{fault}\n{fault.hint}" if fault.hint else str(fault)
+
+
+def _edited(text: str) -> str:
+    """What the editor left. Raises Usage where there is none, or where it fails."""
+    command = os.environ.get("VISUAL") or os.environ.get("EDITOR")
+    if not command:
+        raise Usage("no editor is named", hint="set EDITOR, like EDITOR=vi")
+    with tempfile.TemporaryDirectory(prefix="odfctl-") as folder:
+        path = Path(folder) / "manifest.yaml"
+        path.touch(mode=0o600)
+        path.write_text(text)
+        try:
+            done = subprocess.run([*shlex.split(command), str(path)], check=False)
+        except OSError as error:
+            raise Usage(f"cannot run {command!r}: {error.strerror}", hint="set EDITOR") from error
+        if done.returncode:
+            raise Usage(f"{command!r} ended with {done.returncode}", hint="nothing was changed")
+        return path.read_text()
