@@ -45,6 +45,7 @@ ROWS: Final[Mapping[str, str]] = MappingProxyType(
         "statements": "bench.statements",
         "cli": "bench.node",
         "reading": "bench.reading",
+        "flight": "bench.flight",
         "memory": "bench.node",
         "datasets": "bench.many_datasets",
         "pull": "bench.pulls",

@@ -38,7 +38,14 @@ VARIABLE: Final = re.compile(r"\bODFD_[A-Z][A-Z_]*[A-Z]\b")
 VAGUE: Final = re.compile(r"\b(?:daemon|node)'s \w+ settings\b|\bingest settings\b")
 WORDS: Final = {"of", "in", "and", "or", "below", "as", "say", "says"}
 """What may follow a table that is named as a whole."""
-TESTS_ALONE: Final = {"ODFD_SIM_SEEDS", "ODFD_FAULT_RUNS", "ODFD_FLIPS", "ODFD_FUZZ", "ODFD_ENGINE_RUNS"}
+TESTS_ALONE: Final = {
+    "ODFD_SIM_SEEDS",
+    "ODFD_FAULT_RUNS",
+    "ODFD_FLIPS",
+    "ODFD_FUZZ",
+    "ODFD_ENGINE_RUNS",
+    "ODFD_TEST_JDBC",
+}
 
 
 class Text(NamedTuple):

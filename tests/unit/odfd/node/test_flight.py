@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -247,3 +249,49 @@ def certified(folder: Path) -> tuple[Path, Path]:
     plain = serialization.NoEncryption()
     key.write_bytes(private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain))
     return certificate, key
+
+
+JDBC = """
+import java.sql.*;
+public class Ask {
+  public static void main(String[] words) throws Exception {
+    try (Connection connection = DriverManager.getConnection(words[0])) {
+      DatabaseMetaData known = connection.getMetaData();
+      try (ResultSet each = known.getTables(null, null, "%", null)) {
+        while (each.next()) System.out.println("table " + each.getString(2) + "." + each.getString(3)); }
+      try (ResultSet each = known.getPrimaryKeys(null, null, "cities")) {
+        while (each.next()) System.out.println("key " + each.getString(4)); }
+      String text = "select city, population from cities where city > ?";
+      try (PreparedStatement asked = connection.prepareStatement(text)) {
+        asked.setString(1, "Graz");
+        try (ResultSet each = asked.executeQuery()) {
+          while (each.next()) System.out.println("row " + each.getString(1) + " " + each.getLong(2)); } }
+      try (Statement asked = connection.createStatement()) { asked.executeQuery("select * from towns"); }
+      catch (SQLException error) { System.out.println("error " + error.getMessage()); } } } }
+"""
+
+
+async def test_the_jdbc_driver_asks(world: Any, worlds: Any, tmp_path: Path) -> None:
+    """``ODFD_TEST_JDBC`` names the file of Arrow's driver (org.apache.arrow:flight-sql-jdbc-driver)."""
+    driver, java = os.environ.get("ODFD_TEST_JDBC", ""), shutil.which("java")
+    if not java or not driver:
+        pytest.skip("no Java, or ODFD_TEST_JDBC names no Arrow Flight SQL JDBC driver")
+    program = tmp_path / "Ask.java"
+    program.write_text(JDBC)
+    async with world.running("alice", private=True, flight=door(tmp_path)) as alice:
+        await filled(world, worlds, alice)
+        place = url_of(alice).removeprefix("grpc://")
+        url = f"jdbc:arrow-flight-sql://{place}?useEncryption=false&user=anonymous&password=anonymous"
+        command = [java, "--add-opens=java.base/java.nio=ALL-UNNAMED", "-cp", driver, str(program), url]
+        with trio.fail_after(120):
+            said = await trio.run_process(command, capture_stdout=True, capture_stderr=True)
+    lines = said.stdout.decode().splitlines()
+    assert lines[:-1] == [
+        "table null.cities",
+        "table current.cities",
+        "key offset",
+        "row Linz 210000",
+        "row Wels 62000",
+    ]
+    assert "no dataset 'towns' here" in lines[-1]
+    assert "Traceback" not in said.stdout.decode()
