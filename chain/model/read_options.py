@@ -17,7 +17,13 @@ from chain.model.schema import DataSchema
 READ: Final = "w3id.org/odfd/read"
 """Attribute of the schema of a read step: an object of ``ReadOptions``."""
 RULE: Final = "read-option"
-KINDS: Final = {"Spreadsheet": "Csv", "Xml": "Csv", "Avro": "Parquet", "GeoPackage": "EsriShapefile"}
+KINDS: Final = {
+    "Spreadsheet": "Csv",
+    "Xml": "Csv",
+    "Avro": "Parquet",
+    "GeoPackage": "EsriShapefile",
+    "Sqlite": "NdJson",
+}
 """Kinds of files that the format has no step for, and the step that stands for each in a chain."""
 _MAX_LINES: Final = 100_000
 _Lines = Annotated[int, msgspec.Meta(ge=0, le=_MAX_LINES)]
@@ -30,7 +36,7 @@ class ReadOptions(
 ):
     """Names are those of the read step in manifests."""
 
-    format: Literal["Spreadsheet", "Xml", "Avro", "GeoPackage"] | None = None
+    format: Literal["Spreadsheet", "Xml", "Avro", "GeoPackage", "Sqlite"] | None = None
     members: str | None = None
     """Of a zip: the name of its file that is read, or a pattern of names."""
     skip_rows: _Lines = 0
@@ -57,6 +63,8 @@ class ReadOptions(
     """Of XML: the path of the elements that are rows, from the root: ``feed/entry``."""
     layer: str | None = None
     """Of a GeoPackage: the table that is read; the only one when it is not said."""
+    table: str | None = None
+    """Of an SQLite database: the table that is read; the only one when it is not said."""
 
 
 NONE: Final = ReadOptions()
@@ -69,6 +77,7 @@ _OF_KIND: Final = {
     "Spreadsheet": _TEXT | {"sheet"},
     "Xml": _TEXT - {"skip_rows", "skip_footer"} | {"record"},
     "GeoPackage": frozenset({"layer"}),
+    "Sqlite": frozenset({"table"}),
 }
 NAMES: Final = {
     field.encode_name: field.name for field in msgspec.structs.fields(ReadOptions) if field.name != "format"

@@ -128,7 +128,7 @@ def _of_file(path: Path) -> Guess:
         data = file.read(SAMPLE)
     for magic, kind in ((b"PAR1", "Parquet"), (b"Obj\x01", "Avro"), (b"SQLite format 3\0", "GeoPackage")):
         if data.startswith(magic):
-            return Guess({"kind": kind})
+            return Guess({"kind": "Sqlite" if kind == "GeoPackage" and b"gpkg_contents" not in data else kind})
     if data.startswith(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"):
         return Guess({"kind": "Spreadsheet", "header": True, "inferSchema": True})
     text, encoding, unsure = _text(data)

@@ -155,6 +155,17 @@ def geopackage(folder: Path, shapes: Sequence[bytes | None], srs: int = 4326) ->
     return path.read_bytes()
 
 
+def sqlite_file(rows: Sequence[tuple[Any, Any]], table: str = "orders") -> bytes:
+    base = sqlite3.connect(":memory:")
+    table = table.replace('"', '""')
+    base.execute(f'CREATE TABLE "{table}" (id, name)')
+    base.executemany(f'INSERT INTO "{table}" VALUES (?, ?)', rows)
+    base.commit()
+    data = base.serialize()
+    base.close()
+    return data
+
+
 AVRO: dict[str, Any] = {
     "type": "record",
     "name": "reading",

@@ -29,7 +29,7 @@ _KINDS: Final[tuple[tuple[bytes, str, str], ...]] = (
     (
         b"SQLite format 3\x00",
         "an SQLite database",
-        "say `read: {kind: GeoPackage}` if it is one; else export a table as CSV",
+        "say `read: {kind: Sqlite}`, or kind: GeoPackage",
     ),
     (b"\xff\xfe\x00\x00", "UTF-32 text", "say `encoding: utf-32` in the read step"),
     (b"\x00\x00\xfe\xff", "UTF-32 text", "say `encoding: utf-32` in the read step"),

@@ -13,7 +13,7 @@ import msgspec
 
 from chain.errors import Environment, Invalid
 from chain.model.read_options import ReadOptions, read_options
-from chain.model.source import ReadCsv, ReadEsriShapefile, ReadNdGeoJson, ReadParquet, ReadStep
+from chain.model.source import ReadCsv, ReadEsriShapefile, ReadNdGeoJson, ReadNdJson, ReadParquet, ReadStep
 from engines.spark.ingest.foreign.converting import main
 from engines.spark.ingest.foreign.job import ANSWER, RULE, Conversion, Told
 from engines.spark.ingest.unpack import SourceFile, UnpackBounds
@@ -35,6 +35,8 @@ def step_behind(step: ReadStep) -> ReadStep:
     match foreign_kind(step):
         case "EsriShapefile" | "GeoPackage":
             return ReadNdGeoJson(ddl_schema=step.ddl_schema, schema=step.schema)
+        case "Sqlite":
+            return ReadNdJson(ddl_schema=step.ddl_schema, schema=step.schema)
         case "Avro":
             return ReadParquet(ddl_schema=step.ddl_schema, schema=step.schema)
         case None:

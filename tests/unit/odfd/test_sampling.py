@@ -78,6 +78,7 @@ FILES: dict[str, tuple[bytes, list[list[Any]], list[str]]] = {
         ["members: '*.csv'", "# unsure: all files *.csv of the zip are read as one batch"],
     ),
     "table.xlsx": (made.xlsx({"S": [["n", "w"], [1, "a"]]}), [[1, "a"]], ["kind: Spreadsheet"]),
+    "shop.db": (made.sqlite_file([(1, "a")]), [[1, "a"]], ["kind: Sqlite"]),
     "data.avro": (made.avro(1), [], ["kind: Avro"]),
 }
 

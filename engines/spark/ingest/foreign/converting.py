@@ -16,6 +16,7 @@ from engines.spark.ingest.foreign.geopackage import layer_text
 from engines.spark.ingest.foreign.job import ANSWER, MEMORY, RULE, Conversion, Told
 from engines.spark.ingest.foreign.shapes import shape_text
 from engines.spark.ingest.foreign.sheets import sheet_text
+from engines.spark.ingest.foreign.sqlite_file import table_text
 from engines.spark.ingest.foreign.xml_records import record_text
 from engines.spark.ingest.unpack import UnpackBounds, Unpacking, write
 
@@ -24,6 +25,7 @@ _TEXTS: Final[Mapping[str, Callable[[Conversion], Iterator[bytes]]]] = {
     "Xml": record_text,
     "GeoPackage": layer_text,
     "EsriShapefile": shape_text,
+    "Sqlite": table_text,
 }
 _ANY_RATIO: Final = 1 << 20
 """Text of an office table is many times its bytes; its size alone is bounded."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sqlite3
 import struct
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any, Final
 
 import msgspec
 
 from chain.errors import Invalid
 from engines.spark.ingest.foreign.job import RULE, Conversion, one_of
+from engines.spark.ingest.foreign.sqlite_file import all_rows, check_plain, opened_base
 
 _ENVELOPES: Final = (0, 32, 48, 48, 64)
 """Bytes of the envelope of a geometry, by its indicator."""
@@ -19,18 +21,14 @@ _MANY: Final = {4: "MultiPoint", 5: "MultiLineString", 6: "MultiPolygon"}
 _COLLECTION: Final = 7
 _DEPTH: Final = 16
 _WGS84: Final = frozenset({4326, 0, -1})
-_LENGTH: Final = 64 << 20
 _LITTLE_ENDIAN_BIT, _EMPTY_BIT = 0x01, 0x10
 
 
 def layer_text(job: Conversion) -> Iterator[bytes]:
     """Raises Invalid."""
     try:
-        base = sqlite3.connect(f"file:{job.path}?mode=ro&immutable=1", uri=True)
-        base.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LENGTH)
-        base.execute("PRAGMA trusted_schema = OFF")
-        base.execute("PRAGMA cell_size_check = ON")
-        yield from _features(base, job)
+        with closing(opened_base(job)) as base:
+            yield from _features(base, job)
     except (sqlite3.Error, struct.error, UnicodeDecodeError, OverflowError) as error:
         raise Invalid(
             f"not a GeoPackage that can be read: {error}", rule=RULE, hint="is the whole file there?", place=job.name
@@ -44,22 +42,13 @@ def _features(base: sqlite3.Connection, job: Conversion) -> Iterator[bytes]:
     shapes = dict(base.execute("SELECT column_name, srs_id FROM gpkg_geometry_columns WHERE table_name = ?", (layer,)))
     column = next(iter(shapes), None)
     crs = None if column is None else _crs(base, shapes[column])
-    quoted = layer.replace('"', '""')
-    rows = base.execute(f'SELECT * FROM "{quoted}"')  # noqa: S608  a name that the file has, quoted
-    names = [each[0] for each in rows.description]
+    names, rows = all_rows(base, layer)
     for number, row in enumerate(rows, 1):
         values = dict(zip(names, row, strict=True))
         geometry = None if column is None else _geometry(values.pop(column))
         if geometry is not None and crs is not None:
             geometry["crs"] = {"type": "name", "properties": {"name": crs}}
-        binary = [name for name, value in values.items() if isinstance(value, bytes)]
-        if binary:
-            raise Invalid(
-                f"column {binary[0]!r} holds bytes, which features do not",
-                rule="column-type",
-                hint="leave the column out where the file is written",
-                place=f"{job.name}:{number}",
-            )
+        check_plain(values, f"{job.name}:{number}")
         yield msgspec.json.encode({"type": "Feature", "geometry": geometry, "properties": values}) + b"\n"
 
 

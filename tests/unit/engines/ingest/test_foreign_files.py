@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import io
 import json
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +61,7 @@ def test_a_fault_in_a_sheet_names_its_row(tmp_path: Path) -> None:
     assert told.value.place == f"{NAME}:5"
 
 
-@pytest.mark.parametrize("kind", ["Spreadsheet", "Avro", "GeoPackage", "EsriShapefile"])
+@pytest.mark.parametrize("kind", ["Spreadsheet", "Avro", "GeoPackage", "EsriShapefile", "Sqlite"])
 def test_what_is_something_else_is_refused(kind: str, tmp_path: Path) -> None:
     for data in (
         b"a,b\n1,2\n",
@@ -139,6 +141,21 @@ def test_a_broken_geometry_is_refused(blob: bytes, tmp_path: Path) -> None:
         nested = made.wkb(7, made.counted(nested))
     with pytest.raises(Invalid, match="too many levels"):
         read(tmp_path, made.geopackage(tmp_path, [nested]), read_step(LAYER))
+
+
+def test_tables_of_sqlite(tmp_path: Path) -> None:
+    step = read_step("kind: Sqlite\nddlSchema: ['id BIGINT, name STRING']")
+    rows = [(1, "a"), (1 << 62, None)]
+    assert read(tmp_path, made.sqlite_file(rows), step).rows == [list(row) for row in rows]
+    odd = 'we"ird; --'
+    assert read(tmp_path, made.sqlite_file(rows, odd), step).rows == [list(row) for row in rows]
+    named = read_step("kind: Sqlite\ntable: other\nddlSchema: ['id BIGINT']")
+    with pytest.raises(Invalid, match="no table 'other'"):
+        read(tmp_path, made.sqlite_file(rows), named)
+    for value, said in [(b"x", "column 'name' holds bytes"), (float("inf"), "column 'name' holds inf")]:
+        with pytest.raises(Invalid, match=said) as told:
+            read(tmp_path, made.sqlite_file([(1, "a"), (2, value)]), step)
+        assert told.value.place == f"{NAME}:2"
 
 
 FEED = """<?xml version="1.0"?>
@@ -266,3 +283,15 @@ def test_no_text_grows_beyond_its_bounds(tmp_path: Path) -> None:
     assert Told.of(Invalid("m", rule="r", hint="h", place="p")).fault() is not None
     assert Told().fault() is None
     assert Conversion.__struct_config__.frozen
+
+
+def test_a_table_of_more_cells_than_memory_harms_its_reader_alone(process: None, tmp_path: Path) -> None:
+    """Two cells in opposite corners of a sheet, which its library keeps room for all between."""
+    corner = '<row r="1048576"><c r="XFD1048576"><v>1</v></c></row></sheetData>'
+    with zipfile.ZipFile(io.BytesIO(made.xlsx({"S": [["a"]]}))) as archive:
+        parts = {name: archive.read(name).replace(b"</sheetData>", corner.encode()) for name in archive.namelist()}
+    path = tmp_path / "bomb.xlsx"
+    path.write_bytes(made.zipped(parts))
+    step, bounds = read_step("kind: Spreadsheet"), UnpackBounds()
+    with pytest.raises(Invalid, match="its reader was ended, as for memory"):
+        foreign_files.converted_file(SourceFile(path, "bomb.xlsx"), step, tmp_path / "o", bounds, lambda: None)

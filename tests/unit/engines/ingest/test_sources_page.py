@@ -54,6 +54,7 @@ def more(folder: Path) -> dict[str, tuple[bytes, list[list[Any]]]]:
         "Tables of office programs": (made.xlsx({"Cities": ROWS, "x": []}), [["Graz", 302_000, "1928-01-01"]]),
         "ESRI shapefiles": (shapes, [["Größe", 1_900_000, POINT], ["nowhere", None, None]]),
         "GeoPackages": (spot, [[1, "place 1", POINT]]),
+        "SQLite databases": (made.sqlite_file([(1, "a")]), [[1, "a"]]),
         "XML": (entry.encode(), [[1, "a", "EUR", 1.5]]),
         "Avro": (made.avro(1), [[0, "even", "2024-05-01T12:00"]]),
     }
