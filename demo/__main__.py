@@ -28,6 +28,7 @@ ACTS: Final = (
     lies.lie,
     lies.recover,
     acts.accident,
+    acts.prove,
 )
 BOUGHT: Final = "E"
 """What this node says of itself is worth nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from functools import partial
@@ -14,6 +15,8 @@ from demo.relay import Relay
 from demo.stage import AT_ONCE, DERIVED, HONEST, NETWORK, Stage, relies
 
 MANIFESTS: Final = Path(__file__).parent / "manifests"
+INVALID: Final = 5
+"""How a command ends that was given what is no sound file."""
 ROAD_SPEED: Final = 1_500_000
 """Bytes a second on the bad road: slow enough to break it in the middle of a mirror."""
 
@@ -186,6 +189,31 @@ def accident(stage: Stage) -> None:
     story.claim(
         f"noticed, and fetched anew from a peer unasked; {again['checked']['slices']} slices are whole again", "B"
     )
+
+
+QUESTION: Final = 'select carrier, count(*) as flights from "nyc.flights" group by carrier'
+
+
+def prove(stage: Stage) -> None:
+    """A signs an answer; B asks the same of its own copy, and nobody believes another one."""
+    story = stage.story
+    story.act("Act 9 · Alice answers a question, Bob asks it again")
+    a, b = stage.nodes["A"], stage.nodes["B"]
+    proof = stage.folder / "answer.json"
+    answer = a.do("sql", "-o", "json", "--prove", str(proof), QUESTION)
+    carrier, flights = max(answer["rows"], key=lambda row: row[1])
+    said = f"{len(answer['rows'])} carriers, {carrier} with most flights, {flights:,}: signed, with the blocks read"
+    story.claim(said, "A")
+    again = b.do("trust", "recheck", str(proof))
+    if again["result"] != "confirmed" or again["rows"] != len(answer["rows"]):
+        raise Broken(f"B rechecked the answer: {again}")
+    story.claim("the same rows of its own copy: the answer proves itself, whoever hands it on", "B")
+    document = json.loads(proof.read_text())
+    document["statement"]["signatures"][0]["sig"] = "A" * 86 + "=="
+    proof.write_text(json.dumps(document))
+    if b.ask("trust", "recheck", str(proof)).code != INVALID:
+        raise Broken("B took a statement that nobody signed")
+    story.claim("the same under another signature is refused", "B")
 
 
 def _whole(node: Node) -> Any:

@@ -27,7 +27,9 @@ def register(subparsers: Subparsers) -> None:
     diff.add_argument(
         "--values", action="store_true", help="leave offset, op and system_time out: what rows say, and no more"
     )
-    diff.add_argument("-o", "--output", choices=FORMATS, default="table", metavar="FORMAT", help=", ".join(FORMATS))
+    diff.add_argument(
+        "-o", "--output", choices=FORMATS, default=argparse.SUPPRESS, metavar="FORMAT", help=", ".join(FORMATS)
+    )
     diff.add_argument("--socket", metavar="PATH", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     for short, long in (("-q", "--quiet"), ("-v", "--verbose")):
         diff.add_argument(short, long, action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)

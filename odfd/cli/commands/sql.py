@@ -37,7 +37,9 @@ def register(subparsers: Subparsers) -> None:
         "query", nargs="?", metavar="SQL", help="the query; -: standard input; nothing: a shell, on a terminal"
     )
     sql.add_argument("-f", "--file", metavar="FILE", help="read the query from a file")
-    sql.add_argument("-o", "--output", choices=FORMATS, default="table", metavar="FORMAT", help=", ".join(FORMATS))
+    sql.add_argument(
+        "-o", "--output", choices=FORMATS, default=argparse.SUPPRESS, metavar="FORMAT", help=", ".join(FORMATS)
+    )
     sql.add_argument(
         "-p", "--param", action="append", default=[], metavar="[NAME=]VALUE",
         help="for $NAME, or for the next ?; numbers, true, false and null are such, quoted in JSON they are text",

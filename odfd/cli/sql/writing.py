@@ -67,7 +67,9 @@ def show_plan(client: Client, request: wire.QueryRequest) -> None:
 
 
 def check_form(form: str) -> None:
-    """Before anything is asked."""
+    """Before anything is asked. Raises Usage."""
+    if form not in FORMATS:
+        raise Usage(f"rows are not written as {form}", hint=f"one of {', '.join(FORMATS)}")
     if form in FILES and output.is_terminal():
         raise Usage(f"{form} is for a file", hint=f"odfctl sql -o {form} '…' > FILE")
 
