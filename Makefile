@@ -20,7 +20,7 @@ alone = $(if $(and $(filter 1,$(words $(AIMED))),$(findstring .py,$(AIMED))),0,$
 # Where a machine says to keep no bytecode, hundreds of processes would compile each anew all that they import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test quick check check-fast lint types engine engine-image bench soak docs lock clean collect foreign metrics-page
+.PHONY: help install demo test quick check check-fast lint types engine engine-image bench soak docs lock clean collect foreign metrics-page wheel deb
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -67,11 +67,21 @@ engine-image: install  ## the engine image, to the same digest from the same inp
 	@$(PY) -m engines.image.build $(if $(LOCK),--lock)
 	$(PY) -m engines.provision.preparation
 
+wheel: install  ## out/odfd-*.whl: one package, with units, man pages and completions; twice the same bytes
+	@$(PY) -m package wheel
+
+deb: install  ## out/odfd_*.deb: a node without an engine, with all that it needs beside Python
+	@$(PY) -m package deb
+
+docs: install  ## out/site: the documentation as a site with search; every link is checked
+	@$(PY) -m package site
+
 metrics-page: install  ## docs/metrics.md, from the table of metrics
 	@$(PY) -m odfd.obs.metric_document > docs/metrics.md
 
 lock:  ## resolve requirements/*.txt anew (needs uv)
 	@.venv/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra java --extra demo --extra dev pyproject.toml -o requirements/lock.txt
+	.venv/bin/python -m package lock
 	printf 'uv\nsetuptools==84.2.1\nwheel\n' | .venv/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header - -o requirements/bootstrap.txt
 
 clean:

@@ -17,6 +17,7 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from chain.visible import visible
+from config.code_path import code_environment
 from engines.errors import EngineLost
 from engines.identity import FileDigests, host_manifest
 from engines.spark.runtime.class_archive import archive_path, base_of, find_archive, install_folder, installed_digests
@@ -36,6 +37,7 @@ def record_archive(cache: Path, environ: Mapping[str, str]) -> Path:
     with tempfile.TemporaryDirectory(prefix="odf-") as folder:
         argv = (sys.executable, "-P", *recording(staged, Path(folder)))
         env = {"PATH": "/usr/bin:/bin", "HOME": folder, "LANG": "C.UTF-8", "JAVA_HOME": str(java.runtime)}
+        env |= code_environment()
         try:
             done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=RECORD_SECONDS, check=False)
         except subprocess.TimeoutExpired as error:

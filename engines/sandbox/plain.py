@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence, Set
 from pathlib import PurePosixPath
 
+from config.code_path import code_environment
 from engines.sandbox.base import Command, Job, Level, Mount
 
 
@@ -27,7 +28,7 @@ class PlainProcess:
         return ()
 
     def command(self, job: Job, _: Sequence[int], /) -> Command:
-        return Command(job.argv, job.env)
+        return Command(job.argv, {**code_environment(), **job.env})
 
     def seen(self, mount: Mount, /) -> PurePosixPath:
         return PurePosixPath(mount.source)

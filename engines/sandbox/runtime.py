@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from config.code_path import code_environment
 from engines.image.etc import WRITTEN
 from engines.image.installed import ENVIRONMENT, JAVA_HOME, PYTHON, Image
 from engines.sandbox.base import Level, Mount
@@ -52,7 +53,7 @@ def host_runtime(java_homes: Iterable[Path]) -> Runtime:
     for home in java_homes:
         folders += [home.resolve(), *_outside(home.resolve())]
     mounts = tuple(Mount(path, PurePosixPath(path), optional=True) for path in _outermost(folders))
-    return Runtime(Level.HOST, sys.executable, mounts, links, WRITTEN)
+    return Runtime(Level.HOST, sys.executable, mounts, links, WRITTEN, environment=code_environment())
 
 
 def image_runtime(image: Image) -> Runtime:

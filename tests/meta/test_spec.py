@@ -25,7 +25,7 @@ OTHERS = re.compile(r"\bRFC\b|Noise|SQLite|REKEY|libp2p", re.I)
 def texts(*suffixes: str) -> Iterator[tuple[Path, str]]:
     """All files of the tree that end so, but this one and hidden folders."""
     for folder, below, names in os.walk(TREE):
-        below[:] = sorted(each for each in below if not each.startswith(".") and each != "build")
+        below[:] = sorted(each for each in below if not each.startswith(".") and each not in ("build", "out"))
         for name in sorted(names):
             path = Path(folder, name)
             if name.endswith(suffixes) and path != Path(__file__):

@@ -1,0 +1,140 @@
+"""``python -m package wheel|deb|lock|site``: builds into ``out/``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Final
+
+from package.staging import SHARED, TREE, project, split, stage
+
+OUT: Final = TREE / "out"
+SOURCE_DATE: Final = "1767225600"
+"""Seconds since 1970 that archives name as the time of every file: the same source gives the same bytes."""
+UV: Final = (sys.executable, "-m", "uv", "pip")
+NODE_LOCK: Final = TREE / "requirements" / "node.txt"
+DEBIAN_PYTHON: Final = "/usr/bin/python3.11"
+HOME: Final = "usr/lib/odfd"
+DEPENDS: Final = "python3 (>= 3.11), python3 (<< 3.12), debconf, procps, systemd | systemd-standalone-sysusers"
+_PROGRAM: Final = """#!{python} -IP
+import sys
+sys.path.insert(0, "/{home}")
+from odfd_node.launch import {name}
+{name}()
+"""
+_NOT_SHIPPED: Final = ("pyarrow/tests", "pyarrow/include", "pyarrow/src", "numpy/tests", "share", "lib", "bin")
+"""Of what is installed for the package: tests and headers of others, and what is laid out elsewhere."""
+
+
+def main() -> int:
+    match sys.argv[1:]:
+        case ["wheel"]:
+            print(wheel())
+        case ["deb"]:
+            print(deb())
+        case ["lock"]:
+            lock()
+        case ["site"]:
+            site()
+        case _:
+            print("python -m package wheel|deb|lock|site", file=sys.stderr)
+            return 2
+    return 0
+
+
+def _run(*words: str | Path) -> None:
+    environment = os.environ | {"SOURCE_DATE_EPOCH": SOURCE_DATE, "PYTHONHASHSEED": "0", "NO_MKDOCS_2_WARNING": "1"}
+    subprocess.run([str(word) for word in words], check=True, env=environment)
+
+
+def wheel() -> Path:
+    """Two builds of the same source give the same bytes."""
+    source = OUT / "wheel"
+    stage(source)
+    command = (sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation")
+    _run(*command, "--wheel-dir", OUT, source)
+    return next(OUT.glob(f"odfd-{project()['version']}-*.whl"))
+
+
+def lock() -> None:
+    """``requirements/node.txt``: what a node without an engine needs, in the versions of the whole lock."""
+    needed, _ = split()
+    OUT.mkdir(exist_ok=True)
+    wanted, pinned, without = (OUT / name for name in ("wanted.txt", "pinned.txt", "without.txt"))
+    wanted.write_text("\n".join(needed) + "\n")
+    lines = (TREE / "requirements" / "lock.txt").read_text().splitlines()
+    pinned.write_text(
+        "\n".join(line.removesuffix(" \\") for line in lines if "==" in line and line[0].isalnum()) + "\n"
+    )
+    overrides = tomllib.loads((TREE / "pyproject.toml").read_text())["tool"]["uv"]["override-dependencies"]
+    without.write_text("\n".join(overrides) + "\n")
+    options = ("-q", "--python-version", "3.11", "--generate-hashes", "--no-header", "--no-annotate")
+    _run(*UV, "compile", *options, "-c", pinned, "--override", without, wanted, "-o", NODE_LOCK)
+
+
+def site() -> None:
+    """The documentation, from copies that lie as in the repository, so that the links of both are the same."""
+    source = OUT / "site-source"
+    shutil.rmtree(source, ignore_errors=True)
+    for name in ("docs", "examples"):
+        shutil.copytree(TREE / name, source / name)
+    for page in TREE.glob("*.md"):
+        shutil.copyfile(page, source / page.name)
+    for name in ("LICENSE",):
+        shutil.copyfile(TREE / name, source / name)
+    _run(sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--clean", "-f", TREE / "mkdocs.yml")
+
+
+def deb() -> Path:
+    """A node without an engine, with all that it needs beside Python itself."""
+    tree, version = OUT / "deb", project()["version"]
+    shutil.rmtree(tree, ignore_errors=True)
+    home = tree / HOME
+    target = ("--python", DEBIAN_PYTHON, "--target", home, "--no-deps")
+    _run(*UV, "install", "-q", *target, "--require-hashes", "--no-build-isolation", "-r", NODE_LOCK)
+    _run(*UV, "install", "-q", *target, wheel())
+    _lay_out(tree)
+    _describe(tree, version)
+    package = OUT / f"odfd_{version}_amd64.deb"
+    _run("dpkg-deb", "--root-owner-group", "-Zzstd", "-z10", "--build", tree, package)
+    return package
+
+
+def _lay_out(tree: Path) -> None:
+    """Programs, and what belongs into folders that other packages share."""
+    home, programs = tree / HOME, tree / "usr" / "bin"
+    programs.mkdir(parents=True)
+    for name in ("odfd", "odfctl"):
+        (programs / name).write_text(_PROGRAM.format(python=DEBIAN_PYTHON, home=HOME, name=name))
+        (programs / name).chmod(0o755)
+    for place in SHARED:
+        shutil.copytree(home / place, tree / "usr" / place)
+    for folder in [*(home / left for left in _NOT_SHIPPED), *home.rglob("__pycache__")]:
+        shutil.rmtree(folder, ignore_errors=True)
+    for path in tree.rglob("*"):
+        path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+
+
+def _describe(tree: Path, version: str) -> None:
+    control = tree / "DEBIAN"
+    control.mkdir(mode=0o755)
+    for file in sorted((TREE / "package" / "debian").iterdir()):
+        target = control / file.name
+        shutil.copyfile(file, target)
+        target.chmod(0o755 if file.read_text().startswith("#!") else 0o644)
+    size = sum(path.stat().st_size for path in tree.rglob("*") if path.is_file()) >> 10
+    (control / "control").write_text(
+        f"Package: odfd\nVersion: {version}\nArchitecture: amd64\nSection: net\nPriority: optional\n"
+        f"Maintainer: The odfd authors <odfd@localhost>\nDepends: {DEPENDS}\nRecommends: bubblewrap\n"
+        f"Suggests: prometheus\nInstalled-Size: {size}\nHomepage: https://opendatafabric.org\n"
+        f"Description: {project()['description']}\n A node with its command line, without the Spark engine: it mirrors,"
+        " verifies, answers\n queries and keeps datasets; deriving them takes the engine (docs/install.md).\n"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""Lays out the source of the wheel: one package, with our roots inside of it, and the files that belong beside it.
+
+The folders of the repository stay as they are: here they are copied to where nobody else's packages are (ADR 31).
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from argparse_manpage.manpage import Manpage
+
+from config.code_path import PRIVATE
+from odfd.cli import main as odfctl
+from odfd.cli import registry
+from odfd.cli.commands import completions
+from odfd.cli.parsers import Subparsers
+from odfd.daemon import main as odfd
+
+TREE: Final = Path(__file__).parents[1]
+ROOTS: Final = ("config", "chain", "engines", "p2p", "odfd")
+ENGINE: Final = ("pyspark", "pandas", "py4j")
+"""Distributions that the Spark engine alone needs: an extra, ``odfd[engine]``."""
+PACKAGE: Final = "odfd_node"
+_DATA: Final = ("*.py", "py.typed", "*.toml", "*.json", "*.tsv")
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
+_LAUNCH: Final = '''"""Starts the programs of odfd with their packages, which no other program in this Python sees."""
+
+import importlib
+import sys
+from pathlib import Path
+
+CODE = Path(__file__).with_name("{private}")
+
+
+def odfd() -> None:
+    _run("odfd.daemon.main")
+
+
+def odfctl() -> None:
+    _run("odfd.cli.main")
+
+
+def _run(module: str) -> None:
+    sys.path.insert(0, str(CODE))
+    sys.exit(importlib.import_module(module).main())
+'''
+SHARED: Final = {
+    "share/man/man1": ("odfd.1", "odfctl.1"),
+    "share/bash-completion/completions": ("odfctl",),
+    "share/zsh/site-functions": ("_odfctl",),
+    "share/fish/vendor_completions.d": ("odfctl.fish",),
+    "lib/systemd/system": ("odfd.service", "odfd.socket"),
+    "lib/systemd/user": ("odfd.service",),
+    "lib/sysusers.d": ("odfd.conf",),
+    "lib/tmpfiles.d": ("odfd.conf",),
+}
+"""Where files go below the prefix of an installation."""
+UNITS: Final = {
+    "lib/systemd/system/odfd.service": "odfd.service",
+    "lib/systemd/system/odfd.socket": "odfd.socket",
+    "lib/systemd/user/odfd.service": "user/odfd.service",
+    "lib/sysusers.d/odfd.conf": "odfd.sysusers",
+    "lib/tmpfiles.d/odfd.conf": "odfd.tmpfiles",
+}
+
+
+def stage(folder: Path) -> None:
+    """The source of the wheel, in an empty folder."""
+    shutil.rmtree(folder, ignore_errors=True)
+    code = folder / PACKAGE / PRIVATE
+    for path in (path for root in ROOTS for pattern in _DATA for path in (TREE / root).rglob(pattern)):
+        target = code / path.relative_to(TREE)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+    (folder / PACKAGE / "__init__.py").write_text('"""A node of Open Data Fabric. See odfd -h and odfctl -h."""\n')
+    (folder / PACKAGE / "launch.py").write_text(_LAUNCH.format(private=PRIVATE))
+    for place, text in shared().items():
+        (folder / place).parent.mkdir(parents=True, exist_ok=True)
+        (folder / place).write_text(text)
+    for name in ("README.md", "LICENSE"):
+        shutil.copyfile(TREE / name, folder / name)
+    (folder / "pyproject.toml").write_text("\n".join(_project()) + "\n")
+
+
+def project() -> dict[str, Any]:
+    """Of the repository."""
+    found: dict[str, Any] = tomllib.loads((TREE / "pyproject.toml").read_text())["project"]
+    return found
+
+
+def split() -> tuple[list[str], list[str]]:
+    """What a node needs, and what its engine needs beside that."""
+    needed = project()["dependencies"]
+    engine = [each for each in needed if _NAME.match(each)[0].lower() in ENGINE]  # type: ignore[index]
+    return [each for each in needed if each not in engine], engine
+
+
+def shared() -> dict[str, str]:
+    """Text of each file beside the code, by its place: pages, completions, units."""
+    words = dict(completions.vocabulary())
+    made = {
+        "share/man/man1/odfd.1": manual(odfd._parser(), "odfd"),
+        "share/man/man1/odfctl.1": manual(whole_parser(), "odfctl"),
+        "share/bash-completion/completions/odfctl": completions._bash(words),
+        "share/zsh/site-functions/_odfctl": completions._zsh(words),
+        "share/fish/vendor_completions.d/odfctl.fish": completions._fish(words),
+    }
+    return made | {place: (TREE / "systemd" / source).read_text() for place, source in UNITS.items()}
+
+
+def whole_parser() -> argparse.ArgumentParser:
+    """Of ``odfctl`` with all its commands, from their one declaration."""
+    parser = odfctl._parser()
+    parser.description = "Talk to the Open Data Fabric node on this machine."
+    subparsers: Subparsers = parser.add_subparsers(
+        parser_class=odfctl.Parser, title="commands", metavar="COMMAND", prog="odfctl"
+    )
+    for entry in {entry.module: entry for entry in registry.entries().values()}.values():
+        registry.load(entry, subparsers)
+    return parser
+
+
+def manual(parser: argparse.ArgumentParser, name: str) -> str:
+    """The page of the first section. No date in it: the same source gives the same bytes."""
+    said = project()
+    data = {
+        "project_name": "odfd", "prog": name, "version": said["version"], "description": said["description"],
+        "long_description": parser.description or "", "url": "https://opendatafabric.org",
+        "manual_title": "Open Data Fabric", "manual_section": "1", "authors": [],
+    }  # fmt: skip
+    text = str(Manpage(parser, data))
+    return re.sub(r'^(\.TH \S+ "?1"?) "[^"]*"', r'\1 ""', text, count=1, flags=re.MULTILINE)
+
+
+def _project() -> Iterator[str]:
+    said, (needed, engine) = project(), split()
+    extras = {"engine": engine, "java": said["optional-dependencies"]["java"]}
+    yield from ("[build-system]", 'requires = ["setuptools==84.2.1"]', 'build-backend = "setuptools.build_meta"', "")
+    yield "[project]"
+    for key in ("name", "version", "description", "license", "requires-python"):
+        yield f"{key} = {said[key]!r}"
+    yield 'readme = "README.md"'
+    yield f"dependencies = {needed!r}"
+    yield from ("", "[project.optional-dependencies]", *(f"{name} = {each!r}" for name, each in extras.items()))
+    yield from ("", "[project.scripts]", *(f'{name} = "{PACKAGE}.launch:{name}"' for name in ("odfd", "odfctl")))
+    yield from ("", "[tool.setuptools]", f"packages = {[PACKAGE]!r}", "include-package-data = false")
+    yield from ("", "[tool.setuptools.package-data]", f'{PACKAGE} = ["{PRIVATE}/**/*"]')
+    yield from ("", "[tool.setuptools.data-files]")
+    yield from (f'"{place}" = {[f"{place}/{name}" for name in names]!r}' for place, names in SHARED.items())
