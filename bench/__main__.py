@@ -46,6 +46,7 @@ ROWS: Final[Mapping[str, str]] = MappingProxyType(
         "cli": "bench.node",
         "reading": "bench.reading",
         "flight": "bench.flight",
+        "queries": "bench.queries",
         "memory": "bench.node",
         "datasets": "bench.many_datasets",
         "pull": "bench.pulls",
