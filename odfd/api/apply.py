@@ -148,7 +148,7 @@ class ApplyOperation:
             items += [_declared(each) for each in others]
             for each in others:
                 if each.action != "unchanged" and not request.dry_run:
-                    self._events.emit(f"{each.after.type.lower()}.{each.action}", each.after.name)
+                    self._events.emit(f"resource.{each.action}", each.after.name, each.after.type)
             if request.prune is not None:
                 named = {(each.after.type, each.after.name.casefold()) for each in planned}
                 named |= {("Dataset", wish.name.casefold()) for wish in wishes}

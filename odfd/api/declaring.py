@@ -114,7 +114,7 @@ class DeclarationService:
     async def label(self, word: str, name: str, request: wire.LabelRequest) -> wire.ResourceView:
         """Set labels and annotations, or take them away with ``null``. Raises NotFound, Invalid."""
         view = self._view(await trio.to_thread.run_sync(self._label, self._type(word), name, request))
-        self._events.emit(f"{view.type.lower()}.labelled", view.name)
+        self._events.emit("resource.labelled", view.name, view.type)
         return view
 
     async def delete(self, word: str, name: str) -> wire.ResourceView:
@@ -124,7 +124,7 @@ class DeclarationService:
             hint = f"odfctl peer unblock {name}" if kind.name == "Peer" else f"odfctl delete {kind.name.lower()} {name}"
             raise Refused(f"a {kind.name} is deleted with what it stands for", rule="resource-delete", hint=hint)
         view = self._view(await trio.to_thread.run_sync(self._delete, kind, name))
-        self._events.emit(f"{view.type.lower()}.deleted", view.name)
+        self._events.emit("resource.deleted", view.name, view.type)
         return view
 
     async def watch(self, since: str | None, word: str | None) -> AsyncIterator[wire.ResourceNews]:

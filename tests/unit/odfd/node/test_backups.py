@@ -172,7 +172,18 @@ async def test_others_read_no_backup(world: Any, worlds: Any, tmp_path: Path) ->
 
 async def test_every_folder_of_the_state_is_kept_or_made_anew(world: Any, worlds: Any) -> None:
     """One that comes to be must be thought of."""
-    made_anew = {"cache", "engine", "partial", "partial-evidence", "peers", "readers", "segments", "staged", "staging"}
+    made_anew = {
+        "cache",
+        "engine",
+        "folds",
+        "partial",
+        "partial-evidence",
+        "peers",
+        "readers",
+        "segments",
+        "staged",
+        "staging",
+    }
     async with world.running("alice") as alice:
         await filled(world, worlds, alice)
         there = {entry.name for entry in os.scandir(alice.home.directory) if entry.is_dir()}

@@ -137,12 +137,12 @@ content:
       merge: {APPEND}
     - kind: AddPushSource
       sourceName: b
-      read: {{kind: EsriShapefile}}
+      read: {{kind: Csv, encoding: rot13}}
       merge: {APPEND}
 """
     async with world.running("alice") as alice:
         (item,) = (await alice.apply(text)).items
-        assert (item.fault.rule, item.fault.place) == ("read-kind", "m0.yaml:13")
+        assert (item.fault.rule, item.fault.place) == ("read-encoding", "m0.yaml:13")
 
 
 async def test_a_source_names_no_file_of_the_node(world: Any, tmp_path: Any) -> None:
@@ -168,7 +168,7 @@ async def test_a_pipe_that_is_allowed_is_taken(world: Any) -> None:
 @pytest.mark.parametrize("rule,part,text", [each for each in BAD if each[1] in ("fetch", "prepare")])
 async def test_a_pull_refuses_the_same(tmp_path: Any, rule: str, part: str, text: str) -> None:
     """Both ask the same: what a chain of an earlier time holds is refused by name when it is pulled."""
-    ((wish,), _) = read_wishes([wire.ManifestText(source="m.yaml", text=text, base=str(tmp_path))])
+    (wish,) = read_wishes([wire.ManifestText(source="m.yaml", text=text, base=str(tmp_path))]).snapshots
     (event,) = wish.snapshot.metadata
     assert isinstance(event, SetPollingSource)
     variables = {"HOST": "a.example"}

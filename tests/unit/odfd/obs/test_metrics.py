@@ -111,7 +111,7 @@ def test_every_event_that_is_told_is_listed() -> None:
                         beginnings.add(argument.value)
     assert len(found) > 30, "the test no longer finds what it is about"
     assert not found - EVENT_KINDS.keys()
-    assert beginnings == {"task.", "dataset.", "flow.", "mirror.", "verdict."}
+    assert beginnings == {"task.", "dataset.", "flow.", "mirror.", "resource.", "verdict."}
     assert all(any(kind.startswith(each) for kind in EVENT_KINDS) for each in beginnings)
 
 

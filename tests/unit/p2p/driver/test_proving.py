@@ -91,7 +91,7 @@ async def test_nobody_who_can_prove(autojump_clock: Any, town: Any) -> None:
     chain = town.made_chain("c", 10)
     node = await giver(town, chain[:5])
     asker = await town.node("asker", connect=[node])
-    with pytest.raises(Remote, match="no 10 blocks of that dataset are served here"):
+    with pytest.raises(Remote, match="a tree of 10 blocks of that dataset is not served here"):
         await asker.driver.prove_prefix([node.peer], DATASET, head(chain, 4), head(chain, 10))
     with pytest.raises(PeerFault):
         await asker.driver._statements.prove(node.peer, ProveAsk(dataset=DATASET, size=6, index=5))
