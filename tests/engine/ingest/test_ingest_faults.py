@@ -48,7 +48,7 @@ HEAD = "city,population\n"
             ["input-1.csv:2: column 'population' is empty, and the schema says NOT NULL"],
         ),
         (HEAD.encode() + b"\xff\xfe,1\n", CITY, ["input-1.csv:2"]),
-        (b"\xffcity,population\n", CITY, ["input-1.csv:1: not UTF-8: byte 0xff", "convert the file to utf8"]),
+        (b"\xffcity,population\n", CITY, ["input-1.csv:1: not UTF-8: byte 0xff", "say `encoding: cp1252`"]),
         ("offset,b\n1,2\n", "offset BIGINT, b STRING", ["column 'offset', which is the name of a system column"]),
     ],
 )
