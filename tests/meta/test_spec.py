@@ -102,3 +102,8 @@ def test_faults_are_found() -> None:
     for text in ("trust.md section 3", "Engine semantics, sections 2 and 4", "trust.md 3", "of section 15"):
         assert list(numbered(text)), text
     assert not list(numbered("RFC 8032 section 7.1; the Noise specification, section 12.4"))
+
+
+def test_no_two_decisions_have_one_number() -> None:
+    numbers = sorted(path.name[:4] for path in (TREE / "docs" / "adr").glob("*.md"))
+    assert numbers == [f"{place:04}" for place in range(1, len(numbers) + 1)]
