@@ -40,7 +40,6 @@ GROUPS: Final = (
         "Resources",
         (
             CommandEntry("apply", "make it so: manifests in, what was created or updated out", _HERE + "apply"),
-            CommandEntry("diff", "what an apply would change", _HERE + "apply"),
             CommandEntry("edit", "change a resource in an editor", _HERE + "edit"),
             CommandEntry("types", "types of resources that manifests can be of", _HERE + "explain"),
             CommandEntry("explain", "what the fields of a type mean", _HERE + "explain"),
@@ -59,7 +58,9 @@ GROUPS: Final = (
             CommandEntry("log", "blocks of a dataset, newest first", _HERE + "reading"),
             CommandEntry("tail", "last records of a dataset", _HERE + "reading"),
             CommandEntry("sql", "ask datasets a question in SQL", _HERE + "sql"),
-            CommandEntry("diff", "rows by which two cuts or two datasets differ", _HERE + "diff"),
+            CommandEntry(
+                "diff", "rows by which two cuts or two datasets differ; what an apply would change", _HERE + "diff"
+            ),
             CommandEntry("schema", "columns of a dataset and their types", _HERE + "reading"),
             CommandEntry(
                 "lineage", "where a dataset or a record came from, down to the first ingest", _HERE + "lineage"

@@ -48,17 +48,6 @@ def register(subparsers: Subparsers) -> None:
         "--prune", metavar="SELECTOR", help="then delete sets and flows with such labels that no manifest names"
     )
     parser.set_defaults(run=_apply)
-    diff = subparsers.add_parser(
-        "diff",
-        help="what an apply would change",
-        description="Say what an apply would change, and change nothing. Ends with 1 where there is something.",
-        epilog="example:  odfctl diff -f datasets/",
-    )
-    diff.add_argument(
-        "-f", "--file", action="append", required=True, metavar="FILE|DIR|URL|-", help="where manifests are; repeatable"
-    )
-    diff.add_argument("--prune", metavar="SELECTOR", help="as of apply")
-    diff.set_defaults(run=_diff)
 
 
 def _apply(args: argparse.Namespace) -> int:
@@ -80,10 +69,10 @@ def apply_texts(
     return _told(session, result.value)
 
 
-def _diff(args: argparse.Namespace) -> int:
-    session = Session(args)
-    manifests = tuple(text for place in args.file for text in read(place))
-    request = wire.ApplyRequest(manifests=manifests, dry_run=True, prune=args.prune)
+def show_changes(session: Session, places: Sequence[str], prune: str | None) -> int:
+    """What an apply of manifests would change; nothing is."""
+    manifests = tuple(text for place in places for text in read(place))
+    request = wire.ApplyRequest(manifests=manifests, dry_run=True, prune=prune)
     result = submit(session, "/apply", request, wire.ApplyResult)
     session.answer(result, _changes)
     changed = any(item.action in ("created", "updated", "deleted") for item in result.value.items)

@@ -1,10 +1,12 @@
-"""``diff``: rows by which two cuts of a dataset, or two datasets, differ."""
+"""``diff``: rows by which two cuts of a dataset, or two datasets, differ; with ``-f``, what an apply would change."""
 
 from __future__ import annotations
 
 import argparse
 
+from odfd.cli.commands.apply import show_changes
 from odfd.cli.parsers import Subparsers
+from odfd.cli.session import FORMATS as SESSION_FORMATS
 from odfd.cli.session import Session
 from odfd.cli.sql.reads import difference, named
 from odfd.cli.sql.writing import FORMATS, answer, check_form, told
@@ -18,11 +20,16 @@ def register(subparsers: Subparsers) -> None:
         "diff",
         help="rows by which two of them differ",
         description="Rows that are in one of two alone: - of the first, + of the second. Each is a dataset, or one at\n"
-        "a block (weather@12, weather@f1620…) or at a time (weather@2024-05-01). Ends with 1 when they differ.",
-        epilog="example:  odfctl diff weather@12 weather\n          odfctl diff --current weather@2024-05-01 weather",
+        "a block (weather@12, weather@f1620…) or at a time (weather@2024-05-01). With -f: what an apply of manifests\n"
+        "would change; nothing is changed. Ends with 1 when there is a difference.",
+        epilog="example:  odfctl diff weather@12 weather\n          odfctl diff --current weather@2024-05-01 weather\n"
+        "          odfctl diff -f datasets/",
     )
-    diff.add_argument("one", metavar="REF[@CUT]")
-    diff.add_argument("other", metavar="REF[@CUT]")
+    diff.add_argument("refs", nargs="*", metavar="REF[@CUT]", help="two of them")
+    diff.add_argument(
+        "-f", "--file", action="append", default=[], metavar="FILE|DIR|URL|-", help="where manifests are; repeatable"
+    )
+    diff.add_argument("--prune", metavar="SELECTOR", help="with -f, as of apply")
     diff.add_argument("--current", action="store_true", help="what holds of them, instead of their logs")
     diff.add_argument(
         "--values", action="store_true", help="leave offset, op and system_time out: what rows say, and no more"
@@ -37,15 +44,27 @@ def register(subparsers: Subparsers) -> None:
 
 
 def _diff(args: argparse.Namespace) -> int:
+    if len(args.refs) != (0 if args.file else 2) or (args.prune is not None and not args.file):
+        raise Usage(
+            "give two datasets, or manifests with -f", hint="odfctl diff weather@12 weather, odfctl diff -f FILE"
+        )
+    if args.file:
+        return _changes(args)
     check_form(args.output)
     session = Session(args)
-    one, other = (_source(text, current=args.current) for text in (args.one, args.other))
-    apart = _apart(session, args) if args.values else ""
+    one, other = (_source(text, current=args.current) for text in args.refs)
+    apart = _apart(session, args.refs[0]) if args.values else ""
     request = wire.QueryRequest(sql=difference(one, other, apart=apart))
     answered = answer(session.client, request, args.output)
     for line in told(answered.head, answered.rows):
         session.remark(line)
     return ExitCode.NO if answered.rows else ExitCode.OK
+
+
+def _changes(args: argparse.Namespace) -> int:
+    if args.output not in SESSION_FORMATS:
+        raise Usage(f"changes are not written as {args.output}", hint=", ".join(SESSION_FORMATS))
+    return show_changes(Session(args), args.file, args.prune)
 
 
 def _source(text: str, *, current: bool) -> str:
@@ -59,9 +78,9 @@ def _source(text: str, *, current: bool) -> str:
     return named(ref, current=current, as_of=cut)
 
 
-def _apart(session: Session, args: argparse.Namespace) -> str:
+def _apart(session: Session, text: str) -> str:
     """Its system columns, which are the first three."""
-    ref = args.one.rpartition("@")[0] or args.one
+    ref = text.rpartition("@")[0] or text
     fields = session.client.get(f"/datasets/{part(ref)}/schema", wire.Schema).value.fields
     names = ", ".join('"' + field.name.replace('"', '""') + '"' for field in fields[:3])
     return f" EXCLUDE ({names})"
