@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from chain.data import footer
@@ -63,7 +63,10 @@ def test_no_flipped_bit_ends_the_process() -> None:
 @given(tables(), st.sampled_from(["NONE", "SNAPPY", "GZIP", "BROTLI", "ZSTD", "LZ4"]), st.booleans())
 def test_chunks_are_as_pyarrow_has_them(table: pa.Table, codec: str, dictionary: bool) -> None:
     options = {"compression": codec, "use_dictionary": dictionary, "row_group_size": 2}
-    raw = written(table, version="2.6", **options)
+    try:
+        raw = written(table, version="2.6", **options)
+    except pa.ArrowNotImplementedError:  # it cannot cut some nested types into row groups
+        reject()
     theirs, ours = pq.ParquetFile(pa.BufferReader(raw)).metadata, parse_footer(footer_of(raw))
     assert (ours.rows, len(ours.groups)) == (theirs.num_rows, theirs.num_row_groups)
     columns = [theirs.schema.column(number) for number in range(theirs.num_columns)]
