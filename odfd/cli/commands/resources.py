@@ -141,8 +141,11 @@ def manifest_text(session: Session, kind: kinds.Kind[Any], name: str | None) -> 
     """What ``-o manifest`` shows. Raises Usage for kinds that have none."""
     if kind in kinds.DECLARED and kind is not kinds.DATASET:
         return _resource_manifests(session, kind, name)
-    if kind.name != "dataset" or name is None:
-        raise Usage("one dataset, flows, sets and wishes have manifests", hint="odfctl get dataset NAME -o manifest")
+    if kind is not kinds.DATASET:
+        have = ", ".join(each.name for each in kinds.DECLARED)
+        raise Usage(f"the kind {kind.name} has no manifest", hint=f"these have: {have}")
+    if name is None:
+        raise Usage("manifests of datasets are shown one at a time", hint="odfctl get dataset NAME -o manifest")
     return session.client.get(f"/datasets/{part(name)}/manifest", wire.ManifestView).value.text
 
 
