@@ -169,7 +169,7 @@ async def test_an_engine_that_cannot_start_says_why_and_is_not_tried_at_once_aga
         await nursery.start(engine.run)
         with pytest.raises(EngineLost, match="no Java here"):
             await engine.validate(validation(bench))
-        with pytest.raises(EngineLost, match="failed to start 1 times") as second:
+        with pytest.raises(EngineLost, match="failed to start 1 time") as second:
             await engine.validate(validation(bench))
         assert "next attempt in" in second.value.hint
         nursery.cancel_scope.cancel()
