@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chain.state import ChainState, load_state
 from engines.query.requests import RowsWanted
-from odfd.api.public_queries import PublicQueries
+from odfd.api.public_queries import PublicQueries, check_unproven
 from odfd.api.queries import QueryService, SendFrame
 from odfd.control import wire
 from odfd.queries.planning import OWNER
@@ -18,7 +18,8 @@ class FlightQueries:
         self._home, self._queries, self._public = home, queries, public
 
     async def answer(self, request: wire.QueryRequest, send: SendFrame, rows: RowsWanted, *, owner: bool) -> None:
-        """Frames, as ``QueryService.answer``."""
+        """Frames, as ``QueryService.answer``. Raises Refused for a proof: the process that asks is no owner."""
+        check_unproven(request)
         if owner:
             await self._queries.answer(request, send, OWNER, rows)
         else:

@@ -16,7 +16,7 @@ from chain.state import ChainState, load_state
 from engines.query.requests import RowsWanted
 from odfd.api.queries import QueryService, SendFrame
 from odfd.control import wire
-from odfd.kamu.ports import BUSY
+from odfd.kamu.ports import BUSY, UNPROVEN
 from odfd.queries.planning import Asker, Bound
 from odfd.state.directory import StateDirectory
 
@@ -37,7 +37,10 @@ class PublicQueries:
     async def answer(
         self, request: wire.QueryRequest, send: SendFrame, bound: Mapping[str, Bound], rows: RowsWanted
     ) -> None:
-        """Frames, as ``QueryService.answer``. Raises Refused (``query-busy``) where too many wait already."""
+        """Frames, as ``QueryService.answer``. Raises Refused where too many wait already (``query-busy``), and for a
+        proof: this node signs answers for its owner alone.
+        """
+        check_unproven(request)
         if self._turns.statistics().tasks_waiting >= WAITING:
             raise Refused("too many questions wait for their turn", rule=BUSY, hint="ask again in a while")
         async with self._turns:
@@ -61,6 +64,12 @@ class PublicQueries:
         if not size:
             raise _nothing(ref)
         return load_state(self._home.chains.chain(dataset), size)
+
+
+def check_unproven(request: wire.QueryRequest) -> None:
+    """Raises Refused for a question that the node would sign the answer of."""
+    if request.prove:
+        raise Refused("a node proves answers to its owner alone", rule=UNPROVEN, hint="odfctl sql --prove, there")
 
 
 def _nothing(ref: str) -> NotFound:

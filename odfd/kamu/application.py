@@ -26,7 +26,7 @@ from odfd.control import wire
 from odfd.control.answers import FrameStream, answer, problem
 from odfd.errors import http_status, sole_fault
 from odfd.kamu import asked, commitments, schemas
-from odfd.kamu.ports import BUSY, PublicAnswers, SendFrame
+from odfd.kamu.ports import BUSY, UNPROVEN, PublicAnswers, SendFrame
 from odfd.queries.planning import Bound
 from odfd.runtime.http import Application, Message, Receive, Send
 from odfd.runtime.supervision import Logger
@@ -35,7 +35,7 @@ from odfd.site.paths import OWN, is_question
 
 _JSON: Final = "application/json"
 _encode: Final = msgspec.json.Encoder().encode
-_NOT_DONE: Final = ("query-proof", "odata")
+_NOT_DONE: Final = (UNPROVEN, "odata")
 """Rules of what is refused to everybody."""
 
 
@@ -126,7 +126,7 @@ class Questions:
     async def _query(self, question: asked.SqlQuestion, reply: _Reply) -> None:
         if "Proof" in question.include:
             raise Refused(
-                "this node does not prove answers yet", rule="query-proof",
+                "this node does not prove answers yet", rule=UNPROVEN,
                 hint="include=input tells what an answer was made of, and gives the same rows again",
             )  # fmt: skip
 
@@ -171,7 +171,7 @@ class Questions:
         raise Refused(
             "the commitment is sound, and whether its answer is right cannot be said: this node does not run proven"
             " queries again yet",
-            rule="query-proof", hint="POST its input to /query, and compare",
+            rule=UNPROVEN, hint="POST its input to /query, and compare",
         )  # fmt: skip
 
     def _told(self, fault: Fault, path: str) -> Fault:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 import trio
 import trio.lowlevel
@@ -13,7 +14,8 @@ import odfd_client
 from chain.errors import Refused
 from chain.multihash import Multihash
 from config import model
-from engines.query.requests import ALL_ROWS
+from engines.query.requests import ALL_ROWS, RowsWanted
+from odfd.api.flight_queries import FlightQueries
 from odfd.api.public_queries import WAITING
 from odfd.control import wire
 from odfd.kamu.ports import BUSY
@@ -37,7 +39,7 @@ async def filled(world: Any, worlds: Any, node: Any) -> None:
 async def test_a_question_is_answered_as_kamu_answers_it(world: Any, worlds: Any) -> None:
     async with (
         world.running("alice", private=True, http=ASKED) as alice,
-        httpx.AsyncClient(base_url=url_of(alice)) as client,
+        httpx.AsyncClient(base_url=url_of(alice), timeout=60) as client,
     ):
         await filled(world, worlds, alice)
         await alice.publish("cities")
@@ -71,7 +73,7 @@ async def test_a_question_is_answered_as_kamu_answers_it(world: Any, worlds: Any
 async def test_datasets_of_a_question_are_bound_to_names_and_blocks(world: Any, worlds: Any) -> None:
     async with (
         world.running("alice", private=True, http=ASKED) as alice,
-        httpx.AsyncClient(base_url=url_of(alice)) as client,
+        httpx.AsyncClient(base_url=url_of(alice), timeout=60) as client,
     ):
         await filled(world, worlds, alice)
         await alice.publish("cities")
@@ -94,7 +96,7 @@ async def test_datasets_of_a_question_are_bound_to_names_and_blocks(world: Any, 
 async def test_what_is_private_is_not_there_for_questions(world: Any, worlds: Any) -> None:
     async with (
         world.running("alice", private=True, http=ASKED) as alice,
-        httpx.AsyncClient(base_url=url_of(alice)) as client,
+        httpx.AsyncClient(base_url=url_of(alice), timeout=60) as client,
     ):
         await filled(world, worlds, alice)
         await alice.publish("cities")
@@ -115,7 +117,7 @@ async def test_what_is_private_is_not_there_for_questions(world: Any, worlds: An
 async def test_the_tail_and_the_metadata_of_a_dataset(world: Any, worlds: Any) -> None:
     async with (
         world.running("alice", private=True, http=ASKED) as alice,
-        httpx.AsyncClient(base_url=url_of(alice)) as client,
+        httpx.AsyncClient(base_url=url_of(alice), timeout=60) as client,
     ):
         await filled(world, worlds, alice)
         await alice.publish("cities")
@@ -134,7 +136,10 @@ async def test_the_tail_and_the_metadata_of_a_dataset(world: Any, worlds: Any) -
 
 async def test_the_door_is_shut_until_it_is_opened(world: Any, worlds: Any) -> None:
     closed = model.Http(listen=("127.0.0.1:0",))
-    async with world.running("alice", http=closed) as alice, httpx.AsyncClient(base_url=url_of(alice)) as client:
+    async with (
+        world.running("alice", http=closed) as alice,
+        httpx.AsyncClient(base_url=url_of(alice), timeout=60) as client,
+    ):
         assert (await client.get("/query", params={"query": "select 1"})).status_code == 404
         assert (await client.post("/query", json={"query": "select 1"})).status_code == 405
 
@@ -201,3 +206,25 @@ async def test_our_client_asks_by_a_url(world: Any, worlds: Any) -> None:
         await trio.to_thread.run_sync(odfd_client.connect, "http://127.0.0.1:1")
     with pytest.raises(odfd_client.Invalid, match="grpc"):
         odfd_client.connect("grpc://127.0.0.1:1")
+
+
+async def test_nobody_but_the_owner_has_an_answer_signed(world: Any, worlds: Any) -> None:
+    """By no door: what the node signs is its own word."""
+    asked = wire.QueryRequest(sql=CITIES, prove=True)
+    async with (
+        world.running("alice", private=True, http=ASKED) as alice,
+        httpx.AsyncClient(base_url=url_of(alice), timeout=60) as client,
+    ):
+        await filled(world, worlds, alice)
+        await alice.publish("cities")
+        given = await client.post("/v1/query", content=msgspec.json.encode(asked))
+        assert given.status_code == 403
+        assert given.json()["rule"] == "query-proof"
+        flight = FlightQueries(alice.home, alice.parts.queries, alice.parts.public_queries)
+        for owner in (True, False):
+            with pytest.raises(Refused, match="to its owner alone"):
+                await flight.answer(asked, never, RowsWanted(), owner=owner)
+
+
+async def never(_frame: bytes) -> None:
+    raise AssertionError("nothing is sent")
