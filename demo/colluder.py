@@ -6,7 +6,7 @@ import sys
 
 from chain.ids import DatasetId
 from chain.model.events import ExecuteTransform
-from odfd.api.transform_check import TransformCheck
+from odfd.api.transforms.check import TransformCheck
 from odfd.daemon import main as daemon
 from odfd.datasets.counting import NOTHING_READ
 from odfd.transform.replay import ReplayDependencies, Replayed

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from odfd.api.authority import AuthorityService
-from odfd.api.backups import BackupService
-from odfd.api.datasets import DatasetService
-from odfd.api.declaring import DeclarationService
-from odfd.api.engine_migration import EngineMigrationService
-from odfd.api.flows import FlowService
-from odfd.api.history_rewrite import HistoryRewriteService
-from odfd.api.ingest_pull import IngestPullService
-from odfd.api.lineage import LineageService
-from odfd.api.mirrors import MirrorService, PeerService
-from odfd.api.networks import NetworkService
-from odfd.api.policies import PolicyService
-from odfd.api.queries import QueryService
-from odfd.api.resolutions import ResolutionService
-from odfd.api.resource_schemas import SchemaService
-from odfd.api.status import StatusService
-from odfd.api.trust import TrustService
-from odfd.api.verification import VerificationService
-from odfd.api.visibility import VisibilityService
+from odfd.api.datasets.engine_migration import EngineMigrationService
+from odfd.api.datasets.flows import FlowService
+from odfd.api.datasets.history_rewrite import HistoryRewriteService
+from odfd.api.datasets.ingest_pull import IngestPullService
+from odfd.api.datasets.service import DatasetService
+from odfd.api.datasets.verification import VerificationService
+from odfd.api.datasets.visibility import VisibilityService
+from odfd.api.lineage.service import LineageService
+from odfd.api.maintenance.backups import BackupService
+from odfd.api.maintenance.status import StatusService
+from odfd.api.network.mirrors import MirrorService, PeerService
+from odfd.api.network.networks import NetworkService
+from odfd.api.queries.service import QueryService
+from odfd.api.resources.declarations import DeclarationService
+from odfd.api.resources.schemas import SchemaService
+from odfd.api.trust.authority import AuthorityService
+from odfd.api.trust.policies import PolicyService
+from odfd.api.trust.resolutions import ResolutionService
+from odfd.api.trust.service import TrustService
 from odfd.control.board import BoardTasks, LogEvents
 from odfd.workers.garbage_collection import GarbageCollection
 from odfd.workers.ipfs_publication import PublicationService

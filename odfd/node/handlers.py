@@ -9,33 +9,33 @@ import secrets
 import uuid
 from functools import partial
 
-from odfd.api.apply import ApplyOperation
-from odfd.api.authority import AuthorityService
-from odfd.api.backups import BackupService
-from odfd.api.clock_probe import ClockProbe
-from odfd.api.datasets import DatasetService, RemoteState
-from odfd.api.declaring import DeclarationService
-from odfd.api.doctor import Doctor
-from odfd.api.engine_migration import EngineMigrationService
-from odfd.api.evidence import EvidenceService
-from odfd.api.flows import FlowService
-from odfd.api.history_rewrite import HistoryRewriteService
-from odfd.api.holder_counts import HolderCounts
-from odfd.api.ingest_pull import IngestPullParts, IngestPullService
-from odfd.api.lineage import LineageService
-from odfd.api.mirrors import MirrorService, PeerService
-from odfd.api.networks import NetworkService
-from odfd.api.policies import PolicyService
-from odfd.api.pruning import Pruning
-from odfd.api.resolutions import ResolutionService
-from odfd.api.resource_schemas import SchemaService
+from odfd.api.datasets.engine_migration import EngineMigrationService
+from odfd.api.datasets.flows import FlowService
+from odfd.api.datasets.history_rewrite import HistoryRewriteService
+from odfd.api.datasets.ingest_pull import IngestPullParts, IngestPullService
+from odfd.api.datasets.service import DatasetService, RemoteState
+from odfd.api.datasets.verification import VerificationService
+from odfd.api.datasets.visibility import VisibilityService
+from odfd.api.intents import WishingService
+from odfd.api.lineage.service import LineageService
+from odfd.api.maintenance.backups import BackupService
+from odfd.api.maintenance.clock_probe import ClockProbe
+from odfd.api.maintenance.doctor import Doctor
+from odfd.api.maintenance.status import RunningParts, StatusService
+from odfd.api.maintenance.trust_probes import TrustProbes
+from odfd.api.network.mirrors import MirrorService, PeerService
+from odfd.api.network.networks import NetworkService
+from odfd.api.resources.apply import ApplyOperation
+from odfd.api.resources.declarations import DeclarationService
+from odfd.api.resources.pruning import Pruning
+from odfd.api.resources.schemas import SchemaService
 from odfd.api.services import Services
-from odfd.api.status import RunningParts, StatusService
-from odfd.api.trust import HeadState, TrustService
-from odfd.api.trust_probes import TrustProbes
-from odfd.api.verification import VerificationService
-from odfd.api.visibility import VisibilityService
-from odfd.api.wishing import WishingService
+from odfd.api.trust.authority import AuthorityService
+from odfd.api.trust.evidence import EvidenceService
+from odfd.api.trust.policies import PolicyService
+from odfd.api.trust.resolutions import ResolutionService
+from odfd.api.trust.service import HeadState, TrustService
+from odfd.api.views.holder_counts import HolderCounts
 from odfd.control.board import BoardTasks, LogEvents
 from odfd.node.parts import NodeParts
 from odfd.node.witness_parts import witness_views

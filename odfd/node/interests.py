@@ -6,7 +6,7 @@ import sqlite3
 from typing import Protocol
 
 from chain.ids import DatasetId
-from odfd.api.views import DatasetViews
+from odfd.api.views.views import DatasetViews
 from odfd.datasets.visibility import Visibility
 from odfd.mirrors import mirror_spec as wishes
 from odfd.resources.store import Resources

@@ -20,13 +20,13 @@ from chain.statements.statement import PolicyStatement
 from config.model import Settings
 from engines.provision.warm import EnginePool
 from engines.query.reader import QueryProcesses
-from odfd.api.import_export import ImportExport
-from odfd.api.quarantine import QuarantineDatasets
-from odfd.api.resolutions import PendingDecisions
-from odfd.api.site_library import open_site
-from odfd.api.transform_check import TransformCheck
-from odfd.api.views import DatasetViews
-from odfd.api.visibility import is_elsewhere, settle_visibility
+from odfd.api.datasets.import_export import ImportExport
+from odfd.api.datasets.quarantine import QuarantineDatasets
+from odfd.api.datasets.visibility import is_elsewhere, settle_visibility
+from odfd.api.network.site_library import open_site
+from odfd.api.transforms.check import TransformCheck
+from odfd.api.trust.resolutions import PendingDecisions
+from odfd.api.views.views import DatasetViews
 from odfd.control.assembly import Context
 from odfd.datasets.visibility import Visibility
 from odfd.ingest.driver import IngestDependencies

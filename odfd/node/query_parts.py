@@ -10,11 +10,11 @@ from chain.ids import DatasetId
 from config.check import is_loopback
 from config.model import Settings
 from engines.query.reader import QueryProcesses
-from odfd.api.flight_queries import FlightQueries
-from odfd.api.folding import Folding
-from odfd.api.proving import Signer
-from odfd.api.public_queries import PublicQueries
-from odfd.api.queries import QueryService
+from odfd.api.queries.answer_proofs import Signer
+from odfd.api.queries.flight_queries import FlightQueries
+from odfd.api.queries.fold_cache import Folding
+from odfd.api.queries.public_queries import PublicQueries
+from odfd.api.queries.service import QueryService
 from odfd.control.assembly import Context
 from odfd.flight.desk import Desk
 from odfd.flight.server import FlightDoor, FlightServer

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from chain.ids import DatasetId
 from config.model import Settings
-from odfd.api.transform_check import TransformCheck
+from odfd.api.transforms.check import TransformCheck
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.refetch import observing
 from odfd.mirrors.scheduler import MirrorScheduler

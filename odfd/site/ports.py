@@ -1,4 +1,4 @@
-"""Declares what a site serves. ``odfd.api.site_library`` implements it, and applies the policy (purpose ``serve``)."""
+"""Declares what a site serves. ``odfd.api.network.site_library`` implements it by the policy (purpose ``serve``)."""
 
 from __future__ import annotations
 

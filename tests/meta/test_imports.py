@@ -98,7 +98,7 @@ LAYERS = {
         ".",
     ],
 }
-ROOMS = ["odfd.trust", "odfd.datasets", "odfd.ingest", "engines.spark"]
+ROOMS = ["odfd.api", "odfd.trust", "odfd.datasets", "odfd.ingest", "engines.spark"]
 """Packages whose parts depend on each other in one direction."""
 # No I/O, no clock, no randomness: what such a module needs, its caller passes in.
 PURE = [

@@ -16,8 +16,8 @@ from engines.query.frames import END, ROWS, FrameReader
 from engines.query.reader import QueryLimits, QueryProcesses
 from engines.sandbox.base import Level
 from engines.sandbox.probe import choose
-from odfd.api.proving import Signer
-from odfd.api.queries import QueryService
+from odfd.api.queries.answer_proofs import Signer
+from odfd.api.queries.service import QueryService
 from odfd.cli.offline import files
 from odfd.control import wire
 from odfd.datasets.catalog import Catalog, DatasetEntry

@@ -62,7 +62,7 @@ def _restore(args: argparse.Namespace) -> int:
 
 def what_is_wrong(home: StateDirectory) -> Sequence[str]:
     """As ``odfctl doctor --deep`` finds it. That journals are gone is meant."""
-    from odfd.api.doctor import Doctor
+    from odfd.api.maintenance.doctor import Doctor
     from odfd.datasets.visibility import Visibility
 
     visibility = Visibility(home.database, home.chains, home.keys.has_dataset_key, lambda: False)

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from odfd.api.resource_types import TYPES
+from odfd.api.resources.types import TYPES
 from odfd.resources.schema import JsonSchema, fields_of, part_of, schema_of, type_text
 from odfd.resources.types import ResourceType
 

@@ -12,7 +12,7 @@ import pytest
 from chain.codec.blocks import decode_block
 from chain.errors import Environment
 from chain.ids import DatasetId
-from odfd.api import doctor as doctor_module
+from odfd.api.maintenance import doctor as doctor_module
 from odfd.control import wire
 from odfd.transfer.folders import import_dataset
 

@@ -20,7 +20,7 @@ from chain.errors import Fault
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.state import load_state
-from odfd.api.doctor import Doctor
+from odfd.api.maintenance.doctor import Doctor
 from odfd.control import wire
 from odfd.datasets.references import objects_of
 from odfd.verify.verify import VerificationRequest, verify_chain

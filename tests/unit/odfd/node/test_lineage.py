@@ -170,12 +170,12 @@ async def test_a_transaction_that_hides_an_input_is_told(world: Any, worlds: Any
 async def test_a_long_answer_is_cut_and_says_so(world: Any, worlds: Any, monkeypatch: Any) -> None:
     async with world.running("alice") as alice:
         await filled(world, worlds, alice)
-        monkeypatch.setattr("odfd.api.lineage_query.MAX_FOLLOWED", 2)
+        monkeypatch.setattr("odfd.api.lineage.trace.MAX_FOLLOWED", 2)
         answer = await trace(alice, "villages", 0)
         assert [each.ref for each in answer.records] == ["villages", "towns"]
         assert not answer.complete
-        monkeypatch.setattr("odfd.api.lineage_query.MAX_FOLLOWED", 9)
-        monkeypatch.setattr("odfd.api.lineage_query.MAX_TOLD", 1)
+        monkeypatch.setattr("odfd.api.lineage.trace.MAX_FOLLOWED", 9)
+        monkeypatch.setattr("odfd.api.lineage.trace.MAX_TOLD", 1)
         answer = await trace(alice, "villages", 0)
         assert [each.ref for each in answer.records] == ["villages"]
         assert not answer.complete

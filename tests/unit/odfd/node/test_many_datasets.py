@@ -9,7 +9,7 @@ import pytest
 
 from chain.errors import Refused
 from config import model
-from odfd.api.views import DatasetViews
+from odfd.api.views.views import DatasetViews
 from worlds.counted import Questions, questions
 from worlds.manifests import BOTH
 from worlds.node_world import ROOT, Node, World

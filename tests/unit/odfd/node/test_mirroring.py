@@ -367,14 +367,14 @@ async def test_deleting_a_mirror_ends_it(world: Any, worlds: Any) -> None:
 async def test_a_mirror_that_waits_holds_no_place_and_can_be_taken_back(
     world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("odfd.api.mirrors.PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr("odfd.api.network.mirrors.PATIENCE_SECONDS", 0.2)
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities = await published(world, worlds, alice)
         world.wires.cut.add(alice.member.peer_id)
         async with world.running("carol") as carol:
             view = await carol.mirror(cities, "theirs")
             assert (view.state, view.message) == ("waiting", "no connected peer serves it that far")
-            monkeypatch.setattr("odfd.api.mirrors.PATIENCE_SECONDS", 60)
+            monkeypatch.setattr("odfd.api.network.mirrors.PATIENCE_SECONDS", 60)
             task = carol.board.get(
                 (await carol.api.mirrors.add(wire.MirrorRequest(source=view.id, as_name="theirs"))).id
             )

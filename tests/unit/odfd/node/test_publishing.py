@@ -195,7 +195,7 @@ async def test_deleting_is_one_transaction(world: Any, worlds: Any, monkeypatch:
         def stop(*_: object) -> None:
             raise Environment("the disk is full")
 
-        monkeypatch.setattr("odfd.api.datasets.drop_references", stop)
+        monkeypatch.setattr("odfd.api.datasets.service.drop_references", stop)
         with pytest.raises(Environment):
             await alice.api.datasets.delete("cities")
         assert (await alice.api.datasets.get("cities")).blocks == 2

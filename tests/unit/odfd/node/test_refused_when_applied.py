@@ -12,7 +12,7 @@ from chain.errors import Fault
 from chain.instant import Instant
 from chain.model.events import SetPollingSource
 from config import model
-from odfd.api.wanted import read_wishes
+from odfd.api.resources.desired_state import read_wishes
 from odfd.control import wire
 from odfd.ingest.acceptance import check_source
 from odfd.ingest.fetch.base import FetchJob

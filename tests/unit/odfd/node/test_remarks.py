@@ -17,7 +17,7 @@ from chain.model.source import SqlQueryStep, TransformSql
 from chain.store.base import Append, Head
 from chain.store.memory import MemoryChains, MemoryObjects
 from engines.contract import ValidateInput, ValidateResponse, Vocabulary
-from odfd.api.transform_check import TransformCheck
+from odfd.api.transforms.check import TransformCheck
 
 ROOT, DERIVED = (DatasetId.from_public_key(bytes([number]) * 32) for number in (1, 2))
 QUERY = "select k, max(event_time) as event_time, count(*) as c from a group by k"

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from chain.errors import Invalid
-from odfd.api.resource_types import TYPES
+from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.errors import Bug
 from odfd.network.membership import BLOCKED

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from config import model
-from odfd.api.ingest_pull import TOGETHER
+from odfd.api.datasets.ingest_pull import TOGETHER
 from odfd.control import wire
 from odfd.runtime import slots
 from odfd.runtime.tasks import Bounds, TaskState

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from chain.codec import yaml_tree
 from chain.errors import Invalid
-from odfd.api.resource_types import TYPES
-from odfd.api.wanted import Wishes, read_wishes
+from odfd.api.resources.desired_state import Wishes, read_wishes
+from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.resources.manifest import described, read_resource
 from odfd.resources.schema import fields_of, part_of, schema_of, type_text

@@ -1,0 +1,1 @@
+"""Operations on datasets: list, show, ingest, pull, export, verify, rewrite, publish."""

@@ -1,0 +1,61 @@
+"""Corrects a row of a ledger by hand: gives it other values, or retracts it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from chain.errors import Refused
+from odfd.api.views.views import rows_view
+from odfd.control import wire
+from odfd.datasets.catalog import DatasetEntry
+from odfd.ingest.correcting import Correction, CorrectionSpec, correct
+from odfd.ingest.driver import IngestDependencies
+from odfd.obs.events import EventLog
+from odfd.state.directory import StateDirectory
+
+
+class Correcting:
+    """The part of the ingest service that corrects rows, each request as a task."""
+
+    def __init__(self, home: StateDirectory, deps: IngestDependencies, events: EventLog) -> None:
+        self._home = home
+        self._deps = deps
+        self._events = events
+
+    async def correct(self, entry: DatasetEntry, request: wire.CorrectRequest) -> wire.CorrectResult:
+        """Nobody else writes the dataset meanwhile.
+
+        Raises Refused for what is not this node's own, and as ``odfd.ingest.correcting.correct``.
+        """
+        if not self._home.keys.has_dataset_key(entry.id):
+            raise Refused(
+                f"{entry.name} is not this node's own", rule="correct-owner", hint="ask its owner to correct it"
+            )
+        spec = CorrectionSpec(
+            key=request.key,
+            values=request.values,
+            retract=request.retract,
+            ahead=request.ahead,
+            dry_run=request.dry_run,
+        )
+        done = await correct(self._deps, entry.id, spec)
+        if done.head is not None:
+            said = "1 record retracted" if done.after is None else "1 record corrected"
+            self._events.emit("dataset.appended", entry.name, said, blocks=done.blocks, records=done.rows)
+        return _result(entry, done, request)
+
+
+def _result(entry: DatasetEntry, done: Correction, request: wire.CorrectRequest) -> wire.CorrectResult:
+    what: Literal["corrected", "retracted", "unchanged"]
+    what = "retracted" if done.after is None else "unchanged" if done.after == done.before else "corrected"
+    return wire.CorrectResult(
+        ref=entry.name,
+        outcome=what,
+        dry_run=request.dry_run,
+        blocks=done.blocks,
+        records=done.rows,
+        head=None if done.head is None else str(done.head.hash),
+        before=dict(done.before),
+        after=None if done.after is None else dict(done.after),
+        rows=rows_view(done.counts),
+    )

@@ -1,0 +1,147 @@
+"""Moves a dataset to another engine: proves that the engine gives the same history, then records its digest.
+
+Every recorded transaction is re-run from the first one on by this node's engine. If all are the same, the owner's node
+declares the transform anew with that engine's digest: a signed block, which mirrors get like any other. From then on
+the old engine is not needed for this dataset. Where one differs nothing is recorded.
+Spec: docs/spec/engine-semantics.md#evolution.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from functools import partial
+
+import msgspec
+import trio
+
+from chain.errors import Invalid
+from chain.model.events import SetTransform
+from chain.state import ChainState, load_state
+from chain.store.base import ChainReader, Head
+from chain.walk import newest_first
+from engines.contract import EngineIdentity
+from odfd.api.datasets.verification import mismatches, unable
+from odfd.control import wire
+from odfd.control.board import task_ref
+from odfd.datasets.catalog import DatasetEntry
+from odfd.datasets.times import block_time
+from odfd.obs.events import EventLog
+from odfd.runtime.tasks import Report, TaskBoard
+from odfd.state.directory import StateDirectory
+from odfd.transform.driver import TransformDependencies
+from odfd.transform.plan import Rejected
+from odfd.transform.replay import Replayed, replay
+from odfd.trust.signing.owner_commit import OwnerCommitter
+
+
+class EngineMigrationService:
+    """The API service that proves and records engines, each request as a task."""
+
+    def __init__(
+        self,
+        home: StateDirectory,
+        deps: TransformDependencies,
+        committer: OwnerCommitter,
+        board: TaskBoard,
+        events: EventLog,
+    ) -> None:
+        self._home = home
+        self._deps = deps
+        self._committer = committer
+        self._board = board
+        self._events = events
+
+    async def prove(self, ref: str, request: wire.ProveRequest) -> wire.TaskRef:
+        """Result: ProofReport."""
+
+        def resolve() -> DatasetEntry:
+            with self._home.catalog() as catalog:
+                return catalog.resolve(ref)
+
+        entry = await trio.to_thread.run_sync(resolve)
+        return task_ref(self._board.submit("prove", entry.name, partial(self._alone, entry, request)))
+
+    async def _alone(self, entry: DatasetEntry, request: wire.ProveRequest, report: Report) -> wire.ProofReport:
+        def wait() -> None:
+            report.message = f"waiting until nobody else writes {entry.name}"
+
+        # Nothing may be appended between what is proven and what says so.
+        async with self._home.turns.of(entry.id, wait):
+            return await self._prove(entry, request, report)
+
+    async def _prove(self, entry: DatasetEntry, request: wire.ProveRequest, report: Report) -> wire.ProofReport:
+        chain = self._home.chains.chain(entry.id)
+        state = await trio.to_thread.run_sync(load_state, chain)
+        said = state.set_transform
+        if said is None or state.last_transform is None:
+            raise Invalid(
+                f"{entry.name} has no transaction of a transform", rule="prove", hint="name a derived dataset"
+            )
+        await trio.to_thread.run_sync(partial(self._home.need_data, entry.id, entry.name, whole=True))
+        identity = await self._deps.engines.engine(said.transform.engine).identity()
+        report.begin(f"re-running {entry.name} on {identity.name} {identity.version}", None, "transforms")
+        failures: list[wire.Failure] = []
+        transforms = 0
+        async with aclosing(replay(self._deps, entry.id, state.size)) as outcomes:
+            async for outcome in outcomes:
+                if isinstance(outcome, Rejected):
+                    failures.append(_refused(outcome))
+                    break
+                if not isinstance(outcome, Replayed):
+                    raise unable(entry.name, outcome)
+                transforms += 1
+                report.advance()
+                failures += mismatches(outcome)
+        proof = wire.ProofReport(
+            ref=entry.name,
+            dataset_id=str(entry.id),
+            head=str(state.head),
+            engine=wire.ProvenEngine(name=identity.name, version=identity.version, digest=identity.digest),
+            pinned=await trio.to_thread.run_sync(_pinned, chain, state.size),
+            transforms=transforms,
+            ok=not failures,
+            failures=tuple(failures),
+        )
+        if failures or request.dry_run or said.transform.version == identity.digest:
+            return proof
+        return await self._record(entry, state, said, identity, proof)
+
+    async def _record(
+        self,
+        entry: DatasetEntry,
+        state: ChainState,
+        said: SetTransform,
+        identity: EngineIdentity,
+        proof: wire.ProofReport,
+    ) -> wire.ProofReport:
+        if not self._home.keys.has_dataset_key(entry.id):
+            return proof
+        assert state.head is not None
+        transform = msgspec.structs.replace(said.transform, version=identity.digest)
+        event = msgspec.structs.replace(said, transform=transform)
+        head = await self._committer.commit(
+            entry.id,
+            Head(state.head, state.sequence_number),
+            (event,),
+            (),
+            block_time(state, self._deps.now()),
+        )
+        self._events.emit(
+            "engine.proven", entry.name, f"{proof.transforms} transforms, same answers", digest=identity.digest
+        )
+        return msgspec.structs.replace(proof, recorded=str(head.hash))
+
+
+def _refused(outcome: Rejected) -> wire.Failure:
+    """An engine that does not run a query gives another answer than one that does."""
+    nowhere = wire.FailedBlock(hash=None, sequence_number=None)
+    return wire.Failure(block=nowhere, rule="transform-reproduced", message=str(outcome))
+
+
+def _pinned(chain: ChainReader, size: int) -> tuple[str, ...]:
+    """Engines of all declarations, each once, oldest first."""
+    found: dict[str, None] = {}
+    for block in newest_first(chain, ("SetTransform",), size):
+        if isinstance(block.event, SetTransform) and block.event.transform.version is not None:
+            found[block.event.transform.version] = None
+    return tuple(found)[::-1]

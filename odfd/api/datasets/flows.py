@@ -1,0 +1,192 @@
+"""Declares, lists, pauses and removes flows, and performs their runs as the pulls that a person would ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, TypeAlias
+
+import trio
+
+from chain import instant
+from chain.errors import Invalid, NotFound
+from chain.ids import DID_ODF, DatasetId
+from chain.instant import Instant
+from odfd.api.datasets.ingest_pull import IngestPullService
+from odfd.control import wire
+from odfd.control.assembly import Context
+from odfd.flows import store
+from odfd.flows.manifest import WantedFlow
+from odfd.flows.plan import BAD, FlowPlan, Outcome
+from odfd.flows.schedule import duration_text
+from odfd.flows.scheduler import Entry
+from odfd.runtime.tasks import TaskState
+from odfd.state.directory import StateDirectory
+from odfd.workers.flows import Ended, FlowWorker, ended_by
+
+_Action: TypeAlias = Literal["created", "unchanged", "updated"]
+_OUTCOMES: Final = {each.value: each for each in (Outcome.UPDATED, Outcome.UP_TO_DATE, Outcome.BLOCKED)}
+
+
+class FlowService:
+    """The API service for the flows of a node."""
+
+    def __init__(self, home: StateDirectory, worker: FlowWorker, pulling: IngestPullService, context: Context) -> None:
+        self._home = home
+        self._worker = worker
+        self._pulling = pulling
+        self._board = context.board
+        self._clock = context.clock
+        self._events = context.events
+        worker.pull = self._pull
+
+    async def list(self) -> Sequence[wire.FlowView]:
+        """Flows by name, then what follows its inputs."""
+        await self._worker.look()
+        return await trio.to_thread.run_sync(self._views, list(self._worker.scheduler.entries()))
+
+    async def pause(self, name: str) -> wire.FlowView:
+        """It runs no more until it is resumed, over restarts too; a run under way goes on."""
+        return await self._paused(name, paused=True)
+
+    async def resume(self, name: str) -> wire.FlowView:
+        return await self._paused(name, paused=False)
+
+    async def delete(self, name: str) -> wire.FlowView:
+        """Answers with what it was. Refused for what nobody declared."""
+        key, entry = await self._find(name)
+        if not entry.plan.declared:
+            raise Invalid(
+                f"{name} is no flow: a derived dataset that follows its inputs",
+                rule="flow-name",
+                hint=f"odfctl flow pause {name}, or set flows.follow = false for all",
+            )
+        (view,) = await trio.to_thread.run_sync(self._views, [(key, entry)])
+        await trio.to_thread.run_sync(self._remove, entry.plan)
+        await self._worker.look({entry.plan.target})
+        self._events.emit("flow.deleted", entry.plan.name)
+        return view
+
+    async def apply(self, wanted: WantedFlow, *, dry_run: bool) -> wire.ApplyItem:
+        """Raises Invalid for a dataset that is not here."""
+        plan, before = await trio.to_thread.run_sync(self._planned, wanted)
+        action: _Action = "created" if before is None else "unchanged" if before == plan else "updated"
+        if before != plan and not dry_run:
+            await trio.to_thread.run_sync(self._keep, plan)
+            await self._worker.look({plan.target, *([before.target] if before is not None else [])})
+            self._events.emit(f"flow.{action}", plan.name, id=str(plan.target))
+        return wire.ApplyItem(kind="flow", name=plan.name, action=action, changes=_changes(before, plan))
+
+    def counts(self) -> wire.FlowCounts:
+        """For the status of the node."""
+        entries = [entry for _, entry in self._worker.scheduler.entries()]
+        due = [(entry.due, entry.plan.name) for entry in entries if entry.due is not None]
+        at, name = min(due, default=(None, None))
+        return wire.FlowCounts(
+            flows=len(entries),
+            running=sum(entry.running for entry in entries),
+            failing={entry.plan.name: entry.record.failures for entry in entries if entry.record.outcome in BAD},
+            next=name,
+            next_at=_text(at),
+        )
+
+    async def _pull(self, plan: FlowPlan) -> Ended:
+        """One run. Raises what the submission of a pull raises."""
+        request = wire.PullRequest(refs=(str(plan.target),), fetch_uncacheable=plan.fetch_uncacheable)
+        task = self._board.get((await self._pulling.pull(request)).id)
+        await task.finished.wait()
+        if task.state is TaskState.CANCELLED:
+            return Outcome.CANCELLED, "somebody cancelled it"
+        if not isinstance(task.result, wire.PullResult):
+            return ended_by(task.fault) if task.fault is not None else (Outcome.REFUSED, "it did not end well")
+        (item,) = task.result.items
+        if item.outcome in _OUTCOMES:
+            return _OUTCOMES[item.outcome], item.message
+        return ended_by(item.fault.fault()) if item.fault is not None else (Outcome.FAILED, item.message)
+
+    async def _find(self, name: str) -> tuple[str, Entry]:
+        """A flow of that name, else what follows under the name of its dataset. Raises NotFound."""
+        await self._worker.look()
+        found = [(key, entry) for key, entry in self._worker.scheduler.entries() if _is_named(entry, name)]
+        if not found:
+            raise NotFound(f"there is no flow {name!r}", rule="flow-name", hint="odfctl get flows lists them")
+        return max(found, key=lambda each: each[1].plan.declared)
+
+    async def _paused(self, name: str, *, paused: bool) -> wire.FlowView:
+        key, entry = await self._find(name)
+        await self._worker.pause(key, paused=paused)
+        self._events.emit("flow.paused" if paused else "flow.resumed", entry.plan.name)
+        (view,) = await trio.to_thread.run_sync(self._views, [(key, entry)])
+        return view
+
+    def _planned(self, wanted: WantedFlow) -> tuple[FlowPlan, FlowPlan | None]:
+        with self._home.database.read() as connection:
+            return wanted.plan(self._resolve), store.find(connection, wanted.name)
+
+    def _resolve(self, ref: str, place: str) -> DatasetId:
+        with self._home.catalog() as catalog:
+            try:
+                return catalog.resolve(ref).id
+            except Invalid as fault:
+                fault.place = place
+                raise
+
+    def _keep(self, plan: FlowPlan) -> None:
+        with self._home.database.write() as connection:
+            store.keep(connection, plan, self._clock.now())
+
+    def _remove(self, plan: FlowPlan) -> None:
+        with self._home.database.write() as connection:
+            store.remove(connection, plan.name, self._clock.now())
+
+    def _views(self, entries: Sequence[tuple[str, Entry]]) -> Sequence[wire.FlowView]:
+        with self._home.catalog() as catalog:
+            views = [_view(entry, catalog.name_of) for _, entry in entries]
+        return sorted(views, key=lambda view: (view.kind, view.name.casefold()))
+
+
+def _view(entry: Entry, name_of: Callable[[DatasetId], str]) -> wire.FlowView:
+    plan, record = entry.plan, entry.record
+    return wire.FlowView(
+        name=plan.name,
+        kind="flow" if plan.declared else "follow",
+        target=name_of(plan.target),
+        when=_when(plan, name_of),
+        state=_state(entry),
+        next=_text(entry.due),
+        last=_text(record.ended_at),
+        outcome=record.outcome.value if record.outcome is not None else None,
+        message=record.message,
+        runs=record.runs,
+        failures=record.failures,
+        missed=record.missed,
+    )
+
+
+def _state(entry: Entry) -> Literal["waiting", "running", "retrying", "paused"]:
+    if entry.running:
+        return "running"
+    if entry.is_paused:
+        return "paused"
+    return "retrying" if entry.record.retry_at is not None else "waiting"
+
+
+def _when(plan: FlowPlan, name_of: Callable[[DatasetId], str]) -> str:
+    parts = [str(plan.schedule)] if plan.schedule is not None else []
+    if plan.inputs:
+        names = ", ".join(sorted(map(name_of, plan.inputs)))
+        parts.append(f"new data of {names}, each {duration_text(plan.policy.cooldown)} at most")
+    return "; ".join(parts)
+
+
+def _changes(before: FlowPlan | None, plan: FlowPlan) -> tuple[str, ...]:
+    """Which parts of it differ."""
+    parts = ("target", "schedule", "inputs", "fetch_uncacheable", "policy")
+    return tuple(each for each in parts if before is not None and getattr(before, each) != getattr(plan, each))
+
+
+def _is_named(entry: Entry, name: str) -> bool:
+    return name.casefold() in (entry.plan.name.casefold(), str(entry.plan.target) if name.startswith(DID_ODF) else "")
+
+
+def _text(time: Instant | None) -> str | None:
+    return None if time is None else instant.render(time)

@@ -1,0 +1,241 @@
+"""Resets and compacts datasets that this node publishes, or keeps metadata alone.
+
+The epoch is drafted and signed first, then slices are merged, then epoch and history change in one transaction (see
+``odfd.trust.ledger.history_rewrite`` for what a crash leaves). Nobody ingests, derives or mirrors into the dataset
+meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import msgspec
+import trio
+
+from chain.compaction import Limits
+from chain.errors import Conflict, Invalid, Refused
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.state import load_state
+from chain.statements import statement
+from chain.statements.envelope import Signed
+from chain.statements.statement import Authority
+from chain.store import rewriting
+from chain.store.base import Apart, ChainReader
+from chain.store.rewriting import RewritePlan
+from chain.wording import plural
+from odfd.api.datasets.service import named_block
+from odfd.api.trust.authority import draft_of, draft_view, signatures_of
+from odfd.control import wire
+from odfd.control.assembly import Context
+from odfd.control.board import task_ref
+from odfd.datasets.catalog import DatasetEntry
+from odfd.datasets.times import block_time
+from odfd.mirrors.scheduler import MirrorScheduler
+from odfd.runtime.tasks import Report
+from odfd.state.directory import StateDirectory
+from odfd.trust.ledger.authorities import Authorities
+from odfd.trust.ledger.history_rewrite import kept_tree, tree_head
+from odfd.trust.ledger.log import Ledger
+from odfd.trust.signing import authority_drafts
+from odfd.trust.signing.authority_drafts import Opening
+from odfd.trust.signing.authority_versions import sign_version
+from odfd.trust.signing.owner_commit import OwnerCommitter
+
+_NOTHING: Final = {
+    "compact": "no two slices that follow each other fit into one within the limits",
+    "keep-metadata": "there is no data in it",
+}
+_TASK: Final = {"reset": "reset", "compact": "compact", "keep-metadata": "compact"}
+
+
+class HistoryRewriteService:
+    """The API service that rewrites published datasets, each request as a task."""
+
+    def __init__(
+        self,
+        home: StateDirectory,
+        committer: OwnerCommitter,
+        scheduler: MirrorScheduler,
+        context: Context,
+        changed: Callable[[DatasetId], None],
+        apart: Callable[[int], Apart | None],
+    ) -> None:
+        """``changed`` is told of every chain that has another history; ``apart``: where blocks of an epoch stay that
+        are given up."""
+        self._apart = apart
+        self._home = home
+        self._committer = committer
+        self._scheduler = scheduler
+        self._board = context.board
+        self._events = context.events
+        self._clock = context.clock
+        self._changed = changed
+
+    async def rewrite(self, ref: str, request: wire.RewriteRequest) -> wire.TaskRef:
+        """Result: RewriteResult. Refused for a dataset of somebody else."""
+        entry = await trio.to_thread.run_sync(self._checked, ref, request)
+        work = partial(self._work, entry, request)
+        return task_ref(self._board.submit(_TASK[request.action], entry.name, work))
+
+    def _checked(self, ref: str, request: wire.RewriteRequest) -> DatasetEntry:
+        """What can be told at once. Raises NotFound, Refused, Invalid."""
+        with self._home.catalog() as catalog:
+            entry = catalog.resolve(ref)
+        if not self._home.keys.has_dataset_key(entry.id):
+            raise Refused(
+                f"{entry.name} is not published by this node: its history is its owner's to rewrite",
+                rule="rewrite-owner",
+                hint="do it on the node that writes it; whether mirrors follow is their policy.rewrite.follow",
+            )
+        _limits(request)
+        if request.action == "reset":
+            self._plan(entry, request)
+        return entry
+
+    async def _work(self, entry: DatasetEntry, request: wire.RewriteRequest, report: Report) -> wire.RewriteResult:
+        report.begin(f"reading {entry.name}")
+
+        def wait() -> None:
+            report.message = f"waiting until nobody else writes {entry.name}"
+
+        async with self._home.turns.of(entry.id, wait), self._scheduler.still(entry.id):
+            done = await trio.to_thread.run_sync(self._rewrite, entry, request, report)
+        if done.outcome == "rewritten":
+            self._changed(entry.id)
+            self._events.emit(
+                "dataset.rewritten",
+                entry.name,
+                f"{done.action}: {plural(done.kept, 'block')} kept, {done.before} became {done.blocks}",
+                epoch=done.epoch,
+                blocks=done.blocks,
+            )
+        return done
+
+    def _rewrite(self, entry: DatasetEntry, request: wire.RewriteRequest, report: Report) -> wire.RewriteResult:
+        chain, objects = self._home.chains.chain(entry.id), self._home.objects
+        plan = self._plan(entry, request)
+        if plan is None:
+            return self._unchanged(entry, request)
+        opening = self._opening(plan, request)
+        if request.dry_run:
+            return self._planned(entry, request, plan, opening)
+        said, signed = self._declared(entry, request, opening)
+        report.begin("merging slices", len(plan.batches), "slices")
+
+        def merged(count: int) -> None:
+            report.done = count
+            trio.from_thread.check_cancelled()
+
+        rewrite = rewriting.prepare(chain, objects, plan, self._time(chain, plan), merged)
+        with self._home.database.read() as connection:
+            given_up = Ledger(connection).chain(entry.id).epoch
+        rewrite = msgspec.structs.replace(rewrite, apart=self._apart(given_up))
+        head = self._committer.rewrite_now(plan, rewrite, said, signed)
+        epoch = said.epochs[-1].number
+        return msgspec.structs.replace(
+            _result(entry, request, plan), outcome="rewritten", head=str(head.hash), epoch=epoch
+        )
+
+    def _time(self, chain: ChainReader, plan: RewritePlan) -> Instant:
+        """Of new blocks. A reset makes none, and is the way out where the last one is of a wrong clock."""
+        if plan.after == "nothing":
+            return chain.block_at(plan.base.sequence_number).system_time
+        return block_time(load_state(chain), self._clock.now())
+
+    def _plan(self, entry: DatasetEntry, request: wire.RewriteRequest) -> RewritePlan | None:
+        chain = self._home.chains.chain(entry.id)
+        if request.action == "compact":
+            return rewriting.plan_merging(chain, entry.id, _limits(request))
+        if request.action == "keep-metadata":
+            return rewriting.plan_metadata(chain, entry.id)
+        if request.to is None:
+            raise Invalid("a reset needs a block", rule="request", hint="its hash, or #N")
+        return rewriting.plan_reset(chain, entry.id, named_block(chain, request.to).hash)
+
+    def _opening(self, plan: RewritePlan, request: wire.RewriteRequest) -> Opening:
+        """Only what keeps every row is a compaction to others; whoever gives rows up says so."""
+        with self._home.database.read() as connection:
+            tree = Ledger(connection).chain(plan.dataset).frontier
+        if tree.size != plan.last.size:
+            raise Conflict("the chain is being written to", rule="head-moved", hint="do it again")
+        base = kept_tree(self._home.chains.chain(plan.dataset), plan.base.size)
+        return Opening("compaction" if plan.after == "merged" else request.reason, tree_head(base), tree_head(tree))
+
+    def _drafted(self, entry: DatasetEntry, opening: Opening) -> tuple[Authority, wire.AuthorityDraft]:
+        with self._home.database.read() as connection:
+            rights = Authorities(connection).rights(entry.id)
+        mine = [key.did for key in self._home.keys.held(entry.id)]
+        seed = self._home.chains.chain(entry.id).block_at(0).hash
+        said = authority_drafts.rewritten(rights, opening, mine, seed, self._clock.now())
+        return said, draft_view(rights, said)
+
+    def _declared(
+        self, entry: DatasetEntry, request: wire.RewriteRequest, opening: Opening
+    ) -> tuple[Authority, Signed]:
+        """The version that opens the epoch, signed by enough roots. Raises Refused, Conflict, Invalid."""
+        if request.payload is None:
+            said, _ = self._drafted(entry, opening)
+            payload = statement.encode(said)
+        else:
+            said, payload = draft_of(entry, request.payload)
+            opened = said.epochs[-1] if said.epochs else None
+            wanted = opening.reason, opening.base, opening.last
+            if opened is None or (opened.reason, opened.base, opened.last) != wanted:
+                raise Conflict(
+                    f"what was signed speaks of another history of {entry.name} than the one that is here",
+                    rule="rewrite-draft",
+                    hint="the dataset moved meanwhile: do it again",
+                )
+        given = signatures_of(request.signatures)
+        return said, sign_version(self._home.database, self._home.keys, said, payload, given)
+
+    def _planned(
+        self, entry: DatasetEntry, request: wire.RewriteRequest, plan: RewritePlan, opening: Opening
+    ) -> wire.RewriteResult:
+        said, draft = self._drafted(entry, opening)
+        return msgspec.structs.replace(_result(entry, request, plan), epoch=said.epochs[-1].number, draft=draft)
+
+    def _unchanged(self, entry: DatasetEntry, request: wire.RewriteRequest) -> wire.RewriteResult:
+        with self._home.database.read() as connection:
+            checked = Ledger(connection).chain(entry.id)
+        head = self._home.chains.chain(entry.id).head()
+        size = head.size if head else 0
+        return wire.RewriteResult(
+            ref=entry.name,
+            dataset_id=str(entry.id),
+            action=request.action,
+            outcome="unchanged",
+            kept=size,
+            before=size,
+            blocks=size,
+            head=str(head.hash) if head else None,
+            epoch=checked.epoch,
+            message=_NOTHING[request.action],
+        )
+
+
+def _limits(request: wire.RewriteRequest) -> Limits:
+    """Raises Invalid."""
+    usual = Limits()
+    size = usual.bytes if request.max_slice_bytes is None else request.max_slice_bytes
+    rows = usual.rows if request.max_slice_rows is None else request.max_slice_rows
+    if min(size, rows) < 1:
+        raise Invalid(f"slices of at most {min(size, rows)}", rule="compact-limits", hint="a number from 1 on")
+    return Limits(bytes=size, rows=rows)
+
+
+def _result(entry: DatasetEntry, request: wire.RewriteRequest, plan: RewritePlan) -> wire.RewriteResult:
+    return wire.RewriteResult(
+        ref=entry.name,
+        dataset_id=str(entry.id),
+        action=request.action,
+        outcome="planned",
+        kept=plan.base.size,
+        before=plan.last.size,
+        blocks=plan.size,
+        merged=sum(map(len, plan.batches)),
+        into=len(plan.batches),
+    )

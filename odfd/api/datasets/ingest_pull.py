@@ -1,0 +1,444 @@
+"""Brings data into datasets (ingest, correct, pull, import) and exports them.
+
+``pull`` brings a dataset up to date in the way that is its own: a mirror syncs, a root polls its source, a derivative
+runs its transform after its inputs. One dataset failing harms no other; its fault is an item of the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
+import trio
+
+from chain import instant
+from chain.errors import Fault, Invalid, Refused
+from chain.ids import DatasetId
+from chain.model.events import DatasetKind
+from chain.state import ChainState, load_state
+from chain.wording import plural
+from odfd.api.datasets.correction import Correcting
+from odfd.api.datasets.import_export import ImportExport
+from odfd.api.datasets.quarantine import QuarantineDatasets
+from odfd.api.resources.apply import BASE_KIND
+from odfd.api.transforms.evolution import way_anew
+from odfd.api.views.views import rows_view
+from odfd.control import wire
+from odfd.control.assembly import Context
+from odfd.control.board import task_ref
+from odfd.datasets.catalog import DatasetEntry
+from odfd.datasets.counting import NOTHING_READ, added
+from odfd.datasets.creation import input_ids
+from odfd.datasets.pushes import PushTable
+from odfd.errors import sole_fault
+from odfd.ingest import driver as ingesting
+from odfd.ingest.driver import Ingested
+from odfd.ingest.marking import set_watermark
+from odfd.ingest.push import FORMATS, PushTerms, push_files
+from odfd.mirrors.scheduler import MirrorScheduler, SchedulerState
+from odfd.resources.store import Resources
+from odfd.runtime.slots import Slots, waiting
+from odfd.runtime.tasks import Report, outside
+from odfd.state.directory import StateDirectory
+from odfd.state.uploads import Uploads
+from odfd.transform import driver as transforming
+from odfd.transform.driver import Committed
+from odfd.transform.plan import APPEND_ONLY, INPUT_DIVERGED, TRANSFORM_EVOLUTION, Blocked, Rejected
+from odfd.transform.recovery import run_recovering
+from odfd.workers.repair import Repair
+
+TOGETHER: Final = 32
+"""Datasets that one pull brings up to date at a time."""
+SLOW: Final = 512
+"""Datasets besides, of one pull, whose sources are slow: each holds a connection, and no other dataset."""
+
+_Pull: TypeAlias = Callable[[DatasetEntry, Report], Awaitable[wire.PullItem]]
+
+
+class IngestPullParts(NamedTuple):
+    """The parts that keep uploads, import and export, and repair, as the service needs them."""
+
+    uploads: Uploads
+    import_export: ImportExport
+    repairing: Repair
+    values: Callable[[str], Mapping[str, str]]
+    """What sources of the dataset of a name may read, beside what the settings let all sources read."""
+
+
+class IngestPullService:
+    """The API service for ingests, pulls, imports and exports, each request as a task."""
+
+    def __init__(
+        self,
+        home: StateDirectory,
+        shops: tuple[ingesting.IngestDependencies, transforming.TransformDependencies],
+        scheduler: MirrorScheduler,
+        hands: IngestPullParts,
+        context: Context,
+    ) -> None:
+        self._home = home
+        self._ingest, self._transform = shops
+        self._scheduler = scheduler
+        self._uploads, self._import_export, self._repairing, self._values = hands
+        self._board = context.board
+        self._events = context.events
+        self._meter = context.meter
+        self._correcting = Correcting(home, self._ingest, context.events)
+
+    async def stage(self, name: str, chunks: AsyncIterable[bytes]) -> wire.Upload:
+        """Keep the bytes of one file until an ingest asks for them."""
+        done = await self._uploads.take(name, chunks)
+        return wire.Upload(id=done.id, name=name, size=done.size)
+
+    async def ingest(self, ref: str, request: wire.IngestRequest) -> wire.TaskRef:
+        """Result: PullResult with one item."""
+        entry = await trio.to_thread.run_sync(self._resolve, ref)
+        read = None
+        if request.format is not None:
+            if request.format not in FORMATS:
+                raise Invalid(f"no format {request.format!r}", rule="format", hint=f"one of {', '.join(FORMATS)}")
+            read = FORMATS[request.format]
+        terms = PushTerms(
+            source=request.source,
+            read=read,
+            event_time=instant.parse(request.event_time) if request.event_time else None,
+            id=request.id,
+            again=request.again,
+        )
+        self._uploads.check(request.uploads)
+
+        async def work(report: Report) -> wire.PullResult:
+            files = self._uploads.claim(request.uploads)
+            try:
+                async with self._home.turns.of(entry.id, partial(_wait, report, entry)):
+                    report.begin(f"ingesting {plural(len(files), 'file')}", None, "rows")
+                    log = PushTable(self._home.database)
+                    outcome = await push_files(
+                        self._ingest, entry.id, files, terms, log, lambda step: _show(report, step)
+                    )
+            finally:
+                await self._uploads.done(files)
+            told = await trio.to_thread.run_sync(self._set_aside, entry, outcome)
+            return wire.PullResult(items=(self._ingested(entry, outcome, told),))
+
+        return task_ref(self._board.submit("ingest", entry.name, work))
+
+    async def set_watermark(self, ref: str, request: wire.WatermarkRequest) -> wire.TaskRef:
+        """Result: PullResult with one item. Refused for what is no root of this node's own."""
+        entry, to = await trio.to_thread.run_sync(self._resolve, ref), instant.parse(request.time)
+
+        async def work(report: Report) -> wire.PullResult:
+            async with self._home.turns.of(entry.id, partial(_wait, report, entry)):
+                done = await set_watermark(self._ingest, entry.id, to, ahead=request.ahead)
+            said = f"the watermark is {instant.render(to)}"
+            if done.head is None:
+                return wire.PullResult(items=(wire.PullItem(ref=entry.name, outcome="up-to-date", message=said),))
+            self._events.emit("dataset.appended", entry.name, said, blocks=1, records=0)
+            head = str(done.head.hash)
+            item = wire.PullItem(ref=entry.name, outcome="updated", message=said, blocks=1, head=head)
+            return wire.PullResult(items=(item,))
+
+        return task_ref(self._board.submit("watermark", entry.name, work))
+
+    async def correct(self, ref: str, request: wire.CorrectRequest) -> wire.TaskRef:
+        """Result: CorrectResult. Refused for what is no ledger of this node's own."""
+        entry = await trio.to_thread.run_sync(self._resolve, ref)
+
+        async def work(report: Report) -> wire.CorrectResult:
+            async with self._home.turns.of(entry.id, partial(_wait, report, entry)):
+                return await self._correcting.correct(entry, request)
+
+        return task_ref(self._board.submit("correct", entry.name, work))
+
+    async def pull(self, request: wire.PullRequest) -> wire.TaskRef:
+        """Result: PullResult."""
+        entries = await trio.to_thread.run_sync(self._wanted, request)
+        target = ", ".join(entry.name for entry in entries)
+
+        async def work(report: Report) -> wire.PullResult:
+            items: dict[DatasetId, wire.PullItem | None] = {}
+            slots = Slots(TOGETHER, SLOW)
+            over = {entry.id: trio.Event() for entry in entries}
+
+            async def one(entry: DatasetEntry, first: Sequence[DatasetId]) -> None:
+                for each in first:
+                    await over[each].wait()
+                async with slots.one():
+                    with report.part() as part:
+                        async with self._home.turns.of(entry.id, partial(_wait, part, entry)):
+                            items[entry.id] = await self._pull_one(entry, part, request)
+                over[entry.id].set()
+
+            # A pull has slots of its own; that of its task is for others.
+            async with waiting(connected=False), trio.open_nursery() as nursery:
+                for entry, first in await trio.to_thread.run_sync(self._after, entries, request.repair):
+                    nursery.start_soon(one, entry, first)
+            return wire.PullResult(items=tuple(found for each in entries if (found := items[each.id]) is not None))
+
+        return task_ref(self._board.submit("pull", target, work))
+
+    async def export(self, ref: str, request: wire.ExportRequest) -> wire.TaskRef:
+        """Result: TransferResult."""
+        entry = await trio.to_thread.run_sync(self._resolve, ref)
+        return task_ref(self._board.submit("export", entry.name, self._import_export.export(entry, request.to)))
+
+    async def import_(self, request: wire.ImportRequest) -> wire.TaskRef:
+        """Result: TransferResult."""
+        return task_ref(self._board.submit("import", request.source, self._import_export.import_(request)))
+
+    def _resolve(self, ref: str) -> DatasetEntry:
+        with self._home.catalog() as catalog:
+            return catalog.resolve(ref)
+
+    def _wanted(self, request: wire.PullRequest) -> list[DatasetEntry]:
+        """Those asked for, inputs before what derives from them."""
+        with self._home.catalog() as catalog:
+            entries = {entry.id: entry for entry in catalog.entries()}
+            asked = list(entries.values()) if request.all else [catalog.resolve(ref) for ref in request.refs]
+        among = entries if request.recursive else {entry.id: entry for entry in asked}
+        if request.repair:
+            return asked
+        return [entries[each] for each in inputs_first([entry.id for entry in asked], self._inputs, among)]
+
+    def _after(self, entries: Sequence[DatasetEntry], repair: bool) -> list[tuple[DatasetEntry, list[DatasetId]]]:
+        """Each with those before it that it derives from. What is to be repaired may not be read."""
+        before: set[DatasetId] = set()
+        found = []
+        for entry in entries:
+            found.append((entry, [] if repair else [each for each in self._inputs(entry.id) if each in before]))
+            before.add(entry.id)
+        return found
+
+    def _state(self, dataset: DatasetId) -> ChainState:
+        return load_state(self._home.chains.chain(dataset))
+
+    def _inputs(self, dataset: DatasetId) -> Sequence[DatasetId]:
+        said = self._state(dataset).set_transform
+        return input_ids(said) if said is not None else ()
+
+    async def _way(self, entry: DatasetEntry, request: wire.PullRequest) -> _Pull | None:
+        explicit = not request.all
+        state = await trio.to_thread.run_sync(self._state, entry.id)
+        if self._scheduler.find(entry.id) is not None:
+            return self._sync
+        if not self._home.keys.has_dataset_key(entry.id):
+            return self._nowhere if explicit else None
+        if state.kind is DatasetKind.DERIVATIVE:
+            return self._derive
+        if state.polling_source is None and not explicit:
+            return None
+        return partial(self._poll, fetch_uncacheable=request.fetch_uncacheable)
+
+    async def _pull_one(self, entry: DatasetEntry, report: Report, request: wire.PullRequest) -> wire.PullItem | None:
+        """``None``: a dataset that nothing is pulled for, and that nobody named."""
+        report.begin(f"pulling {entry.name}", None, "rows")
+        try:
+            # A chain that is to be repaired may be one that cannot be read.
+            pull = self._repair if request.repair else await self._way(entry, request)
+            return None if pull is None else await pull(entry, report)
+        except (Fault, BaseExceptionGroup) as error:
+            fault = sole_fault(error)
+            if fault is None:
+                raise
+            return wire.PullItem(ref=entry.name, outcome="failed", message=str(fault), fault=wire.Problem.of(fault))
+
+    async def _poll(self, entry: DatasetEntry, report: Report, *, fetch_uncacheable: bool) -> wire.PullItem:
+        said = await trio.to_thread.run_sync(self._values, entry.name)
+        settings = self._ingest.settings
+        settings = msgspec.structs.replace(settings, variables={**settings.variables, **said})
+        deps = replace(self._ingest, base=self._base, settings=settings)
+        outcome = await ingesting.pull_root(
+            deps, entry.id, fetch_uncacheable=fetch_uncacheable, report=lambda step: _show(report, step)
+        )
+        told = await trio.to_thread.run_sync(self._set_aside, entry, outcome)
+        return self._ingested(entry, outcome, told)
+
+    def _set_aside(self, entry: DatasetEntry, outcome: ingesting.PullOutcome) -> str:
+        """Where records are that could not be read; empty where there are none."""
+        count, datasets = outcome.counts.quarantined, self._ingest.quarantines
+        if not count or not isinstance(datasets, QuarantineDatasets):
+            return ""
+        return f"what could not be read is in {datasets.name(entry.id)}"
+
+    def _base(self, dataset: DatasetId) -> Path | None:
+        with self._home.database.read() as connection:
+            found = Resources(connection).get(BASE_KIND, str(dataset))
+        return Path(found.spec.decode()) if found is not None and found.spec else None
+
+    def _ingested(self, entry: DatasetEntry, outcome: ingesting.PullOutcome, aside: str) -> wire.PullItem:
+        """``aside``: what is told of records that could not be read."""
+        if not isinstance(outcome, Ingested) or outcome.blocks > outcome.repeated:
+            self._meter.rows("ingest", outcome.counts)
+        if isinstance(outcome, Ingested):
+            if outcome.blocks > outcome.repeated:
+                self._meter.committed("ingest", outcome.blocks - outcome.repeated, outcome.rows)
+                self._events.emit(
+                    "dataset.appended",
+                    entry.name,
+                    plural(outcome.rows, "record"),
+                    blocks=outcome.blocks,
+                    records=outcome.rows,
+                )
+            return wire.PullItem(
+                ref=entry.name,
+                outcome="updated",
+                message="; ".join(part for part in (_repeated(outcome), aside) if part),
+                blocks=outcome.blocks,
+                records=outcome.rows,
+                head=str(outcome.head.hash),
+                rows=rows_view(outcome.counts),
+            )
+        rows = rows_view(outcome.counts)
+        reason = outcome.reason
+        if reason == ingesting.UNCACHEABLE:
+            reason = (
+                f"{reason}: its source cannot tell whether it changed, and was read before; to read it again:"
+                f" odfctl pull {entry.name} --fetch-uncacheable"
+            )
+        message = "; ".join(part for part in (reason, aside) if part)
+        return wire.PullItem(ref=entry.name, outcome="up-to-date", message=message, rows=rows)
+
+    async def _derive(self, entry: DatasetEntry, report: Report) -> wire.PullItem:
+        """Transactions until nothing is left."""
+        blocks = records = 0
+        counts = NOTHING_READ
+        before = await trio.to_thread.run_sync(self._state, entry.id)
+        while True:
+            outcome = await run_recovering(self._transform, entry.id)
+            if not isinstance(outcome, Committed):
+                break
+            records += outcome.records
+            counts = added(counts, outcome.counts)
+            report.advance(outcome.records)
+        after = await trio.to_thread.run_sync(self._state, entry.id)
+        blocks = after.size - before.size
+        self._meter.rows("transform", counts)
+        if blocks:
+            self._meter.committed("transform", blocks, records)
+            self._events.emit("dataset.derived", entry.name, plural(records, "record"), blocks=blocks, records=records)
+        way = f"odfctl compact {entry.name} --keep-metadata-only, then odfctl pull {entry.name}"
+        if isinstance(outcome, Rejected):
+            hint = ": ".join(filter(None, (outcome.hint, way if outcome.rule == APPEND_ONLY else "")))
+            place = f"{entry.name}, {outcome.place}" if outcome.place else entry.name
+            raise Invalid(outcome.message, rule=outcome.rule or "transform", hint=hint, place=place)
+        if isinstance(outcome, Blocked) and outcome.rule == INPUT_DIVERGED:
+            raise Refused(outcome.reason, rule=outcome.rule, hint=f"{outcome.hint}: {way}", place=entry.name)
+        if isinstance(outcome, Blocked) and outcome.rule == TRANSFORM_EVOLUTION:
+            way = await trio.to_thread.run_sync(way_anew, self._home.chains, entry.name, after)
+            raise Refused(outcome.reason, rule=outcome.rule, hint=way, place=entry.name)
+        if isinstance(outcome, Blocked):
+            return wire.PullItem(
+                ref=entry.name,
+                outcome="blocked",
+                message=str(outcome),
+                blocks=blocks,
+                records=records,
+                rows=rows_view(counts),
+            )
+        return wire.PullItem(
+            ref=entry.name,
+            outcome="updated" if blocks else "up-to-date",
+            blocks=blocks,
+            records=records,
+            head=str(after.head),
+            rows=rows_view(counts),
+        )
+
+    async def _sync(self, entry: DatasetEntry, report: Report) -> wire.PullItem:
+        if self._scheduler.get(entry.id).wish.paused:
+            message = f"it is paused: odfctl mirror resume {entry.name}"
+            return wire.PullItem(ref=entry.name, outcome="blocked", message=message)
+        before = await trio.to_thread.run_sync(self._state, entry.id)
+        async with outside(f"peers of {entry.name}"):
+            mirror = await self._scheduler.pass_now(entry.id)
+        after = await trio.to_thread.run_sync(self._state, entry.id)
+        report.message = mirror.message
+        if mirror.state in (SchedulerState.REFUSED, SchedulerState.FAILED, SchedulerState.STALLED):
+            fault = wire.Problem.of(mirror.fault) if mirror.fault is not None else None
+            return wire.PullItem(ref=entry.name, outcome="failed", message=mirror.message, fault=fault)
+        moved = after.size - before.size
+        unknown = mirror.state is SchedulerState.WAITING or mirror.is_unasked
+        return wire.PullItem(
+            ref=entry.name,
+            outcome="updated" if moved else "blocked" if unknown else "up-to-date",
+            message=f"{mirror.message}; {_newest(after)}" if unknown else mirror.message,
+            blocks=moved,
+            records=after.next_offset - before.next_offset,
+            head=str(after.head) if after.head else None,
+        )
+
+    async def _nowhere(self, entry: DatasetEntry, _: Report) -> wire.PullItem:
+        raise Invalid(
+            f"{entry.name} is neither this node's own nor a mirror: there is nowhere to pull it from",
+            rule="pull-source",
+            hint=f"odfctl mirror add {entry.id} --as {entry.name}",
+        )
+
+    async def _repair(self, entry: DatasetEntry, report: Report) -> wire.PullItem:
+        report.begin(f"looking at every block and object of {entry.name}", None, "objects")
+        async with outside(f"peers of {entry.name}"):
+            return await self._made_whole(entry)
+
+    async def _made_whole(self, entry: DatasetEntry) -> wire.PullItem:
+        async with self._scheduler.still(entry.id):
+            repaired = await self._repairing.repair(entry)
+        told = [f"{repaired} made whole" if any(repaired) else "every block and object is whole"]
+        fetched = await self._repairing.catch_up(entry)
+        if fetched:
+            told.append(f"{fetched} more that are signed were fetched")
+        return wire.PullItem(
+            ref=entry.name,
+            outcome="updated" if any(repaired) or fetched else "up-to-date",
+            blocks=fetched,
+            message="; ".join(told),
+        )
+
+
+def _repeated(outcome: Ingested) -> str:
+    """That some, or all, was pushed before; empty where nothing was."""
+    if not outcome.repeated:
+        return ""
+    if outcome.repeated == outcome.blocks:
+        return "this was pushed before, and nothing is appended twice; --again appends it once more"
+    return f"{outcome.repeated} of the blocks are of the same push before; --again appends its files once more"
+
+
+def _newest(state: ChainState) -> str:
+    """For people who could not be told whether it is the last one there is."""
+    if state.system_time is None:
+        return "no block is here yet"
+    return f"the newest block here is #{state.sequence_number}, of {instant.render(state.system_time)}"
+
+
+def inputs_first(
+    asked: Iterable[DatasetId], inputs: Callable[[DatasetId], Sequence[DatasetId]], among: Container[DatasetId]
+) -> list[DatasetId]:
+    """What was asked for and, of ``among``, all that it derives from, each after its inputs.
+
+    Chains of others may derive from each other in a ring; such a ring is cut where it closes.
+    """
+    ordered: dict[DatasetId, None] = {}
+    begun: set[DatasetId] = set()
+    for first in asked:
+        path = [first]
+        while path:
+            last = path[-1]
+            begun.add(last)
+            following = next((each for each in inputs(last) if each in among and each not in begun), None)
+            if following is not None:
+                path.append(following)
+            else:
+                ordered[path.pop()] = None
+    return list(ordered)
+
+
+def _wait(report: Report, entry: DatasetEntry) -> None:
+    report.message = f"waiting until nobody else writes {entry.name}"
+
+
+def _show(report: Report, step: ingesting.IngestStep) -> None:
+    report.message, report.done = f"{step.phase} {step.file}", step.rows

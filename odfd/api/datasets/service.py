@@ -1,0 +1,322 @@
+"""Lists, shows, renames and removes datasets, and reads their blocks and rows."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+import trio
+
+from chain.codec.arrow_schema import schema_of
+from chain.codec.manifest import block_to_builtins, render_manifest
+from chain.data.arrow_schema import to_arrow
+from chain.data.plain import plain_rows
+from chain.errors import Invalid, NotFound, Refused
+from chain.ids import DatasetId
+from chain.model.block import Block
+from chain.multihash import Multihash
+from chain.state import load_state
+from chain.store.append import BLOCK_UNKNOWN
+from chain.store.base import ChainReader
+from chain.store.schema import KINDS
+from chain.store.sqlite import SqliteChain
+from chain.wording import agree, plural
+from odfd.api.datasets import quarantine
+from odfd.api.resources.apply import BASE_KIND, ApplyOperation
+from odfd.api.views.holder_counts import HolderCounts
+from odfd.api.views.views import DatasetViews, block_view, schema_view
+from odfd.control import wire
+from odfd.control.assembly import Context
+from odfd.datasets import pushes, reading, row_counts, visibility
+from odfd.datasets.catalog import Catalog, DatasetEntry
+from odfd.datasets.creation import declaration
+from odfd.datasets.references import drop_references
+from odfd.flows import store as flows
+from odfd.ingest import segments
+from odfd.mirrors import mirror_spec as wishes
+from odfd.mirrors.scheduler import MirrorScheduler
+from odfd.queries import folds
+from odfd.resources.store import Resources
+from odfd.state.directory import FOLDS, SEGMENTS, StateDirectory
+from odfd.trust.ledger.log import Ledger
+from odfd.verify.damage import Damage
+
+MAX_LOG = 10_000
+"""Blocks that one ``log`` gives at the most."""
+MAX_DIGITS: Final = 18
+"""Of a sequence number: the largest that SQLite holds has 19."""
+T = TypeVar("T")
+
+
+class RemoteState(NamedTuple):
+    """What others have and know of datasets that are here."""
+
+    holders: HolderCounts
+    gone: Callable[[DatasetId], None]
+    """Is told of one that was deleted."""
+
+
+class DatasetService:
+    """The API service for the datasets of a node."""
+
+    def __init__(
+        self,
+        home: StateDirectory,
+        views: DatasetViews,
+        applying: ApplyOperation,
+        scheduler: MirrorScheduler,
+        context: Context,
+        others: RemoteState,
+    ) -> None:
+        self._holders, self._gone = others
+        self._home = home
+        self._scheduler = scheduler
+        self._views = views
+        self._applying = applying
+        self._events = context.events
+        self._clock = context.clock
+
+    async def list(self) -> Sequence[wire.DatasetView]:
+        return self._with_peers(await _in_thread(self._views.all))
+
+    async def get(self, ref: str) -> wire.DatasetView:
+        (view,) = self._with_peers([await _in_thread(lambda: self._views.dataset(self._resolve(ref)))])
+        return view
+
+    async def describe(self, ref: str) -> wire.DatasetDetail:
+        return await _in_thread(lambda: self._views.detail(self._resolve(ref)))
+
+    async def manifest(self, ref: str) -> wire.ManifestView:
+        """What is declared of it now."""
+
+        def look() -> wire.ManifestView:
+            entry = self._resolve(ref)
+            state = load_state(self._home.chains.chain(entry.id))
+            return wire.ManifestView(text=render_manifest(declaration(state, entry.name)))
+
+        return await _in_thread(look)
+
+    async def delete(self, ref: str) -> wire.DatasetView:
+        """Forget a dataset and what was known of it; answers with what it was. Refused while others derive from it."""
+        entry = await _in_thread(lambda: self._unused(ref))
+        async with self._scheduler.still(entry.id):
+            view, dropped = await _in_thread(lambda: self._delete(entry))
+        self._gone(entry.id)
+        for name in dropped:
+            self._events.emit("flow.deleted", name, f"with {view.name}, which it pulled")
+        self._events.emit("dataset.deleted", view.name, f"{plural(view.blocks, 'block')} forgotten")
+        return view
+
+    async def rename(self, ref: str, request: wire.RenameRequest) -> wire.DatasetView:
+        """Its local name alone; whoever else has it calls it as before."""
+        entry = await _in_thread(lambda: self._resolve(ref))
+        async with self._home.turns.of(entry.id), self._scheduler.still(entry.id):
+            await _in_thread(lambda: self._rename(entry, request.name))
+        self._events.emit("dataset.renamed", request.name, f"it was {entry.name}", id=str(entry.id))
+        return await self.get(str(entry.id))
+
+    async def log(
+        self, ref: str, kinds: Sequence[str], limit: int, before: int | None, epoch: int | None = None
+    ) -> Sequence[wire.BlockView]:
+        """Newest first, below sequence number ``before``; of these events only, if any are named. ``epoch``: of what is
+        kept of a former one, in place of the chain."""
+        return await _in_thread(lambda: self._log(ref, kinds, min(limit, MAX_LOG), before, epoch))
+
+    async def block(self, ref: str, at: str) -> wire.BlockDetail:
+        """``at`` is a block's hash or its sequence number in digits."""
+        return await _in_thread(lambda: self._block(ref, at))
+
+    async def tail(self, ref: str, limit: int) -> wire.Records:
+        """The last records in the order of their offsets."""
+        return await _in_thread(lambda: self._tail(ref, limit))
+
+    async def schema(self, ref: str) -> wire.Schema:
+        def look() -> wire.Schema:
+            entry = self._resolve(ref)
+            return schema_view(entry.name, load_state(self._home.chains.chain(entry.id)))
+
+        return await _in_thread(look)
+
+    async def apply(self, request: wire.ApplyRequest) -> wire.TaskRef:
+        """Result: ApplyResult. Manifests that cannot be read raise at once; those refused later are items of it."""
+        return await self._applying.submit(request)
+
+    def _with_peers(self, views: Sequence[wire.DatasetView]) -> Sequence[wire.DatasetView]:
+        datasets = [DatasetId.parse(view.id) for view in views]
+        counts = self._holders.of(datasets)
+        return [
+            msgspec.structs.replace(view, peers=counts[dataset]) for view, dataset in zip(views, datasets, strict=True)
+        ]
+
+    def _resolve(self, ref: str) -> DatasetEntry:
+        with self._home.catalog() as catalog:
+            return catalog.resolve(ref)
+
+    def _log(
+        self, ref: str, kinds: Sequence[str], limit: int, before: int | None, epoch: int | None
+    ) -> Sequence[wire.BlockView]:
+        entry = self._resolve(ref)
+        chain = self._home.chains.chain(entry.id) if epoch is None else self._former(entry, epoch)
+        head = chain.head()
+        if head is None:
+            return []
+        end = head.size if before is None else min(before, head.size)
+        if not kinds:
+            first = max(0 if epoch is None else chain.first(), end - limit)
+            blocks = [chain.block_at(number) for number in range(end - 1, first - 1, -1)]
+        else:
+            blocks = list(islice(_back(chain, kinds, end), limit))
+        return self._views.blocks(entry.id, blocks) if epoch is None else [block_view(block) for block in blocks]
+
+    def _former(self, entry: DatasetEntry, epoch: int) -> SqliteChain:
+        """Raises NotFound."""
+        kept = self._home.chains.former_epochs(entry.id)
+        if epoch not in kept:
+            known = (
+                f"kept are those of {', '.join(map(str, kept))}" if kept else "none are; see policy.rewrite.keep-epochs"
+            )
+            raise NotFound(
+                f"no blocks of epoch {epoch} of {entry.name} are kept that a later one gave up",
+                rule="former-epoch",
+                hint=known,
+            )
+        return self._home.chains.former(entry.id, epoch)
+
+    def _block(self, ref: str, at: str) -> wire.BlockDetail:
+        block, epoch = self._found(self._resolve(ref), at)
+        return wire.BlockDetail(
+            former_epoch=epoch,
+            hash=str(block.hash),
+            manifest_version=block.version,
+            size=len(block.raw),
+            manifest=block_to_builtins(block),
+            unknown_fields=block.unknown_fields,
+        )
+
+    def _found(self, entry: DatasetEntry, at: str) -> tuple[Block, int | None]:
+        """A block of the chain, or, by its hash, of a former epoch that is kept, the newest first. Raises NotFound."""
+        try:
+            return named_block(self._home.chains.chain(entry.id), at), None
+        except NotFound as fault:
+            if fault.rule != BLOCK_UNKNOWN:
+                raise
+            for epoch in reversed(self._home.chains.former_epochs(entry.id)):
+                with suppress(NotFound):
+                    return named_block(self._home.chains.former(entry.id, epoch), at), epoch
+            raise
+
+    def _tail(self, ref: str, limit: int) -> wire.Records:
+        entry = self._resolve(ref)
+        chain = self._home.chains.chain(entry.id)
+        state = load_state(chain)
+        described = schema_view(entry.name, state)
+        self._home.need_data(entry.id, entry.name)
+        if state.schema is None:
+            return wire.Records(columns=(), rows=(), dataset=self._views.dataset(entry))
+        schema, first = to_arrow(schema_of(state.schema)), self._home.held_from(entry.id)
+        table = reading.tail(chain, self._home.objects, limit, schema, first)
+        rows = () if table is None else tuple(plain_rows(table))
+        return wire.Records(columns=described.fields, rows=rows, dataset=self._views.dataset(entry))
+
+    def _unused(self, ref: str) -> DatasetEntry:
+        """Raises Refused while others derive from it."""
+        entry = self._resolve(ref)
+        readers = [other.name for other in self._views.readers.of(entry.id)]
+        if readers:
+            raise Refused(
+                f"{', '.join(readers)} {agree(len(readers), 'derives', 'derive')} from {entry.name}",
+                rule="dataset-in-use",
+                hint=f"delete {agree(len(readers), 'it', 'them')} first: odfctl delete dataset {readers[0]}",
+            )
+        return entry
+
+    def _rename(self, entry: DatasetEntry, name: str) -> None:
+        """The name, and that which a mirror goes by, in one transaction. Raises Invalid."""
+        with self._home.database.write() as connection:
+            resources, now = Resources(connection), self._clock.now()
+            renamed = Catalog(resources).rename(entry, name, now)
+            wish = wishes.of(resources, entry.id)
+            if wish is not None:
+                wishes.keep(resources, msgspec.structs.replace(wish, name=renamed.name), now)
+
+    def _delete(self, entry: DatasetEntry) -> tuple[wire.DatasetView, Sequence[str]]:
+        """What it was, and the names of its flows.
+
+        Name, wish, flows, chain and all that was concluded of it go in one transaction; objects that nobody names,
+        after.
+
+        A crash before the last of these is gone leaves it for the collector, and nothing that a person can see.
+        """
+        view = self._views.dataset(entry)
+        now = self._clock.now()
+        unneeded: list[Multihash] = []
+        dropped: list[str] = []
+
+        def together(connection: sqlite3.Connection) -> None:
+            resources = Resources(connection)
+            Catalog(resources).remove(entry.name, now)
+            wishes.drop(resources, entry.id, now)
+            resources.delete(BASE_KIND, str(entry.id), now)
+            resources.delete(quarantine.KIND, str(entry.id), now)
+            visibility.deleted(connection, entry.id, now)
+            dropped.extend(flows.forget(connection, entry.id, now))
+            Ledger(connection).forget(entry.id)
+            Damage(connection).forget(entry.id)
+            row_counts.forget(connection, entry.id)
+            pushes.forget(connection, entry.id)
+            unneeded.extend(drop_references(connection, entry.id))
+
+        self._home.chains.drop(entry.id, together)
+        self._home.objects.remove_all(unneeded)
+        segments.forget(self._home.folder(SEGMENTS), entry.id)
+        folds.forget(self._home.folder(FOLDS), entry.id)
+        return view, dropped
+
+
+def known_dataset(home: StateDirectory, ref: str) -> DatasetId:
+    """The id behind a ref, whether or not it has a name here. Raises NotFound, Invalid."""
+    with home.catalog() as catalog:
+        try:
+            return catalog.resolve(ref).id
+        except NotFound:
+            if ref.startswith("did:"):
+                return DatasetId.parse(ref)
+            raise
+
+
+def named_block(chain: ChainReader, at: str) -> Block:
+    """The block that a person means by its hash, or by ``#N`` or ``N``. Raises NotFound, Invalid."""
+    number = at.removeprefix("#")
+    if number.isascii() and number.isdecimal():
+        return _numbered(chain, number)
+    if number != at:
+        raise Invalid(f"not a block number: {at[:40]!r}", rule="block-number", hint="#0 is the first block")
+    return chain.block_by_hash(Multihash.parse(at))
+
+
+def _numbered(chain: ChainReader, digits: str) -> Block:
+    head = chain.head()
+    size = head.size if head else 0
+    if len(digits) > MAX_DIGITS or int(digits) >= size:
+        raise NotFound(
+            f"there is no block #{digits[:40]}", rule="block-number", hint=f"the chain has {plural(size, 'block')}"
+        )
+    return chain.block_at(int(digits))
+
+
+def _back(chain: ChainReader, kinds: Sequence[str], before: int) -> Iterator[Block]:
+    """Blocks of these kinds, newest first. Raises Invalid for a kind that is none."""
+    unknown = [kind for kind in kinds if kind not in KINDS]
+    if unknown:
+        raise Invalid(f"{unknown[0]!r} is not an event", rule="event-kind", hint=f"one of {', '.join(KINDS)}")
+    while (block := chain.last_of(kinds, before)) is not None:
+        before = block.sequence_number
+        yield block
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    return await trio.to_thread.run_sync(work)

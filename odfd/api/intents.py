@@ -1,0 +1,74 @@
+"""Brings about what resources of wished types say: the same operations that commands ask for, in the order of need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from chain.errors import Fault, Refused
+from odfd.api.network.mirrors import MirrorService, PeerService
+from odfd.api.network.networks import NetworkService
+from odfd.api.resources.intent_types import ORDER
+from odfd.api.trust.service import TrustService
+from odfd.control import wire
+from odfd.resources.plan import PlannedResource
+
+
+class WishingService:
+    """Performs plans of wished types."""
+
+    def __init__(
+        self, mirrors: MirrorService, networks: NetworkService, peers: PeerService, trust: TrustService
+    ) -> None:
+        self._mirrors = mirrors
+        self._networks = networks
+        self._peers = peers
+        self._trust = trust
+
+    async def apply(self, planned: Sequence[PlannedResource], *, dry_run: bool) -> list[wire.ApplyItem]:
+        """Those of wished types; what fails is an item too."""
+        items = []
+        wished = [each for each in planned if each.after.type in ORDER]
+        for each in sorted(wished, key=lambda one: ORDER.index(one.after.type)):
+            items.append(await self._apply(each, dry_run=dry_run))
+        return items
+
+    async def _apply(self, planned: PlannedResource, *, dry_run: bool) -> wire.ApplyItem:
+        after, kind = planned.after, planned.after.type.lower()
+        try:
+            if planned.action == "created" or (planned.before is not None and planned.before.spec != after.spec):
+                _check_same(planned)
+                await self._perform(after.type, after.name, after.spec, dry_run=dry_run)
+        except Fault as fault:
+            return wire.ApplyItem(kind=kind, name=after.name, action="failed", fault=wire.Problem.of(fault))
+        return wire.ApplyItem(
+            kind=kind, name=after.name, action=planned.action, id=after.id, changes=planned.changes
+        )  # fmt: skip
+
+    async def _perform(self, type_: str, name: str, spec: Any, *, dry_run: bool) -> None:
+        match type_:
+            case "Mirror":
+                more = {key: value for key, value in spec.items() if key != "source"}
+                request = wire.MirrorRequest(source=spec["source"], as_name=name, **more)
+                await self._mirrors.check(request) if dry_run else await self._mirrors.begin(request)
+            case "Network" if not dry_run:
+                await self._networks.join(wire.NetworkRequest(name=name, bootstrap=tuple(spec["bootstrap"])))
+            case "Network":
+                await self._networks.check(name)
+            case "Peer" if not dry_run:
+                await self._peers.block(spec["peerId"])
+            case "Validator" if not dry_run:
+                await self._trust.add_validator(wire.ValidatorRequest(key=spec["did"], group=spec["group"]))
+
+
+def _check_same(planned: PlannedResource) -> None:
+    """Raises Refused where another thing would stand under the name."""
+    before = planned.before
+    if any(each is not None and "policyKey" in each.spec for each in (before, planned.after)):
+        told = f"{planned.after.name} is joined by an invitation, which says whose policies hold there"
+        raise Refused(told, rule="immutable", hint="leave it first: odfctl network leave NAME")
+    for key in ("source", "peerId", "did"):
+        if before is not None and before.spec.get(key) != planned.after.spec.get(key):
+            kind = planned.after.type.lower()
+            told = f"the {key} of {kind} {before.name} cannot change"
+            raise Refused(told, rule="immutable", hint=f"odfctl delete {kind} {before.name}, and apply it anew")

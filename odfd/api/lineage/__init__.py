@@ -1,0 +1,1 @@
+"""Traces datasets and records to what they were made of."""

@@ -1,0 +1,148 @@
+"""Traces datasets and records (``lineage_query``) to what they were made of."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import msgspec
+import trio
+
+from chain import instant
+from chain.codec.arrow_schema import schema_of
+from chain.errors import Invalid, NotFound
+from chain.ids import DatasetId
+from chain.state import load_state
+from odfd.api.lineage.trace import Trace, absent, find_block
+from odfd.control import wire
+from odfd.control.board import task_ref
+from odfd.datasets.catalog import Catalog, DatasetEntry
+from odfd.lineage.places import origin_of
+from odfd.runtime.tasks import TaskBoard
+from odfd.state.directory import StateDirectory
+from odfd.transform.driver import TransformDependencies
+
+MAX_LIMIT: Final = 1000
+"""Rows told of one record."""
+MAX_GRAPH: Final = 10_000
+"""Datasets of one graph."""
+
+
+class LineageService:
+    """The API service for lineage; questions about records are tasks. ``fresh_id`` names questions to engines."""
+
+    def __init__(
+        self, home: StateDirectory, deps: TransformDependencies, board: TaskBoard, fresh_id: Callable[[], str]
+    ) -> None:
+        self._home = home
+        self._deps = deps
+        self._board = board
+        self._fresh_id = fresh_id
+
+    async def trace(self, ref: str, request: wire.LineageRequest) -> wire.TaskRef:
+        """Result: Lineage."""
+        if not 1 <= request.limit <= MAX_LIMIT:
+            raise Invalid(f"limit {request.limit}", rule="lineage-limit", hint=f"1 to {MAX_LIMIT} rows of each record")
+        entry = await trio.to_thread.run_sync(partial(self._resolve, ref))
+        await trio.to_thread.run_sync(partial(self._check, entry, request))
+        work = Trace(self._home, self._deps, entry, request, self._fresh_id).run
+        return task_ref(self._board.submit("lineage", entry.name, work))
+
+    async def graph(self, ref: str) -> wire.LineageGraph:
+        return await trio.to_thread.run_sync(self._graph, ref)
+
+    def _resolve(self, ref: str) -> DatasetEntry:
+        with self._home.catalog() as catalog:
+            return catalog.resolve(ref)
+
+    def _check(self, entry: DatasetEntry, request: wire.LineageRequest) -> None:
+        """What is wrong with the question is said at once. Raises NotFound, Invalid."""
+        chain = self._home.chains.chain(entry.id)
+        find_block(entry.name, chain, request.record)
+        state = load_state(chain)
+        if request.column is None or state.schema is None:
+            return
+        system = (state.vocab.offset, state.vocab.operation_type, state.vocab.system_time)
+        names = [field.name for field in schema_of(state.schema).fields if field.name not in system]
+        if request.column not in names:
+            raise Invalid(
+                f"{entry.name} has no data column {request.column!r}", rule="lineage-column",
+                hint=f"columns: {', '.join(names)}",
+            )  # fmt: skip
+
+    def _graph(self, ref: str) -> wire.LineageGraph:
+        with self._home.catalog() as catalog:
+            entry = catalog.resolve(ref)
+            nodes = {entry.id: self._node(catalog, entry.id, "self")}
+            self._climb(catalog, nodes, entry.id)
+            self._descend(catalog, nodes, entry.id)
+        return wire.LineageGraph(ref=entry.name, id=str(entry.id), nodes=tuple(nodes.values()))
+
+    def _climb(self, catalog: Catalog, nodes: dict[DatasetId, wire.LineageNode], start: DatasetId) -> None:
+        waiting = deque([start])
+        while waiting and len(nodes) < MAX_GRAPH:
+            for each in nodes[waiting.popleft()].inputs:
+                above = DatasetId.parse(each.id)
+                if above not in nodes:
+                    nodes[above] = self._node(catalog, above, "upstream")
+                    waiting.append(above)
+
+    def _descend(self, catalog: Catalog, nodes: dict[DatasetId, wire.LineageNode], start: DatasetId) -> None:
+        """Every dataset here is looked at once, however many derive from one another."""
+        readers: dict[str, list[DatasetId]] = {}
+        for entry in catalog.entries():
+            for source, _ in self._inputs(entry.id):
+                readers.setdefault(str(source), []).append(entry.id)
+        waiting = deque([start])
+        while waiting and len(nodes) < MAX_GRAPH:
+            for below in readers.get(str(waiting.popleft()), []):
+                if below not in nodes:
+                    nodes[below] = self._node(catalog, below, "downstream")
+                    waiting.append(below)
+
+    def _node(self, catalog: Catalog, dataset: DatasetId, relation: str) -> wire.LineageNode:
+        said = {"ref": catalog.name_of(dataset), "id": str(dataset), "relation": relation}
+        chain = self._home.chains.chain(dataset)
+        if chain.head() is None:
+            problem = wire.Problem.of(absent(catalog.name_of(dataset), dataset))
+            return msgspec.convert({**said, "problem": msgspec.to_builtins(problem)}, wire.LineageNode)
+        state = load_state(chain)
+        inputs = [
+            {"ref": catalog.name_of(each), "id": str(each), "alias": alias} for each, alias in self._inputs(dataset)
+        ]
+        return msgspec.convert(
+            {
+                **said,
+                "kind": "derivative" if state.set_transform is not None else "root",
+                "records": state.next_offset,
+                "watermark": None if state.watermark is None else instant.render(state.watermark),
+                "source": self._source(dataset),
+                "inputs": inputs,
+            },
+            wire.LineageNode,
+        )
+
+    def _inputs(self, dataset: DatasetId) -> list[tuple[DatasetId, str]]:
+        """Of the transform in force, each with its alias; one that its author never resolved cannot be followed."""
+        declared = load_state(self._home.chains.chain(dataset)).set_transform
+        found = []
+        for each in declared.inputs if declared is not None else ():
+            try:
+                found.append((DatasetId.parse(each.dataset_ref), each.alias or each.dataset_ref))
+            except Invalid:
+                continue
+        return found
+
+    def _source(self, dataset: DatasetId) -> str:
+        """Where the newest data of a root came from."""
+        chain = self._home.chains.chain(dataset)
+        last = chain.last_of(("AddData",))
+        if last is None:
+            return ""
+        try:
+            origin = origin_of(chain, last)
+        except NotFound:
+            return ""
+        return origin.address or f"push source {origin.name}".rstrip()

@@ -1,0 +1,1 @@
+"""Reports and cares for the node itself: status, doctor, backups."""

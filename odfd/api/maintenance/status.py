@@ -1,0 +1,195 @@
+"""Reports the status of the node and its engines, and runs the doctor (``doctor``)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import trio
+
+from chain import instant
+from chain.ids import DatasetId, KeyDid
+from chain.wording import plural
+from odfd.api.datasets.flows import FlowService
+from odfd.api.maintenance.doctor import Doctor, failed, ok
+from odfd.api.views.views import DatasetViews
+from odfd.control import wire
+from odfd.control.assembly import Context
+from odfd.network.membership import Membership
+from odfd.runtime.tasks import TaskState
+from odfd.site.server import SiteServer
+from odfd.state.directory import DATABASE, StateDirectory
+from odfd.workers.engine import NodeEngine
+from odfd.workers.journal_recovery import JournalRecovery
+
+
+class RunningParts(NamedTuple):
+    """The parts of a node that others reach, or that work for it."""
+
+    engine: NodeEngine
+    membership: Membership
+    site: SiteServer | None
+    """``None`` where the settings name no address for one."""
+    journal_recovery: JournalRecovery
+    flows: FlowService
+    verdict_key: KeyDid
+    """By which this node signs verdicts."""
+
+
+class StatusService:
+    """The API service for the status of a node."""
+
+    def __init__(
+        self,
+        home: StateDirectory,
+        views: DatasetViews,
+        doctor: Doctor,
+        running: RunningParts,
+        context: Context,
+        name: str,
+    ) -> None:
+        self._home = home
+        self._doctor = doctor
+        self._views = views
+        self._engine = running.engine
+        self._membership = running.membership
+        self._site = running.site
+        self._journal_recovery = running.journal_recovery
+        self._flows = running.flows
+        self._verdict_key = running.verdict_key
+        self._context = context
+        self._name = name
+        self._started = context.clock.now()
+
+    async def engines(self) -> Sequence[wire.EngineView]:
+        """What queries are run by, with the processes that are up."""
+        view = self._engine.view()
+        named = await trio.to_thread.run_sync(self._named, view.processes)
+        return [msgspec.structs.replace(view, processes=named)]
+
+    def _named(self, processes: Sequence[wire.EngineProcess]) -> tuple[wire.EngineProcess, ...]:
+        with self._home.catalog() as catalog:
+            return tuple(
+                msgspec.structs.replace(one, name=catalog.name_of(DatasetId.parse(one.dataset)))
+                if one.dataset is not None
+                else one
+                for one in processes
+            )
+
+    async def status(self) -> wire.Status:
+        states, published, disk = await trio.to_thread.run_sync(self._look)
+        peer = self._membership.peer_id
+        network, node = self._membership.network, self._home.keys.node_key().did
+        return wire.Status(
+            node_id=str(node),
+            version=self._context.version,
+            name=self._name,
+            peer_id=peer,
+            listen=tuple(self._full(address) for address in self._membership.addresses()),
+            http=self._site.urls if self._site is not None else (),
+            networks=(network.name,) if network else (),
+            peers=sum(view.connected for view in self._membership.peers()),
+            datasets=states,
+            published=published,
+            engine=self._engine.view(),
+            disk=disk,
+            flows=self._flows.counts(),
+            lost_journals=len(self._journal_recovery.lost),
+            tasks=sum(task.state in (TaskState.RUNNING, TaskState.WAITING) for task in self._context.board.list()),
+            validator_key=None if self._verdict_key == node else str(self._verdict_key),
+            started_at=instant.render(self._started),
+            pid=os.getpid(),
+            memory=resident_bytes(),
+        )
+
+    def _full(self, address: str) -> str:
+        """What another node writes after ``--bootstrap``."""
+        return address if "/p2p/" in address else f"{address}/p2p/{self._membership.peer_id}"
+
+    def _look(self) -> tuple[dict[str, int], int, wire.DiskView]:
+        views = self._views.all()
+        states: Counter[str] = Counter(view.state for view in views)
+        usage = shutil.disk_usage(self._home.directory)
+        published = sum(view.published for view in views)
+        return (
+            dict(states),
+            published,
+            wire.DiskView(
+                path=str(self._home.directory),
+                total=usage.total,
+                free=usage.free,
+                database=(self._home.directory / DATABASE).stat().st_size,
+            ),
+        )
+
+    async def doctor(self) -> Sequence[wire.Probe]:
+        """Try what the node stands on, each thing at little cost: disk, database, keys, heads, engine, network."""
+        return [*await trio.to_thread.run_sync(self._doctor.quick), *self._around()]
+
+    async def examine(self) -> AsyncIterator[wire.Probe]:
+        """The same, and everything of the database that can be read: minutes, where much is kept."""
+        probes = self._doctor.deep()
+        while (probe := await trio.to_thread.run_sync(next, probes, None)) is not None:
+            yield probe
+        for probe in self._around():
+            yield probe
+
+    def _around(self) -> list[wire.Probe]:
+        probes = [self._engine_probe(), self._sandbox_probe(), self._network_probe()]
+        return [probe for probe in probes if probe is not None]
+
+    def _engine_probe(self) -> wire.Probe:
+        host = self._engine.host
+        if host is not None:
+            identity = host.identity
+            engine = f"{identity.name} {identity.version}, {identity.digest[:18]}…"
+            return ok("engine", f"{engine}, Java at {host.java.home}")
+        why = self._engine.why_not
+        if why is None:
+            return wire.Probe(name="engine", result="warning", message="still starting")
+        return failed("engine", str(why), why.hint)
+
+    def _sandbox_probe(self) -> wire.Probe | None:
+        host = self._engine.host
+        if host is None:
+            return None
+        weaker = "; ".join(str(verdict) for verdict in host.choice.passed_over)
+        level = host.choice.level.value
+        if level == "none":
+            return wire.Probe(
+                name="sandbox",
+                result="warning",
+                message=f"queries run unconfined ({weaker})",
+                hint="docs/cluster.md tells what confines them then" if host.cluster else "install bubblewrap",
+            )
+        return ok("sandbox", f"level {level} ({weaker})" if weaker else f"level {level}")
+
+    def _network_probe(self) -> wire.Probe:
+        network = self._membership.network
+        if network is None:
+            return wire.Probe(
+                name="network",
+                result="warning",
+                message="no network joined",
+                hint="odfctl network join NAME --bootstrap MULTIADDR",
+            )
+        peers = sum(view.connected for view in self._membership.peers())
+        if not peers and network.bootstrap:
+            return wire.Probe(
+                name="network", result="warning", message=f"{network.name}: no peer answers", hint="odfctl peer list"
+            )
+        return ok("network", f"{network.name}, {plural(peers, 'peer')}")
+
+
+def resident_bytes() -> int | None:
+    """Of this process; ``None`` where the system does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,1 @@
+"""Manages mirrors, networks and peers, and gives the node's HTTP site its datasets."""

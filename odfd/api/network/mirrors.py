@@ -1,0 +1,308 @@
+"""Manages mirrors, joins networks, and shows peers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import trio
+
+from chain import instant
+from chain.errors import Invalid, NotFound, Refused
+from chain.ids import DID_ODF, DatasetId
+from chain.instant import Instant
+from odfd.api.datasets.service import known_dataset
+from odfd.api.views.holder_counts import HolderCounts
+from odfd.control import wire
+from odfd.control.board import task_ref
+from odfd.datasets.catalog import default_name
+from odfd.datasets.holdings import Holdings
+from odfd.datasets.visibility import Visibility
+from odfd.ipfs.transport import home_of
+from odfd.mirrors.mirror_spec import MirrorSpec
+from odfd.mirrors.progress import MirrorProgress
+from odfd.mirrors.retention import ALL, UNCAPPED
+from odfd.mirrors.scheduler import Mirror, MirrorScheduler, PassedOn, SchedulerState
+from odfd.network.membership import Membership
+from odfd.runtime.tasks import Report, TaskBoard, outside
+from odfd.state.directory import StateDirectory
+from odfd.state.remotes import Remotes, place_of
+from odfd.trust.judgement.trust_evaluator import DatasetFacts, TrustEvaluator
+from p2p.ports import PeerId, PeerView
+
+_WHOLE_ID: Final = re.compile(r"12D3KooW[1-9A-HJ-NP-Za-km-z]{44}")
+"""Base58 of an Ed25519 key as libp2p writes it."""
+SHOW_SECONDS: Final = 0.2
+"""How often a mirror's progress is copied into the task that shows it."""
+PATIENCE_SECONDS: Final = 60.0
+"""Without any progress, before the task that made a mirror ends: the wish stands, and holds no place on the board."""
+
+
+class MirrorService:
+    """The API service for mirrors."""
+
+    def __init__(
+        self,
+        home: StateDirectory,
+        scheduler: MirrorScheduler,
+        terms: tuple[TrustEvaluator, Visibility],
+        board: TaskBoard,
+        remotes: Remotes,
+        holders: HolderCounts,
+    ) -> None:
+        self._evaluator, self._visibility = terms
+        self._remotes = remotes
+        self._holders = holders
+        self._home = home
+        self._scheduler = scheduler
+        self._board = board
+
+    async def add(self, request: wire.MirrorRequest) -> wire.TaskRef:
+        """Result: MirrorView, once all that is announced now is here. The wish stands until it is removed.
+
+        Which dataset is published at a place is asked within the task: a server may take its time.
+        """
+        place = None if request.source.startswith(DID_ODF) else self._place(request.source)
+        named = await self._begin(request, DatasetId.parse(request.source), None) if place is None else None
+
+        async def work(report: Report) -> wire.MirrorView:
+            mirror = named
+            if mirror is None:
+                assert place is not None
+                report.begin(f"asking {place}", None, "bytes")
+                async with outside(place):
+                    dataset = await self._remotes.found(place)
+                mirror = await self._begin(request, dataset, place)
+            report.begin(f"mirroring {mirror.wish.name}", None, "bytes")
+            async with outside(f"peers of {mirror.wish.name}"), trio.open_nursery() as nursery:
+                nursery.start_soon(_show, mirror, report)
+                await _settled(mirror)
+                nursery.cancel_scope.cancel()
+            now = self._scheduler.find(mirror.wish.id)
+            if now is None:
+                raise NotFound(f"{mirror.wish.name} is a mirror no longer", rule="mirror", hint="odfctl mirror list")
+            if now.fault is not None:
+                raise now.fault
+            return await self._shown(now)
+
+        target = request.source if named is None else named.wish.name
+        return task_ref(self._board.submit("mirror", target, work))
+
+    async def begin(self, request: wire.MirrorRequest) -> None:
+        """Wish a mirror of a dataset that is named by its did, and wait for nothing. Raises Invalid, Refused."""
+        await self._begin(request, DatasetId.parse(request.source), None)
+
+    async def check(self, request: wire.MirrorRequest) -> None:
+        """Raises what ``begin`` would."""
+        dataset = DatasetId.parse(request.source)
+        await self._checked(request, dataset, None)
+        await trio.to_thread.run_sync(self._check_name, request.as_name or default_name(dataset), dataset)
+
+    def _check_name(self, name: str, dataset: DatasetId) -> None:
+        with self._home.catalog() as catalog:
+            catalog.check(name, dataset)
+
+    async def _checked(self, request: wire.MirrorRequest, dataset: DatasetId, found_at: str | None) -> MirrorSpec:
+        wish = self._wish(request, dataset, found_at)
+        wish.check()
+        if await trio.to_thread.run_sync(self._is_ours, dataset):
+            raise Refused(f"{dataset.short} is this node's own", rule="mirror-own", hint="others mirror it from here")
+        return wish
+
+    async def _begin(self, request: wire.MirrorRequest, dataset: DatasetId, found_at: str | None) -> Mirror:
+        """``found_at``: the place that said which dataset it is."""
+        wish = await self._checked(request, dataset, found_at)
+        shown = PassedOn(private=request.private, held=await trio.to_thread.run_sync(self._is_held, dataset))
+        return await self._scheduler.add(wish, shown)
+
+    async def list(self) -> Sequence[wire.MirrorView]:
+        return await self._all_shown(self._scheduler.all())
+
+    async def remove(self, ref: str) -> wire.MirrorView:
+        """Wish it no longer; the dataset stays until it is deleted."""
+        dataset = await trio.to_thread.run_sync(known_dataset, self._home, ref)
+        view = await self._shown(self._scheduler.get(dataset))
+        await self._scheduler.remove(dataset)
+        return view
+
+    async def pause(self, ref: str) -> wire.MirrorView:
+        """Fetch nothing more of it until it is resumed; what is here stays and is served."""
+        return await self._pause(ref, paused=True)
+
+    async def resume(self, ref: str) -> wire.MirrorView:
+        return await self._pause(ref, paused=False)
+
+    async def _pause(self, ref: str, *, paused: bool) -> wire.MirrorView:
+        dataset = await trio.to_thread.run_sync(known_dataset, self._home, ref)
+        mirror = await self._scheduler.pause(dataset, paused=paused)
+        return await self._shown(mirror)
+
+    def _is_held(self, dataset: DatasetId) -> bool:
+        return self._home.chains.chain(dataset).head() is not None
+
+    def _is_ours(self, dataset: DatasetId) -> bool:
+        """Its key alone does not tell: one that was lost here may be taken back from a mirror."""
+        return self._home.keys.has_dataset_key(dataset) and self._is_held(dataset)
+
+    def _place(self, source: str) -> str:
+        """Where a dataset is published that is named by its place. Raises Refused and Invalid for what is none."""
+        place = place_of(source)
+        if place is None:
+            raise Refused(
+                f"cannot mirror {source!r}",
+                rule="mirror-source",
+                hint="name the dataset by its did:odf:…, or by https://…, ipns://… or ipfs://… where it is"
+                " published; odfctl network show NAME lists what is announced",
+            )
+        self._remotes.check(place)
+        return place
+
+    def _via(self, dataset: DatasetId, via: str | None) -> str | None:
+        """Where a dataset is looked for that is named by its id."""
+        if via is None:
+            return None
+        place = home_of(dataset) if via == "ipfs" else place_of(via)
+        if place is None:
+            raise Invalid(f"{via[:80]!r} is no place", rule="mirror-via", hint="ipfs, or a URL")
+        self._remotes.check(place)
+        return place
+
+    def _wish(self, request: wire.MirrorRequest, dataset: DatasetId, found_at: str | None) -> MirrorSpec:
+        via = found_at or self._via(dataset, request.via)
+        return MirrorSpec(
+            via=via,
+            dataset=str(dataset),
+            name=request.as_name or default_name(dataset),
+            network=request.network,
+            want=request.want,
+            priority=request.priority,
+            keep=None if request.keep == ALL else request.keep,
+            rate=None if request.rate == UNCAPPED else request.rate,
+            use=request.use,
+            serve=request.serve,
+            expect=request.expect,
+        )
+
+    async def _shown(self, mirror: Mirror) -> wire.MirrorView:
+        (view,) = await self._all_shown([mirror])
+        return view
+
+    async def _all_shown(self, mirrors: Sequence[Mirror]) -> Sequence[wire.MirrorView]:
+        peers = self._holders.of(mirror.wish.id for mirror in mirrors)
+        return [await trio.to_thread.run_sync(self._view, mirror, peers[mirror.wish.id]) for mirror in mirrors]
+
+    def _view(self, mirror: Mirror, peers: int) -> wire.MirrorView:
+        wish, tally = mirror.wish, mirror.tally
+        known = self._evaluator.known(wish.id)
+        serve = self._evaluator.serve(wish.id)
+        reach = self._evaluator.reach_of(self._home.chains.chain(wish.id), known, serve)
+        with self._home.database.read() as connection:
+            holdings = Holdings(connection)
+            extent, held = holdings.extent(wish.id), holdings.bytes(wish.id)
+        return wire.MirrorView(
+            name=wish.name,
+            id=wish.dataset,
+            state=mirror.state.value,
+            want=wish.want,
+            keep=wish.keep,
+            rate=wish.rate,
+            priority=wish.priority,
+            held_from=extent.first,
+            held=held,
+            network=wish.network,
+            use=str(self._evaluator.use(wish.id)),
+            serve=str(serve),
+            serving=known.size > 0 and reach.blocks == known.size and self._visibility.is_public(wish.id),
+            blocks=_blocks(tally, known),
+            slices=wire.Share(have=tally.slices, want=tally.slices_wanted),
+            bytes=wire.Share(have=tally.bytes, want=tally.bytes_wanted),
+            peers=peers,
+            message=_message(mirror),
+            via=wish.via,
+        )
+
+
+def _message(mirror: Mirror) -> str:
+    """With what to do about it, where a person can."""
+    hint = mirror.fault.hint if mirror.fault is not None else None
+    return f"{mirror.message}; {hint}" if hint else mirror.message
+
+
+def _blocks(tally: MirrorProgress, known: DatasetFacts) -> wire.Share:
+    """Also of one that has not been looked at since the start."""
+    signed = 0 if known.head is None else known.head.size
+    return wire.Share(have=max(tally.blocks, known.size), want=max(tally.blocks_wanted, known.size, signed))
+
+
+async def _settled(mirror: Mirror) -> None:
+    """Until all that is announced is here, or cannot come, or nothing comes for a while."""
+    seen, since = mirror.tally.progress(), trio.current_time()
+    while not mirror.is_settled:
+        turned = mirror.turned
+        idle = mirror.state is not SchedulerState.SYNCING
+        with trio.move_on_at(since + PATIENCE_SECONDS if idle else float("inf")) as patience:
+            await turned.wait()
+        if patience.cancelled_caught and mirror.state is not SchedulerState.SYNCING:
+            return
+        if mirror.tally.progress() != seen:
+            seen, since = mirror.tally.progress(), trio.current_time()
+
+
+async def _show(mirror: Mirror, report: Report) -> None:
+    while True:
+        tally = mirror.tally
+        report.done, report.total = tally.bytes, tally.bytes_wanted or None
+        report.message = f"blocks {tally.blocks}/{tally.blocks_wanted}  slices {tally.slices}/{tally.slices_wanted}" + (
+            f"  {mirror.message}" if mirror.message else ""
+        )
+        await trio.sleep(SHOW_SECONDS)
+
+
+class PeerService:
+    """The API service for peers."""
+
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
+
+    async def list(self) -> Sequence[wire.PeerInfo]:
+        return [_peer(view) for view in self._membership.peers()]
+
+    async def show(self, peer: str) -> wire.PeerInfo:
+        """By peer id or an unambiguous beginning of it."""
+        return _peer(self._find(peer))
+
+    async def block(self, peer: str) -> wire.PeerInfo:
+        return _peer(await self._membership.block(self._named(peer), blocked=True))
+
+    async def unblock(self, peer: str) -> wire.PeerInfo:
+        return _peer(await self._membership.block(self._named(peer), blocked=False))
+
+    async def connect(self, multiaddr: str) -> wire.PeerInfo:
+        peer = await self._membership.connect(multiaddr)
+        return await self.show(peer)
+
+    def _named(self, peer: str) -> PeerId:
+        """One that is known, or a whole id: a peer may be shut out before it is ever met."""
+        return PeerId(peer) if _WHOLE_ID.fullmatch(peer) else self._find(peer).peer
+
+    def _find(self, peer: str) -> PeerView:
+        found = [view for view in self._membership.peers() if view.peer.startswith(peer)]
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            raise NotFound(f"no peer {peer[:60]!r} is known here", rule="peer", hint="odfctl peer list")
+        raise Invalid(f"{len(found)} peers begin with {peer!r}", rule="peer", hint="write more of it")
+
+
+def _peer(view: PeerView) -> wire.PeerInfo:
+    seen = None if view.last_seen is None else instant.render(Instant(view.last_seen))
+    return wire.PeerInfo(
+        peer_id=view.peer,
+        addresses=view.addresses,
+        connected=view.connected,
+        score=view.score,
+        last_seen=seen,
+        blocked=view.blocked,
+        datasets=view.datasets,
+    )

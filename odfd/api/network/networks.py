@@ -1,0 +1,198 @@
+"""Joins and leaves networks, shows what is announced there, and writes invitations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+
+import trio
+
+from chain.errors import Invalid, NotFound, Refused, Remote
+from chain.ids import DatasetId
+from chain.instant import SECOND, Instant
+from chain.statements.statement import HEAD, when
+from odfd.api.views.holder_counts import HolderCounts
+from odfd.control import wire
+from odfd.datasets.visibility import Visibility
+from odfd.network.invitation import MAX_BOOTSTRAP, Invitation, read_invitation, rule_lines, write_invitation
+from odfd.network.membership import Membership, Network
+from odfd.network.unheld_statements import UnheldStatements
+from odfd.runtime.clock import Clock
+from odfd.state.directory import StateDirectory
+from odfd.state.effective_policy import EffectivePolicy
+from odfd.trust.ledger.log import Ledger
+from odfd.trust.policy.network_policies import NetworkPolicies
+
+MAX_SECONDS: Final = 366 * 86_400
+"""An invitation that lasts longer names peers that are gone."""
+
+
+class NetworkService:
+    """The API service for networks."""
+
+    def __init__(
+        self,
+        home: StateDirectory,
+        membership: Membership,
+        shown: tuple[Visibility, HolderCounts, UnheldStatements],
+        effective_policy: EffectivePolicy,
+        clock: Clock,
+        policy_changed: Callable[[], None],
+    ) -> None:
+        """``policy_changed``: told when joining or leaving may have made another policy hold."""
+        self._visibility, self._holders, self._unheld = shown
+        self._home = home
+        self._membership = membership
+        self._effective_policy = effective_policy
+        self._clock = clock
+        self._policy_changed = policy_changed
+
+    async def join(self, request: wire.NetworkRequest) -> wire.NetworkView:
+        """Raises Invalid, Refused: an invitation that has expired, or two words on whose policies hold here."""
+        network = Network(name=request.name, bootstrap=request.bootstrap)
+        if request.invitation is not None:
+            network = self._invited(read_invitation(request.invitation, self._clock.now()), request.name)
+        await self._membership.join(network)
+        if network.policy_key:
+            self._policy_changed()
+        for address in network.bootstrap:
+            try:
+                await self._membership.connect(address)
+            except Remote:
+                continue  # it is dialled again and again; the view shows how many are connected
+        return await self._look(network)
+
+    async def check(self, name: str) -> None:
+        """Raises Refused while another network is joined."""
+        network = self._membership.network
+        if network is not None and network.name != name:
+            raise Refused(
+                f"this node is in the network {network.name}",
+                rule="one-network",
+                hint=f"leave it first: odfctl network leave {network.name}",
+            )
+
+    def _invited(self, said: Invitation, name: str) -> Network:
+        if said.network != name:
+            raise Invalid(f"the invitation is to {said.network}, not to {name}", rule="invitation")
+        own = self._effective_policy.key_in(None)
+        if own is not None and said.policy_key not in (own, None):
+            raise Refused(
+                f"policies of {own} hold on this node, and in {said.network} those of {said.policy_key}",
+                rule="network-policy",
+                hint="take policy.network-key out of the settings, or join with --bootstrap to keep it",
+            )
+        return Network(name=said.network, bootstrap=said.bootstrap, policy_key=str(said.policy_key or ""))
+
+    async def invite(self, name: str, request: wire.InvitationRequest) -> wire.InvitationView:
+        """A line by which others join the network, signed by this node. Raises NotFound, Refused, Invalid."""
+        network = self._named(name)
+        bootstrap = self._membership.bootstrap()[:MAX_BOOTSTRAP]
+        if not bootstrap:
+            raise Refused(
+                "this node listens nowhere, and knows no peer to be met first",
+                rule="invitation",
+                hint="say where to listen in the settings: [p2p] listen, or announce behind a router",
+            )
+        if not 0 < request.seconds <= MAX_SECONDS:
+            raise Invalid(
+                f"an invitation for {request.seconds:,} seconds", rule="invitation", hint="a second to a year"
+            )
+        return await trio.to_thread.run_sync(self._invite, network, bootstrap, request.seconds)
+
+    def _invite(self, network: Network, bootstrap: Sequence[str], seconds: int) -> wire.InvitationView:
+        key = self._home.keys.node_key()
+        with self._home.database.read() as connection:
+            kept = NetworkPolicies(connection)
+            holds = self._effective_policy.key_in(network)
+            if holds is None and any(each.said.network == network.name for each in kept.of(key.did)):
+                holds = key.did
+            known = [] if holds is None else kept.of(holds)
+        said = Invitation(
+            network=network.name,
+            bootstrap=tuple(bootstrap),
+            by=key.did,
+            expires_at=when(Instant(self._clock.now() + seconds * SECOND)),
+            policy_key=holds,
+            rules=known[-1].said.policy if known else None,
+        )
+        return _view(said, write_invitation(said, key))
+
+    async def invitation(self, request: wire.InvitationText) -> wire.InvitationView:
+        """What an invitation says, for whoever is asked to follow it. Raises Invalid, Refused."""
+        return _view(read_invitation(request.text, self._clock.now()), "".join(request.text.split()))
+
+    async def leave(self, name: str) -> wire.NetworkView:
+        left = await self._membership.leave(name)
+        if left.policy_key:
+            self._policy_changed()
+        return wire.NetworkView(name=left.name, bootstrap=left.bootstrap)
+
+    async def list(self) -> Sequence[wire.NetworkView]:
+        network = self._membership.network
+        return [] if network is None else [await self._look(network)]
+
+    async def show(self, name: str) -> wire.NetworkView:
+        return await self._look(self._named(name))
+
+    def _named(self, name: str) -> Network:
+        network = self._membership.network
+        if network is None or network.name.casefold() != name.casefold():
+            raise NotFound(f"this node is not in the network {name}", rule="network", hint="odfctl network list")
+        return network
+
+    async def _look(self, network: Network) -> wire.NetworkView:
+        """Shows what this node announces or a connected peer serves; the ledger also has heads of private datasets."""
+        peers = sum(view.connected for view in self._membership.peers())
+        signed, public = await trio.to_thread.run_sync(self._signed)
+        counts = self._holders.of(signed)
+        shown = {each: count for each, count in counts.items() if count or each in public}
+        return wire.NetworkView(
+            name=network.name,
+            bootstrap=network.bootstrap,
+            policy_key=network.policy_key or None,
+            peers=peers,
+            datasets=await trio.to_thread.run_sync(self._announced, shown),
+        )
+
+    def _signed(self) -> tuple[Sequence[DatasetId], Collection[DatasetId]]:
+        """Datasets of which a signed head is known, and those of them that are public."""
+        with self._home.database.read() as connection:
+            signed = {*Ledger(connection).datasets(HEAD), *self._unheld.datasets()}
+        return tuple(signed), self._visibility.public_of(signed)
+
+    def _announced(self, counts: Mapping[DatasetId, int]) -> tuple[wire.Announced, ...]:
+        with self._home.catalog() as catalog:
+            names = {entry.id: entry.name for entry in catalog.entries()}
+        announced, unheld = [], self._unheld.heads()
+        with self._home.database.read() as connection:
+            ledger = Ledger(connection)
+            for dataset, peers in counts.items():
+                kept = ledger.newest_head(dataset)
+                newest = unheld.get(dataset) if kept is None else kept[0]
+                if newest is None:
+                    continue
+                announced.append(
+                    wire.Announced(
+                        id=str(dataset),
+                        name=names.get(dataset),
+                        blocks=newest.size,
+                        head=str(newest.head),
+                        signed_at=newest.issued_at,
+                        peers=peers,
+                        held=dataset in names,
+                    )
+                )
+        return tuple(announced)
+
+
+def _view(said: Invitation, text: str) -> wire.InvitationView:
+    return wire.InvitationView(
+        text=text,
+        network=said.network,
+        bootstrap=said.bootstrap,
+        by=str(said.by),
+        expires_at=said.expires_at,
+        policy_key=None if said.policy_key is None else str(said.policy_key),
+        rules=rule_lines(said.rules),
+    )

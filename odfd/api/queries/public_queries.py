@@ -1,0 +1,76 @@
+"""Answers questions of others: over what policy serves them, in turns of their own, so that the node's owner has some.
+
+A dataset that is not served is not there, whatever is asked of it; of one that is served in part the rest is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import trio
+
+from chain.errors import Invalid, NotFound, Refused
+from chain.ids import DatasetId
+from chain.state import ChainState, load_state
+from engines.query.requests import RowsWanted
+from odfd.api.queries.service import QueryService, SendFrame
+from odfd.control import wire
+from odfd.kamu.ports import BUSY, UNPROVEN
+from odfd.queries.planning import Asker, Bound
+from odfd.state.directory import StateDirectory
+
+WAITING: Final = 16
+"""Questions that wait for a turn; more are refused."""
+
+
+class PublicQueries:
+    """Of one node, for all its doors. ``served``: blocks of a dataset that anybody may read; 0: it is not there."""
+
+    def __init__(
+        self, home: StateDirectory, queries: QueryService, served: Callable[[DatasetId], int], readers: int
+    ) -> None:
+        """``readers``: queries of the node at once; others than its owner get half of them, or the one."""
+        self._home, self._queries, self._served = home, queries, served
+        self._turns = trio.CapacityLimiter(max(1, readers // 2))
+
+    async def answer(
+        self, request: wire.QueryRequest, send: SendFrame, bound: Mapping[str, Bound], rows: RowsWanted
+    ) -> None:
+        """Frames, as ``QueryService.answer``. Raises Refused where too many wait already (``query-busy``), and for a
+        proof: this node signs answers for its owner alone.
+        """
+        check_unproven(request)
+        if self._turns.statistics().tasks_waiting >= WAITING:
+            raise Refused("too many questions wait for their turn", rule=BUSY, hint="ask again in a while")
+        async with self._turns:
+            await self._queries.answer(request, send, Asker(served=self._served, bound=bound), rows)
+
+    def states(self) -> list[tuple[str, ChainState]]:
+        """Of all that anybody may read, by name. Called from worker threads. Raises Environment."""
+        with self._home.catalog() as catalog:
+            entries = sorted(catalog.entries(), key=lambda entry: entry.name)
+        sizes = [(entry, size) for entry in entries if (size := self._served(entry.id))]
+        return [(entry.name, load_state(self._home.chains.chain(entry.id), size)) for entry, size in sizes]
+
+    def state(self, ref: str) -> ChainState:
+        """Raises NotFound, Environment."""
+        try:
+            with self._home.catalog() as catalog:
+                dataset = catalog.resolve(ref).id
+        except (NotFound, Invalid) as fault:
+            raise _nothing(ref) from fault
+        size = self._served(dataset)
+        if not size:
+            raise _nothing(ref)
+        return load_state(self._home.chains.chain(dataset), size)
+
+
+def check_unproven(request: wire.QueryRequest) -> None:
+    """Raises Refused for a question that the node would sign the answer of."""
+    if request.prove:
+        raise Refused("a node proves answers to its owner alone", rule=UNPROVEN, hint="odfctl sql --prove, there")
+
+
+def _nothing(ref: str) -> NotFound:
+    return NotFound(f"no dataset {ref[:200]!r} here", rule="query-dataset", hint="GET / lists the datasets that are")

@@ -1,0 +1,131 @@
+"""Answers queries: plans which slices are read, holds them, and passes on what a confined process makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing, nullcontext
+from typing import Final
+
+import msgspec
+import trio
+
+from chain.errors import Invalid
+from chain.ids import DatasetId
+from engines.errors import LimitExceeded
+from engines.query.frames import COLUMNS, END, HEAD, PLAIN, ROWS, SCHEMA, frame
+from engines.query.reader import QueryProcess, QueryProcesses
+from engines.query.requests import ALL_ROWS, Execute, RowsWanted, TableNamed
+from odfd.api.queries.answer_proofs import AnswerProof, Signer
+from odfd.api.queries.fold_cache import Folding
+from odfd.control import wire
+from odfd.queries.inputs import QueryInputs
+from odfd.queries.planning import OWNER, Asker, Bound, Planner, QueryPlan
+
+MAX_SQL: Final = 1 << 20
+"""Characters of a statement."""
+_PASSED: Final = (SCHEMA, ROWS, COLUMNS, PLAIN, END)
+SendFrame = Callable[[bytes], Awaitable[None]]
+"""Takes a whole frame; waits while whoever asked does not read."""
+
+
+class QueryService:
+    """The API service for SQL over datasets."""
+
+    def __init__(
+        self,
+        planner: Planner,
+        processes: QueryProcesses,
+        inputs: QueryInputs,
+        signer: Signer,
+        folding: Folding | None = None,
+    ) -> None:
+        self._planner, self._processes, self._inputs, self._folding = planner, processes, inputs, folding
+        self._signer = signer
+
+    async def answer(
+        self, request: wire.QueryRequest, send: SendFrame, asker: Asker = OWNER, rows: RowsWanted = ALL_ROWS
+    ) -> None:
+        """Frames (``engines.query.frames``): what is read, rows as they are computed, the end.
+
+        Raises Invalid for what is no query, NotFound for a dataset that is not here, Refused for what is not relied on
+        or needs too much, Environment for a slice that is damaged. Cancelled, it leaves nothing behind.
+        """
+        if len(request.sql) > MAX_SQL:
+            raise Invalid(
+                f"the query has {len(request.sql):,} characters", rule="query-size", hint=f"at most {MAX_SQL:,}"
+            )
+        seconds = self._processes.limits.seconds
+        async with self._processes.one() as process:
+            with trio.move_on_after(seconds):
+                await self._answer(process, (request, asker, rows), send)
+                return
+        raise LimitExceeded(
+            f"the query took more than {seconds:g} s", rule="query-deadline", hint="query.seconds sets the limit"
+        )
+
+    async def _answer(
+        self, process: QueryProcess, asked: tuple[wire.QueryRequest, Asker, RowsWanted], send: SendFrame
+    ) -> None:
+        request, asker, rows = asked
+        if request.by_pins:
+            asker = _by_pins(request.pins, asker)
+        named = await process.prepare(request.sql)
+        plan = await trio.to_thread.run_sync(lambda: self._plan(named.tables, request, asker))
+        with self._inputs.held(plan.views):
+            wanted = Execute(
+                views=await self._inputs.show(plan.views, process),
+                places=tuple(plan.places),
+                parameters=request.parameters,
+                explain=request.explain,
+                rows=msgspec.structs.replace(rows, plain=request.plain, prove=request.prove),
+            )
+            head = msgspec.structs.replace(plan.head, parameters=named.parameters)
+            with AnswerProof(self._signer) if request.prove else nullcontext() as proof:
+                await self._pass_on(process.execute(wanted), head, send, _signing(proof, request.sql, head))
+        if self._folding is not None and not request.explain:
+            self._folding.after(plan)
+
+    def _plan(self, tables: Sequence[TableNamed], request: wire.QueryRequest, asker: Asker) -> QueryPlan:
+        plan = self._planner.plan(tables, request, asker)
+        return plan if self._folding is None else self._folding.shortened(plan)
+
+    async def _pass_on(
+        self,
+        frames: AsyncGenerator[tuple[bytes, bytes], None],
+        said: wire.QueryHead,
+        send: SendFrame,
+        signing: Callable[[bytes, bytes], Awaitable[bytes]],
+    ) -> None:
+        """What is read is told with the first rows: until then a fault is the whole answer."""
+        head: bytes | None = frame(HEAD, msgspec.json.encode(said))
+        async with aclosing(frames) as each:
+            async for kind, content in each:
+                if kind not in _PASSED:
+                    continue
+                if head is not None:
+                    await send(head)
+                    head = None
+                await send(frame(kind, await signing(kind, content)))
+                if kind == END:
+                    return
+
+
+def _signing(proof: AnswerProof | None, sql: str, head: wire.QueryHead) -> Callable[[bytes, bytes], Awaitable[bytes]]:
+    """What is sent of a frame: the end of an answer that is proven has the statement with it."""
+
+    async def sent(kind: bytes, content: bytes) -> bytes:
+        if proof is not None and kind == ROWS:
+            proof.take(content)
+        if proof is None or kind != END:
+            return content
+        end = msgspec.json.decode(content, type=wire.QueryEnd)
+        envelope = await trio.to_thread.run_sync(lambda: proof.signed(sql, head, end.rows))
+        return msgspec.json.encode(msgspec.structs.replace(end, proof=envelope))
+
+    return sent
+
+
+def _by_pins(pins: Sequence[wire.Pin], asker: Asker) -> Asker:
+    """Names are those of the pins."""
+    bound = {pin.name.lower(): Bound(DatasetId.parse(pin.id)) for pin in pins}
+    return msgspec.structs.replace(asker, bound=bound)

@@ -1,0 +1,414 @@
+"""Applies manifests: creates and updates datasets, and reports which were created, updated or left unchanged.
+
+Manifests are read and every mistake told before anything is touched. Then each snapshot becomes one commit of its own,
+inputs before what derives from them; a refused one is an item of the result and harms no other. A transform is shown to
+the engine first: what it cannot promise to compute alike everywhere is refused here, not when data comes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from functools import partial
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+import trio
+
+from chain.errors import Conflict, Environment, Fault, Invalid, NotFound
+from chain.ids import DatasetId
+from chain.instant import MILLISECOND, Instant
+from chain.model.events import (
+    AddPushSource,
+    DatasetKind,
+    DatasetSnapshot,
+    MetadataEvent,
+    SetPollingSource,
+    SetTransform,
+    SetVocab,
+)
+from chain.model.source import TransformSql
+from chain.refs import parse_own_name
+from chain.state import ChainState, Vocab, load_state
+from chain.store.base import Head
+from chain.wording import plural
+from engines.contract import Engine
+from engines.diagnostics import Diagnostic, Severity
+from engines.errors import EngineFault
+from engines.spark.analysis.source_declarations import read_source
+from odfd.api.resources.declarations import ELSEWHERE, DeclarationService
+from odfd.api.resources.desired_state import WantedSnapshot, Wishes, in_order, read_wishes
+from odfd.api.transforms.check import TransformCheck
+from odfd.api.transforms.evolution import EvolutionCheck
+from odfd.api.transforms.schemas import judge_preprocess, read_schema
+from odfd.control import wire
+from odfd.control.assembly import Context
+from odfd.control.board import task_ref
+from odfd.datasets.catalog import Catalog
+from odfd.datasets.creation import changed_events, founding_events
+from odfd.errors import sole_fault
+from odfd.flows.manifest import WantedFlow
+from odfd.ingest.acceptance import check_source
+from odfd.ingest.settings import IngestSettings
+from odfd.resources.plan import PlannedResource
+from odfd.resources.selectors import parse_selector
+from odfd.resources.store import Resources
+from odfd.runtime.tasks import Report
+from odfd.state.directory import StateDirectory
+from odfd.trust.signing.owner_commit import OwnerCommitter
+
+BASE_KIND = "source-base"
+"""Resource that keeps, on this node only, the folder that a dataset's relative source paths start from."""
+
+
+ATTEMPTS: Final = 5
+"""Times that an apply is planned, because a pull moved the head in between."""
+_UNBORN = DatasetId.from_public_key(bytes(32))
+"""Stands for a dataset whose key is made only when it is committed."""
+
+
+class ApplyFlow(Protocol):
+    """Declares one flow. Raises Invalid for a dataset that is not here."""
+
+    async def __call__(self, wanted: WantedFlow, *, dry_run: bool) -> wire.ApplyItem: ...
+
+
+class ApplyWishes(Protocol):
+    """Brings about those of a plan that are wishes: networks, peers, mirrors. What fails is an item too."""
+
+    async def __call__(self, planned: Sequence[PlannedResource], *, dry_run: bool) -> list[wire.ApplyItem]: ...
+
+
+class Prune(Protocol):
+    """Deletes what has labels and is not named."""
+
+    async def __call__(
+        self, selector: str, named: Collection[tuple[str, str]], *, dry_run: bool
+    ) -> list[wire.ApplyItem]: ...
+
+
+class ApplyOperation:
+    """Plans and performs applies."""
+
+    def __init__(
+        self,
+        home: StateDirectory,
+        committer: OwnerCommitter,
+        engine: Engine,
+        context: Context,
+        ingestion: Callable[[], IngestSettings],
+        apply_flow: ApplyFlow,
+        declarations: tuple[DeclarationService, ApplyWishes, Prune],
+    ) -> None:
+        """``ingestion``: what sources may do here, asked each time. ``apply_flow`` declares one flow.
+
+        ``declarations``: keeps resources, brings about those that are wishes, and deletes what is left out.
+        """
+        self._declarations, self._apply_wishes, self._prune = declarations
+        self._apply_flow = apply_flow
+        self._home = home
+        self._ingestion = ingestion
+        self._committer = committer
+        self._engine = engine
+        self._check = TransformCheck(home, engine)
+        self._succession = EvolutionCheck(home, engine, self._check)
+        self._board = context.board
+        self._events = context.events
+        self._clock = context.clock
+
+    async def submit(self, request: wire.ApplyRequest) -> wire.TaskRef:
+        """Raises Invalid at once for manifests that cannot be read, with every mistake."""
+        wanted = read_wishes(request.manifests)
+        if request.prune is not None:
+            parse_selector(request.prune)
+        wishes = wanted.snapshots
+        planned = await trio.to_thread.run_sync(
+            partial(self._declarations.plan, wanted.drafts, dry_run=request.dry_run)
+        )
+        others = [each for each in planned if each.after.type not in ELSEWHERE]
+        total = len(planned) + sum(each.is_legacy for each in wishes)
+
+        async def work(report: Report) -> wire.ApplyResult:
+            report.begin("applying", total, "manifests")
+            if planned and len(planned) + len(wishes) > 1 and not request.dry_run:
+                items = await self._perform(wanted, planned, report, dry_run=True)
+                if any(each.action == "failed" for each in items):
+                    return _refused(items, others)
+                report.begin("applying", total, "manifests")
+            items = await self._perform(wanted, planned, report, dry_run=request.dry_run)
+            items = _with_headers(items, planned)
+            if planned and not request.dry_run:
+                failed = {(each.kind, each.name.casefold()) for each in items if each.action == "failed"}
+                await trio.to_thread.run_sync(self._declarations.commit, [
+                    each for each in planned if (each.after.type.lower(), each.after.name.casefold()) not in failed
+                ])  # fmt: skip
+            items += [_declared(each) for each in others]
+            for each in others:
+                if each.action != "unchanged" and not request.dry_run:
+                    self._events.emit(f"resource.{each.action}", each.after.name, each.after.type)
+            if request.prune is not None:
+                named = {(each.after.type, each.after.name.casefold()) for each in planned}
+                named |= {("Dataset", wish.name.casefold()) for wish in wishes}
+                items += await self._prune(request.prune, named, dry_run=request.dry_run)
+            told = [_with_warnings(each, wanted.warnings) for each in items]
+            return wire.ApplyResult(items=tuple(told), dry_run=request.dry_run)
+
+        names = [*(wish.name for wish in wishes if wish.is_legacy), *(each.after.name for each in planned)]
+        target = ", ".join(names)
+        return task_ref(self._board.submit("apply", target, work))
+
+    async def _perform(
+        self, wanted: Wishes, planned: Sequence[PlannedResource], report: Report, *, dry_run: bool
+    ) -> list[wire.ApplyItem]:
+        """Networks, peers and mirrors, then datasets, then flows; what fails is an item too."""
+        items = await self._apply_wishes(planned, dry_run=dry_run)
+        report.advance(len(items))
+        promised: set[str] = set()
+        for wish in in_order(wanted.snapshots):
+            items.append(await self._apply(wish, promised, dry_run=dry_run))
+            promised.add(wish.name.casefold())
+            report.advance()
+        for flow in wanted.flows:
+            items.append(await self._declare(flow, promised, dry_run=dry_run))
+            report.advance()
+        return items
+
+    async def _apply(self, wish: WantedSnapshot, promised: AbstractSet[str], *, dry_run: bool) -> wire.ApplyItem:
+        """``promised``: names that the manifests before this one make."""
+        try:
+            for _ in range(ATTEMPTS - 1):
+                with contextlib.suppress(Conflict):
+                    return await self._bring_about(wish, promised, dry_run=dry_run)
+            return await self._bring_about(wish, promised, dry_run=dry_run)
+        except (Fault, BaseExceptionGroup) as error:
+            fault = sole_fault(error)
+            if fault is None:
+                raise
+            fault.place = fault.place or wish.manifest.place()
+            return wire.ApplyItem(kind="dataset", name=wish.name, action="failed", fault=wire.Problem.of(fault))
+
+    async def _declare(self, flow: WantedFlow, promised: AbstractSet[str], *, dry_run: bool) -> wire.ApplyItem:
+        """``promised``: names of datasets that are made by the same apply."""
+        if dry_run and any(each.casefold() in promised for each in (flow.target, *flow.inputs)):
+            return wire.ApplyItem(kind="flow", name=flow.name, action="created")
+        try:
+            return await self._apply_flow(flow, dry_run=dry_run)
+        except Fault as fault:
+            return wire.ApplyItem(kind="flow", name=flow.name, action="failed", fault=wire.Problem.of(fault))
+
+    async def _bring_about(self, wish: WantedSnapshot, promised: AbstractSet[str], *, dry_run: bool) -> wire.ApplyItem:
+        parse_own_name(wish.name)
+        held = await trio.to_thread.run_sync(self._held, wish.name)
+        pin = (await self._engine.identity()).digest if _asks_engine(wish.snapshot) else None
+
+        def pinned(transform: TransformSql) -> str | None:
+            return pin if transform.engine == "spark" else None
+
+        def resolve(ref: str) -> DatasetId:
+            try:
+                return self._resolve(ref)
+            except Invalid as fault:
+                if dry_run and ref.casefold() in promised:
+                    return _UNBORN
+                fault.place = wish.input_place(ref)
+                raise
+
+        def planned() -> Sequence[MetadataEvent]:
+            if held is None:
+                return founding_events(wish.snapshot, _UNBORN, resolve, pinned)
+            return changed_events(held[1], wish.snapshot, resolve, pinned)
+
+        events = await trio.to_thread.run_sync(planned)
+        warnings = await self._validate(events, wish, held[1] if held else None)
+        dataset = held[0] if held else None
+        if events and not dry_run:
+            dataset = await trio.to_thread.run_sync(self._commit, wish, held, events)
+            done = "updated" if held else "created"
+            self._events.emit(f"dataset.{done}", wish.name, plural(len(events), "block"), id=str(dataset))
+        elif held is not None and not dry_run:
+            await trio.to_thread.run_sync(self._place, wish, held[0])
+        return wire.ApplyItem(
+            kind="dataset",
+            name=wish.name,
+            action="unchanged" if not events else "updated" if held else "created",
+            id=None if dataset is None else str(dataset),
+            changes=tuple(type(event).__name__ for event in events),
+            warnings=warnings,
+        )
+
+    def _held(self, name: str) -> tuple[DatasetId, ChainState] | None:
+        with self._home.catalog() as catalog:
+            try:
+                entry = catalog.resolve(name)
+            except NotFound:
+                return None
+        return entry.id, load_state(self._home.chains.chain(entry.id))
+
+    def _resolve(self, ref: str) -> DatasetId:
+        if ref.startswith("did:"):
+            return DatasetId.parse(ref)
+        with self._home.catalog() as catalog:
+            return catalog.resolve(ref).id
+
+    def _commit(
+        self, wish: WantedSnapshot, held: tuple[DatasetId, ChainState] | None, events: Sequence[MetadataEvent]
+    ) -> DatasetId:
+        """On the head that was planned on. Raises Conflict."""
+        if held is not None:
+            dataset, state = held
+            self._append(wish, dataset, Head(state.head, state.sequence_number) if state.head else None, events)
+            return dataset
+        dataset = self._home.keys.new_dataset_key().dataset_id
+        born = (msgspec.structs.replace(events[0], dataset_id=dataset), *events[1:])
+        try:
+            self._append(wish, dataset, None, born)
+        except Fault:
+            if self._home.chains.chain(dataset).head() is None:
+                self._home.keys.discard_dataset_key(dataset)
+            raise
+        return dataset
+
+    def _append(
+        self, wish: WantedSnapshot, target: DatasetId, head: Head | None, events: Sequence[MetadataEvent]
+    ) -> None:
+        """Blocks, name and the folder of relative paths are one commit."""
+        now = self._clock.now()
+
+        def name_it(connection: sqlite3.Connection) -> None:
+            resources = Resources(connection)
+            Catalog(resources).add(wish.name, target, now)
+            resources.apply(BASE_KIND, str(target), wish.base.encode(), now)
+
+        self._committer.commit_now(target, head, events, (), _whole(now), name_it)
+
+    def _place(self, wish: WantedSnapshot, target: DatasetId) -> None:
+        """Relative paths of a dataset that was imported begin nowhere until its manifest is applied here."""
+        with self._home.database.read() as connection:
+            kept = Resources(connection).get(BASE_KIND, str(target))
+        if wish.base and (kept is None or not kept.spec):
+            with self._home.database.write() as connection:
+                Resources(connection).apply(BASE_KIND, str(target), wish.base.encode(), self._clock.now())
+
+    def _check_source(self, event: SetPollingSource | AddPushSource, wish: WantedSnapshot) -> None:
+        """Raises Invalid, Refused: what would be refused with the first data is refused now. Blocking."""
+        settings = msgspec.structs.replace(self._ingestion(), base=Path(wish.base) if wish.base else None)
+        refused = check_source(event, settings)
+        if refused is not None:
+            part, fault = refused
+            fault.place = wish.source_place(event, part)
+            raise fault
+
+    async def _check_preprocess(
+        self, event: SetPollingSource | AddPushSource, names: Vocab, wish: WantedSnapshot
+    ) -> tuple[str, ...]:
+        """Raises Invalid with all that the engine refuses of the query; why it cannot be judged yet is returned."""
+        query, _ = read_source(event.preprocess)
+        if query is None:
+            return ()
+        later = "the preprocess query is not judged yet, but with the first data: "
+        columns = read_schema(event.read)
+        if columns is None:
+            return (f"{later}the read step states no columns (read.schema)",)
+        try:
+            answer = await judge_preprocess(query, columns, names, self._engine)
+        except EngineFault:
+            raise
+        except Environment as fault:
+            return (f"{later}{fault.message}",)
+        errors = [each for each in answer.diagnostics if each.severity is Severity.ERROR]
+        if errors or not answer.ok:
+            raise refusal(errors, wish.source_place(event, "preprocess"))
+        return tuple(_told(each) for each in answer.diagnostics)
+
+    async def _validate(
+        self, events: Sequence[MetadataEvent], wish: WantedSnapshot, state: ChainState | None
+    ) -> tuple[str, ...]:
+        """Show the engine each transform. Raises Invalid with all that it refuses; warnings are returned."""
+        warnings: list[str] = []
+        stated = [event for event in events if isinstance(event, SetVocab)]
+        names = ChainState(set_vocab=stated[-1]).vocab if stated else state.vocab if state is not None else Vocab()
+        for event in events:
+            if isinstance(event, SetPollingSource | AddPushSource):
+                await trio.to_thread.run_sync(self._check_source, event, wish)
+                warnings += await self._check_preprocess(event, names, wish)
+            if not isinstance(event, SetTransform):
+                continue
+            if event.transform.engine != "spark":
+                raise Invalid(
+                    f"no engine {event.transform.engine!r} here",
+                    rule="engine-unknown",
+                    hint="write engine: spark",
+                    place=wish.transform_place(),
+                )
+            answer = await self._check.validate(event, names)
+            if answer is None:
+                why = await self._check.unknown_input(event)
+                warnings.append(f"the query is not judged yet, but with the first data: {why}")
+                continue
+            errors = [each for each in answer.diagnostics if each.severity is Severity.ERROR]
+            if errors or not answer.ok:
+                raise refusal(errors, wish.transform_place())
+            warnings += [_told(each) for each in answer.diagnostics]
+            warnings += await self._check.remarks(event, answer)
+            if state is not None:
+                await self._succession.check(wish.name, state, event, _whole(self._clock.now()))
+        return tuple(warnings)
+
+
+def _refused(items: Sequence[wire.ApplyItem], others: Sequence[PlannedResource]) -> wire.ApplyResult:
+    """Nothing was done: one that cannot be done keeps all from being done."""
+    kept = [each if each.action == "failed" else msgspec.structs.replace(each, action="skipped") for each in items]
+    kept += [wire.ApplyItem(kind=each.after.type.lower(), name=each.after.name, action="skipped") for each in others]
+    return wire.ApplyResult(items=tuple(kept))
+
+
+def _with_headers(items: Sequence[wire.ApplyItem], planned: Sequence[PlannedResource]) -> list[wire.ApplyItem]:
+    """What changes beside the chain, or the schedule, is a change too."""
+    plans = {(each.after.type.lower(), each.after.name.casefold()): each for each in planned}
+    told = []
+    for item in items:
+        plan = plans.get((item.kind, item.name.casefold()))
+        more = tuple(each for each in plan.changes if " spec." not in each) if plan is not None else ()
+        if more and item.action in ("unchanged", "updated"):
+            item = msgspec.structs.replace(item, action="updated", changes=(*item.changes, *more))
+        told.append(item)
+    return told
+
+
+def _declared(planned: PlannedResource) -> wire.ApplyItem:
+    return wire.ApplyItem(
+        kind=planned.after.type.lower(), name=planned.after.name, action=planned.action, id=planned.after.id,
+        changes=planned.changes,
+    )  # fmt: skip
+
+
+def _with_warnings(item: wire.ApplyItem, said: Mapping[tuple[str, str], tuple[str, ...]]) -> wire.ApplyItem:
+    """With those that came of reading its manifest."""
+    more = said.get((item.kind, item.name.casefold()), ())
+    return msgspec.structs.replace(item, warnings=(*more, *item.warnings)) if more else item
+
+
+def _asks_engine(snapshot: DatasetSnapshot) -> bool:
+    return snapshot.kind is DatasetKind.DERIVATIVE and any(isinstance(e, SetTransform) for e in snapshot.metadata)
+
+
+def refusal(errors: Sequence[Diagnostic], place: str) -> Invalid:
+    """All that an engine refuses of a query, in one message; what to write instead is the hint."""
+    if not errors:
+        return Invalid("the engine refuses this query without a reason", rule="query", place=place)
+    remedies = dict.fromkeys(each.replace for each in errors if each.replace)
+    hint = f"instead: {'; '.join(remedies)}" if remedies else ""
+    return Invalid("; ".join(each.message for each in errors), rule=errors[0].code, hint=hint, place=place)
+
+
+def _told(each: Diagnostic) -> str:
+    place = f"line {each.line}, column {each.column}: " if each.line is not None else ""
+    remedy = f"; instead: {each.replace}" if each.replace else ""
+    return f"{place}{each.message}{remedy} (rule {each.code})"
+
+
+def _whole(now: Instant) -> Instant:
+    return Instant(now // MILLISECOND * MILLISECOND)

@@ -1,0 +1,321 @@
+"""Keeps and shows resources as they are declared: plans applies, and lists, labels, deletes and watches what stands."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Final
+
+import msgspec
+import trio
+
+from chain import instant
+from chain.codec.bind import plain_of
+from chain.codec.manifest import Mistakes
+from chain.errors import Invalid, NotFound, Refused
+from odfd.api.resources.intent_types import ORDER, adopted, as_kept, key_of
+from odfd.api.resources.types import TYPES
+from odfd.control import wire
+from odfd.control.assembly import Context
+from odfd.datasets.catalog import KIND as DATASET_KIND
+from odfd.datasets.catalog import Catalog
+from odfd.flows.store import KIND as FLOW_KIND
+from odfd.flows.store import find as find_flow
+from odfd.resources.declared import Adopted, DeclaredResource, DeclaredStore, ResourceEvent, Wish
+from odfd.resources.manifest import Draft, wrong_entries
+from odfd.resources.plan import PlannedResource, Wanted, plan
+from odfd.resources.selectors import first_equality, matches, parse_selector
+from odfd.resources.sets import Revealing, Sealing, binding, sealed_secrets
+from odfd.resources.store import Resources
+from odfd.resources.types import ResourceType, TypeRegistry
+from odfd.state.directory import StateDirectory
+
+SECRET_SET: Final = "SecretSet"  # noqa: S105  the name of a type
+ELSEWHERE: Final = ("Dataset", "Flow", *ORDER)
+"""Types whose truth is not their declaration: they have commands, and checks, of their own."""
+LABEL: Final = "odfctl-label"
+"""The manager of those who label by hand: an apply leaves theirs alone."""
+PAGE: Final = 500
+"""Events read at a time."""
+
+
+class DeclarationService:
+    """The API service for resources as they are declared."""
+
+    def __init__(
+        self, home: StateDirectory, context: Context, new_id: Callable[[], str], registry: TypeRegistry = TYPES
+    ) -> None:
+        self._home = home
+        self._clock, self._events = context.clock, context.events
+        self._new_id = new_id
+        self._registry = registry
+
+    # What applies need.
+
+    def plan(self, drafts: Sequence[Draft], *, dry_run: bool = False) -> list[PlannedResource]:
+        """What is to become of them, in their order. Raises Invalid; nothing is written but what others had changed."""
+        keys: Sealing = DrySealing(self._home.secrets) if dry_run else self._home.secrets
+
+        def kept(wanted: Wanted, before: DeclaredResource | None, resource_id: str) -> Any:
+            if wanted.type != SECRET_SET:
+                return as_kept(wanted.name, said[wanted.place]) if wanted.type in ORDER else wanted.spec
+            held = {} if before is None else before.spec["secrets"]
+            return {"secrets": sealed_secrets(wanted.spec["secrets"], held, resource_id, keys)}
+
+        wanted = [_wanted(each) for each in drafts]
+        said = {each.place: draft.spec for each, draft in zip(wanted, drafts, strict=True)}
+        with self._home.database.write() as connection:
+            store = self._store(connection)
+            planned, faults = plan(wanted, store, self._new_id, self._clock.now(), kept=kept)
+        faults += [fault for each in planned if (fault := _rename_fault(each)) is not None]
+        if faults:
+            raise faults[0] if len(faults) == 1 else Mistakes("the manifests", tuple(faults))
+        return planned
+
+    def commit(self, planned: Sequence[PlannedResource]) -> None:
+        """Write those that are not as they were, all in one transaction."""
+        with self._home.database.write() as connection:
+            store, catalog = DeclaredStore(connection), Catalog(Resources(connection))
+            changed = [after for each in planned if (after := _standing(each, store, catalog)) is not None]
+            store.put_all(changed, self._clock.now())
+            for each in changed:
+                if each.type == SECRET_SET:
+                    store.blank(each.id)
+            self._store(connection)
+
+    def values(self, name: str) -> Mapping[str, str]:
+        """What sources of the dataset of this name may read: secrets before variables. Blocking.
+
+        Raises Environment where the key of a secret is not here.
+        """
+        with self._home.database.read() as connection:
+            store = DeclaredStore(connection)
+            variables, secrets = store.named("VariableSet", name), store.named(SECRET_SET, name)
+        values = {} if variables is None else dict(variables.spec["variables"])
+        for key, sealed in ({} if secrets is None else secrets.spec["secrets"]).items():
+            assert secrets is not None
+            values[key] = self._home.secrets.open(sealed["value"], (binding(secrets.id, key),)).reveal()
+        return values
+
+    # What people ask.
+
+    async def list(self, word: str | None, labels: str | None) -> Sequence[wire.ResourceView]:
+        """Of one type or all. Raises NotFound for a type, Invalid for a selector."""
+        kind = None if word is None else self._type(word)
+        wanted = None if labels is None else parse_selector(labels)
+        return await trio.to_thread.run_sync(self._list, kind, wanted)
+
+    async def get(self, word: str, name: str) -> wire.ResourceView:
+        """By name, id or did. Raises NotFound."""
+        kind = self._type(word)
+        return self._view(await trio.to_thread.run_sync(self._find, kind, name))
+
+    async def label(self, word: str, name: str, request: wire.LabelRequest) -> wire.ResourceView:
+        """Set labels and annotations, or take them away with ``null``. Raises NotFound, Invalid."""
+        view = self._view(await trio.to_thread.run_sync(self._label, self._type(word), name, request))
+        self._events.emit("resource.labelled", view.name, view.type)
+        return view
+
+    async def delete(self, word: str, name: str) -> wire.ResourceView:
+        """Raises NotFound; Refused for types that are deleted by commands of their own."""
+        kind = self._type(word)
+        if kind.name in ELSEWHERE:
+            hint = f"odfctl peer unblock {name}" if kind.name == "Peer" else f"odfctl delete {kind.name.lower()} {name}"
+            raise Refused(f"a {kind.name} is deleted with what it stands for", rule="resource-delete", hint=hint)
+        view = self._view(await trio.to_thread.run_sync(self._delete, kind, name))
+        self._events.emit("resource.deleted", view.name, view.type)
+        return view
+
+    async def watch(self, since: str | None, word: str | None) -> AsyncIterator[wire.ResourceNews]:
+        """What stands and a bookmark, where nothing is said; then each change once, in order, over restarts too.
+
+        Raises Invalid for a version of another log: the reader lists anew.
+        """
+        kind = None if word is None else self._type(word).name
+        epoch, at, standing = await trio.to_thread.run_sync(self._begin, since)
+        for each in standing:
+            if kind in (None, each.type):
+                yield wire.ResourceNews(version=f"{epoch}-{at}", op="Added", resource=self._view(each))
+        yield wire.ResourceNews(version=f"{epoch}-{at}", op="Bookmark")
+        async with aclosing(self._events.follow()) as news:
+            while True:
+                for event in await trio.to_thread.run_sync(self._after, at):
+                    at = event.rv
+                    if kind in (None, event.resource.type):
+                        view = self._view(event.resource)
+                        yield wire.ResourceNews(version=f"{epoch}-{at}", op=event.op, resource=view)
+                await anext(news)
+
+    def _begin(self, since: str | None) -> tuple[str, int, Sequence[DeclaredResource]]:
+        with self._home.database.write() as connection:
+            store = self._store(connection)
+            epoch, newest = store.epoch(), store.newest()
+            if since is None:
+                return epoch, newest, store.all()
+        said, _, number = since.rpartition("-")
+        if said != epoch or not number.isdecimal() or int(number) > newest:
+            raise Invalid(
+                f"{since[:60]!r} is no version of this node's log of resources",
+                rule="resource-version",
+                hint="list anew: odfctl get KIND -w without --since",
+            )
+        return epoch, int(number), ()
+
+    def _after(self, at: int) -> Sequence[ResourceEvent]:
+        with self._home.database.read() as connection:
+            store = DeclaredStore(connection)
+            if not store.touched():
+                return store.events(at, PAGE)
+        with self._home.database.write() as connection:
+            return self._store(connection).events(at, PAGE)
+
+    def _list(self, kind: ResourceType | None, wanted: dict[str, Any] | None) -> Sequence[wire.ResourceView]:
+        with self._home.database.write() as connection:
+            label = None if wanted is None or kind is None else first_equality(wanted)
+            found = self._store(connection).all(None if kind is None else kind.name, label)
+        return [self._view(each) for each in found if wanted is None or matches(wanted, each.labels)]
+
+    def _find(self, kind: ResourceType, name: str) -> DeclaredResource:
+        with self._home.database.write() as connection:
+            return self._found(self._store(connection), kind, name)
+
+    def _found(self, store: DeclaredStore, kind: ResourceType, name: str) -> DeclaredResource:
+        found = store.named(kind.name, name) or store.get(name) or store.with_did(name)
+        if found is None or found.type != kind.name:
+            hint = f"odfctl get {kind.plural} lists them"
+            raise NotFound(f"there is no {kind.name} {name[:120]!r}", rule="resource", hint=hint)
+        return found
+
+    def _label(self, kind: ResourceType, name: str, request: wire.LabelRequest) -> DeclaredResource:
+        with self._home.database.write() as connection:
+            store, now = self._store(connection), self._clock.now()
+            before = self._found(store, kind, name)
+            after = _labelled(before, request)
+            for path, message, rule, hint in wrong_entries(after.labels, after.annotations):
+                raise Invalid(f"{path}: {message}", rule=rule, hint=hint)
+            if after == before:
+                return before
+            after = msgspec.structs.replace(after, generation=before.generation + 1, updated_at=now)
+            store.put(after, now)
+        return after
+
+    def _delete(self, kind: ResourceType, name: str) -> DeclaredResource:
+        with self._home.database.write() as connection:
+            store = self._store(connection)
+            found = self._found(store, kind, name)
+            store.delete(found, self._clock.now())
+            if kind.name == SECRET_SET:
+                store.blank(found.id)
+        return found
+
+    def _store(self, connection: sqlite3.Connection) -> DeclaredStore:
+        """With all that came and went by other ways."""
+        store = DeclaredStore(connection)
+        touched = store.touched()
+        if touched:
+            store.adopt({wish: _become(connection, wish) for wish in touched}, self._new_id, self._clock.now())
+        return store
+
+    def _type(self, word: str) -> ResourceType:
+        found = self._registry.word(word)
+        if found is None or found.spec is None:
+            raise NotFound(f"there is no type {word[:80]!r}", rule="unknown-type", hint="odfctl types lists them")
+        return found
+
+    def _view(self, each: DeclaredResource) -> wire.ResourceView:
+        kind = self._type(each.type)
+        headers: dict[str, Any] = {"id": each.id, "name": each.name}
+        headers |= {"did": each.did} if kind.name == "Dataset" and each.did is not None else {}
+        headers |= {"labels": dict(each.labels)} if each.labels else {}
+        headers |= {"annotations": dict(each.annotations)} if each.annotations else {}
+        headers |= {
+            "generation": each.generation,
+            "createdAt": instant.render(each.created_at),
+            "updatedAt": instant.render(each.updated_at),
+        }
+        return wire.ResourceView(
+            type=kind.name, name=each.name, schema=kind.uri, headers=headers, spec=each.spec, id=each.id,
+            labels=dict(each.labels), generation=each.generation, updated_at=instant.render(each.updated_at),
+        )  # fmt: skip
+
+
+class DrySealing:
+    """Seals nothing and makes no key: what would be sealed is told apart from what stands, and no more."""
+
+    def __init__(self, keys: Sealing) -> None:
+        self._keys = keys
+
+    def seal(self, text: str, binding: str) -> str:  # noqa: ARG002
+        return "(sealed when it is applied)"
+
+    def open(self, sealed: str, bindings: Collection[str]) -> Revealing:
+        return self._keys.open(sealed, bindings)
+
+
+def _wanted(draft: Draft) -> Wanted:
+    return Wanted(
+        type=draft.type.name,
+        name=draft.headers.name,
+        id=draft.headers.id,
+        labels=draft.headers.labels or {},
+        annotations=draft.headers.annotations or {},
+        spec=plain_of(draft.spec),
+        place=draft.place("headers.name"),
+    )
+
+
+def _rename_fault(planned: PlannedResource) -> Invalid | None:
+    """Datasets and flows keep their names elsewhere too, and are not renamed by an apply yet."""
+    before, after = planned.before, planned.after
+    if before is None or after.type not in ELSEWHERE or before.name == after.name:
+        return None
+    hint = f"odfctl rename {before.name} {after.name}" if after.type == "Dataset" else "delete it and apply it anew"
+    return Invalid(f"{after.type} {before.name} is not renamed by an apply", rule="resource-rename", hint=hint)
+
+
+def _standing(planned: PlannedResource, store: DeclaredStore, catalog: Catalog) -> DeclaredResource | None:
+    """What to write; ``None``: it stands so. One that came to be meanwhile by its own way keeps its id."""
+    held = store.get(planned.after.id) or store.named(planned.after.type, planned.after.name)
+    if held is None:
+        after = planned.after
+        if after.type in ORDER:
+            return msgspec.structs.replace(after, did=key_of(after.type, after.name, after.spec))
+        did = str(catalog.resolve(after.name).id) if after.type == "Dataset" else None
+        return msgspec.structs.replace(after, did=did)
+    after = msgspec.structs.replace(planned.after, id=held.id, did=held.did)
+    if planned.before is None:
+        after = msgspec.structs.replace(after, created_at=held.created_at)
+    return None if after == held else after
+
+
+def _become(connection: sqlite3.Connection, wish: Wish) -> Adopted | None:
+    """What a wish for a dataset or a flow stands for now."""
+    kind, key = wish
+    resources = Resources(connection)
+    held = resources.get(kind, key)
+    if held is None:
+        return None
+    if kind == DATASET_KIND:
+        entry = Catalog(resources).resolve(held.name)
+        return entry.name, str(entry.id), None
+    if kind == FLOW_KIND:
+        flow = find_flow(connection, key)
+        return None if flow is None else (flow.name, None, None)
+    return adopted(kind, held.name, held.spec)
+
+
+def _labelled(before: DeclaredResource, request: wire.LabelRequest) -> DeclaredResource:
+    managers = dict(before.managers)
+    parts: dict[str, dict[str, Any]] = {}
+    for part, said in (("labels", request.labels), ("annotations", request.annotations)):
+        values = dict(getattr(before, part))
+        for key, value in said.items():
+            if value is None:
+                values.pop(key, None)
+                managers.pop(f"{part}.{key}", None)
+            elif values.get(key) != value:
+                values[key] = value
+                managers[f"{part}.{key}"] = LABEL
+        parts[part] = values
+    return msgspec.structs.replace(before, managers=managers, **parts)

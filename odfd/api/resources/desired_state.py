@@ -1,0 +1,183 @@
+"""Reads manifests into what they wish for: snapshots of datasets, in the order in which they can be made, and flows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+import msgspec
+
+from chain.codec.bind import Mistake
+from chain.codec.manifest import Manifest, Mistakes, parse_manifests
+from chain.codec.yaml_tree import Node
+from chain.errors import Invalid
+from chain.model.events import AddPushSource, DatasetSnapshot, SetPollingSource, SetTransform
+from odfd.api.resources.intent_types import ORDER, check_wish
+from odfd.api.resources.types import TYPES
+from odfd.control import wire
+from odfd.datasets.manifest import DatasetSpec, snapshot_of
+from odfd.flows.manifest import FlowSpec, WantedFlow, flow_of
+from odfd.resources.manifest import Draft, is_resource, read_resource
+from odfd.resources.sets import SecretSetSpec, VariableSetSpec, check_secrets, check_variables
+from odfd.resources.types import TypeRegistry
+
+
+class WantedSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """One snapshot of an apply, and where it was written."""
+
+    snapshot: DatasetSnapshot
+    manifest: Manifest
+    base: str
+    """Folder that relative source paths start from."""
+    is_legacy: bool = True
+    """Written as the format's own kind, not as a resource."""
+
+    @property
+    def name(self) -> str:
+        return self.snapshot.name
+
+    def transform_place(self) -> str:
+        """``file:line`` of the query."""
+        number = next(i for i, event in enumerate(self.snapshot.metadata) if isinstance(event, SetTransform))
+        return self.manifest.place(f"metadata[{number}].transform")
+
+    def source_place(self, source: SetPollingSource | AddPushSource, part: str) -> str:
+        """``file:line`` of a part of the source that stands in the end."""
+        name = source.source_name if isinstance(source, AddPushSource) else None
+        number = max(
+            i
+            for i, event in enumerate(self.snapshot.metadata)
+            if type(event) is type(source) and getattr(event, "source_name", None) == name
+        )
+        return self.manifest.place(f"metadata[{number}].{part}")
+
+    def input_place(self, ref: str) -> str:
+        """``file:line`` of the input that names ``ref``."""
+        for i, event in enumerate(self.snapshot.metadata):
+            for j, each in enumerate(event.inputs if isinstance(event, SetTransform) else ()):
+                if each.dataset_ref == ref:
+                    return self.manifest.place(f"metadata[{i}].inputs[{j}].datasetRef")
+        return self.manifest.place()
+
+    def refs(self) -> list[str]:
+        """What it derives from, itself aside."""
+        transforms = [event for event in self.snapshot.metadata if isinstance(event, SetTransform)]
+        refs = [each.dataset_ref.casefold() for event in transforms for each in event.inputs]
+        return [ref for ref in refs if ref != self.name.casefold()]
+
+
+class Wishes(msgspec.Struct, frozen=True):
+    """What all manifests of an apply ask for."""
+
+    snapshots: list[WantedSnapshot]
+    flows: list[WantedFlow]
+    warnings: dict[tuple[str, str], tuple[str, ...]]
+    """Of resources, by kind and name in lower case."""
+    drafts: list[Draft]
+    """Of resources, those of datasets and flows too."""
+
+
+def read_wishes(texts: Sequence[wire.ManifestText], registry: TypeRegistry = TYPES) -> Wishes:
+    """All that all texts say. Raises Invalid; with every mistake of every text, where there are several."""
+    reading = _Reading(registry)
+    for each in texts:
+        reading.text(each)
+    reading.check_twice()
+    return reading.wishes()
+
+
+class _Reading:
+    """Texts read one after the other; mistakes of all are collected. Lives for one apply."""
+
+    def __init__(self, registry: TypeRegistry) -> None:
+        self._registry = registry
+        self._faults: list[Invalid] = []
+        self._wishes = Wishes([], [], {}, [])
+
+    def text(self, text: wire.ManifestText) -> None:
+        with self._collected():
+            for manifest in parse_manifests(text.text, text.source, partial(self._take, text)):
+                with self._collected():
+                    self._snapshot(manifest, text)
+
+    def check_twice(self) -> None:
+        """Two manifests of one thing have one place too few."""
+        kinds: tuple[Sequence[WantedSnapshot | WantedFlow], ...] = (self._wishes.snapshots, self._wishes.flows)
+        for wishes in kinds:
+            counts = Counter(each.name.casefold() for each in wishes)
+            if twice := sorted(name for name, count in counts.items() if count > 1):
+                told = f"applied twice in one go: {', '.join(twice)}"
+                self._faults.append(Invalid(told, rule="manifest-twice", hint="keep one of them"))
+
+    def wishes(self) -> Wishes:
+        """Raises Invalid."""
+        if len(self._faults) == 1:
+            raise self._faults[0]
+        if self._faults:
+            places = {(fault.place or "").rpartition(":")[0] for fault in self._faults}
+            (source,) = places if len(places) == 1 else (f"{len(places)} files",)
+            raise Mistakes(source or "the manifests", tuple(self._faults))
+        if not self._wishes.snapshots and not self._wishes.drafts:
+            hint = "a manifest begins with $schema: … or kind: …"
+            raise Invalid("there is no manifest to apply", rule="manifest-empty", hint=hint)
+        return self._wishes
+
+    @contextmanager
+    def _collected(self) -> Iterator[None]:
+        try:
+            yield
+        except Mistakes as several:
+            self._faults += several.faults
+        except Invalid as fault:
+            self._faults.append(fault)
+
+    def _snapshot(self, manifest: Manifest, text: wire.ManifestText, *, is_legacy: bool = True) -> None:
+        if not isinstance(manifest.content, DatasetSnapshot):
+            raise Invalid(
+                f"a {manifest.kind} cannot be applied",
+                rule="manifest-kind",
+                hint="write a DatasetSnapshot, or a resource ($schema: Dataset)",
+                place=manifest.place(),
+            )
+        self._wishes.snapshots.append(
+            WantedSnapshot(snapshot=manifest.content, manifest=manifest, base=text.base, is_legacy=is_legacy)
+        )
+
+    def _take(self, text: wire.ManifestText, node: Node) -> Sequence[Mistake] | None:
+        """``None`` for a document that is no resource; what is wrong with one, else."""
+        if not is_resource(node):
+            return None
+        draft, mistakes = read_resource(node, text.source, self._registry)
+        if draft is None:
+            return mistakes
+        if draft.type.spec is DatasetSpec:
+            self._snapshot(snapshot_of(draft), text, is_legacy=False)
+        elif draft.type.spec is FlowSpec and (flow := flow_of(draft)) is not None:
+            self._wishes.flows.append(flow)
+        elif draft.type.spec is VariableSetSpec:
+            check_variables(draft)
+        elif draft.type.spec is SecretSetSpec:
+            check_secrets(draft)
+        elif draft.type.name in ORDER:
+            check_wish(draft)
+        self._wishes.drafts.append(draft)
+        self._wishes.warnings[draft.type.name.lower(), draft.headers.name.casefold()] = draft.warnings
+        return draft.binding.mistakes
+
+
+def in_order(wishes: Sequence[WantedSnapshot]) -> list[WantedSnapshot]:
+    """Inputs before what derives from them; otherwise as written. A cycle stays as written and fails by name."""
+    waiting = list(wishes)
+    names = {wish.name.casefold() for wish in waiting}
+    ordered: list[WantedSnapshot] = []
+    done: set[str] = set()
+    while waiting:
+        ready = next(
+            (each for each in waiting if all(ref in done or ref not in names for ref in each.refs())), waiting[0]
+        )
+        waiting.remove(ready)
+        ordered.append(ready)
+        done.add(ready.name.casefold())
+    return ordered

@@ -1,0 +1,180 @@
+"""Types of resources that stand for wishes of this node: mirrors, networks, peers that are shut out, and validators.
+
+The wish is the truth, whoever made it: a manifest, or a command. Here is what each type may say, the form in which its
+spec is kept, and which spec a wish is. Pure; ``odfd.api.intents`` brings them about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from chain.codec.bind import plain_of
+from chain.errors import Fault, Invalid
+from chain.ids import DID_KEY, DID_ODF, DatasetId, KeyDid
+from chain.model.wire import I32
+from odfd.ipfs.transport import home_of
+from odfd.mirrors.mirror_spec import KIND as MIRROR
+from odfd.mirrors.mirror_spec import MirrorSpec
+from odfd.network.membership import BLOCKED, Network
+from odfd.network.membership import KIND as NETWORK
+from odfd.resources.declared import Adopted, Json
+from odfd.resources.manifest import Draft, described
+from odfd.state.effective_policy import GROUP
+from odfd.state.remotes import place_of
+from p2p.address import parse_address
+
+WISHES: Final = {MIRROR: "Mirror", NETWORK: "Network", BLOCKED: "Peer", GROUP: "Validator"}
+"""Kinds of wishes, to the types that stand for them."""
+ORDER: Final = ("Network", "Peer", "Validator", "Mirror")
+"""Who is met first, then who is believed, then what is fetched."""
+
+
+class MirrorResourceSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A dataset of others, held here under the name of the resource."""
+
+    source: Annotated[str, described("did:odf:… of the dataset.")]
+    network: Annotated[str, described("Where it is announced; all.")] | None = None
+    want: Annotated[str, described("data, or chain: its metadata alone.")] | None = None
+    priority: Annotated[I32, described("-100 to 100: where room is short, data of lower ones is let go.")] | None = None
+    keep: Annotated[str, described("How much of the data, like 30d or 10GiB; all.")] | None = None
+    rate: Annotated[str, described("Bytes a second that it may take, like 2MiB; no cap of its own.")] | None = None
+    use: Annotated[str, described("An expression of policy for using it here; the node's.")] | None = None
+    serve: Annotated[str, described("An expression of policy for giving it to others; the node's.")] | None = None
+    expect: Annotated[str, described("A hash that its chain must contain.")] | None = None
+    via: Annotated[str, described("A URL where it is published, or ipfs.")] | None = None
+
+
+class NetworkResourceSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Peers that meet each other, under the name of the resource."""
+
+    bootstrap: Annotated[tuple[str, ...], described("Multiaddrs with /p2p/… of peers to ask first.")]
+    policy_key: Annotated[str, described("Whose policies hold there; said by an invitation alone.")] | None = None
+
+
+class PeerResourceSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What this node thinks of a peer."""
+
+    peer_id: Annotated[str, described("12D3KooW…")]
+    blocked: Annotated[bool, described("true: nothing is said to it, taken from it or given to it.")]
+
+
+class ValidatorResourceSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody whose verdicts count; those of one group count once."""
+
+    did: Annotated[str, described("did:key:…")]
+    group: Annotated[str, described("Whose it is; the name of the resource.")] | None = None
+
+
+def check_wish(draft: Draft) -> None:
+    """Adds to the mistakes of a draft what its wish may not be."""
+    path, read = _READ[type(draft.spec)]
+    try:
+        read(draft.headers.name, draft.spec)
+    except Fault as fault:
+        draft.note(path, fault.message, fault.rule, fault.hint)
+
+
+def as_kept(name: str, spec: msgspec.Struct) -> Json:
+    """The one form of all ways to write a spec; that of its wish. ``check_wish`` found nothing."""
+    _, read = _READ[type(spec)]
+    return read(name, spec)
+
+
+def key_of(type_: str, name: str, spec: Json) -> str:
+    """What tells one wish from others of its kind."""
+    parts = {"Mirror": "source", "Peer": "peerId", "Validator": "did"}
+    key: str = spec[parts[type_]] if type_ in parts else name.casefold()
+    kind = next(kind for kind, each in WISHES.items() if each == type_)
+    return link(kind, key)
+
+
+def link(kind: str, key: str) -> str:
+    """Stands in the place of a did."""
+    return f"{kind} {key.casefold()}"
+
+
+def adopted(kind: str, name: str, raw: bytes) -> Adopted:
+    """What a wish is as a resource; ``name``: of the wish."""
+    match kind:
+        case "mirror":
+            wish = msgspec.json.decode(raw, type=MirrorSpec)
+            return wish.name, link(kind, wish.dataset), mirror_spec_of(wish)
+        case "network":
+            network = msgspec.json.decode(raw, type=Network)
+            return (
+                network.name,
+                link(kind, name),
+                plain_of(NetworkResourceSpec(bootstrap=network.bootstrap, policy_key=network.policy_key or None)),
+            )
+        case "blocked-peer":
+            return name, link(kind, name), plain_of(PeerResourceSpec(peer_id=name, blocked=True))
+        case _:
+            group = str(msgspec.json.decode(raw)["group"])
+            spec = plain_of(ValidatorResourceSpec(did=name, group=group))
+            return name.removeprefix(DID_KEY), link(kind, name), spec
+
+
+def mirror_spec_of(wish: MirrorSpec) -> Json:
+    said = MirrorResourceSpec(
+        source=wish.dataset, network=wish.network, want=wish.want, priority=wish.priority, keep=wish.keep,
+        rate=wish.rate, use=wish.use, serve=wish.serve, expect=wish.expect, via=wish.via,
+    )  # fmt: skip
+    return plain_of(said)
+
+
+def _mirror(name: str, spec: MirrorResourceSpec) -> Json:
+    if not spec.source.startswith(DID_ODF):
+        raise Invalid(
+            "a mirror is named by the did of its dataset", rule="mirror-source",
+            hint="did:odf:…; odfctl mirror add takes URLs too, and odfctl get mirrors -o manifest shows the did",
+        )  # fmt: skip
+    if spec.want not in (None, "data", "chain"):
+        raise Invalid(f"unknown want {spec.want!r}", rule="enum-member", hint="data or chain")
+    wish = MirrorSpec(
+        dataset=str(DatasetId.parse(spec.source)), name=name, network=spec.network,
+        want="chain" if spec.want == "chain" else "data", priority=spec.priority or 0,
+        keep=None if spec.keep == "all" else spec.keep, rate=spec.rate, use=spec.use, serve=spec.serve,
+        expect=spec.expect, via=_place(spec.via, DatasetId.parse(spec.source)),
+    )  # fmt: skip
+    wish.check()
+    return mirror_spec_of(wish)
+
+
+def _place(via: str | None, dataset: DatasetId) -> str | None:
+    place = None if via is None else home_of(dataset) if via == "ipfs" else place_of(via)
+    if via is not None and place is None:
+        raise Invalid(f"{via[:80]!r} is no place", rule="mirror-via", hint="ipfs, or a URL")
+    return place
+
+
+def _network(name: str, spec: NetworkResourceSpec) -> Json:  # noqa: ARG001  all types are read alike
+    for address in spec.bootstrap:
+        if parse_address(address).peer is None:
+            told = f"{address!r} does not say whose it is"
+            raise Invalid(told, rule="multiaddr", hint="append /p2p/ and the peer id")
+    return plain_of(spec)
+
+
+def _peer(name: str, spec: PeerResourceSpec) -> Json:  # noqa: ARG001
+    if not spec.peer_id.startswith("12D3KooW") or not spec.peer_id.isalnum():
+        raise Invalid(
+            f"not a peer id: {spec.peer_id[:60]!r}", rule="peer", hint="12D3KooW…, as odfctl peer list has it"
+        )
+    if not spec.blocked:
+        raise Invalid("an opinion that says nothing", rule="peer-opinion", hint="odfctl peer unblock takes one back")
+    return plain_of(spec)
+
+
+def _validator(name: str, spec: ValidatorResourceSpec) -> Json:
+    return plain_of(ValidatorResourceSpec(did=str(KeyDid.parse(spec.did)), group=spec.group or name))
+
+
+_READ: Final[dict[type, tuple[str, Callable[[str, Any], Json]]]] = {
+    MirrorResourceSpec: ("spec", _mirror),
+    NetworkResourceSpec: ("spec.bootstrap", _network),
+    PeerResourceSpec: ("spec", _peer),
+    ValidatorResourceSpec: ("spec.did", _validator),
+}

@@ -1,0 +1,220 @@
+"""Lists the types of resources that this node knows, of ODF and its own: those that act, and those that do not yet."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from odfd.api.resources import intent_types as wished_types
+from odfd.datasets import manifest as datasets
+from odfd.flows import manifest as flows
+from odfd.resources import sets
+from odfd.resources.types import OURS, ResourceType, TypeRegistry
+
+_DATASET: Final = ResourceType(
+    name="Dataset",
+    context="dataset",
+    plural="datasets",
+    aliases=("ds",),
+    about="A dataset of this node: a chain of metadata, and the data that it speaks of.",
+    spec=datasets.DatasetSpec,
+    prepare=datasets.prepare,
+    example="""\
+$schema: Dataset
+headers:
+  name: sensors
+spec:
+  kind: Root
+  metadata:
+  - kind: AddPushSource
+    sourceName: default
+    read:
+      kind: NdJson
+      schema:
+        fields:
+        - {name: event_time, type: {kind: Timestamp, unit: Millisecond, timezone: UTC}}
+        - {name: celsius, type: Float64}
+    merge: {kind: Append}
+  - kind: SetInfo
+    description: Temperatures of a house
+    keywords: [example]
+""",
+)
+_FLOW: Final = ResourceType(
+    name="Flow",
+    context="flow",
+    plural="flows",
+    about="Says when a dataset is pulled by itself (docs/flows.md).",
+    spec=flows.FlowSpec,
+    annotations={flows.POLICY: flows.FlowPolicySaid},
+    example="""\
+$schema: Flow
+headers:
+  name: sensors-hourly
+  annotations:
+    flowPolicy: {timeZone: America/Toronto}
+spec:
+  target: Dataset:sensors
+  triggers:
+  - {kind: Schedule, cron: "@hourly"}
+""",
+)
+_VARIABLES: Final = ResourceType(
+    name="VariableSet",
+    context="config",
+    plural="variablesets",
+    aliases=("vs",),
+    about="Values for other resources: a source of a dataset reads those of the set that is named as the dataset.",
+    spec=sets.VariableSetSpec,
+    example="""\
+$schema: VariableSet
+headers:
+  name: sensors
+  labels: {env: prod}
+spec:
+  variables:
+    host: sensors.example.org
+""",
+)
+_SECRETS: Final = ResourceType(
+    name="SecretSet",
+    context="config",
+    plural="secretsets",
+    aliases=("ss",),
+    about="Values that nobody is shown: sealed when they are applied, opened for sources of the dataset of its name.",
+    spec=sets.SecretSetSpec,
+    example="""\
+$schema: SecretSet
+headers:
+  name: sensors
+spec:
+  secrets:
+    apiKey: s3cr3t-of-the-house
+""",
+)
+_MIRROR: Final = ResourceType(
+    base=OURS,
+    name="Mirror",
+    context="net",
+    plural="mirrors",
+    about="A dataset of others that is held here, verified as it comes.",
+    spec=wished_types.MirrorResourceSpec,
+    example="""\
+$schema: Mirror
+headers:
+  name: covid
+  labels: {topic: health}
+spec:
+  source: did:odf:fed014e55dd4d4d4e1a1a3ad0d7e5ad3f5c1e3a7a9a5f9c9a8b0a17aa4cbb2bd2b94c
+  keep: 50GiB
+  priority: 5
+""",
+)
+_NETWORK: Final = ResourceType(
+    base=OURS,
+    name="Network",
+    context="net",
+    plural="networks",
+    aliases=("net",),
+    about="Peers that meet each other. A node is in one at a time.",
+    spec=wished_types.NetworkResourceSpec,
+    example="""\
+$schema: Network
+headers:
+  name: food
+spec:
+  bootstrap: []
+""",
+)
+_PEER: Final = ResourceType(
+    base=OURS,
+    name="Peer",
+    context="net",
+    plural="peers",
+    about="What this node thinks of a peer. Peers that it merely met are no resources.",
+    spec=wished_types.PeerResourceSpec,
+    example="""\
+$schema: Peer
+headers:
+  name: mallory
+  annotations: {reason: sends what nobody asked for}
+spec:
+  peerId: 12D3KooWEyopopk2Ka2tf5fvGDPQEbYWrSnWFk8T9Bks5pZuWnaz
+  blocked: true
+""",
+)
+_VALIDATOR: Final = ResourceType(
+    base=OURS,
+    name="Validator",
+    context="trust",
+    plural="validators",
+    about="Somebody whose verdicts count here.",
+    spec=wished_types.ValidatorResourceSpec,
+    example="""\
+$schema: Validator
+headers:
+  name: uni
+spec:
+  did: did:key:z6MkiTBz1ymuepAQ4HEHYSF1H8quG5GLVVQR3djdX3mDooWp
+""",
+)
+_ODF: Final = partial(ResourceType)
+_OWN: Final = partial(ResourceType, base=OURS)
+_TYPES: Final = (
+    _DATASET,
+    _FLOW,
+    _VARIABLES,
+    _SECRETS,
+    _MIRROR,
+    _NETWORK,
+    _PEER,
+    _VALIDATOR,
+    _ODF(
+        name="Source", context="source", plural="sources", about="Where records of root datasets come from.",
+        instead="write a SetPollingSource or AddPushSource into the metadata of the Dataset",
+    ),
+    _ODF(
+        name="Projection", context="dataset", plural="projections",
+        about="A table kept of the folded state of datasets.",
+        instead="odfctl sql over current.NAME answers the same; a Derivative keeps it",
+    ),
+    _ODF(
+        name="Task", context="flow", plural="tasks", about="Work that is to be done once.",
+        instead="odfctl pull, verify and compact start tasks; odfctl get tasks lists them",
+    ),
+    _ODF(
+        name="Account", context="auth", plural="accounts", about="Who owns resources.",
+        instead="a node has one owner now; leave it out",
+    ),
+    _ODF(
+        name="Relations", context="auth", plural="relations", about="Who may do what with which resources.",
+        instead="odfctl publish and unpublish say what others may see",
+    ),
+    _ODF(
+        name="PersistentVolume", context="storage", plural="persistentvolumes", aliases=("pv",),
+        about="A place where data of datasets is kept.", instead="data is kept in the state directory of the node",
+    ),
+    _ODF(
+        name="WebhookTarget", context="sink", plural="webhooktargets", aliases=("wh",),
+        about="A URL that is told of events.",
+        instead="odfctl watch -o ndjson tells of events as they happen",
+    ),
+    _OWN(
+        name="Repository", context="net", plural="repositories", aliases=("repo",),
+        about="A place that datasets are pushed to.",
+        instead="odfctl export, odfctl ipfs publish",
+    ),
+    _OWN(
+        name="TrustPolicy", context="trust", plural="trustpolicies", aliases=("tp",),
+        about="What has to hold before data is relied on.", instead="[policy] of the settings says it for all datasets",
+    ),
+    _OWN(
+        name="Engine", context="node", plural="engines", about="What runs transforms.",
+        instead="[engine] of the settings says it",
+    ),
+    _OWN(
+        name="Node", context="node", plural="nodes", about="The limits and defaults of this node.",
+        instead="the settings file says it: odfd config show",
+    ),
+)  # fmt: skip
+TYPES: Final = TypeRegistry(_TYPES)

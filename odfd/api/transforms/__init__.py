@@ -1,0 +1,1 @@
+"""Checks transforms and schemas with the engine, before they are recorded."""

@@ -1,0 +1,100 @@
+"""Checks a transform before it is recorded: asks the engine to analyse it with the schemas of its inputs."""
+
+from __future__ import annotations
+
+import trio
+
+from chain.ids import DatasetId
+from chain.model.events import DatasetKind, SetTransform
+from chain.state import ChainState, Vocab, load_state
+from engines.contract import Engine, ValidateInput, ValidateRequest, ValidateResponse
+from engines.spark.analysis.declarations import read_query
+from odfd.api.transforms.schemas import expected_schema
+from odfd.datasets.creation import input_ids
+from odfd.state.directory import StateDirectory
+from odfd.transform.plan import vocabulary
+
+
+class TransformCheck:
+    """Asks; decides nothing."""
+
+    def __init__(self, home: StateDirectory, engine: Engine) -> None:
+        self._home = home
+        self._engine = engine
+
+    async def validate(self, event: SetTransform, names: Vocab) -> ValidateResponse | None:
+        """``None`` while an input has no schema yet. ``names``: system columns of the dataset that is derived."""
+        inputs = await self.inputs(event)
+        if inputs is None:
+            return None
+        request = ValidateRequest(transform=event.transform, inputs=inputs, vocab=vocabulary(names))
+        return await self._engine.validate(request)
+
+    async def remarks(self, event: SetTransform, answer: ValidateResponse) -> tuple[str, ...]:
+        """What is worth knowing of a transform that can be made: where its history says when its inputs were pulled."""
+        if answer.mode != "table":
+            return ()
+        grid = read_query(event.transform).declarations.tick is not None
+        inputs = await self.inputs(event) or ()
+        found = [each for each in inputs if (each.changes is not False or not grid) and await self._derives(each)]
+        if not found:
+            return ()
+        names = ", ".join(each.query_alias for each in found)
+        tables = any(each.changes is not False for each in found)
+        instead = "" if tables else "; SET odf.tick = '1 day' looks at it at the places of a calendar instead"
+        return (
+            f"the table is looked at after each block of {names}, and a derived dataset has a block for each pull that "
+            f"brought something: pulled at other times, its rows would come to the same by other corrections{instead}",
+        )
+
+    async def _derives(self, given: ValidateInput) -> bool:
+        state = await trio.to_thread.run_sync(lambda: load_state(self._home.chains.chain(given.dataset_id)))
+        return state.set_transform is not None
+
+    async def unknown_input(self, event: SetTransform) -> str:
+        """Why the query cannot be judged yet: the first input without a schema, and what it lacks."""
+        for each, dataset in zip(event.inputs, input_ids(event), strict=True):
+            state = await trio.to_thread.run_sync(load_state, self._home.chains.chain(dataset))
+            if await expected_schema(state, self._engine) is None:
+                return f"input {each.alias or each.dataset_ref} has no schema yet, for {_lacking(state)}"
+        return "an input has no schema yet"
+
+    async def determinism(self, dataset: DatasetId) -> str:
+        """``strict``, ``no`` or ``unknown``: this node's own analysis of the transform in force."""
+        state = await trio.to_thread.run_sync(lambda: load_state(self._home.chains.chain(dataset)))
+        answer = await self.validate(state.set_transform, state.vocab) if state.set_transform else None
+        return answer.determinism if answer else "unknown"
+
+    async def inputs(self, event: SetTransform) -> tuple[ValidateInput, ...] | None:
+        """As they are, or will be with their first data; ``None`` while there is one of which that cannot be told."""
+        found = []
+        for each, dataset in zip(event.inputs, input_ids(event), strict=True):
+            chain = self._home.chains.chain(dataset)
+            state = await trio.to_thread.run_sync(load_state, chain)
+            expected = await expected_schema(state, self._engine)
+            if expected is None:
+                return None
+            found.append(
+                ValidateInput(
+                    query_alias=each.alias or each.dataset_ref,
+                    dataset_id=dataset,
+                    schema=expected.schema,
+                    vocab=vocabulary(state.vocab),
+                    changelog=bool(expected.changelog),
+                    unsaid=True if expected.changelog is None else None,
+                )
+            )
+        return tuple(found)
+
+
+def _lacking(state: ChainState) -> str:
+    if state.head is None:
+        return "nothing of it is here"
+    if state.kind is DatasetKind.DERIVATIVE:
+        return "it is derived itself and was never pulled"
+    source = state.polling_source or next(iter(state.active_push_sources.values()), None)
+    if source is None:
+        return "it has no source"
+    if source.read.schema is None and not source.read.ddl_schema:
+        return "its read step states no columns (read.schema)"
+    return "its preprocess query is refused"

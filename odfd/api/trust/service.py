@@ -1,0 +1,429 @@
+"""Shows how far a dataset may be relied on and why, and manages the list of validators."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+import trio
+
+from chain import instant
+from chain.errors import Invalid
+from chain.ids import DatasetId, KeyDid
+from chain.multihash import Multihash
+from chain.statements import statement
+from chain.statements.envelope import sid
+from chain.statements.proof import AUTHORITY_FORK, DOUBLE_COSIGN, DOUBLE_VOTE, FORK, Proof
+from chain.statements.statement import Attestation
+from chain.wording import plural
+from odfd.api.trust.evidence import EvidenceService
+from odfd.api.trust.resolutions import PendingDecisions
+from odfd.control import wire
+from odfd.mirrors.first_contact import FIRST_SIGHT, NETWORKS, rung_of
+from odfd.resources.store import Resources
+from odfd.runtime.clock import Clock
+from odfd.state.directory import StateDirectory
+from odfd.state.effective_policy import GROUP
+from odfd.trust.evidence.row_diff import RowDifference
+from odfd.trust.judgement import manual_resolution
+from odfd.trust.judgement.suspensions import Suspended, Suspensions
+from odfd.trust.judgement.trust_evaluator import DatasetFacts
+from odfd.trust.judgement.verdicts import (
+    STOPS,
+    DatasetStatus,
+    Decision,
+    ReachAssessment,
+    ReachBound,
+    is_isolated,
+    voice_on,
+)
+from odfd.trust.ledger.log import Ledger
+from odfd.trust.ledger.observations import Sighting
+from odfd.trust.ledger.proofs import Proofs
+from odfd.trust.ledger.recheck_results import Rechecks
+from odfd.trust.ledger.resolutions import VERSION, Resolution
+from odfd.trust.ledger.runs import Run
+from odfd.trust.policy.policy import Policy
+
+
+class HeadState(NamedTuple):
+    """What else is known of heads."""
+
+    unsigned: Callable[[], Mapping[DatasetId, str]]
+    """Datasets of this node of which none can be signed, and why."""
+    witnesses: Callable[[DatasetId, int], Sequence[wire.WitnessView]]
+    """Who cosigned an epoch, or is asked to."""
+
+
+class TrustService:
+    """The API service for trust, evidence and validators.
+
+    ``changed`` is told when the policy changes.
+    """
+
+    def __init__(
+        self,
+        home: StateDirectory,
+        pending_decisions: PendingDecisions,
+        clock: Clock,
+        changed: Callable[[], None],
+        evidence: EvidenceService,
+        policy_with: Callable[[sqlite3.Connection], Policy],
+        heads: HeadState,
+    ) -> None:
+        """``policy_with``: the policy that the validators of a transaction under way would make. Raises Invalid."""
+        self._heads = heads
+        self._policy_with = policy_with
+        self._pending_decisions = pending_decisions
+        self._home = home
+        self._evidence = evidence
+        self._evaluator = pending_decisions.evaluator
+        self._clock = clock
+        self._changed = changed
+
+    async def show(self, ref: str) -> wire.TrustView:
+        return await trio.to_thread.run_sync(self._show, ref)
+
+    async def evidence(self, evidence_id: str) -> bytes | Path:
+        """What anyone can check: a bundle (a ``.odfe`` file, streamed to the caller) or a proof's bytes."""
+        return await self._evidence.find(evidence_id)
+
+    async def fetch_evidence(self, evidence_id: str) -> wire.TaskRef:
+        """Ask connected peers for a bundle that is not kept here. Result: EvidenceFetched."""
+        return self._evidence.fetch(evidence_id)
+
+    async def validators(self) -> Sequence[wire.ValidatorView]:
+        policy = self._evaluator.policy
+        out = await trio.to_thread.run_sync(self._suspended, policy)
+        return [
+            wire.ValidatorView(
+                key=str(key),
+                group=group.name,
+                suspended=group.name in out,
+                reason=out[group.name].reason if group.name in out else "",
+            )
+            for group in policy.groups
+            for key in sorted(group.keys)
+        ]
+
+    def _suspended(self, policy: Policy) -> dict[str, Suspended]:
+        with self._home.database.read() as connection:
+            return {each.group: each for each in Suspensions(connection).all(policy)}
+
+    async def lift(self, request: wire.LiftRequest) -> Sequence[wire.ValidatorView]:
+        """Let a suspended group count again. Refused when it does."""
+        policy = self._evaluator.policy
+
+        def lift() -> None:
+            with self._home.database.write() as connection:
+                Suspensions(connection).lift(policy, request.group, self._clock.now())
+
+        await trio.to_thread.run_sync(lift)
+        self._changed()
+        return [view for view in await self.validators() if view.group == request.group]
+
+    async def add_validator(self, request: wire.ValidatorRequest) -> wire.ValidatorView:
+        key = KeyDid.parse(request.key)
+        spec = msgspec.json.encode({"group": request.group})
+
+        def add() -> None:
+            with self._home.database.write() as connection:
+                Resources(connection).apply(GROUP, str(key), spec, self._clock.now())
+                self._policy_with(connection)
+
+        await trio.to_thread.run_sync(add)
+        self._changed()
+        return wire.ValidatorView(key=str(key), group=request.group)
+
+    async def remove_validator(self, key: str) -> wire.ValidatorView:
+        parsed = KeyDid.parse(key)
+
+        def remove() -> bool:
+            with self._home.database.write() as connection:
+                gone = Resources(connection).delete(GROUP, str(parsed), self._clock.now())
+                self._policy_with(connection)
+                return gone
+
+        group = self._evaluator.policy.group_of(parsed)
+        if not await trio.to_thread.run_sync(remove):
+            hint = (
+                "it stands in the configuration: change it there, then reload"
+                if group
+                else "odfctl trust validator list"
+            )
+            raise Invalid(f"{parsed.short} was not added here", rule="validator", hint=hint)
+        self._changed()
+        return wire.ValidatorView(key=str(parsed), group=group or "")
+
+    def _group(self, key: KeyDid) -> str | None:
+        """The group whose vote a key casts here; this node's own word needs no listing."""
+        return "me" if key == self._evaluator.me else self._evaluator.policy.group_of(key)
+
+    def _show(self, ref: str) -> wire.TrustView:
+        with self._home.catalog() as catalog:
+            entry = catalog.resolve(ref)
+        evaluator, chain = self._evaluator, self._home.chains.chain(entry.id)
+        known = evaluator.known(entry.id)
+        use = evaluator.reach_of(chain, known, evaluator.use(entry.id))
+        serve = evaluator.reach_of(chain, known, evaluator.serve(entry.id))
+        with self._home.database.read() as connection:
+            newest = Ledger(connection).newest_head(entry.id)
+            proofs = Proofs(connection).of(entry.id)
+            looked_into = {name: each.result for name, each in Rechecks(connection).of(entry.id).items()}
+        head = chain.head()
+        agree, dissent = self._voices(known)
+        sightings, have = evaluator.sighted(entry.id)
+        return wire.TrustView(
+            ref=entry.name,
+            dataset_id=str(entry.id),
+            head=str(head.hash) if head else None,
+            epoch=newest[0].epoch if newest else 0,
+            signed_at=newest[0].issued_at if newest else None,
+            blocks=known.size,
+            reach=wire.Reach(use=use.blocks, serve=serve.blocks),
+            why=self._why(known, use),
+            facts=msgspec.structs.replace(self._facts(known), observed=self._observed(known, sightings, have)),
+            attestations=agree,
+            dissent=dissent,
+            observations=tuple(observation_view(each, self._group(each.observer)) for each in sightings),
+            witnesses=tuple(self._heads.witnesses(entry.id, newest[0].epoch if newest else 0)),
+            unlisted=sum(self._group(key) is None for key in known.heard),
+            evidence=(
+                *(proof_view(entry.name, proof) for proof in proofs),
+                *(evidence_view(entry.name, run, looked_into) for run in known.runs.values() if run.evidence),
+                *self._offered(entry.name, known, looked_into),
+            ),
+            choices=tuple(
+                wire.ChoiceView(hash=str(each.name), message=each.message)
+                for each in manual_resolution.choices(self._pending_decisions.case(entry))
+            ),
+            witnesses_to_spare=self._to_spare(known),
+            unsigned=self._heads.unsigned().get(entry.id, ""),
+            decisions=tuple(decision_view(each) for each in known.decided.all),
+        )
+
+    def _to_spare(self, known: DatasetFacts) -> int | None:
+        """Told to the owner alone: nobody else can ask more of them."""
+        mine = self._home.keys.has_dataset_key(known.dataset)
+        return self._evaluator.witnesses_to_spare(known) if mine else None
+
+    def _offered(
+        self, name: str, known: DatasetFacts, looked_into: Mapping[Multihash, str]
+    ) -> Iterator[wire.EvidenceView]:
+        """Bundles that validators who count name, whether they are here or not."""
+        seen = {run.bundle for run in known.runs.values() if run.evidence}
+        for key, said in sorted(known.heard.items()):
+            group = None if key == self._evaluator.me else self._group(key)
+            for wrong in said.mismatch if group is not None else ():
+                if wrong.bundle is not None and wrong.bundle not in seen:
+                    seen.add(wrong.bundle)
+                    yield wire.EvidenceView(
+                        id=str(wrong.bundle),
+                        kind="mismatch",
+                        bundle=str(wrong.bundle),
+                        dataset=name,
+                        block=wrong.sequence_number,
+                        at=said.finished_at,
+                        message=f"{group} computed another answer, {plural(wrong.runs, 'time')}",
+                        kept=self._evidence.has_bundle(wrong.bundle),
+                        recheck=looked_into.get(wrong.bundle),
+                    )
+
+    def _why(self, known: DatasetFacts, found: ReachAssessment) -> wire.Why | None:
+        if found.blocks >= known.size:
+            return None
+        block = found.why.block
+        message = _OTHER.get(found.why.rule) or _REASONS.get(found.why.rule, found.why.rule)
+        if block is not None and found.why.rule in _REASONS:
+            message += self._counted(known, self._evaluator.decision(known, block), block)
+        return wire.Why(rule=found.why.rule, block=block, sids=self._rests_on(known, found.why), message=message)
+
+    def _counted(self, known: DatasetFacts, decision: Decision, block: int) -> str:
+        """How many say what, and what that means for a person."""
+        policy = self._evaluator.policy
+        told = ""
+        if decision.against:
+            told = f": {decision.against} computed another answer, {decision.attested} the same"
+        if decision.status is DatasetStatus.OWN_MISMATCH and decision.attested >= max(
+            known.quorum, policy.tolerated + 1
+        ):
+            told += "; so many agree with what was published: suspect this machine too (odfctl doctor)"
+        left = len(policy.groups) - len(self._suspended(policy)) + (policy.group_of(self._evaluator.me) is None)
+        if decision.status not in STOPS and (weak := _behind_too_little(policy, known, block)):
+            told += (
+                f"; {plural(weak, 'verdict')} not counted, of less isolation than {policy.min_sandbox} (min-sandbox)"
+            )
+        if decision.status not in STOPS and decision.attested < known.quorum and left < known.quorum:
+            told += f"; quorum unreachable: {plural(known.quorum, 'group')} must agree, of {left} the word counts"
+        return told
+
+    def _rests_on(self, known: DatasetFacts, why: ReachBound) -> tuple[str, ...]:
+        """Ids of the statements behind it: verdicts on the step by whose word counts, or the proof of a fork."""
+        if why.rule == FORK:
+            with self._home.database.read() as connection:
+                proofs = Proofs(connection).of(known.dataset)
+            return tuple(str(proof.id) for proof in proofs if (proof.kind, proof.index) == (FORK, why.block))
+        if why.rule not in _REASONS or why.block is None:
+            return ()
+        spoke = [
+            said
+            for key, said in known.heard.items()
+            if self._group(key) is not None and voice_on(said, why.block) is not None
+        ]
+        return tuple(sorted(str(sid(statement.encode(said))) for said in spoke))
+
+    def _facts(self, known: DatasetFacts) -> wire.TrustFacts:
+        return wire.TrustFacts(
+            reproduced=self._evaluator.is_reproduced(known),
+            attested=None if known.root else wire.Attested(have=self._attested(known), needed=known.quorum),
+            fresh=known.extent.fresh,
+            forked=known.forked,
+            witnessed=self._is_witnessed(known),
+            met=self._rung(known),
+        )
+
+    def _observed(self, known: DatasetFacts, said: Sequence[Sighting], have: int) -> wire.Attested | None:
+        if not known.root or not (said or known.extent.observed):
+            return None
+        return wire.Attested(have=have, needed=min(known.extent.observed or (), default=0))
+
+    def _is_witnessed(self, known: DatasetFacts) -> bool | None:
+        """By a hash learned elsewhere, or by as many witnesses as are asked for; not asked of one's own.
+
+        Nor of what was met alike in several networks, though that is no witness.
+        """
+        rung = self._rung(known)
+        asked = max(self._evaluator.policy.witnesses.quorum, 1)
+        if known.size and sum(size >= known.size for size in known.extent.witnessed) >= asked:
+            return True
+        return None if rung in (None, NETWORKS) else rung != FIRST_SIGHT
+
+    def _rung(self, known: DatasetFacts) -> str | None:
+        with self._home.database.read() as connection:
+            return rung_of(connection, known.dataset)
+
+    def _attested(self, known: DatasetFacts) -> int:
+        """Groups behind the newest step that anybody speaks of."""
+        places = [span.last for said in known.heard.values() for span in said.spans if span.verdict == "reproduced"]
+        last = max((place for place in places if place < known.size), default=None)
+        return 0 if last is None else self._evaluator.decision(known, last).attested
+
+    def _voices(self, known: DatasetFacts) -> tuple[tuple[wire.AttestationView, ...], tuple[wire.AttestationView, ...]]:
+        """Who agrees with what this node found or the majority says, and who does not."""
+        views = [(said, attestation_view(key, said, self._group(key))) for key, said in known.heard.items()]
+        denying = [view for said, view in views if said.mismatch]
+        affirming = [view for said, view in views if not said.mismatch]
+        own = {run.verdict for run in known.runs.values()}
+        if "mismatch" in own or (len(denying) > len(affirming) and "reproduced" not in own):
+            return tuple(denying), tuple(affirming)
+        return tuple(affirming), tuple(denying)
+
+
+_REASONS: Final = {
+    "refuted": "validators re-ran it and got another answer",
+    "accused": "one validator alone re-ran it and got another answer: it may be its machine that is broken",
+    "own-mismatch": "this node re-ran it and got another answer",
+    "split": "validators contradict each other",
+    "nondeterministic": "it does not give the same answer twice",
+    "disputed": "a validator got another answer, not enough to decide",
+    "pending": "nobody has re-run it yet",
+    "too-costly": "it takes an engine longer than those who tried it spend on a step",
+}
+_OTHER: Final = {
+    "fork": "its owner's key signed two histories; below this block they agree",
+    "witnessed": "not enough witnesses cosigned it that far",
+    "fresh": "its newest signed head is too old",
+    "abandoned": "you gave it up here",
+    "observed": "not enough observers found the same at its source",
+    "inputs": "an input that it read may not be relied on that far",
+}
+
+
+def _behind_too_little(policy: Policy, known: DatasetFacts, block: int) -> int:
+    """Listed validators who speak of a step and do not count, for where they ran it."""
+    spoke = (said for key, said in known.heard.items() if policy.group_of(key) is not None)
+    return sum(voice_on(said, block) is not None and not is_isolated(policy, said, block) for said in spoke)
+
+
+def decision_view(made: Resolution) -> wire.DecisionView:
+    return wire.DecisionView(
+        at=instant.render(made.at),
+        matter=made.matter,
+        hash=str(made.name),
+        block=None if made.matter == VERSION else made.place,
+        by="witnesses" if made.matter == VERSION and made.place else "person",
+    )
+
+
+def attestation_view(key: KeyDid, said: Attestation, group: str | None) -> wire.AttestationView:
+    engine = said.engines[0] if said.engines else None
+    spans = [
+        (f"{span.verdict} {span.first}-{span.last}" if span.last > span.first else f"{span.verdict} at #{span.first}")
+        + (f" ({span.reason})" if span.reason else "")
+        for span in said.spans
+    ]
+    return wire.AttestationView(
+        validator=str(key),
+        group=group,
+        spans=tuple(spans),
+        at=said.finished_at,
+        engine=f"{engine.name} {engine.digest[:11]} {engine.sandbox}" if engine else None,
+        platform=engine.platform if engine else None,
+    )
+
+
+def observation_view(said: Sighting, group: str | None) -> wire.ObservationView:
+    return wire.ObservationView(
+        observer=str(said.observer),
+        group=group,
+        block=said.sequence_number,
+        result=said.result,
+        at=instant.render(said.at),
+    )
+
+
+def proof_view(name: str, proof: Proof) -> wire.EvidenceView:
+    who = ", ".join(key.short for key in proof.accused)
+    told = {
+        FORK: f"the key {who} signed two histories that differ from here on",
+        DOUBLE_VOTE: f"the validator {who} said two things that exclude each other; its word counts no more",
+        DOUBLE_COSIGN: f"the witness {who} cosigned two histories that differ from here on",
+        AUTHORITY_FORK: f"the roots {who} signed two different versions {proof.epoch} of who may write",
+    }
+    name_of_file = str(proof.id)
+    return wire.EvidenceView(
+        id=name_of_file,
+        kind=proof.kind,
+        dataset=name,
+        bundle=name_of_file,
+        block=proof.index,
+        message=told[proof.kind],
+    )
+
+
+def evidence_view(name: str, run: Run, looked_into: Mapping[Multihash, str]) -> wire.EvidenceView:
+    finding = RowDifference.from_bytes(run.evidence or b"")
+    return wire.EvidenceView(
+        id=str(run.bundle or run.block),
+        kind=run.verdict,
+        bundle=str(run.bundle) if run.bundle else None,
+        dataset=name,
+        block=run.sequence_number,
+        at=instant.render(run.at),
+        message=finding.message,
+        recheck=None if run.bundle is None else looked_into.get(run.bundle),
+        cells=tuple(
+            wire.CellView(
+                block=run.sequence_number,
+                row=cell.row,
+                column=cell.column,
+                published=cell.published,
+                computed=cell.computed,
+                context=cell.context,
+            )
+            for cell in finding.cells
+        ),
+    )

@@ -1,0 +1,230 @@
+"""Makes the values that show datasets to people, from chain, catalogue and trust."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from chain import instant
+from chain.codec.arrow_schema import schema_of
+from chain.codec.manifest import to_builtins
+from chain.errors import Environment
+from chain.ids import DatasetId
+from chain.model.block import Block
+from chain.model.events import DatasetKind
+from chain.state import ChainState, load_state
+from chain.store.base import BLOCK_DAMAGED
+from chain.store.seals import ROW_DAMAGED
+from engines.contract import RowCounts
+from odfd.api.views.cache import DAMAGED, ViewCache
+from odfd.api.views.derivatives import Readers
+from odfd.api.views.refresher import ViewRefresher
+from odfd.control import wire
+from odfd.datasets import reading, row_counts
+from odfd.datasets.catalog import DatasetEntry
+from odfd.datasets.visibility import Visibility
+from odfd.state.directory import StateDirectory
+from odfd.transform.inputs import is_changelog
+from odfd.trust.judgement.observation_reach import DATA
+from odfd.trust.judgement.trust_evaluator import DatasetFacts, TrustEvaluator
+from odfd.trust.judgement.verdicts import STOPS, ReachAssessment
+
+
+class DatasetViews:
+    """Looks at datasets; changes nothing but what is saved of views. Called from worker threads."""
+
+    def __init__(self, home: StateDirectory, evaluator: TrustEvaluator, visibility: Visibility) -> None:
+        self._home = home
+        self.readers = Readers(home)
+        self.cache = ViewCache(home, evaluator, visibility, self._looked_at)
+        self.refresher = ViewRefresher(self.cache)
+        self._visibility = visibility
+        self._evaluator = evaluator
+
+    def all(self) -> list[wire.DatasetView]:
+        """Of all datasets, by name. What nothing touched since it was looked at is not looked at again."""
+        return self.cache.all()
+
+    def dataset(self, entry: DatasetEntry) -> wire.DatasetView:
+        """As it is now."""
+        return self.cache.dataset(entry)
+
+    def _looked_at(self, entry: DatasetEntry, within: dict[DatasetId, int]) -> wire.DatasetView:
+        """One that cannot be read for damage is shown as that, and keeps no other from being shown."""
+        try:
+            return self._readable(entry, within)
+        except Environment as fault:
+            if fault.rule not in (BLOCK_DAMAGED, ROW_DAMAGED):
+                raise
+            return self._damaged(entry, fault)
+
+    def _damaged(self, entry: DatasetEntry, fault: Environment) -> wire.DatasetView:
+        head = self._home.chains.chain(entry.id).head()
+        return wire.DatasetView(
+            name=entry.name,
+            id=str(entry.id),
+            kind="root",
+            blocks=head.size if head else 0,
+            head=str(head.hash) if head else None,
+            state=DAMAGED,
+            owner=self._home.keys.has_dataset_key(entry.id),
+            rely_on=wire.Reliance(blocks=0, fact=fault.message),
+            published=self._visibility.is_public(entry.id),
+        )
+
+    def _readable(self, entry: DatasetEntry, within: dict[DatasetId, int]) -> wire.DatasetView:
+        """``within`` is filled with the datasets that were looked at for this one."""
+        chain = self._home.chains.chain(entry.id)
+        state = load_state(chain)
+        known = self._evaluator.known(entry.id, within)
+        found = self._evaluator.reach_of(chain, known, self._evaluator.use(entry.id))
+        return wire.DatasetView(
+            name=entry.name,
+            id=str(entry.id),
+            kind="derivative" if state.kind is DatasetKind.DERIVATIVE else "root",
+            blocks=state.size,
+            records=state.next_offset,
+            watermark=None if state.watermark is None else instant.render(state.watermark),
+            head=None if state.head is None else str(state.head),
+            state=self._state(known, found),
+            owner=self._home.keys.has_dataset_key(entry.id),
+            rely_on=wire.Reliance(blocks=found.blocks, fact=self._fact(known, found)),
+            conditions=tuple(_conditions(known)),
+            published=self._visibility.is_public(entry.id),
+        )
+
+    def detail(self, entry: DatasetEntry) -> wire.DatasetDetail:
+        state = load_state(self._home.chains.chain(entry.id))
+        source = state.polling_source or next(iter(state.active_push_sources.values()), None)
+        with self._home.catalog() as catalog:
+            inputs = tuple(
+                f"{catalog.name_of(DatasetId.parse(each.dataset_ref))} ({each.dataset_ref})"
+                for each in (state.set_transform.inputs if state.set_transform else ())
+            )
+        return wire.DatasetDetail(
+            dataset=self.dataset(entry),
+            description=state.set_info.description if state.set_info else None,
+            keywords=(state.set_info.keywords or ()) if state.set_info else (),
+            source=to_builtins(source) if source else None,
+            transform=to_builtins(state.set_transform.transform) if state.set_transform else None,
+            inputs=inputs,
+            outputs=tuple(other.name for other in self.readers.of(entry.id)),
+            created_at=instant.render(entry.created_at),
+            updated_at=None if state.system_time is None else instant.render(state.system_time),
+            rows=self._rows(entry.id),
+            changelog=is_changelog(state),
+        )
+
+    def _rows(self, dataset: DatasetId) -> wire.RowTotals | None:
+        with self._home.database.read() as connection:
+            kept = row_counts.newest(connection, dataset)
+        if kept is None:
+            return None
+        return wire.RowTotals(
+            since_block=kept.total.since,
+            transactions=kept.total.transactions,
+            rows=rows_view(kept.total.counts),
+            last=rows_view(kept.last.counts),
+        )
+
+    def blocks(self, dataset: DatasetId, blocks: Sequence[Block]) -> list[wire.BlockView]:
+        """Blocks of a dataset's chain, with what this node counted when it made them."""
+        numbers = [block.sequence_number for block in blocks]
+        if not numbers:
+            return []
+        with self._home.database.read() as connection:
+            counted = row_counts.of_blocks(connection, dataset, min(numbers), max(numbers))
+        return [
+            msgspec.structs.replace(
+                block_view(block),
+                rows=rows_view(counted[block.sequence_number]) if block.sequence_number in counted else None,
+            )
+            for block in blocks
+        ]
+
+    def _state(self, known: DatasetFacts, found: ReachAssessment) -> wire.DatasetState:
+        if found.why.rule in (status.value for status in STOPS) or found.why.rule == "fork":
+            return "forked" if found.why.rule == "fork" else self._stopped(known, found.why.block)
+        if known.head is not None and known.head.size > known.size:
+            return "syncing"
+        if known.head is None:
+            return "unsigned"
+        return "fresh" if known.extent.fresh else "stale"
+
+    def _stopped(self, known: DatasetFacts, block: int | None) -> wire.DatasetState:
+        """Refuted by two groups that agree, or because a person gave it up; else somebody accuses it."""
+        given_up = known.decided.abandoned is not None
+        refuted = given_up or (block is not None and self._evaluator.decision(known, block).refutes)
+        return "refuted" if refuted else "accused"
+
+    def _fact(self, known: DatasetFacts, found: ReachAssessment) -> str:
+        """``data``, ``attested 2/3``, ``refuted at #7``: by what, or why no further."""
+        if found.blocks < known.size and found.why.block is not None:
+            return f"{found.why.rule} at #{found.why.block}"
+        plain = "data" if known.extent.data >= found.blocks else "chain"
+        if known.root:
+            return self._observed(known) or plain
+        last = self._last_judged(known)
+        if last is None:
+            return plain
+        decision = self._evaluator.decision(known, last)
+        policy = self._evaluator.policy
+        if decision.reproduced:
+            return "reproduced"
+        if decision.attested and (known.quorum or policy.groups):
+            return f"attested {decision.attested}/{len(policy.groups)}"
+        return plain
+
+    def _observed(self, known: DatasetFacts) -> str:
+        """``observed 1/2``, and up to which block when more came since; empty where nobody who counts has looked."""
+        said, have = self._evaluator.sighted(known.dataset)
+        policy, me = self._evaluator.policy, self._evaluator.me
+        if not have and not any(policy.group_of(each.observer) or each.observer == me for each in said):
+            return ""
+        number, newest = said[0].sequence_number, self._home.chains.chain(known.dataset).last_of(DATA)
+        until = f" to #{number}" if newest is not None and newest.sequence_number > number else ""
+        return f"observed {have}/{len(policy.groups) + (policy.group_of(me) is None)}{until}"
+
+    def _last_judged(self, known: DatasetFacts) -> int | None:
+        """The newest step anybody judged: verdicts stretch to it."""
+        judged = [span.last for said in known.heard.values() for span in said.spans if span.verdict == "reproduced"]
+        return max([*known.runs, *(place for place in judged if place < known.size)], default=None)
+
+
+def _conditions(known: DatasetFacts) -> Iterator[str]:
+    if known.withheld:
+        yield "Withheld"
+    if known.head is not None and not known.extent.fresh:
+        yield "Stale"
+    if known.forked:
+        yield "Forked"
+    if known.decided.abandoned is not None:
+        yield "Abandoned"
+    if known.extent.inputs is not None and known.extent.inputs < known.size:
+        yield "Tainted"
+
+
+def rows_view(counts: RowCounts) -> wire.RowCounts:
+    return msgspec.convert(counts, wire.RowCounts, from_attributes=True)
+
+
+def block_view(block: Block) -> wire.BlockView:
+    return wire.BlockView(
+        sequence_number=block.sequence_number,
+        hash=str(block.hash),
+        system_time=instant.render(block.system_time),
+        event=reading.event_name(block),
+        summary=reading.summary(block),
+        size=len(block.raw),
+    )
+
+
+def schema_view(name: str, state: ChainState) -> wire.Schema:
+    if state.schema is None:
+        return wire.Schema(ref=name, fields=())
+    fields = tuple(
+        wire.Column(name=column, type=kind, optional=optional)
+        for column, kind, optional in reading.columns_of(state.schema)
+    )
+    return wire.Schema(ref=name, fields=fields, manifest=to_builtins(schema_of(state.schema)))
