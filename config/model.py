@@ -23,6 +23,8 @@ class About:
     high: float | None = None
     choices: tuple[str, ...] = ()
     secret: bool = False
+    example: Any = None
+    """For a setting whose default is ``None``."""
 
 
 def setting(default: Any, why: str, **about: Any) -> Any:
@@ -59,7 +61,9 @@ class Control:
 @dataclass(frozen=True, slots=True)
 class P2p:
     listen: tuple[str, ...] | None = setting(
-        None, "multiaddrs; not said: port 4150 of all addresses while a network is joined; empty: dial only"
+        None,
+        "multiaddrs; not said: port 4150 of all addresses while a network is joined; empty: dial only",
+        example=("/ip4/0.0.0.0/tcp/4150",),
     )
     announce: tuple[str, ...] = setting((), "multiaddrs told to others in place of those found; behind a NAT")
     network: str = setting("", "network to join at start; empty: those joined by odfctl")
@@ -71,6 +75,7 @@ class P2p:
         None,
         "networks that are not of the Internet, like 192.168.1.0/24, in which peers are dialled that others tell of; "
         "not said: this machine, while listen, announce and bootstrap name nothing beyond it",
+        example=("192.168.1.0/24",),
     )
     mdns: bool = setting(False, "find peers of the same network on the LAN, and be found there, by multicast")
     download_rate: int = setting(0, "of chains and objects, from wherever they come; 0: no cap", unit="B/s", low=0)
@@ -208,10 +213,12 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @dataclass(frozen=True, slots=True)
 class Validators:
     f: int = setting(1, "groups that may be wrong or lie at the same time", low=0, high=100)
-    min_sandbox: str | None = setting(None, "least isolation under which a verdict counts; not said: by profile")
+    min_sandbox: str | None = setting(
+        None, "least isolation under which a verdict counts; not said: by profile", example="image"
+    )
     min_engines: int = setting(1, "different engine digests that must agree", low=1, high=100)
     spot_check: float | None = setting(
-        None, "share of steps re-run without attesting; not said: by profile", low=0, high=1
+        None, "share of steps re-run without attesting; not said: by profile", low=0, high=1, example=0.01
     )
     step_seconds: int = setting(
         600, "of an engine, for one step of others; over it the step is told to be too costly", unit="s", low=1
@@ -236,16 +243,20 @@ class Witness:
 @dataclass(frozen=True, slots=True)
 class Fresh:
     max_stale: str | None = setting(
-        None, "past a head's end, before it is not fresh: 14d, 36h, never; not said: by profile"
+        None, "past a head's end, before it is not fresh: 14d, 36h, never; not said: by profile", example="14d"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
     follow: str | None = setting(None, "a new epoch: ask, follow or refuse; not said: by profile",
-                                 choices=("ask", "follow", "refuse"))  # fmt: skip
+                                 choices=("ask", "follow", "refuse"), example="ask")  # fmt: skip
     keep_epochs: int | None = setting(
-        None, "epochs of which blocks are kept, with the present one; not said: by profile", low=1, high=1_000_000
+        None,
+        "epochs of which blocks are kept, with the present one; not said: by profile",
+        low=1,
+        high=1_000_000,
+        example=2,
     )
 
 
@@ -254,7 +265,7 @@ class Publish:
     datasets: bool = setting(
         False, "publish every dataset of this node's own, later ones too; else each is private until odfctl publish"
     )
-    attest: bool | None = setting(None, "re-run derived datasets and sign verdicts; not said: by profile")
+    attest: bool | None = setting(None, "re-run derived datasets and sign verdicts; not said: by profile", example=True)
     attest_seconds: float = setting(
         600.0, "between two attestations of one dataset; what is wrong is told at once", unit="s", low=0, high=86_400
     )
@@ -262,7 +273,9 @@ class Publish:
         False, "sign verdicts and observations by keys/validator.key, not by the node's key; from the next start on"
     )
     observe: bool = setting(False, "fetch the declared web sources of others' root datasets, and sign what they gave")
-    cosign: bool | None = setting(None, "sign heads of what is mirrored here, as a witness; not said: by profile")
+    cosign: bool | None = setting(
+        None, "sign heads of what is mirrored here, as a witness; not said: by profile", example=True
+    )
     witness: tuple[str, ...] = setting((), "did:odf:… of datasets to cosign as well, whether mirrored here or not")
     ipfs: bool = setting(False, "keep every published dataset of this node's own on IPFS")
 
@@ -272,8 +285,10 @@ class Policy:
     profile: str = setting(
         "laptop", "fills what is not said", choices=("laptop", "mirror", "validator", "archive")
     )  # fmt: skip
-    use: str | None = setting(None, "facts before data feeds a query or a transform; not said: by profile")
-    serve: str | None = setting(None, "facts before data is passed on; not said: by profile")
+    use: str | None = setting(
+        None, "facts before data feeds a query or a transform; not said: by profile", example="data & reproduced"
+    )
+    serve: str | None = setting(None, "facts before data is passed on; not said: by profile", example="data")
     network_key: str = setting("", "did:key:… whose policies hold here: what tightens at once, the rest when accepted")
     validators: Validators = field(default_factory=Validators)
     witness: Witness = field(default_factory=Witness)

@@ -33,10 +33,15 @@ def socket(environ: Mapping[str, str], state: Path, own_state: bool) -> Path:
     return state / "control.sock"
 
 
+def user_file(environ: Mapping[str, str]) -> Path:
+    """The settings of a user's own node."""
+    home = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME", "/")) / ".config")
+    return Path(home) / "odfd" / "odfd.toml"
+
+
 def settings_file(environ: Mapping[str, str]) -> Path | None:
     """The file that is read when none is named: the user's, else the system's, else none."""
-    home = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME", "/")) / ".config")
-    places = [Path(home) / "odfd" / "odfd.toml", SYSTEM_FILE]
+    places = [user_file(environ), SYSTEM_FILE]
     if given := environ.get("CONFIGURATION_DIRECTORY"):
         places.insert(0, Path(given.split(":")[0]) / "odfd.toml")
     return next((place for place in places if place.is_file()), None)

@@ -27,7 +27,7 @@ def toml(settings: Settings, origins: Mapping[str, str]) -> str:
         if value is None:
             lines.append(f"# {name} is not said".ljust(44) + f"  # {origin}")
         else:
-            lines.append(f"{name} = {_literal(_masked(key, value))}".ljust(44) + f"  # {origin}")
+            lines.append(f"{name} = {literal(_masked(key, value))}".ljust(44) + f"  # {origin}")
     return "\n".join(lines) + "\n"
 
 
@@ -86,10 +86,11 @@ def _masked(key: Key, value: Any) -> Any:
     return MASK if key.about.secret and value else value
 
 
-def _literal(value: Any) -> str:
+def literal(value: Any) -> str:
+    """A value of a setting as TOML."""
     if isinstance(value, Group):
-        return f"{{name = {_literal(value.name)}, keys = {_literal(value.keys)}}}"
+        return f"{{name = {literal(value.name)}, keys = {literal(value.keys)}}}"
     if isinstance(value, tuple):
-        return "[" + ", ".join(_literal(one) for one in value) + "]"
+        return "[" + ", ".join(literal(one) for one in value) + "]"
     # JSON texts, numbers and booleans are TOML too, but for DEL, which JSON leaves as it is.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -80,10 +80,26 @@ def _parser() -> argparse.ArgumentParser:
     _config_option(show)
     show.add_argument("-o", "--output", choices=("toml", "json", "schema"), default="toml")
     show.set_defaults(run=_show)
+    _init_command(commands.add_parser("init", help="write a first file of settings, with every setting explained",
+                                      epilog="example:  odfd init --profile mirror --set p2p.mdns=true"))  # fmt: skip
     engine = commands.add_parser("engine", help="run an engine by itself, without a daemon",
                                  epilog="example:  odfd engine spark --listen unix:/tmp/spark.sock")  # fmt: skip
     engine.add_argument("name", choices=tuple(ENGINES))
     return parser
+
+
+def _init_command(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config", metavar="FILE", type=Path, help="the file to write (ODFD_CONFIG, ~/.config/odfd/odfd.toml)"
+    )
+    parser.add_argument("--name", help="what people are to call the node (the machine's name)")
+    parser.add_argument("--profile", help="laptop, mirror, validator or archive: what is relied on")
+    parser.add_argument("--state", metavar="DIR", help="where the node keeps all it has")
+    parser.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], help="any other setting; may be repeated"
+    )
+    parser.add_argument("-y", "--yes", action="store_true", help="ask nothing: what no flag says has its default")
+    parser.set_defaults(run=_init)
 
 
 def _config_option(parser: argparse.ArgumentParser) -> None:
@@ -118,6 +134,17 @@ def _run(args: argparse.Namespace) -> int:
 def _services() -> Build:
     build: Build = importlib.import_module(SERVICES).build_node
     return build
+
+
+def _init(args: argparse.Namespace) -> int:
+    from odfd.daemon import init
+
+    file = init.target(os.environ, args.config)
+    given = {"node.name": args.name, "policy.profile": args.profile, "node.state-dir": args.state}
+    init.init(os.environ, file, given, args.set, ask=sys.stdin.isatty() and not args.yes)
+    named = f" --config {args.config}" if args.config else ""
+    output.remark(f"wrote {file}\n  start the node: odfd run{named}\n  then: odfctl status --wait 1m")
+    return ExitCode.OK
 
 
 def _check(args: argparse.Namespace) -> int:

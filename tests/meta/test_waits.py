@@ -25,9 +25,9 @@ WAITING: Final = {
     "HTTPResponse", "HTTPConnection", "check_output", "check_call", "AsyncHTTPTransport",
 }  # fmt: skip
 """Names of calls that wait for another program or machine, or open what does; and ``subprocess.run``."""
-ELSEWHERE: Final = dict.fromkeys(("p2p.host.muxer", "config.load", "odfd.api.trust.policies"), "accept") | {
-    "p2p.web.client": "AsyncClient"
-}
+ELSEWHERE: Final = dict.fromkeys(
+    ("p2p.host.muxer", "config.load", "odfd.api.trust.policies", "odfd.daemon.init"), "accept"
+) | {"p2p.web.client": "AsyncClient"}
 """Names that stand for something of our own there, or for what the callers of that module wait for."""
 BOUND: Final = re.compile(r"`([\w.]+):([\w.]+)`(?: (\d[\d.]*))?")
 SETTING: Final = re.compile(r"`([a-z0-9]+\.[a-z-]+)`(?: (\d[\d.]*))?")

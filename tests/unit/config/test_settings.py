@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -11,13 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import config
 from config import render, schema
 from config.errors import ConfigError
 from config.load import line_numbers, load
 from config.model import Group, Ipfs, Settings
+from config.template import template
 
-DEFAULTS = Path(config.__file__).parent / "defaults" / "odfd.toml"
 HOME = {"HOME": "/home/alice"}
 
 
@@ -36,18 +36,27 @@ def problems(tmp_path: Path, text: str, environ: dict[str, str] | None = None) -
     return [str(problem).replace(str(tmp_path) + "/", "") for problem in caught.value.problems]
 
 
-def test_the_default_file_is_the_model() -> None:
-    text = DEFAULTS.read_text()
-    stated = flat(tomllib.loads(text))
+def test_a_new_file_has_every_setting_and_changes_none(tmp_path: Path) -> None:
+    file = tmp_path / "odfd.toml"
+    file.write_text(template({}))
+    nothing = load(HOME | {"XDG_CONFIG_HOME": "/nowhere"}).settings
+    assert load(HOME, file).settings == nothing
+    # Without "#" before their names, all settings are said: each its default, or an example that it takes.
+    said = re.sub(r"(?m)^#(?=[a-z-]+ = )", "", template({}))
+    assert set(flat(tomllib.loads(said))) == {key.name for key in schema.every()}
+    file.write_text(said)
+    found = load(HOME, file).settings
     for key in schema.every():
-        if key.default is None:
-            assert key.name not in stated
-            assert f"# {key.name.rpartition('.')[2]} =" in text
-        else:
-            default = list(key.default) if isinstance(key.default, tuple) else key.default
-            assert stated.pop(key.name) == default, key.name
-    assert not stated
-    assert load(HOME, DEFAULTS).settings == load(HOME | {"XDG_CONFIG_HOME": "/nowhere"}).settings
+        expected = key.about.example if key.default is None else schema.get(nothing, key.path)
+        assert expected is not None, key.name
+        assert schema.get(found, key.path) in (expected, key.default), key.name
+
+
+@given(st.text(max_size=20), st.booleans(), st.lists(st.text(max_size=5), max_size=3).map(tuple))
+def test_what_is_chosen_for_a_new_file_is_in_force(name: str, mdns: bool, folders: tuple[str, ...]) -> None:
+    chosen = {"node.name": name, "p2p.mdns": mdns, "ingest.folders": folders}
+    document = tomllib.loads(template(chosen))
+    assert flat(document) == chosen | {"ingest.folders": list(folders)}
 
 
 def test_every_setting_has_a_reason_and_numbers_have_bounds() -> None:

@@ -1,0 +1,148 @@
+"""Writes the first file of settings of a node: ``odfd init``. Asks on a terminal for what no flag says.
+
+The file appears whole and checked, or not at all; one that is there is never touched.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from chain.errors import Environment, Invalid, Refused
+from config import paths, schema
+from config.errors import ConfigError, Problem
+from config.load import Loaded, load
+from config.schema import Key
+from config.template import template
+from odfd import output
+
+RULE: Final = "settings-file"
+_QUESTIONS: Final = (
+    ("node.name", "what people are to call this node"),
+    ("policy.profile", "what it is for: laptop, mirror, validator or archive"),
+    ("node.state-dir", "where it keeps chains, data and keys"),
+)
+"""Keys that are asked for, and in what words."""
+
+
+def target(environ: Mapping[str, str], named: Path | None) -> Path:
+    """The file to write: the one named, else where ``odfd run`` of this user looks first."""
+    if named is None and environ.get("ODFD_CONFIG"):
+        named = Path(environ["ODFD_CONFIG"])
+    return (named or paths.user_file(environ)).expanduser().absolute()
+
+
+def init(
+    environ: Mapping[str, str], file: Path, given: Mapping[str, str | None], pairs: Sequence[str], ask: bool
+) -> Loaded:
+    """Write ``file``; what it loads to. ``given``: values by key, ``None`` where no flag says one.
+
+    ``pairs``: KEY=VALUE, of any other settings.
+
+    Raises Invalid for what no setting takes, Refused where the file is there, Environment, ConfigError.
+    """
+    if os.path.lexists(file):
+        raise Refused(
+            f"{file} is there already", rule=RULE,
+            hint=f"edit it, and try it: odfd config check --config {file}; or name another: --config FILE",
+        )  # fmt: skip
+    chosen = {name: _accepted(name, text) for name, text in given.items() if text is not None}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise Invalid(f"--set {pair}: not KEY=VALUE", rule=RULE, hint="for example: --set p2p.mdns=true")
+        chosen[name.strip()] = _accepted(name.strip(), text.strip())
+    if ask:
+        chosen |= _asked(chosen, _defaults(environ))
+    else:
+        chosen.setdefault("node.name", _defaults(environ)["node.name"])
+    return _written(environ, file, template(chosen))
+
+
+def _defaults(environ: Mapping[str, str]) -> dict[str, str]:
+    return {
+        "node.name": platform.node().partition(".")[0],
+        "policy.profile": "laptop",
+        "node.state-dir": str(paths.state_dir(environ)),
+    }
+
+
+def _asked(chosen: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[str, Any]:
+    """Answers; an empty one means the default, which for a place stays unsaid."""
+    found: dict[str, Any] = {}
+    for name, words in _QUESTIONS:
+        if name in chosen:
+            continue
+        said = _answer(name, f"{words} [{defaults[name]}]: ")
+        if said is not None:
+            found[name] = said
+        elif name != "node.state-dir":
+            found[name] = defaults[name]
+    return found
+
+
+def _answer(name: str, question: str) -> Any:
+    """``None`` for an empty line; asked again until it can be taken. Raises Refused where nobody answers any more."""
+    while True:
+        output.remark(question, end="")
+        line = sys.stdin.readline()
+        if not line:
+            raise Refused("nothing was written: the answers ended", rule=RULE, hint="flags answer too: odfd init -h")
+        if not line.strip():
+            return None
+        try:
+            return _accepted(name, line.strip())
+        except Invalid as fault:
+            output.remark(fault.message)
+
+
+def _accepted(name: str, text: str) -> Any:
+    """Raises Invalid."""
+    key = _key(name)
+    value, problem = schema.accept(key, schema.from_text(key, text), f"--set {name}")
+    if problem is not None:
+        raise Invalid(problem.message, rule=RULE, hint=problem.hint)
+    # The node may be started in another folder.
+    return str(Path(value).expanduser().absolute()) if name == "node.state-dir" and value else value
+
+
+def _key(name: str) -> Key:
+    for key in schema.every():
+        if key.name == name:
+            return key
+    near = difflib.get_close_matches(name, [key.name for key in schema.every()], 1)
+    hint = f"did you mean {near[0]}?" if near else "odfd config show lists them"
+    raise Invalid(f"there is no setting {name[:100]}", rule=RULE, hint=hint)
+
+
+def _written(environ: Mapping[str, str], file: Path, text: str) -> Loaded:
+    partial: Path | None = None
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        # Some settings are secrets, so the file is its owner's alone, as temporary files are.
+        with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=f".{file.name}.", delete=False) as writing:
+            partial = Path(writing.name)
+            writing.write(text)
+            writing.flush()
+            os.fsync(writing.fileno())
+        loaded = load(environ, partial)
+        os.link(partial, file)
+    except ConfigError as error:
+        at = str(partial)
+        raise ConfigError(
+            [Problem(each.place.replace(at, str(file)), each.message, each.hint) for each in error.problems]
+        ) from error
+    except FileExistsError as error:
+        raise Refused(f"{file} is there already", rule=RULE, hint="another program wrote it just now") from error
+    except OSError as error:
+        raise Environment(f"cannot write {file}: {error.strerror}", rule=RULE, hint="--config names another") from error
+    finally:
+        if partial is not None:
+            partial.unlink(missing_ok=True)
+    return loaded
