@@ -188,6 +188,9 @@ class Ingest:
         unit="s",
         low=0,
     )
+    settle_closed_seconds: float = setting(
+        0.05, "the same of a file that no program has open for writing, where the system can tell", unit="s", low=0
+    )
     allow_pipe: bool = setting(False, "run the commands that manifests name as prepare: Pipe, as the daemon's user")
     pipe_seconds: float = setting(3600.0, "of one such command; over it the command is stopped", unit="s", low=0.1)
 

@@ -19,7 +19,7 @@ import trio
 
 from chain.errors import Conflict, Fault, Invalid, Remote
 from chain.ids import DatasetId
-from chain.instant import SECOND, Instant
+from chain.instant import Instant
 from chain.model.events import AddData, MetadataEvent, SetPollingSource, SourceState
 from chain.model.source import FetchFilesGlob, traits
 from chain.state import ChainState, load_state
@@ -34,6 +34,7 @@ from odfd.datasets.times import block_time
 from odfd.ingest.asking import asked
 from odfd.ingest.fetch.base import Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.fetch.dispatch import fetch
+from odfd.ingest.fetch.left_alone import left_alone
 from odfd.ingest.new_slice import keep_slice
 from odfd.ingest.plan import (
     Batch,
@@ -192,7 +193,7 @@ async def _pull(
         async with staged_folder(deps.settings.staging) as folder:
             async with outside("its source"):
                 found = await _fetch(deps, dataset, polled, state, folder)
-                settled = isinstance(found, Unchanged) or await _is_settled(deps, found)
+                settled = isinstance(found, Unchanged) or await left_alone(found.local, deps.settings, deps.now)
             if isinstance(found, Unchanged):
                 await _note_skipped(deps, dataset, state, found.skipped, tally)
                 await _confirm(deps, dataset, polled, state.source_state, tally)
@@ -444,18 +445,6 @@ async def _fetch(
         passed_over=passed_over,
     )
     return await fetch(polled.fetch, job)
-
-
-async def _is_settled(deps: IngestDependencies, found: Fetched) -> bool:
-    """Whether nobody writes to the file, as far as waiting for ``settle`` seconds after the last change tells."""
-    settle, local = deps.settings.settle, found.local
-    if local is None or settle <= 0:
-        return True
-    age = (deps.now() - local.changed) / SECOND
-    if age >= settle:
-        return True
-    await trio.sleep(min(settle, settle - age))
-    return await trio.to_thread.run_sync(local.is_unchanged)
 
 
 async def _check_unchanged(batch: Batch) -> None:

@@ -50,6 +50,8 @@ class IngestSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What ``${{ env.NAME }}`` in source URLs and headers may name."""
     settle: float = 0.0
     """Seconds that a file of this machine must have been left alone before it is taken."""
+    settle_closed: float = 0.0
+    """The same of a file that no program has open for writing, where the system can tell."""
     may_dial: Allows | None = None
     """Which addresses a web server may have, where a stranger said which server; ``None``: any, by way of any proxy."""
     readable: Readable = Readable()

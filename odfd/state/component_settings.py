@@ -95,6 +95,7 @@ def ingest_settings(settings: Settings, home: StateDirectory, environ: Mapping[s
             (home.directory.resolve(),), tuple(Path(folder).expanduser().resolve() for folder in ingest.folders)
         ),
         settle=ingest.settle_seconds,
+        settle_closed=ingest.settle_closed_seconds,
         allow_pipe=ingest.allow_pipe,
         pipe_timeout=ingest.pipe_seconds,
         variables=_those(ingest.variables, environ),

@@ -47,6 +47,7 @@ class Bench:
     before_commit: Callable[[], None] = lambda: None
     commits: int = 0
     settle: float = 0.0
+    settle_closed: float = 0.0
     counts: list[RowCounts] = field(default_factory=list)
     """What became of the rows of each transaction."""
     pushes: list[Push] = field(default_factory=list)
@@ -121,7 +122,7 @@ class Bench:
 
     @property
     def deps(self) -> IngestDependencies:
-        settings = IngestSettings(staging=self.folder / "staging", settle=self.settle)
+        settings = IngestSettings(staging=self.folder / "staging", settle=self.settle, settle_closed=self.settle_closed)
         return IngestDependencies(self.chains, self.objects, self.engine, self, self.tick, settings, self.index)
 
     def events(self) -> list[MetadataEvent]:

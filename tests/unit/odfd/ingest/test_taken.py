@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,8 @@ from chain.state import load_state
 from engines.fake import FakeEngine
 from odfd.ingest import taken as module
 from odfd.ingest.driver import WRITTEN_TO, Ingested, NothingNew, pull_root
+from odfd.ingest.fetch import writers
+from odfd.ingest.fetch.writers import no_writer
 from odfd.ingest.taken import Taken, TakenFiles
 
 DATASET = DatasetId.from_public_key(bytes(32))
@@ -189,12 +193,12 @@ async def test_a_file_that_is_still_being_copied_waits(
 
     async def copying(seconds: float) -> None:
         waits.append(seconds)
-        if len(waits) == 1:
-            with young.open("a") as file:
-                file.write(FEBRUARY + "\n")
+        file.write(FEBRUARY + "\n")
+        file.flush()
 
     monkeypatch.setattr(trio, "sleep", copying)
-    outcome = await pull_root(bench.deps, DATASET)
+    with young.open("a") as file:
+        outcome = await pull_root(bench.deps, DATASET)
     assert isinstance(outcome, Ingested)
     assert outcome.files == 1
     assert [(each.name, each.reason) for each in outcome.counts.skipped] == [("02.csv", WRITTEN_TO)]
@@ -202,8 +206,68 @@ async def test_a_file_that_is_still_being_copied_waits(
     dated(young, "2200-01-01T00:00:01Z")
     outcome = await pull_root(bench.deps, DATASET)
     assert (outcome.files, outcome.rows) == (2, 1)
-    assert len(waits) == 2
-    assert all(0 < seconds <= 60 for seconds in waits)
+    assert len(waits) == 1
+    assert 0 < waits[0] <= 60
+
+
+@pytest.mark.parametrize("held", [True, False])
+async def test_a_file_that_nobody_can_write_to_is_hardly_waited_for(
+    held: bool, polling: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that a program has open may be written to at any time, and is waited for."""
+    bench = polling()
+    bench.settle, bench.settle_closed = 60.0, 0.05
+    bench.clock = instant.parse("2200-01-01T00:00:00Z")
+    young = dated(bench.write("01.csv", JANUARY), "2200-01-01T00:01:00Z")
+    waits: list[float] = []
+
+    async def waited(seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr(trio, "sleep", waited)
+    with young.open("a") if held else contextlib.nullcontext():
+        assert isinstance(await pull_root(bench.deps, DATASET), Ingested)
+    assert waits == [0.05, 60.0] if held else [0.05]
+
+
+def test_the_kernel_says_whether_somebody_can_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    assert not no_writer(path)
+    path.write_text("x")
+    with path.open():
+        assert no_writer(path)
+    for mode in ("a", "r+"):
+        with path.open(mode):
+            assert not no_writer(path)
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    assert not no_writer(link)
+    assert no_writer(path)
+    monkeypatch.setattr(writers, "_LOCAL", frozenset({"nfs"}))
+    assert not no_writer(path)
+
+
+def test_a_writer_that_comes_while_the_kernel_is_asked_ends_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal that tells of it would end this process if it were the usual one."""
+    path = tmp_path / "file"
+    path.write_text("x")
+    asked, came = fcntl.fcntl, []
+
+    def meanwhile(descriptor: int, command: int, argument: int) -> Any:
+        answer = asked(descriptor, command, argument)
+        if (command, argument) == (fcntl.F_SETLEASE, fcntl.F_RDLCK):
+            with pytest.raises(BlockingIOError):
+                os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+            came.append(path)
+        return answer
+
+    monkeypatch.setattr(writers.fcntl, "fcntl", meanwhile)
+    assert no_writer(path)
+    assert came
+    with path.open("a") as file:
+        file.write("y")
 
 
 async def test_a_file_that_was_left_alone_is_not_waited_for(
