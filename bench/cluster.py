@@ -11,6 +11,7 @@ from typing import Final
 import trio
 from pyspark.sql import SparkSession
 
+from bench.engine import stop_quick_spark
 from bench.measure import Row, Side, Size
 from bench.standalone import standalone_cluster
 from bench.transactions import map_in_turns, warm_engine
@@ -27,6 +28,7 @@ _SHARE: Final = {"spark.cores.max": "2"}
 def measure_cluster(size: Size, folder: Path) -> list[Row]:
     """A large map whose rows executors read and write."""
     rows = size.pick(50_000, 4_000_000)
+    stop_quick_spark()
     with standalone_cluster(folder / "cluster") as master:
         spark = start_session(
             SessionOptions(folder / "spark", heap=HEAP, quick=size.quick, cluster=Cluster(master, settings=_SHARE))

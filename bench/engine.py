@@ -5,9 +5,12 @@ Against the same query, and a plain CSV to Parquet, on a bare Spark of this proc
 
 from __future__ import annotations
 
+import atexit
 import os
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -72,13 +75,40 @@ _COLUMNS: Final = (
 
 @contextmanager
 def bare_spark(size: Size, folder: Path) -> Iterator[SparkSession]:
-    """Spark with the engine's settings, started as an engine is, without the engine."""
+    """Spark with the engine's settings, started as an engine is, without the engine. At quick sizes, which say nothing
+    about speed, one that stays for the next row."""
+    if size.quick:
+        yield _quick_spark()
+        return
+    with _started(size, folder) as spark:
+        yield spark
+
+
+@contextmanager
+def _started(size: Size, folder: Path) -> Iterator[SparkSession]:
     archive = find_archive(install_folder(), find_java(os.environ, folder))
     spark = start_session(SessionOptions(folder, cores=2, heap="1g", quick=size.quick, archive=archive))
     try:
         yield spark
     finally:
         stop_session(spark)
+
+
+_QUICK: Final = ExitStack()
+"""What ``_quick_spark`` keeps."""
+
+
+@cache
+def _quick_spark() -> SparkSession:
+    atexit.register(_QUICK.close)
+    folder = _QUICK.enter_context(tempfile.TemporaryDirectory(prefix="odfd-bench-"))
+    return _QUICK.enter_context(_started(Size(quick=True), Path(folder)))
+
+
+def stop_quick_spark() -> None:
+    """For a row that needs Spark with other settings. Idempotent."""
+    _quick_spark.cache_clear()
+    _QUICK.close()
 
 
 def measure_transform(size: Size, folder: Path) -> list[Row]:
