@@ -29,6 +29,10 @@ LONGEST: Final = tuple((TESTS / "longest.txt").read_text().split())
 """Files that take longest, those first. One that starts last leaves the other processes idle. A test of a file that is
 named with it is given out by itself, in all its parameters: a file of several minutes would keep one process alone."""
 
+SLOW: Final = frozenset((TESTS / "slow.txt").read_text().split())
+"""Tests that take more than a sixth of a second of CPU, all parameters together by their mean: marked ``slow``, as are
+those that say so themselves. Rules of the source tree (``meta``) are not among them: ``make quick`` has them all."""
+
 MEMORY: Final = Path("/dev/shm")
 """A file system that has no disk below it, where there is one."""
 ROOM: Final = 2 << 30
@@ -61,9 +65,16 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Path]:
             shutil.copytree(place, tmp_path, symlinks=True, ignore=_no_files, dirs_exist_ok=True)
 
 
+def _named(nodeid: str) -> str:
+    """A test without its parameters, as the lists name it."""
+    return nodeid.removeprefix("tests/").partition("[")[0]
+
+
 def unit_of(nodeid: str) -> str:
-    """What a test is given out with: its file, or those of its name."""
-    test = nodeid.removeprefix("tests/").partition("[")[0]
+    """What a test is given out with: its file, or those of its name. Rules of the tree share what they parsed."""
+    test = _named(nodeid)
+    if test.startswith("meta/"):
+        return "meta"
     return test if test in LONGEST else test.partition("::")[0]
 
 
@@ -92,6 +103,12 @@ class Units(LoadScopeScheduling):
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Units:
     return Units(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if _named(item.nodeid) in SLOW:
+        item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -17,10 +17,11 @@ def is_there(name: str) -> bool:
     return path.is_file() and (not test or f"def {test}(" in path.read_text())
 
 
-def test_every_long_file_or_test_is_there_once() -> None:
-    names = (TESTS / "longest.txt").read_text().split()
+@pytest.mark.parametrize("file", ["longest.txt", "slow.txt"])
+def test_every_long_file_or_test_is_there_once(file: str) -> None:
+    names = (TESTS / file).read_text().split()
     assert len(set(names)) == len(names)
-    assert not [name for name in names if not is_there(name)], "take away or rename them in longest.txt"
+    assert not [name for name in names if not is_there(name)], f"take away or rename them in {file}"
 
 
 def test_one_that_is_not_there_is_noticed() -> None:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -174,4 +175,4 @@ class Mirrors(RuleBasedStateMachine):
 
 
 Mirrors.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
-TestMirrors = Mirrors.TestCase
+TestMirrors = pytest.mark.slow(Mirrors.TestCase)

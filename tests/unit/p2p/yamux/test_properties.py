@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator
 from functools import partial
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -233,7 +234,7 @@ class Conversation(RuleBasedStateMachine):
 
 
 Conversation.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
-TestConversation = Conversation.TestCase
+TestConversation = pytest.mark.slow(Conversation.TestCase)
 
 
 @given(st.integers(1, 8), st.integers(1, 400_000), st.integers(0, 1 << 32))
