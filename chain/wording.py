@@ -1,4 +1,4 @@
-"""Counted nouns and the words that agree with them, for messages. English only, as all messages are."""
+"""Nouns with their numbers and articles, and words that agree with them, for messages. English, as all messages are."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from __future__ import annotations
 def plural(number: int, noun: str, many: str | None = None) -> str:
     """``1 block``, ``1,500 blocks``; ``many`` of a noun that takes more than an s: ``2 entries``."""
     return f"{number:,} {noun if number == 1 else many or noun + 's'}"
+
+
+def a(noun: str) -> str:
+    """``noun`` with its article: ``an Int64``, ``a UInt8``."""
+    return f"an {noun}" if noun[:1].casefold() in "aeio" and noun else f"a {noun}"
 
 
 def agree(number: int, one: str, many: str) -> str:

@@ -11,6 +11,7 @@ from typing import Final
 import pyarrow as pa
 
 from chain.errors import Invalid, Refused
+from chain.wording import a
 from engines.spark.ingest.text_columns import Misfit, to_dates, to_instants, type_name
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
@@ -36,7 +37,7 @@ def value_of(text: str, field: pa.Field) -> pa.Array:
         return read(text)
     except (pa.ArrowException, ValueError, OverflowError, InvalidOperation, Misfit) as error:
         raise Invalid(
-            f"column {field.name!r}: {text[:80]!r} is not a {type_name(kind)}", rule="correct-value", hint=_hint(kind)
+            f"column {field.name!r}: {text[:80]!r} is not {a(type_name(kind))}", rule="correct-value", hint=_hint(kind)
         ) from error
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from chain.data.logical_hash import described
 from chain.errors import Invalid
+from chain.wording import a
 from engines.spark.catalyst.types import struct_type
 
 _RULE: Final = "column-type"
@@ -59,7 +60,7 @@ def _message(field: pa.Field) -> str:
     kind = str(field.type)
     if pa.types.is_map(field.type):
         kind = f"map of {field.type.key_type} to {field.type.item_type}"
-    return f"column {field.name!r} is a {kind}, which no dataset holds"
+    return f"column {field.name!r} is {a(kind)}, which no dataset holds"
 
 
 def _hint_of_read(field: pa.Field) -> str:

@@ -18,7 +18,7 @@ import pyarrow.csv as pc_csv
 from pyarrow.csv import InvalidRow
 
 from chain.errors import Invalid
-from chain.wording import agree, plural
+from chain.wording import a, agree, plural
 from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.quoting import unescaped
 from engines.spark.ingest.text_columns import (
@@ -131,7 +131,7 @@ def _check_numbers(data: bytes, head: Head, column: pa.ChunkedArray, field: pa.F
 def guessed_wrongly(place: str, field: pa.Field, value: str) -> Invalid:
     """A value of a column whose type was guessed from the first rows."""
     return Invalid(
-        f"column {field.name!r}: {value[:80]!r} is not a {type_name(field.type)}, as the first rows made it look",
+        f"column {field.name!r}: {value[:80]!r} is not {a(type_name(field.type))}, as the first rows made it look",
         rule="read-infer",
         hint="give a schema; String keeps leading zeros and signs",
         place=place,
@@ -142,7 +142,7 @@ def _read_as(field: pa.Field, place: str, dialect: CsvDialect) -> pa.DataType:
     type_ = field.type
     if pa.types.is_nested(type_) or pa.types.is_duration(type_):
         raise Invalid(
-            f"column {field.name!r}: CSV cannot hold a {type_name(type_)}",
+            f"column {field.name!r}: CSV cannot hold {a(type_name(type_))}",
             rule="read-csv-type",
             hint="declare it String and build the value in preprocess",
             place=place,

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 
 from chain.errors import Invalid
+from chain.wording import a
 from engines.spark.ingest.json_numbers import with_whole_numbers
 from engines.spark.ingest.json_places import begins_with_null, first_null, first_refused
 from engines.spark.ingest.records import Records
@@ -185,7 +186,7 @@ def _placed(
             row, text = found
             value, column = _VALUE.search(refused.what), _column_at_fault(text, schema)
             if value is not None and column is not None:
-                what = f"column {column.name!r}: {value[1][:80]!r} is not a {type_name(column.type)}"
+                what = f"column {column.name!r}: {value[1][:80]!r} is not {a(type_name(column.type))}"
             elif not text.startswith(b"{"):
                 row, what = max(0, row - 1), f"{text[:40].decode(errors='replace')!r} stands beside the records"
     wanted = ", ".join(f"{field.name} {type_name(field.type)}" for field in told) if told else ""
@@ -218,7 +219,7 @@ def _explained(what: str, schema: pa.Schema | None) -> str:
     path, before, now = changed.groups()
     if not path:
         return f"a record that is no object but: {now}"
-    name, now = path.split("/")[0], f"an {now}" if now[0] in "ao" else f"a {now}"
+    name, now = path.split("/")[0], a(now)
     if schema is None or name not in schema.names:
-        return f"field {path!r} is first a {before} and then {now}"
-    return f"field {path!r} is {now}, and the schema reads a {before} ({type_name(schema.field(name).type)})"
+        return f"field {path!r} is first {a(before)} and then {now}"
+    return f"field {path!r} is {now}, and the schema reads {a(before)} ({type_name(schema.field(name).type)})"

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from chain.errors import Environment, Invalid
 from chain.model.on_error import Quarantine
+from chain.wording import a
 from engines.spark.ingest import csv_text, json_text, record_split, records
 from engines.spark.ingest.bad_records import BAD, OF_RECORDS, Reader, SetAside, without_bad
 from engines.spark.ingest.bad_values import CsvCells, JsonCells
@@ -351,7 +352,7 @@ def _plain(type_: pa.DataType) -> pa.DataType:
 def _too_fine(place: str, kind: pa.DataType, declared: pa.Field) -> Invalid:
     unit = {"us": "Microsecond", "ns": "Nanosecond"}.get(kind.unit, "Millisecond")
     return Invalid(
-        f"column {declared.name!r} is declared a {type_name(declared.type)}, and the file holds finer times",
+        f"column {declared.name!r} is declared {a(type_name(declared.type))}, and the file holds finer times",
         rule="exact-times",
         hint=f"declare it in `schema` as {{kind: Timestamp, unit: {unit}}}, which keeps all digits",
         place=place,

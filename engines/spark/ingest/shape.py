@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from chain.errors import Invalid
 from chain.instant import Instant, to_millis
 from chain.model.source import MergeStrategy, traits
+from chain.wording import a
 from engines.contract import Vocabulary
 from engines.spark.ingest.merge import Merged
 from engines.spark.ingest.text_columns import INSTANT, Misfit, instant_type, misfit_fault, to_instants, type_name
@@ -97,7 +98,7 @@ def _in_unit(column: pa.ChunkedArray, kind: pa.DataType | None, name: str) -> pa
             else f"date_trunc('MILLISECOND', {name})"
         )
         raise Invalid(
-            f"column {name!r} of the dataset is a {type_name(kind)}, and its times here are finer: "
+            f"column {name!r} of the dataset is {a(type_name(kind))}, and its times here are finer: "
             f"{str(error).splitlines()[0]}",
             rule="exact-times",
             hint=f"in preprocess cut them, and keep all digits beside: select {whole} as {name}, {name} as exact, …",

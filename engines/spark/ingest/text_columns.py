@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from chain.errors import Invalid
+from chain.wording import a
 
 NOT_NULL: Final = "not-null"
 NULL_KEY: Final = "primary-key-null"
@@ -168,4 +169,4 @@ def misfit_fault(place: str, column: str, type_: pa.DataType, value: str) -> Inv
     hint = "mend the line, or declare the column as String and convert it in preprocess"
     if what.startswith(("Timestamp", "Date")):
         hint = "write times like 2024-05-01T12:30:00Z (RFC 3339), or declare String and convert it in preprocess"
-    return Invalid(f"column {column!r}: {value[:80]!r} is not a {what}", rule="read-value", hint=hint, place=place)
+    return Invalid(f"column {column!r}: {value[:80]!r} is not {a(what)}", rule="read-value", hint=hint, place=place)

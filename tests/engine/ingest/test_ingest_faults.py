@@ -35,7 +35,7 @@ HEAD = "city,population\n"
     [
         (HEAD + "A,1\nB,2,3\n", CITY, ["input-1.csv:3: 3 columns where 2 are expected: 'B,2,3'", "city, population"]),
         (HEAD + "A,1\n\nB\n", CITY, ["input-1.csv:4: 1 column where 2 are expected"]),
-        (HEAD + "A,1\nB,many\n", CITY, ["input-1.csv:3: column 'population': 'many' is not a Int64"]),
+        (HEAD + "A,1\nB,many\n", CITY, ["input-1.csv:3: column 'population': 'many' is not an Int64"]),
         ("t\n2024-01-01\n1/2/2024\n", "t TIMESTAMP", ["input-1.csv:3: column 't': '1/2/2024'", "2024-05-01T12:30:00Z"]),
         ("t\n2024-01-01T00:00:00Z\n2024-02-30\n", "t TIMESTAMP", ["input-1.csv:3: column 't': '2024-02-30'"]),
         ("d\n2024-13-01\n", "d DATE NOT NULL", ["input-1.csv:2: column 'd': '2024-13-01' is not a Date"]),

@@ -123,7 +123,7 @@ REFUSED = {
     "20 of 40 records cannot be read": ("quarantine", 20, "quarantine-limit"),
     "4 of 40 records cannot be read": ({"quarantine": {"maxPercent": 9}}, 4, "quarantine-limit"),
     "more than 3 records": ({"quarantine": {"maxRows": 3}}, 4, "quarantine-limit"),
-    "'x' is not a Int64": ("fail", 1, "read-value"),
+    "'x' is not an Int64": ("fail", 1, "read-value"),
 }
 
 

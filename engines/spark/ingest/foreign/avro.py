@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from fastavro.types import Schema
 
 from chain.errors import Invalid
+from chain.wording import a
 from engines.spark.ingest.foreign.job import RULE, Conversion
 
 BATCH: Final = 10_000
@@ -76,7 +77,7 @@ def _columns(schema: Schema, place: str) -> pa.Schema:
         kind = _kind(field["type"], 0)
         if kind is None:
             raise Invalid(
-                f"column {field['name']!r} is a {_named(field['type'])}, which no dataset holds without loss",
+                f"column {field['name']!r} is {a(_named(field['type']))}, which no dataset holds without loss",
                 rule="column-type",
                 hint="leave the column out, or write it as a text, where the file is written",
                 place=place,

@@ -56,7 +56,7 @@ def test_a_sheet_is_read(tmp_path: Path) -> None:
 
 def test_a_fault_in_a_sheet_names_its_row(tmp_path: Path) -> None:
     ids = read_step("kind: Spreadsheet\nheader: true\nskipRows: 1\nddlSchema: ['id BIGINT']")
-    with pytest.raises(Invalid, match=r"'2\.5' is not a Int64") as told:
+    with pytest.raises(Invalid, match=r"'2\.5' is not an Int64") as told:
         read(tmp_path, made.xlsx({"S": [["title"], ["id"], [1], [], [2.5]]}), ids)
     assert told.value.place == f"{NAME}:5"
 

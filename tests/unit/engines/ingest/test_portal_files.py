@@ -271,8 +271,8 @@ def test_decimal_commas_are_text(tmp_path: Path, data: str, rows: list[list[str]
 @pytest.mark.parametrize(
     "ddl,value,said",
     [
-        ("x BIGINT", "0x1F", "'0x1F' is not a Int64"),
-        ("x BIGINT", "-0X1f", "'-0X1f' is not a Int64"),
+        ("x BIGINT", "0x1F", "'0x1F' is not an Int64"),
+        ("x BIGINT", "-0X1f", "'-0X1f' is not an Int64"),
         ("x DOUBLE", "1e999", "'1e999' is not a Float64"),
         ("x DOUBLE", "-" + "9" * 400, "is not a Float64"),
         ("x FLOAT", "1e39", "'1e39' is not a Float32"),

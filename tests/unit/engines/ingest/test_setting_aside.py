@@ -103,7 +103,7 @@ def test_csv(tmp_path: Path) -> None:
         (7, "id", ",2024-05-01T00:00:00Z,1.50,no id"),
     ]
     first, _, short, empty = found.bad
-    assert first["reason"] == "column 'id': 'x' is not a Int64; column 'at': 'yesterday' is not a Timestamp"
+    assert first["reason"] == "column 'id': 'x' is not an Int64; column 'at': 'yesterday' is not a Timestamp"
     assert [row["rule"] for row in found.bad] == ["read-value", "read-value", "read-columns", "not-null"]
     assert short["reason"].startswith("3 columns where 4 are expected")
     assert empty["reason"] == "column 'id' is empty, and the schema says NOT NULL"
@@ -111,7 +111,7 @@ def test_csv(tmp_path: Path) -> None:
 
 
 def test_nothing_is_set_aside_unless_the_manifest_says_so(tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match=r"data\.txt:1: column 'id': 'x' is not a Int64"):
+    with pytest.raises(Invalid, match=r"data\.txt:1: column 'id': 'x' is not an Int64"):
         Apart(tmp_path, "x,,,", ReadCsv(schema=columns("id BIGINT, at STRING, price STRING, name STRING", "fail")))
 
 

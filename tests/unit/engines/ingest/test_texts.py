@@ -138,7 +138,7 @@ def test_types_of_csv() -> None:
         (pa.decimal128(5, 2), "1e99", "column 'x': '1e99' is not a Decimal(5, 2)"),
         (pa.decimal128(5, 2), "123456.00", "column 'x': '123456.00' is not a Decimal(5, 2)"),
         (pa.decimal128(5, 2), "1.234", "column 'x': '1.234' is not a Decimal(5, 2)"),
-        (pa.int8(), "300", "column 'x': '300' is not a Int8"),
+        (pa.int8(), "300", "column 'x': '300' is not an Int8"),
         (pa.float64(), "one", "column 'x': 'one' is not a Float64"),
         (pa.bool_(), "maybe", "column 'x': 'maybe' is not a Bool"),
     ],
