@@ -97,6 +97,8 @@ async def _doctor(services: Services, request: Request) -> object:
 
 
 async def _events(services: Services, request: Request) -> object:
+    if flag(request, "kept"):
+        return services.events.kept()
     since = number(request, "since", None)
     return LineStream(services.events.follow(since, request.query_params.getlist("kind")))
 
@@ -122,6 +124,7 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("GET", "/status", lambda s, _: s.about.status()),
     ("GET", "/engines", lambda s, _: s.about.engines()),
     ("GET", "/doctor", _doctor),
+    ("GET", "/settings", lambda s, _: s.about.settings()),
     ("GET", "/events", _events),
     ("GET", "/tasks", lambda s, _: s.tasks.list()),
     ("GET", "/tasks/{id}", _task),

@@ -33,6 +33,7 @@ GROUPS: Final = (
             CommandEntry("doctor", "try everything the node stands on, and say what to mend", _HERE + "node"),
             CommandEntry("watch", "what happens, as it happens", _HERE + "node"),
             CommandEntry("backup", "copy what the node holds into a folder, while it runs", _HERE + "backup"),
+            CommandEntry("support", "write a file of what helps others to help, without secrets", _HERE + "support"),
             CommandEntry("gc", "free the disk of what nobody names any more", _HERE + "rewriting"),
         ),
     ),

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from config.load import Loaded
 from config.model import Settings
 from odfd.obs.events import EventLog
 from odfd.obs.meter import NodeMeter
@@ -30,6 +31,8 @@ class Context:
     events: EventLog
     board: TaskBoard
     version: str
+    settings: Callable[[], Loaded] = lambda: Loaded(Settings(), {})
+    """In force now: a reload changes them."""
     meter: NodeMeter = field(default_factory=NodeMeter)
     readiness: Readiness = field(default_factory=Readiness)
     servers: list[HttpServer] = field(default_factory=list)

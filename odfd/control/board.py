@@ -89,6 +89,10 @@ class LogEvents:
     def __init__(self, log: EventLog) -> None:
         self._log = log
 
+    def kept(self) -> list[wire.EventView]:
+        """All that are kept, oldest first."""
+        return [event_view(event) for event in self._log.kept()]
+
     async def follow(self, since: int | None, kinds: Sequence[str]) -> AsyncIterator[wire.EventView]:
         """Those after number ``since``, or only new ones; of these kinds, or of kinds beginning with them."""
         async with aclosing(self._log.follow(since)) as all_news:

@@ -8,6 +8,7 @@ import secrets
 import socket
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -35,6 +36,13 @@ CONTROL_FD = "control"
 """FileDescriptorName of the socket unit."""
 
 
+@dataclass(slots=True)
+class InForce:
+    """The settings that hold now."""
+
+    loaded: Loaded
+
+
 async def run(
     loaded: Loaded, load_again: Callable[[], Loaded], build: Build, environ: MutableMapping[str, str]
 ) -> None:
@@ -47,7 +55,8 @@ async def run(
     log.count_by(lambda level: meter.count("odfd_log_lines_total", level=level))
     events = EventLog(clock, settings.limits.events_kept, counted_by(meter))
     board = _board(settings, clock, logger, (events, meter))
-    context = Context(clock, logger, events, board, __version__, meter)
+    in_force = InForce(loaded)
+    context = Context(clock, logger, events, board, __version__, lambda: in_force.loaded, meter)
     with _listening(settings, environ) as listener, build(settings, context) as assembly:
         gate = Gate(os.geteuid(), group_id(settings.control.group))
         server = ControlServer(listener, assembly.api, gate, logger)
@@ -63,7 +72,7 @@ async def run(
             clock=clock,
             logger=logger,
             jitter=random.SystemRandom().random,
-            reload=lambda: _reload(load_again, assembly, logger),
+            reload=lambda: _reload(load_again, in_force, assembly, logger),
             readiness=context.readiness,
         )
         await run_daemon(children, around, lambda: f"listening on {settings.control.socket}")
@@ -100,7 +109,7 @@ def _listening(settings: Settings, environ: MutableMapping[str, str]) -> Iterato
         endpoint.release(listener, path)
 
 
-def _reload(load_again: Callable[[], Loaded], assembly: Assembly, logger: Logger) -> str:
+def _reload(load_again: Callable[[], Loaded], in_force: InForce, assembly: Assembly, logger: Logger) -> str:
     try:
         loaded = load_again()
     except ConfigError as error:
@@ -112,5 +121,6 @@ def _reload(load_again: Callable[[], Loaded], assembly: Assembly, logger: Logger
     except Fault as fault:
         logger.error("settings not taken over", problem=str(fault), rule=fault.rule)
         return f"settings not taken over: {fault}"
+    in_force.loaded = loaded
     log.configure(loaded.settings.node.log_level, loaded.settings.node.log_format)
     return "settings taken over"

@@ -68,6 +68,10 @@ class EventLog:
         self._grown = trio.Event()
         return event
 
+    def kept(self) -> list[Event]:
+        """All, oldest first."""
+        return list(self._ring)
+
     async def follow(self, since: int | None = None) -> AsyncGenerator[News, None]:
         """Events after number ``since``, or from now on; without end."""
         position = self.last if since is None else since

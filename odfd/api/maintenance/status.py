@@ -15,6 +15,7 @@ import trio
 from chain import instant
 from chain.ids import DatasetId, KeyDid
 from chain.wording import plural
+from config.render import toml
 from odfd.api.datasets.flows import FlowService
 from odfd.api.maintenance.doctor import Doctor, failed, ok
 from odfd.api.views.views import DatasetViews
@@ -126,6 +127,12 @@ class StatusService:
                 database=(self._home.directory / DATABASE).stat().st_size,
             ),
         )
+
+    async def settings(self) -> wire.SettingsView:
+        """Those in force, of which some hold from the next start on."""
+        loaded = self._context.settings()
+        shown = toml(loaded.settings, loaded.origins)
+        return wire.SettingsView(toml=shown, file=None if loaded.file is None else str(loaded.file))
 
     async def doctor(self) -> Sequence[wire.Probe]:
         """Try what the node stands on, each thing at little cost: disk, database, keys, heads, engine, network."""

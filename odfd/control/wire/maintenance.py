@@ -9,6 +9,15 @@ import msgspec
 from odfd.control.wire.value import Request, Value
 
 
+class SettingsView(Value, frozen=True, kw_only=True):
+    """The settings in force."""
+
+    toml: str
+    """As a file, each line with its origin; secrets are masked."""
+    file: str | None = None
+    """The one that was read; ``null``: none, there are defaults, variables and flags alone."""
+
+
 class BackupRequest(Request, frozen=True, kw_only=True):
     to: str
     """An absolute path, as the daemon sees it."""

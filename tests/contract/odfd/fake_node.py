@@ -59,6 +59,9 @@ class FakeNode:
             wire.EngineProcess(pid=12),
         ))]  # fmt: skip
 
+    async def settings(self) -> wire.SettingsView:
+        return wire.SettingsView(toml='[node]\nname = "alice"  # default\n', file="/etc/odfd/odfd.toml")
+
     async def doctor(self) -> Sequence[wire.Probe]:
         return [
             wire.Probe(name="disk", result="ok", message="100 GB free"),

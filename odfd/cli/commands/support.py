@@ -1,0 +1,110 @@
+"""``support``: writes a file of what helps others to find what is wrong with a node.
+
+``odfctl`` makes it of answers that the daemon gives anyway, so nothing is in it that its owner could not see. It says
+which part of it is missing, and why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import platform
+import re
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from chain.errors import Environment, Fault
+from odfd import __version__, output
+from odfd.cli import words
+from odfd.cli.parsers import Subparsers
+from odfd.cli.session import Session, to_json
+from odfd.errors import ExitCode
+
+RULE: Final = "support-file"
+_PARTS: Final = {
+    "status.json": "/status",
+    "doctor.json": "/doctor",
+    "settings.json": "/settings",
+    "engines.json": "/engines",
+    "tasks.json": "/tasks",
+    "events.json": "/events?kept=true",
+    "datasets.json": "/datasets",
+    "mirrors.json": "/mirrors",
+    "flows.json": "/flows",
+    "publications.json": "/publications",
+    "networks.json": "/networks",
+    "peers.json": "/peers",
+    "validators.json": "/validators",
+    "policy.json": "/policy",
+}
+"""Names in the archive, and what the daemon is asked for."""
+_SECRETS: Final = re.compile(
+    rb"(?P<kept>://)[^/@\s\"]+(?=@)|(?P<named>(?i:token|secret|password|passwd|signature|sig|key)=)[^&\s\"\\]+"
+)
+"""In URLs, as sources of other people may have them: what stands before the host, and parameters of such names."""
+MASK: Final = b"********"
+
+
+def register(subparsers: Subparsers) -> None:
+    support = subparsers.add_parser(
+        "support",
+        help="write a file of what helps others to help",
+        description="Write an archive of what helps others to find what is wrong with the node: status, probes,\n"
+        "settings, tasks, events, names and states of datasets, mirrors, flows and peers. No data, no blocks,\n"
+        "no keys; secrets of settings and in addresses are masked. Names of private datasets and addresses of peers\n"
+        "are in it: look into it before you send it.",
+        epilog="example:  odfctl support alice.tar.gz",
+    )  # fmt: skip
+    support.add_argument("file", metavar="FILE", type=Path, help="a new .tar.gz")
+    support.set_defaults(run=_support)
+
+
+def _support(args: argparse.Namespace) -> int:
+    session = Session(args)
+    session.client.raw("/status")  # without a daemon there is nothing to write
+    missing: dict[str, str] = {}
+    masked = _write(args.file, _collected(session, missing))
+    for name, why in missing.items():
+        output.remark(f"{name} is not in it: {why}")
+    told = f"; {words.plural(masked, 'secret')} in it masked" if masked else ""
+    session.remark(f"wrote {args.file}{told}\n  look into it before you send it: tar -xzf {args.file}")
+    return ExitCode.NO if missing else ExitCode.OK
+
+
+def _collected(session: Session, missing: dict[str, str]) -> Iterator[tuple[str, bytes]]:
+    machine = {"odfctl": __version__, "python": sys.version, "platform": platform.platform(), "cores": os.cpu_count()}
+    yield "machine.json", to_json(machine).encode()
+    for name, path in _PARTS.items():
+        try:
+            yield name, session.client.raw(path)
+        except Fault as fault:
+            missing[name] = fault.message
+    if missing:
+        yield "missing.json", to_json(missing).encode()
+
+
+def _write(file: Path, parts: Iterator[tuple[str, bytes]]) -> int:
+    """How many secrets were masked. Raises Environment; no part of a file is left then."""
+    masked = 0
+    try:
+        opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise Environment(f"cannot write {file}: {error.strerror}", rule=RULE, hint="name a new file") from error
+    try:
+        with os.fdopen(opened, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as archive:
+            for name, content in parts:
+                plain, count = _SECRETS.subn(lambda found: (found["kept"] or found["named"]) + MASK, content)
+                masked += count
+                info = tarfile.TarInfo(f"{file.name.partition('.')[0] or 'support'}/{name}")
+                info.size, info.mode = len(plain), 0o600
+                archive.addfile(info, io.BytesIO(plain))
+    except BaseException as error:
+        file.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise Environment(f"cannot write {file}: {error.strerror or error}", rule=RULE) from error
+        raise
+    return masked
