@@ -43,6 +43,7 @@ from engines.contract import (
     ValidateResponse,
 )
 from engines.errors import (
+    ALIVE,
     DEADLINE,
     DISK,
     JVM_LOST,
@@ -264,7 +265,7 @@ def _fault(error: Any, address: str) -> Fault:
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
             fault = LimitExceeded(f"over a limit of the engine: {said}", rule="engine-limit")
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
-            fault = EngineLost(f"the engine at {address} is gone: {said}", rule="engine-alive")
+            fault = EngineLost(f"the engine at {address} is gone: {said}", rule=ALIVE)
         case grpc.StatusCode.UNIMPLEMENTED:
             fault = EngineFault(f"the engine does not do this: {said}", rule="engine-contract")
         case grpc.StatusCode.INTERNAL if TRACE in said:

@@ -8,6 +8,8 @@ from chain.errors import Environment, Invalid, Refused
 
 JVM_LOST: Final = "engine-jvm"
 """Rule of an EngineLost whose process lives on: only its JVM ended, and the next request gets another."""
+ALIVE: Final = "engine-alive"
+"""Rule of an EngineLost whose process ended, or cannot be reached any more."""
 DEADLINE: Final = "engine-deadline"
 MEMORY: Final = "engine-memory"
 DISK: Final = "engine-disk"
@@ -20,6 +22,11 @@ MAX_LINE: Final = 500
 
 class EngineLost(Environment):
     """The engine cannot be started, died, or does not answer. Another try may find it warm again."""
+
+    @property
+    def at_work(self) -> bool:
+        """Whether it had the request when it was lost, which may be the reason; else it was never asked."""
+        return self.rule in (JVM_LOST, ALIVE)
 
 
 class EngineFault(Environment):

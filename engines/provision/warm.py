@@ -35,7 +35,7 @@ from engines.contract import (
     ValidateRequest,
     ValidateResponse,
 )
-from engines.errors import DEADLINE, JVM_LOST, EngineFault, EngineLost, LimitExceeded
+from engines.errors import ALIVE, DEADLINE, JVM_LOST, EngineFault, EngineLost, LimitExceeded
 from engines.provision.process import EngineProcess
 from engines.provision.processes import Processes
 from engines.provision.settings import Isolation, OnEvent, Started, WarmSettings
@@ -196,7 +196,7 @@ class _Held:
                 await process.gone.wait()
             raise EngineLost(
                 f"the {self._settings.name} engine was lost at work ({process.epitaph})",
-                rule="engine-alive",
+                rule=ALIVE,
                 hint="signal 9 is mostly a lack of memory: give it more heap; else see its lines in the log",
             ) from lost
         if isinstance(answer, InternalError):

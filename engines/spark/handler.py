@@ -92,6 +92,7 @@ class SparkHandler:
         """What a query would do, and all that is wrong with it, without data."""
         if request.preprocess:
             return self._validate_preprocess(request)
+        warnings: tuple[Diagnostic, ...] = ()
         try:
             query = read_query(request.transform)
             query.check_inputs([given.query_alias for given in request.inputs])
@@ -102,19 +103,20 @@ class SparkHandler:
             )
             if found.classification is None or found.columns is None:
                 return ValidateResponse(ok=False, determinism="no", diagnostics=found.diagnostics)
+            warnings = found.diagnostics
             stated = from_arrow(schema_in_force(found.columns, request.vocab, None))
             can_change = {view.alias: False if view.log else view.changes for view in views}
             shape = rule(query, found.classification, can_change).shape
             check_tick(shape, query)
         except Invalid as fault:
-            return ValidateResponse(ok=False, diagnostics=(_of_fault(fault),))
+            return ValidateResponse(ok=False, diagnostics=(_of_fault(fault), *warnings))
         return ValidateResponse(
             ok=True,
             mode=shape.mode.value,
             schema=stated,
             changelog=bool(shape.changelog(can_change.values())),
             determinism="strict",
-            diagnostics=found.diagnostics,
+            diagnostics=warnings,
         )
 
     def _validate_preprocess(self, request: ValidateRequest) -> ValidateResponse:

@@ -37,7 +37,7 @@ from chain.store.base import Head
 from chain.wording import plural
 from engines.contract import Engine
 from engines.diagnostics import Diagnostic, Severity
-from engines.errors import EngineFault
+from engines.errors import EngineFault, EngineLost
 from engines.spark.analysis.source_declarations import read_source
 from odfd.api.resources.declarations import ELSEWHERE, DeclarationService
 from odfd.api.resources.desired_state import WantedSnapshot, Wishes, in_order, read_wishes
@@ -66,6 +66,7 @@ BASE_KIND = "source-base"
 
 ATTEMPTS: Final = 5
 """Times that an apply is planned, because a pull moved the head in between."""
+_LATER: Final = "is not judged yet, but with the first data: "
 _UNBORN = DatasetId.from_public_key(bytes(32))
 """Stands for a dataset whose key is made only when it is committed."""
 
@@ -308,19 +309,18 @@ class ApplyOperation:
         query, _ = read_source(event.preprocess)
         if query is None:
             return ()
-        later = "the preprocess query is not judged yet, but with the first data: "
+        later = f"the preprocess query {_LATER}"
         columns = read_schema(event.read)
         if columns is None:
             return (f"{later}the read step states no columns (read.schema)",)
         try:
             answer = await judge_preprocess(query, columns, names, self._engine)
-        except EngineFault:
-            raise
         except Environment as fault:
+            if _was_with_engine(fault):
+                raise
             return (f"{later}{fault.message}",)
-        errors = [each for each in answer.diagnostics if each.severity is Severity.ERROR]
-        if errors or not answer.ok:
-            raise refusal(errors, wish.source_place(event, "preprocess"))
+        if not answer.ok:
+            raise refusal(answer.diagnostics, wish.source_place(event, "preprocess"))
         return tuple(_told(each) for each in answer.diagnostics)
 
     async def _validate(
@@ -343,19 +343,29 @@ class ApplyOperation:
                     hint="write engine: spark",
                     place=wish.transform_place(),
                 )
-            answer = await self._check.validate(event, names)
+            try:
+                answer = await self._check.validate(event, names)
+                why = await self._check.unknown_input(event) if answer is None else ""
+            except Environment as fault:
+                if _was_with_engine(fault):
+                    raise
+                answer, why = None, fault.message
             if answer is None:
-                why = await self._check.unknown_input(event)
-                warnings.append(f"the query is not judged yet, but with the first data: {why}")
+                warnings.append(f"the query {_LATER}{why}")
                 continue
-            errors = [each for each in answer.diagnostics if each.severity is Severity.ERROR]
-            if errors or not answer.ok:
-                raise refusal(errors, wish.transform_place())
+            if not answer.ok:
+                raise refusal(answer.diagnostics, wish.transform_place())
             warnings += [_told(each) for each in answer.diagnostics]
             warnings += await self._check.remarks(event, answer)
             if state is not None:
                 await self._succession.check(wish.name, state, event, _whole(self._clock.now()))
         return tuple(warnings)
+
+
+def _was_with_engine(fault: Environment) -> bool:
+    """Whether the engine may have failed for what it was asked; else it was never asked, as where it does not start in
+    the time that it has."""
+    return isinstance(fault, EngineFault) or (isinstance(fault, EngineLost) and fault.at_work)
 
 
 def _refused(items: Sequence[wire.ApplyItem], others: Sequence[PlannedResource]) -> wire.ApplyResult:
@@ -395,13 +405,15 @@ def _asks_engine(snapshot: DatasetSnapshot) -> bool:
     return snapshot.kind is DatasetKind.DERIVATIVE and any(isinstance(e, SetTransform) for e in snapshot.metadata)
 
 
-def refusal(errors: Sequence[Diagnostic], place: str) -> Invalid:
-    """All that an engine refuses of a query, in one message; what to write instead is the hint."""
-    if not errors:
+def refusal(said: Sequence[Diagnostic], place: str) -> Invalid:
+    """All that an engine refuses of a query, in one message, and what it doubts, which may be the reason; what to write
+    instead is the hint."""
+    if all(each.severity is not Severity.ERROR for each in said):
         return Invalid("the engine refuses this query without a reason", rule="query", place=place)
-    remedies = dict.fromkeys(each.replace for each in errors if each.replace)
+    said = sorted(said, key=lambda each: each.severity is not Severity.ERROR)
+    remedies = dict.fromkeys(each.replace for each in said if each.replace)
     hint = f"instead: {'; '.join(remedies)}" if remedies else ""
-    return Invalid("; ".join(each.message for each in errors), rule=errors[0].code, hint=hint, place=place)
+    return Invalid("; ".join(each.message for each in said), rule=said[0].code, hint=hint, place=place)
 
 
 def _told(each: Diagnostic) -> str:

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from chain.errors import Environment, Invalid, NotFound, Refused
+from engines.contract import ValidateResponse
+from engines.diagnostics import Diagnostic, Severity
+from engines.errors import ALIVE, JVM_LOST, EngineFault, EngineLost
 from odfd.control import wire
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
@@ -124,6 +127,55 @@ async def test_a_preprocess_query_over_columns_that_nobody_declared_is_judged_la
             "the preprocess query is not judged yet, but with the first data: "
             "the read step states no columns (read.schema)",
         )
+
+
+@pytest.mark.parametrize("rule", ["engine-start", "java", ALIVE, JVM_LOST, "engine"])
+async def test_a_query_that_no_engine_was_asked_about_is_judged_later(
+    world: Any, worlds: Any, rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that does not start in its time is no fault of the query; one that ends over it may be."""
+    fault = (EngineFault if rule == "engine" else EngineLost)("the engine did not start", rule=rule)
+
+    async def nothing(request: object) -> object:
+        raise fault
+
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT)
+        monkeypatch.setattr(alice.engine, "validate", nothing)
+        texts = (worlds.DERIVED, DECLARED.replace("name: cities", "name: more").replace("QUERY", "select * from input"))
+        for text, what in zip(texts, ("the query", "the preprocess query"), strict=True):
+            (item,) = (await alice.apply(text)).items
+            if rule in ("engine-start", "java"):
+                assert item.action == "created"
+                assert item.warnings == (
+                    f"{what} is not judged yet, but with the first data: the engine did not start",
+                )
+            else:
+                assert (item.action, item.fault.rule) == ("failed", rule)
+
+
+async def test_a_refusal_tells_what_the_engine_doubts_too(
+    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name in double quotes is a text to Spark, which is why the event time is no time."""
+    doubt = Diagnostic(
+        code="quoted-name", severity=Severity.WARNING, message='"event_time" is a text', line=1, column=8,
+        replace="`event_time`",
+    )  # fmt: skip
+    wrong = Diagnostic(
+        code="event-time-type", severity=Severity.ERROR, message="event_time is string", replace="select a TIMESTAMP"
+    )
+
+    async def judged(request: object) -> ValidateResponse:
+        return ValidateResponse(ok=False, diagnostics=(doubt, wrong))
+
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT)
+        monkeypatch.setattr(alice.engine, "validate", judged)
+        (item,) = (await alice.apply(worlds.DERIVED)).items
+        assert (item.action, item.fault.rule) == ("failed", "event-time-type")
+        assert item.fault.detail == 'event_time is string; "event_time" is a text'
+        assert item.fault.hint == "instead: select a TIMESTAMP; `event_time`"
 
 
 async def test_a_dry_run_does_nothing_and_knows_its_own_promises(world: Any, worlds: Any) -> None:
