@@ -31,7 +31,7 @@ SECONDS = 120
 SOAK_SECONDS = int(os.environ.get("ODF_SOAK_SECONDS", "3600" if os.environ.get("ODF_SOAK") else "0"))
 FILLING = 1500
 """Blocks until what is bounded by a number is full, as are pages of SQLite and events: a tenth of the memory."""
-BUSY = 250
+BUSY = 1000 if SOAK_SECONDS else 100
 ROWS = 2000
 
 
