@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import duckdb
 import msgspec
@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 
 from bench.chains import SCHEMA
 from bench.engine import DAILY, DAY, DERIVED, ROOT, bare_spark
+from bench.local_engine import LocalEngine
 from bench.measure import Row, Side, Size, in_turns_async, seconds
 from chain.data.parquet import write_slice
 from chain.instant import Instant, from_millis
@@ -131,7 +132,13 @@ class Derived:
 async def warm_engine(
     size: Size, folder: Path, heap: str = "1g", cluster: OnCluster | None = None
 ) -> AsyncIterator[tuple[Engine, str]]:
-    """An engine as a node has it, and its sandbox."""
+    """An engine as a node has it, and its sandbox. At quick sizes its handler on the Spark of this process: the rows
+    ``transform``, ``ingest`` and ``cluster`` start one."""
+    if size.quick and cluster is None:
+        with bare_spark(size, folder / "spark") as spark:
+            local: Any = LocalEngine(spark)
+            yield local, "none"
+        return
     options = SparkOptions(
         scratch=folder / "scratch", cache=folder / "cache", cores=2, heap=heap, quick=size.quick, cluster=cluster
     )

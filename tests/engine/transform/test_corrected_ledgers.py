@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from bench.local_engine import LocalEngine
 from chain.data.arrow_schema import from_arrow
 from chain.ids import DatasetId
 from chain.instant import MILLISECOND, Instant
@@ -34,7 +35,6 @@ from odfd.transform import driver
 from odfd.transform.driver import Committed
 from odfd.transform.plan import Rejected
 from odfd.transform.replay import Replayed, replay
-from worlds.spark_engine import LocalEngine
 from worlds.transform_world import ROOT, World
 
 pytestmark = pytest.mark.engine

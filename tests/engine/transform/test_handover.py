@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 import trio
 
+from bench.local_engine import LocalEngine
 from chain.instant import MILLISECOND
 from chain.model.events import AddPushSource, ExecuteTransform, SetTransform, TransformInput
 from chain.model.source import MergeSnapshot, ReadCsv, SqlQueryStep, TransformSql
 from odfd.transform.driver import Committed, run_transform
 from odfd.transform.plan import TRANSFORM_EVOLUTION, Blocked, UpToDate
 from odfd.transform.replay import Replayed, replay
-from worlds.spark_engine import LocalEngine
 from worlds.transform_world import DERIVED, ROOT, World
 
 pytestmark = pytest.mark.engine

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 import trio
 
+from bench.local_engine import LocalEngine
 from chain.model.source import TemporalTable, TransformSql
 from odfd.transform.driver import Committed, run_transform
 from odfd.transform.plan import UpToDate
 from odfd.transform.replay import Replayed, replay
-from worlds.spark_engine import LocalEngine
 from worlds.transform_world import DERIVED, World
 
 pytestmark = pytest.mark.engine
