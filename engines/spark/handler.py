@@ -228,9 +228,10 @@ def _raw_query(session: SparkSession, request: RawQueryRequest) -> RawQueryOutco
         query = parsed(session, step.query, sizes)
         sizes[step.alias or ""] = query.judgement.size
         plan = analysed(session, query)
-        found = misplaced(parse_plan(as_json(plan)), Use.QUERY)
+        root = parse_plan(as_json(plan))
+        found = misplaced(root, Use.QUERY)
         if found:
-            raise refusal([diagnostic_at(finding, plan, number) for finding in found], len(steps))
+            raise refusal([diagnostic_at(finding, plan, root, number) for finding in found], len(steps))
         frame = frame_of(session, plan)
         if step is not steps[-1]:
             name_view(frame, step.alias or "")

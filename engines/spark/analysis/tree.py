@@ -6,9 +6,9 @@ of operators. Nothing is evaluated here, and nothing is kept of the plan's objec
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -117,6 +117,40 @@ def build(nodes: Sequence[Any]) -> Node:
     if len(stack) != 1:
         raise Invalid("not a plan: nodes left over", rule="plan")
     return stack[0][0]
+
+
+Step: TypeAlias = int | tuple[int | str, ...]
+"""From a node to one below it: the number of a child; or the name of a field, and places and names inside of it."""
+
+
+def way_to(root: Node, wanted: Node) -> tuple[Step, ...] | None:
+    """From the root of a plan to a node that was read out of the same JSON; ``None`` if it was not."""
+    if root.fields is wanted.fields:
+        return ()
+    for number, child in enumerate(root.children):
+        way = way_to(child, wanted)
+        if way is not None:
+            return (number, *way)
+    for at, nodes in _lists_in(root.fields):
+        way = way_to(build(nodes), wanted)
+        if way is not None:
+            return (at, *way)
+    return None
+
+
+def _lists_in(value: Any) -> Iterator[tuple[tuple[int | str, ...], list[Any]]]:
+    """Trees in fields and in what they hold, each with the way to it."""
+    if isinstance(value, list) and value and isinstance(value[0], dict) and "num-children" in value[0]:
+        yield (), value
+        return
+    parts: Iterable[tuple[int | str, Any]] = ()
+    if isinstance(value, list):
+        parts = enumerate(value)
+    elif isinstance(value, Mapping):
+        parts = value.items()
+    for part, item in parts:
+        for at, nodes in _lists_in(item):
+            yield (part, *at), nodes
 
 
 def temp_view(view: Node) -> str:

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import Any, Final
 
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
-from engines.spark.analysis.tree import Node
+from engines.spark.analysis.tree import Node, Step, way_to
 from engines.spark.catalyst.jvm_objects import jvm_object
 
 HIDDEN_OFFSET: Final = "__odf_offset"
@@ -32,6 +33,7 @@ HIDDEN_OF_ADDITIONS: Final = (HIDDEN_OFFSET,)
 """Where besides nothing is ever taken back."""
 _INLINE: Final = "org.apache.spark.sql.catalyst.optimizer.InlineCTE"
 _IDS: Final = re.compile(r"#(\d+)")
+_ORIGIN: Final = re.compile(r"Origin\(Some\((\d+)\),Some\((\d+)\),")
 
 
 def frame_of(session: SparkSession, plan: Any) -> DataFrame:
@@ -63,11 +65,41 @@ def _operators(plan: Any) -> Iterator[Any]:
         yield from _operators(child)
 
 
-def place_of(plan: Any, culprit: Node) -> tuple[int, int] | None:
+def place_of(plan: Any, root: Node, culprit: Node) -> tuple[int, int] | None:
     """(line, column) of an operator or expression in its text, both from one; ``None`` if the plan does not say.
 
-    The plan's JSON has no positions, so the node is sought again: same classes below it, same attributes, and
-    of a function that is not known yet the same name.
+    The plan's JSON has no positions, so the node is looked up in the plan: where ``root``, read from that JSON, has it.
+    """
+    way = way_to(root, culprit)
+    if way is not None:
+        try:
+            found = _at_the_end_of(way, plan)
+            if kind_of(found) == culprit.kind:
+                said = _ORIGIN.match(str(found.origin().toString()))
+                if said is not None:
+                    return int(said[1]), int(said[2]) + 1
+        except Py4JError:  # a field that is not as the JSON shows it
+            pass
+    return _sought(plan, culprit)
+
+
+def _at_the_end_of(way: Sequence[Step], plan: Any) -> Any:
+    """Raises Py4JError."""
+    node = plan
+    for step in way:
+        if isinstance(step, int):
+            node = node.children().apply(step)
+            continue
+        for part in step:
+            node = node.apply(part) if isinstance(part, int) else getattr(node, part)()
+        if kind_of(node) == "Some":
+            node = node.get()
+    return node
+
+
+def _sought(plan: Any, culprit: Node) -> tuple[int, int] | None:
+    """The place of a node that is like it: same classes below it, same attributes, and of a function that is not known
+    yet the same name.
     """
     parts = list(culprit.preorder())
     wanted = {part.id for part in parts if part.kind == "AttributeReference"} - {None}

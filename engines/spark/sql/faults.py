@@ -21,6 +21,8 @@ from engines.spark.catalyst.jvm_objects import jvm_object
 
 _INTERNAL: Final = "INTERNAL_ERROR"
 _SESSION: Final = "org.apache.spark.sql.classic.SparkSession.setActiveSession"
+_PARSER: Final = "org.apache.spark.sql.execution.SparkSqlParser"
+"""That of every session: one without extensions keeps nothing of its session."""
 _UTILS: Final = "org.apache.spark.api.python.PythonErrorUtils."
 
 
@@ -69,7 +71,8 @@ def parse(session: SparkSession, sql: str) -> Any:
     Spark's parser follows the settings of the session that is active in its thread, and defaults where there is none.
     """
     jvm_object(session, _SESSION)(session._jsparkSession)
-    return _call(session, session._jsparkSession.sessionState().sqlParser().parsePlan, UnreadableText, sql)
+    parser = jvm_object(session, _PARSER, lambda made: made())
+    return _call(session, parser.parsePlan, UnreadableText, sql)
 
 
 def analyse(session: SparkSession, plan: Any, skip: Any) -> Any:

@@ -78,10 +78,11 @@ def parsed(session: SparkSession, sql: str, known: Mapping[str, Size] = _NOTHING
     check_depth(words)
     plan = _parse(session, sql)
     text = within_the_jvm(plan.toJSON)
+    root = parse_plan(text)
     try:
-        size = judge(parse_plan(text), known, _named_windows(plan, text))
+        size = judge(root, known, _named_windows(plan, text))
     except Refused as fault:
-        fault.at = place_of(plan, fault.node) if fault.node is not None else None
+        fault.at = place_of(plan, root, fault.node) if fault.node is not None else None
         raise
     judgement = Judgement(size, tuple(undated(words)))
     with _lock:

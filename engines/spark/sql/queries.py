@@ -29,7 +29,7 @@ from engines.spark.analysis.input_kinds import Readings
 from engines.spark.analysis.parsed import Size
 from engines.spark.analysis.phrases import Phrase
 from engines.spark.analysis.refusals import HOP_CALENDAR, Refused
-from engines.spark.analysis.tree import parse_plan
+from engines.spark.analysis.tree import Node, parse_plan
 from engines.spark.analysis.walk import VALID_FROM, VALID_TO, Walk
 from engines.spark.analysis.zones import Zone
 from engines.spark.catalyst.plans import frame_of, place_of
@@ -178,7 +178,7 @@ def _analyse(
                 Finding("not-deterministic", "Spark says that the query is not deterministic", NOT_DETERMINISTIC)
             )
         if found:
-            return Analysis(None, None, (*(diagnostic_at(finding, plan, number) for finding in found), *warnings))
+            return Analysis(None, None, (*(diagnostic_at(each, plan, root, number) for each in found), *warnings))
         frame = frame_of(session, plan)
         if last:
             shape = verdict.classification
@@ -259,9 +259,9 @@ def _columns(frame: DataFrame, found: Classification | None) -> pa.Schema:
     return slice_types(kept)
 
 
-def diagnostic_at(finding: Finding, plan: Any, query: int) -> Diagnostic:
-    """Of query number ``query``, whose analysed plan is ``plan``."""
-    place = place_of(plan, finding.node) if finding.node is not None else finding.place
+def diagnostic_at(finding: Finding, plan: Any, root: Node, query: int) -> Diagnostic:
+    """Of query number ``query``, whose analysed plan is ``plan``, read into ``root``."""
+    place = place_of(plan, root, finding.node) if finding.node is not None else finding.place
     line, column = place if place is not None else (None, None)
     return Diagnostic(
         code=finding.code,

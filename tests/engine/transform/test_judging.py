@@ -20,7 +20,7 @@ VOCAB = Vocabulary()
 TIME = pa.timestamp("ms", "UTC")
 COLUMNS = pa.schema([("offset", pa.int64()), ("op", pa.int32()), ("system_time", TIME), ("event_time", TIME),
                      ("k", pa.string()), ("v", pa.int64())])  # fmt: skip
-CALLS = 60
+CALLS = 40
 """Round trips to the JVM for a query that is judged over inputs that are known."""
 
 
@@ -116,6 +116,30 @@ def test_what_spark_says_against_a_query_is_asked_for_once(spark_root, calls, sq
         found = judge(spark_root.newSession(), text, "input")
     assert [said.code for said in found.diagnostics] == [WRONG[sql]], found.diagnostics
     assert found.diagnostics[0].line == 1
+    assert len(calls) <= CALLS
+
+
+PLACED = (
+    "select event_time, k from input where ^repeat(k, v) = 'x' and v > 1",
+    "select event_time, v as a from input where v > 1 union all select event_time, length(^repeat(k, v)) from input",
+    "with c as (select v from input), d as (select event_time, ^repeat(k, v) as k from input) select * from d",
+    "select a.event_time from input a join input b on a.k = b.k and ^repeat(a.k, a.v) = 'x'",
+    "select event_time, transform(array(k), x -> ^repeat(x, v)) as y from input",
+    "select event_time, k from input where exists (select 1 from input where k = ^repeat(k, v))",
+    "select event_time, upper(k) as a,\n upper(^cast(k as timestamp)) as b from input",
+    "select event_time, v from input where v > 1 and\n  v ^in (select max(v) from input)",
+)
+"""What is refused stands behind the mark; the first two texts have it, or what is like it, twice."""
+
+
+@pytest.mark.parametrize("marked", PLACED)
+def test_what_is_refused_is_found_in_the_text_by_where_it_stands_in_the_plan(spark_root, calls, marked):
+    before, _, after = marked.partition("^")
+    for text in (f"{before}{after}", f"{before}{after} "):
+        calls.clear()
+        found = judge(spark_root.newSession(), text, "input")
+    place = before.count("\n") + 1, len(before.rpartition("\n")[2]) + 1
+    assert [(said.line, said.column) for said in found.diagnostics] == [place], found.diagnostics
     assert len(calls) <= CALLS
 
 
