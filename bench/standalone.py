@@ -17,7 +17,8 @@ from typing import IO
 import pyspark
 
 from engines.sandbox import launch
-from engines.spark.runtime.java import find_java
+from engines.spark.runtime.class_archive import base_of, find_archive, install_folder
+from engines.spark.runtime.java import Java, find_java
 
 PYSPARK = Path(pyspark.__file__).parent
 OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xshare:auto")
@@ -29,10 +30,13 @@ def standalone_cluster(folder: Path, workers: int = 2, environ: Mapping[str, str
     """Its master's URL, once all workers are there; ``environ``: more variables of the workers and their executors."""
     folder.mkdir(parents=True)
     java = find_java(os.environ, folder)
+    shared = _shared_classes(java)
+    of_workers = dict(environ or {})
+    of_workers["JAVA_TOOL_OPTIONS"] = f"{of_workers.get('JAVA_TOOL_OPTIONS', '')} {shared}"
     env = {
         "PATH": "/usr/bin:/bin", "HOME": str(folder), "SPARK_HOME": str(PYSPARK), "SPARK_SCALA_VERSION": "2.13",
         "JAVA_HOME": str(java.home), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_HOSTNAME": "127.0.0.1",
-        "SPARK_LOCAL_DIRS": str(folder),
+        "SPARK_LOCAL_DIRS": str(folder), "JAVA_TOOL_OPTIONS": shared,
     }  # fmt: skip
     with ExitStack() as running:
         ports = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
@@ -40,16 +44,25 @@ def standalone_cluster(folder: Path, workers: int = 2, environ: Mapping[str, str
         url = _until(master, "Starting Spark master at")
         for number in range(workers):
             place = ("--cores", "2", "--memory", "1g", "--work-dir", str(folder / f"worker-{number}"), url)
-            worker = running.enter_context(
-                _daemon(java.home, "worker.Worker", (*ports, *place), env | dict(environ or {}))
-            )
+            worker = running.enter_context(_daemon(java.home, "worker.Worker", (*ports, *place), env | of_workers))
             _until(worker, "Successfully registered with master")
         yield url
 
 
+def _shared_classes(java: Java) -> str:
+    """The option by which a JVM, and an executor that a worker starts, finds the class data archive of engines, which
+    halves the CPU of a start."""
+    archive = find_archive(install_folder(), java)
+    layers = [] if archive is None else [str(each) for each in (base_of(archive), archive) if each.is_file()]
+    return f"-XX:SharedArchiveFile={':'.join(layers)}" if layers else ""
+
+
 @contextmanager
 def _daemon(home: Path, name: str, arguments: tuple[str, ...], env: Mapping[str, str]) -> Iterator[IO[str]]:
-    java = (str(home / "bin" / "java"), *OPTIONS, "-cp", f"{PYSPARK / 'jars'}/*", f"org.apache.spark.deploy.{name}")
+    jars = PYSPARK / "jars"
+    # As Spark's own launcher has it: an archive is of one class path.
+    places = ":".join(map(str, (PYSPARK / "conf", *jars.glob("slf4j-api-*.jar"), jars / "*")))
+    java = (str(home / "bin" / "java"), *OPTIONS, "-cp", places, f"org.apache.spark.deploy.{name}")
     argv = (sys.executable, "-I", "-S", str(launch.__file__), str(os.getpid()), "-", "--", *java, *arguments)
     with subprocess.Popen(argv, env=dict(env), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as daemon:
         assert daemon.stderr is not None
