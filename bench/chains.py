@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from chain.codec import stamp
+from chain.codec import timestamp
 from chain.codec.blocks import encode_block
 from chain.data.arrow_schema import from_arrow
 from chain.instant import SECOND, Instant
@@ -174,8 +174,8 @@ def _page(template: bytes, numbers: np.ndarray) -> np.ndarray:
         _u64(_END): _words(slices * ROWS + ROWS - 1),
         _LOGICAL: random[:, :32],
         _PHYSICAL: random[:, 32:],
-        stamp.pack(_TIME): times,
-        stamp.pack(_WATERMARK): times,
+        timestamp.pack(_TIME): times,
+        timestamp.pack(_WATERMARK): times,
     }
     for mark, values in fields.items():
         at = template.find(mark)
@@ -198,11 +198,11 @@ def _words(values: np.ndarray) -> np.ndarray:
 
 
 def _stamps(seconds: np.ndarray) -> np.ndarray:
-    """``chain.codec.stamp.pack`` for many."""
+    """``chain.codec.timestamp.pack`` for many."""
     moments = seconds.astype("datetime64[s]")
     days, years = moments.astype("datetime64[D]"), moments.astype("datetime64[Y]")
     made = np.zeros(len(seconds), [("year", "<i4"), ("day", "<i2"), ("pad", "<i2"), ("second", "<u4"), ("nano", "<u4")])
     made["year"] = years.astype(int) + 1970
     made["day"] = (days - years.astype("datetime64[D]")).astype(int) + 1
     made["second"] = (moments - days.astype("datetime64[s]")).astype(int)
-    return made.view(np.uint8).reshape(len(seconds), stamp.SIZE)
+    return made.view(np.uint8).reshape(len(seconds), timestamp.SIZE)

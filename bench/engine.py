@@ -48,9 +48,9 @@ from engines.provision.host import SparkOptions, spark_engine
 from engines.spark.runtime.class_archive import find_archive, install_folder
 from engines.spark.runtime.java import find_java
 from engines.spark.runtime.session import SessionOptions, start_session, stop_session
+from odfd.transform.checkpoint_info import NOTHING
 from odfd.transform.driver import plan_at
 from odfd.transform.execute import Executed, execute
-from odfd.transform.past import NOTHING
 from odfd.transform.plan import TransformPlan
 from odfd.transform.requests import Files
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from bench.measure import CPU, Row, Side, Size, in_turns
 from chain.data import arrow0, arrow0_values
+from chain.data.dictionaries import decoded
 from chain.data.logical_hash import LogicalHasher
 from chain.data.parquet import open_slice, write_slice
-from chain.data.repeats import decoded
 
 
 def sample(rows: int) -> pa.Table:

@@ -30,7 +30,7 @@ from chain.instant import from_millis
 from chain.model.source import SqlQueryStep, TemporalTable, TransformSql
 from chain.multihash import Multihash
 from engines.contract import Engine, InputBlock, Success, TransformInput, TransformRequest, Vocabulary
-from engines.measuring import both_hashes
+from engines.output_check import both_hashes
 
 QUERIES: Final = Path(__file__).parents[1] / "tests" / "golden" / "nexmark" / "queries.yaml"
 BEGIN: Final = 1_700_006_400_000

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.measure import Row, Side, Size, in_turns
-from engines.query.answering import Answering, Limits
+from engines.query.duckdb_session import Answering, Limits
 from engines.query.views import SliceView
 
 _LIMITS = Limits(memory=1 << 30, temporary=4 << 30, threads=2)

@@ -33,7 +33,7 @@ from chain.instant import Instant, from_millis
 from chain.model.source import SqlQueryStep, TransformSql
 from chain.multihash import Multihash
 from engines.contract import Engine, InputBlock, Success, TransformInput, TransformRequest, Vocabulary
-from engines.measuring import both_hashes
+from engines.output_check import both_hashes
 from engines.provision.host import OnCluster, SparkOptions, spark_engine
 from engines.spark.state.checkpoint import open_blocks
 

@@ -52,7 +52,7 @@ from engines.contract import (
     ValidateResponse,
 )
 from engines.errors import DEADLINE, DISK, MEMORY, TRACE
-from engines.listen import cannot_listen, check_free, parse_address
+from engines.listen_address import cannot_listen, check_free, parse_address
 from engines.request_control import RequestControl
 
 READY: Final = "odf-engine ready "

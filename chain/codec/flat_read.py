@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from chain.codec import stamp
+from chain.codec import timestamp
 from chain.codec.layout import (
     MAX_DEPTH,
     Choice,
@@ -213,7 +213,7 @@ def _width(kind: Kind) -> int:
         case Flag():
             return 1
         case Moment():
-            return stamp.SIZE
+            return timestamp.SIZE
         case _:
             return 4
 
@@ -227,7 +227,7 @@ def _reader(kind: Kind) -> Read:
         case Flag():
             return lambda source, position: source.raw[position] != 0
         case Moment():
-            return lambda source, position: stamp.unpack(source.raw, position)
+            return lambda source, position: timestamp.unpack(source.raw, position)
         case Text():
             return _read_text
         case Octets(of):

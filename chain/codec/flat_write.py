@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from flatbuffers import Builder, number_types
 
-from chain.codec import json_text, stamp
+from chain.codec import json_text, timestamp
 from chain.codec.layout import (
     MAX_DEPTH,
     Choice,
@@ -114,7 +114,7 @@ def _writer(field: Field) -> tuple[Prepare, Put]:
             default = None if field.optional else False
             return _as_is, lambda sheet, value: sheet.builder.PrependBoolSlot(slot, value, default)
         case Moment():
-            return lambda _sheet, value: stamp.pack(value), _time_put(slot)
+            return lambda _sheet, value: timestamp.pack(value), _time_put(slot)
         case Union(variants):
             return _union_prepare(variants), _union_put(slot)
         case kind:
@@ -144,9 +144,9 @@ def _scalar_put(slot: int, name: str, optional: bool) -> Put:
 
 def _time_put(slot: int) -> Put:
     def put(sheet: Sheet, raw: bytes) -> None:
-        sheet.builder.Prep(sheet.time_alignment, stamp.SIZE)
-        sheet.builder.head -= stamp.SIZE
-        sheet.builder.Bytes[sheet.builder.head : sheet.builder.head + stamp.SIZE] = raw
+        sheet.builder.Prep(sheet.time_alignment, timestamp.SIZE)
+        sheet.builder.head -= timestamp.SIZE
+        sheet.builder.Bytes[sheet.builder.head : sheet.builder.head + timestamp.SIZE] = raw
         sheet.builder.Slot(slot)
 
     return put

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from chain.codec import stamp
+from chain.codec import timestamp
 from chain.codec.blocks import decode_block
 from chain.codec.layout import (
     Choice,
@@ -167,7 +167,7 @@ class _Trace:
             case Number(size=size):
                 self.leaves[path] = ShapeLeaf(kind, position, position + size)
             case Moment():
-                self.leaves[path] = ShapeLeaf(kind, position, position + stamp.SIZE)
+                self.leaves[path] = ShapeLeaf(kind, position, position + timestamp.SIZE)
             case Choice(number=number):
                 self._mark(position, number.size)
             case Flag():

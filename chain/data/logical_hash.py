@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from chain.data import arrow0, arrow0_values, parquet, repeats
+from chain.data import arrow0, arrow0_values, dictionaries, parquet
 from chain.errors import Invalid
 from chain.multihash import ARROW0_SHA3_256, Multihash
 
@@ -95,7 +95,7 @@ class LogicalHasher:
 
         Raises Invalid when they are not of the schema.
         """
-        same = batch.schema.equals(self._schema) or repeats.decoded(batch.schema).equals(self._schema)
+        same = batch.schema.equals(self._schema) or dictionaries.decoded(batch.schema).equals(self._schema)
         if not same:
             raise Invalid("rows of another schema than the slice began with", rule="slice-schema")
         start = 0

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from chain.data import compact, footprint, repeats
+from chain.data import compact, dictionaries, footprint
 from chain.data.footer import ParquetFooter, parse_footer
 from chain.data.times import to_instant as to_instant
 from chain.errors import Environment, Invalid, NotFound
@@ -188,7 +188,7 @@ class SliceFile:
         more memory than it is worth.
         """
         with _parquet(_named(self._source)):
-            if encoded and not self._plan.compact and (repeating := repeats.repeating(self.footer, self.schema)):
+            if encoded and not self._plan.compact and (repeating := dictionaries.repeating(self.footer, self.schema)):
                 yield from self._encoded(min(rows, self._plan.rows), columns, repeating)
             else:
                 yield from self._groups(range(self._file.num_row_groups), rows, columns)
@@ -196,7 +196,7 @@ class SliceFile:
     def _encoded(self, rows: int, columns: list[str] | None, repeating: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         with self._with_references(repeating) as file:
             for batch in file.iter_batches(rows, columns=columns, use_threads=False):
-                repeats.check(batch, repeating)
+                dictionaries.check(batch, repeating)
                 yield batch
 
     def _groups(self, groups: Sequence[int], rows: int, columns: list[str] | None) -> Iterator[pa.RecordBatch]:

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from chain.codec import stamps
+from chain.codec import timestamp_columns
 from chain.codec.layout import Moment, Number, Text
 from chain.codec.shape import Bytes, Shape, ShapeLeaf
 from chain.instant import Instant
@@ -153,7 +153,7 @@ def _lifted(leaf: ShapeLeaf, raw: Bytes, template: object) -> tuple[npt.NDArray[
     """Values of a leaf, and which are doubtful."""
     match leaf.kind:
         case Moment():
-            times, sure = stamps.unpack_many(raw)
+            times, sure = timestamp_columns.unpack_many(raw)
             return times, ~sure
         case Number(code=code, size=size):
             numbers = raw.view(np.dtype(f"<{'i' if code.islower() else 'u'}{size}"))[:, 0]

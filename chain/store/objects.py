@@ -20,7 +20,7 @@ from typing import Final
 
 from chain.errors import NotFound
 from chain.multihash import Multihash
-from chain.store import packed, schema
+from chain.store import bulk_rows, schema
 from chain.store.base import NAME_SIZE, ObjectReader, ObjectStore, Step, no_step
 from chain.store.database import Database
 from chain.store.files import ObjectDamaged, check_file, disk, make_folder
@@ -37,8 +37,8 @@ _ABSENT: Final = (
     " (SELECT 1 FROM small_objects WHERE name = substr(?1, key * ?2 + 1, ?2))"
 )
 _INSERT: Final = (
-    f"INSERT OR REPLACE INTO small_objects SELECT substr(?1, key * {NAME_SIZE} + 1, {NAME_SIZE}), {packed.each('?2')}"  # noqa: S608
-    " FROM json_each(?3)"
+    f"INSERT OR REPLACE INTO small_objects SELECT substr(?1, key * {NAME_SIZE} + 1, {NAME_SIZE}),"  # noqa: S608
+    f" {bulk_rows.each('?2')} FROM json_each(?3)"
 )
 
 
@@ -81,7 +81,7 @@ class DiskObjects:
         with self._database.read() as connection:
             absent = sorted(
                 place
-                for width, joined, numbers in packed.by_width(written, range(len(written)))
+                for width, joined, numbers in bulk_rows.by_width(written, range(len(written)))
                 for (place,) in connection.execute(_ABSENT, (joined, width, numbers)).fetchall()
             )
         return [written[place] for place in absent if not os.path.isfile(self._place(written[place]))]  # noqa: PTH113
@@ -235,7 +235,7 @@ class DiskObjects:
             with self._lock:
                 waiting = list(self._pending.items())
             names, parts = [name for name, _ in waiting], [data for _, data in waiting]
-            connection.execute(_INSERT, (b"".join(names), b"".join(parts), packed.places(parts, bytes(len(parts)))))
+            connection.execute(_INSERT, (b"".join(names), b"".join(parts), bulk_rows.places(parts, bytes(len(parts)))))
             written.extend(name for name, _ in waiting)
 
         yield flush

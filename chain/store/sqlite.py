@@ -20,7 +20,7 @@ from chain.ids import DatasetId
 from chain.model.block import Block, SealedBlock
 from chain.multihash import SHA3_256, Multihash
 from chain.store import append as rules
-from chain.store import former, packed, schema
+from chain.store import bulk_rows, former_epochs, schema
 from chain.store.base import (
     NAME_SIZE,
     PAGE_BLOCKS,
@@ -52,8 +52,8 @@ _Page: TypeAlias = tuple[list[int], list[bytes], list[bytes], list[int]]
 Mark: TypeAlias = tuple[int, int, int]
 """History and last number of a chain: another one after whatever was written to it."""
 _INSERT: Final = (
-    f"INSERT INTO blocks SELECT ?1, ?2 + key, {packed.TAG}, substr(?3, key * {NAME_SIZE} + 1, {NAME_SIZE}),"  # noqa: S608
-    f" {packed.each('?4')} FROM json_each(?5)"
+    f"INSERT INTO blocks SELECT ?1, ?2 + key, {bulk_rows.TAG}, substr(?3, key * {NAME_SIZE} + 1, {NAME_SIZE}),"  # noqa: S608
+    f" {bulk_rows.each('?4')} FROM json_each(?5)"
 )
 _THIS: Final = "dataset = (SELECT number FROM datasets WHERE id = ?)"
 
@@ -70,7 +70,7 @@ class SqliteChains:
     def datasets(self) -> Sequence[DatasetId]:
         with self._database.read() as connection:
             rows = connection.execute(
-                "SELECT id FROM datasets WHERE length(id) != ? ORDER BY number", (former.NAME_SIZE,)
+                "SELECT id FROM datasets WHERE length(id) != ? ORDER BY number", (former_epochs.NAME_SIZE,)
             ).fetchall()
         return [self._id(row[0]) for row in rows]
 
@@ -93,7 +93,7 @@ class SqliteChains:
         return self._history(name), _as_head(head, number)
 
     def _history(self, name: bytes) -> tuple[DatasetId, int | None]:
-        epoch = int.from_bytes(name[-8:], "big") if len(name) == former.NAME_SIZE else None
+        epoch = int.from_bytes(name[-8:], "big") if len(name) == former_epochs.NAME_SIZE else None
         return self._id(name if epoch is None else name[:-8]), epoch
 
     def histories_having(self, kind: str) -> Sequence[tuple[DatasetId, int | None]]:
@@ -112,7 +112,7 @@ class SqliteChains:
             rows = connection.execute(
                 "SELECT id FROM datasets WHERE length(id) != ? AND EXISTS (SELECT 1 FROM blocks"
                 " INDEXED BY blocks_by_kind WHERE dataset = datasets.number AND kind = ?) ORDER BY number",
-                (former.NAME_SIZE, schema.KINDS[kind]),
+                (former_epochs.NAME_SIZE, schema.KINDS[kind]),
             ).fetchall()
         return [self._id(row[0]) for row in rows]
 
@@ -129,11 +129,11 @@ class SqliteChains:
     def former_epochs(self, dataset: DatasetId) -> Sequence[int]:
         """Those of which blocks that were given up are kept, the oldest first."""
         with self._database.read() as connection:
-            return former.epochs_of(connection, dataset)
+            return former_epochs.epochs_of(connection, dataset)
 
     def former(self, dataset: DatasetId, epoch: int) -> SqliteChain:
         """Blocks that were given up of an epoch: the end of its chain, from where the next epoch parted from it."""
-        return SqliteChain(self._database, dataset, former.name_of(dataset, epoch))
+        return SqliteChain(self._database, dataset, former_epochs.name_of(dataset, epoch))
 
     def raw_of(self, name: Multihash) -> bytes | None:
         """A block by its hash, of whichever chain; ``None`` also when it is damaged."""
@@ -173,7 +173,7 @@ class SqliteChains:
             rules.check_expected(rewrite, _head(connection, rewrite.dataset))
             flush(connection)
             if rewrite.apart is not None:
-                former.set_apart(connection, rewrite.dataset, rewrite.keep, rewrite.apart)
+                former_epochs.set_apart(connection, rewrite.dataset, rewrite.keep, rewrite.apart)
             head = _cut(connection, rewrite.dataset, rewrite.keep)
             _begin_history(connection, rewrite.dataset)
             self._step("rewrite-cut")
@@ -198,7 +198,7 @@ class SqliteChains:
     def mend(self, dataset: DatasetId, expected: Mark | None, head: Head, blocks: Sequence[Block]) -> None:
         """Put blocks in the place of damaged ones and ``head`` in the place of its own; rows out of place go.
 
-        The caller has shown that the chain is the one that was (``chain.store.mending``) when its mark was
+        The caller has shown that the chain is the one that was (``chain.store.repair``) when its mark was
         ``expected``. Raises Conflict when it is another by now.
         """
         with self._database.write() as connection:
@@ -225,7 +225,7 @@ class SqliteChains:
 
     def drop(self, dataset: DatasetId, also: Callable[[sqlite3.Connection], None] | None = None) -> None:
         with self._database.write() as connection:
-            former.drop(connection, dataset)
+            former_epochs.drop(connection, dataset)
             connection.execute("DELETE FROM datasets WHERE id = ?", (dataset,))
             self._step("drop-blocks")
             if also is not None:
@@ -404,7 +404,7 @@ def stored_bytes(connection: sqlite3.Connection, dataset: DatasetId) -> tuple[in
     (count, total) = connection.execute(
         "SELECT count(*), coalesce(sum(length(raw)), 0) FROM blocks"
         " WHERE dataset IN (SELECT number FROM datasets WHERE id >= ?1 AND id <= ?2)",
-        (dataset, bytes(dataset) + former.LAST),
+        (dataset, bytes(dataset) + former_epochs.LAST),
     ).fetchone()
     return int(count), int(total)
 
@@ -447,7 +447,7 @@ def _insert(
     ).fetchone()
     for page in _pages(blocks):
         raws = [one.raw for one in page]
-        where = packed.places(raws, [schema.kind_of(one) for one in page])
+        where = bulk_rows.places(raws, [schema.kind_of(one) for one in page])
         names = b"".join([one.hash for one in page])
         connection.execute(_INSERT, (number, page[0].sequence_number, names, b"".join(raws), where))
 

@@ -1,11 +1,11 @@
 """Reads datasets from a running odfd node as Arrow, with what the answer was read from and how far to rely on it."""
 
-from odfd_client.answers import Answer
+from odfd_client.answer_stream import Answer
 from odfd_client.errors import Bug, Conflict, Environment, Invalid, NotFound, OdfdError, Refused, Remote, Unreachable
 from odfd_client.expressions import Column, Predicate, col
-from odfd_client.listening import Update
 from odfd_client.relations import Dataset, Query
 from odfd_client.session import Client, connect
+from odfd_client.subscription import Update
 from odfd_client.values import DatasetInfo, Pin, Position, ReadStanding
 
 __all__ = [

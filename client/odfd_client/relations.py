@@ -14,10 +14,10 @@ from typing import Any, NoReturn, TypeAlias
 
 import pyarrow as pa
 
-from odfd_client.answers import Answer
+from odfd_client.answer_stream import Answer
 from odfd_client.errors import Environment, Invalid, Refused
 from odfd_client.expressions import Parameters, Predicate, instant, literal, plain, quoted
-from odfd_client.listening import Source, Update, listen
+from odfd_client.subscription import Source, Update, listen
 from odfd_client.transport import Transport
 from odfd_client.values import Pin, Position, ReadStanding, Told
 

@@ -11,7 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from engines.flight.asking import NodeSocket
+from engines.flight.node_client import NodeSocket
 from engines.flight.places import ASKED, READY, SERVED
 from engines.flight.server import FlightSqlServer, keep_traces
 from engines.flight.service import FlightSql

@@ -14,7 +14,7 @@ def main() -> int:
     modules: dict[str, Any] = sys.modules
     for name in ("numpy", "pandas"):
         modules[name] = None
-    from engines.query.serving import main as serve
+    from engines.query.worker import main as serve
 
     return serve()
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import msgspec
 import pyarrow as pa
 
-from chain.data.plain import plain_values
+from chain.data.json_values import plain_values
 from engines.errors import LimitExceeded
 
 Layout = Literal["JsonAoS", "JsonSoA", "JsonAoA"]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from chain.errors import Refused
-from engines.query.judge import place_of
+from engines.query.statement_check import place_of
 
 _BY_ORDER: Final = {
     "first": "min", "last": "max", "any_value": "min", "arbitrary": "min", "first_value": "min", "last_value": "max",

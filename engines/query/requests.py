@@ -11,7 +11,7 @@ import msgspec
 
 from chain.errors import Environment, Fault, Invalid, Refused
 from engines.query.json_rows import Layout
-from engines.query.judge import TableRef, place_of
+from engines.query.statement_check import TableRef, place_of
 from engines.query.temporal import Clause
 from engines.query.views import SliceView
 

@@ -35,7 +35,7 @@ from engines.sandbox.runtime import host_runtime, image_runtime
 
 TRIAL_SECONDS: Final = 20.0
 _MAX_REPORT: Final = 1 << 16
-_SUSPECT: Final = Path(__file__).with_name("suspect.py").read_text(encoding="utf-8")
+_SUSPECT: Final = Path(__file__).with_name("escape_probe.py").read_text(encoding="utf-8")
 NEEDED: Final = {"own-loopback": "its own loopback is down", "write-writable": "it cannot write its results"}
 """What must work at every level, with what it means if it does not."""
 FORBIDDEN: Final = {

@@ -22,7 +22,7 @@ from chain.errors import Fault, Invalid
 from chain.visible import visible
 from engines.contract import EngineIdentity
 from engines.identity import FileDigests, host_manifest, identity_of
-from engines.listen import DEFAULT, Address, check_free, parse_address
+from engines.listen_address import DEFAULT, Address, check_free, parse_address
 from engines.service import ServiceLimits, serve
 from engines.spark.handler import SparkHandler
 from engines.spark.runtime.class_archive import dump_base, find_archive

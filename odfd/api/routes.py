@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from chain.errors import NotFound
 from odfd.control import wire
-from odfd.control.answers import FrameStream, LineStream, answer, body, flag, lines, number, problem
+from odfd.control.responses import FrameStream, LineStream, answer, body, flag, lines, number, problem
 from odfd.errors import Bug, Usage, sole_fault
 from odfd.runtime.http import Application
 from odfd.runtime.supervision import Logger

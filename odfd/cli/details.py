@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from odfd.cli import words
+from odfd.cli import formatting
 from odfd.cli.row_text import rows_text
 from odfd.cli.session import to_yaml
 from odfd.cli.table import clean, fields
@@ -24,11 +24,11 @@ def dataset(detail: wire.DatasetDetail) -> str:
             ("state", view.state),
             ("published", "yes" if view.published else f"no: odfctl publish {view.name} lets others have it"),
             ("head", f"#{view.blocks - 1}  {view.head or ''}"),
-            ("records", f"{words.count(view.records)}  {words.size(view.bytes)}"),
+            ("records", f"{formatting.count(view.records)}  {formatting.size(view.bytes)}"),
             ("changes", "its rows can be corrected and retracted" if detail.changelog else ""),
-            ("watermark", words.moment(view.watermark)),
-            ("created", words.moment(detail.created_at)),
-            ("updated", words.moment(detail.updated_at)),
+            ("watermark", formatting.moment(view.watermark)),
+            ("created", formatting.moment(detail.created_at)),
+            ("updated", formatting.moment(detail.updated_at)),
             ("inputs", ", ".join(detail.inputs)),
             ("outputs", ", ".join(detail.outputs)),
             ("rows", _rows(detail.rows)),
@@ -46,8 +46,8 @@ def _rows(totals: wire.RowTotals | None) -> str:
     if totals is None:
         return "not counted here: this node read none for it"
     rows = totals.rows
-    said = rows_text(rows) or f"{words.count(rows.read)} read, {words.count(rows.appended)} appended"
-    return f"{said}, in {words.plural(totals.transactions, 'transaction')} since block #{totals.since_block}"
+    said = rows_text(rows) or f"{formatting.count(rows.read)} read, {formatting.count(rows.appended)} appended"
+    return f"{said}, in {formatting.plural(totals.transactions, 'transaction')} since block #{totals.since_block}"
 
 
 def plain(value: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from chain.instant import Instant
-from odfd.cli import words
+from odfd.cli import formatting
 from odfd.cli.table import WHOLE, TableColumn, render
 from odfd.control import wire
 from odfd.errors import Usage
@@ -38,20 +38,20 @@ class Kind(Generic[V]):
 
 
 def _share(share: wire.Share | None) -> str:
-    return f"{share.have:,}/{share.want:,}" if share else words.NOTHING
+    return f"{share.have:,}/{share.want:,}" if share else formatting.NOTHING
 
 
 def _datasets(_now: Instant) -> tuple[TableColumn[wire.DatasetView], ...]:
     return (
         TableColumn("NAME", lambda row: row.name),
         TableColumn("KIND", lambda row: row.kind),
-        TableColumn("BLOCKS", lambda row: words.count(row.blocks), right=True),
-        TableColumn("RECORDS", lambda row: words.count(row.records), right=True),
-        TableColumn("WATERMARK", lambda row: words.moment(row.watermark)),
+        TableColumn("BLOCKS", lambda row: formatting.count(row.blocks), right=True),
+        TableColumn("RECORDS", lambda row: formatting.count(row.records), right=True),
+        TableColumn("WATERMARK", lambda row: formatting.moment(row.watermark)),
         TableColumn("STATE", _state),
         TableColumn("RELY ON", _rely),
         TableColumn("PUBLISHED", lambda row: "yes" if row.published else "no"),
-        TableColumn("PEERS", lambda row: words.count(row.peers), right=True),
+        TableColumn("PEERS", lambda row: formatting.count(row.peers), right=True),
     )
 
 
@@ -63,19 +63,19 @@ def _state(row: wire.DatasetView) -> str:
 
 def _rely(row: wire.DatasetView) -> str:
     rely = row.rely_on
-    return f"{rely.blocks}/{row.blocks} {rely.fact}".rstrip() if rely else words.NOTHING
+    return f"{rely.blocks}/{row.blocks} {rely.fact}".rstrip() if rely else formatting.NOTHING
 
 
 def _mirrors(_now: Instant) -> tuple[TableColumn[wire.MirrorView], ...]:
     return (
         TableColumn("NAME", lambda row: row.name),
-        TableColumn("ID", lambda row: words.identity(row.id)),
+        TableColumn("ID", lambda row: formatting.identity(row.id)),
         TableColumn("STATE", lambda row: row.state),
         TableColumn("BLOCKS", lambda row: _share(row.blocks), right=True),
         TableColumn("SLICES", lambda row: _share(row.slices), right=True),
         TableColumn("KEEP", _kept),
-        TableColumn("HELD", lambda row: words.size(row.held), right=True),
-        TableColumn("PEERS", lambda row: words.count(row.peers), right=True),
+        TableColumn("HELD", lambda row: formatting.size(row.held), right=True),
+        TableColumn("PEERS", lambda row: formatting.count(row.peers), right=True),
         TableColumn("SERVING", lambda row: "yes" if row.serving else "no"),
         TableColumn("", lambda row: row.message, most=WHOLE),
     )
@@ -91,8 +91,8 @@ def _kept(row: wire.MirrorView) -> str:
 def _networks(_now: Instant) -> tuple[TableColumn[wire.NetworkView], ...]:
     return (
         TableColumn("NAME", lambda row: row.name),
-        TableColumn("PEERS", lambda row: words.count(row.peers), right=True),
-        TableColumn("DATASETS", lambda row: words.count(len(row.datasets)), right=True),
+        TableColumn("PEERS", lambda row: formatting.count(row.peers), right=True),
+        TableColumn("DATASETS", lambda row: formatting.count(len(row.datasets)), right=True),
         TableColumn("BOOTSTRAP", lambda row: ", ".join(row.bootstrap), most=100),
     )
 
@@ -102,9 +102,9 @@ def _peers(now: Instant) -> tuple[TableColumn[wire.PeerInfo], ...]:
         TableColumn("PEER", lambda row: row.peer_id),
         TableColumn("STATE", lambda row: "blocked" if row.blocked else "connected" if row.connected else "away"),
         TableColumn("SCORE", lambda row: f"{row.score:.1f}", right=True),
-        TableColumn("DATASETS", lambda row: words.count(row.datasets), right=True),
-        TableColumn("SEEN", lambda row: words.ago(row.last_seen, now)),
-        TableColumn("ADDRESS", lambda row: next(iter(row.addresses), words.NOTHING), most=80),
+        TableColumn("DATASETS", lambda row: formatting.count(row.datasets), right=True),
+        TableColumn("SEEN", lambda row: formatting.ago(row.last_seen, now)),
+        TableColumn("ADDRESS", lambda row: next(iter(row.addresses), formatting.NOTHING), most=80),
     )
 
 
@@ -112,8 +112,8 @@ def _validators(now: Instant) -> tuple[TableColumn[wire.ValidatorView], ...]:
     return (
         TableColumn("VALIDATOR", lambda row: row.key),
         TableColumn("GROUP", lambda row: row.group),
-        TableColumn("ATTESTATIONS", lambda row: words.count(row.attestations), right=True),
-        TableColumn("SEEN", lambda row: words.ago(row.last_seen, now)),
+        TableColumn("ATTESTATIONS", lambda row: formatting.count(row.attestations), right=True),
+        TableColumn("SEEN", lambda row: formatting.ago(row.last_seen, now)),
         TableColumn("", lambda row: f"suspended: {row.reason}" if row.suspended else "", most=WHOLE),
     )
 
@@ -125,7 +125,7 @@ def _tasks(now: Instant) -> tuple[TableColumn[wire.TaskView], ...]:
         TableColumn("TARGET", lambda row: row.target),
         TableColumn("STATE", lambda row: row.state),
         TableColumn("DONE", _task_done, right=True),
-        TableColumn("STARTED", lambda row: words.ago(row.started_at, now)),
+        TableColumn("STARTED", lambda row: formatting.ago(row.started_at, now)),
         TableColumn("", lambda row: (row.fault and row.fault.detail) or row.message, most=WHOLE),
     )
 
@@ -133,8 +133,10 @@ def _tasks(now: Instant) -> tuple[TableColumn[wire.TaskView], ...]:
 def _task_done(row: wire.TaskView) -> str:
     done, total, unit = row.done, row.total, row.unit
     if unit == "bytes":
-        return f"{words.size(done)} of {words.size(total)}" if total else words.size(done)
-    return f"{done:,}/{total:,} {unit}".rstrip() if total else f"{done:,} {unit}".rstrip() if done else words.NOTHING
+        return f"{formatting.size(done)} of {formatting.size(total)}" if total else formatting.size(done)
+    return (
+        f"{done:,}/{total:,} {unit}".rstrip() if total else f"{done:,} {unit}".rstrip() if done else formatting.NOTHING
+    )
 
 
 def _flows(now: Instant) -> tuple[TableColumn[wire.FlowView], ...]:
@@ -144,12 +146,12 @@ def _flows(now: Instant) -> tuple[TableColumn[wire.FlowView], ...]:
         TableColumn("PULLS", lambda row: row.target),
         TableColumn("WHEN", lambda row: row.when, most=80),
         TableColumn("STATE", lambda row: row.state),
-        TableColumn("NEXT", lambda row: words.moment(row.next)),
-        TableColumn("LAST", lambda row: words.ago(row.last, now)),
-        TableColumn("OUTCOME", lambda row: row.outcome or words.NOTHING),
-        TableColumn("RUNS", lambda row: words.count(row.runs), right=True),
-        TableColumn("FAILED", lambda row: words.count(row.failures), right=True),
-        TableColumn("MISSED", lambda row: words.count(row.missed), right=True),
+        TableColumn("NEXT", lambda row: formatting.moment(row.next)),
+        TableColumn("LAST", lambda row: formatting.ago(row.last, now)),
+        TableColumn("OUTCOME", lambda row: row.outcome or formatting.NOTHING),
+        TableColumn("RUNS", lambda row: formatting.count(row.runs), right=True),
+        TableColumn("FAILED", lambda row: formatting.count(row.failures), right=True),
+        TableColumn("MISSED", lambda row: formatting.count(row.missed), right=True),
         TableColumn("", lambda row: row.message, most=WHOLE),
     )
 
@@ -159,8 +161,8 @@ def _variable_sets(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
         TableColumn("NAME", lambda row: row.name),
         TableColumn("KEYS", lambda row: ", ".join(sorted(row.spec["variables"])), most=80),
         TableColumn("LABELS", lambda row: labels_text(row.labels), most=80),
-        TableColumn("GENERATION", lambda row: words.count(row.generation), right=True),
-        TableColumn("CHANGED", lambda row: words.ago(row.updated_at, now)),
+        TableColumn("GENERATION", lambda row: formatting.count(row.generation), right=True),
+        TableColumn("CHANGED", lambda row: formatting.ago(row.updated_at, now)),
     )
 
 
@@ -169,22 +171,22 @@ def _secret_sets(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
         TableColumn("NAME", lambda row: row.name),
         TableColumn("KEYS", lambda row: ", ".join(sorted(row.spec["secrets"])), most=80),
         TableColumn("LABELS", lambda row: labels_text(row.labels), most=80),
-        TableColumn("GENERATION", lambda row: words.count(row.generation), right=True),
-        TableColumn("CHANGED", lambda row: words.ago(row.updated_at, now)),
+        TableColumn("GENERATION", lambda row: formatting.count(row.generation), right=True),
+        TableColumn("CHANGED", lambda row: formatting.ago(row.updated_at, now)),
     )
 
 
 def labels_text(labels: Mapping[str, Any]) -> str:
     """As ``-l`` takes them."""
     shown = (f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in sorted(labels.items()))
-    return ",".join(shown) or words.NOTHING
+    return ",".join(shown) or formatting.NOTHING
 
 
 def _engines(_now: Instant) -> tuple[TableColumn[wire.EngineView], ...]:
     return (
         TableColumn("ENGINE", lambda row: row.name),
-        TableColumn("DIGEST", lambda row: words.digest(row.digest)),
-        TableColumn("SANDBOX", lambda row: row.sandbox or words.NOTHING),
+        TableColumn("DIGEST", lambda row: formatting.digest(row.digest)),
+        TableColumn("SANDBOX", lambda row: row.sandbox or formatting.NOTHING),
         TableColumn("ISOLATION", lambda row: row.isolation),
         TableColumn("STATE", lambda row: row.state),
         TableColumn("PROCESSES", _processes, most=200),

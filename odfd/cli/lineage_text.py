@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from odfd.cli import words
+from odfd.cli import formatting
 from odfd.cli.table import clean
 from odfd.control import wire
 
@@ -51,7 +51,7 @@ def _record(known: Mapping[Key, wire.LineageRecord], key: Key, told: set[Key], n
         for number, line in enumerate(below):
             yield f"{_branch(at == last) if not number else _stem(at == last)}{line}"
     if more > 0:
-        yield f"{_branch(True)}and {words.plural(more, 'record')} more of {record.count:,}"
+        yield f"{_branch(True)}and {formatting.plural(more, 'record')} more of {record.count:,}"
 
 
 def _branch(last: bool) -> str:
@@ -69,7 +69,7 @@ def _values(row: Mapping[str, Any] | None) -> str:
 
 
 def _value(value: Any) -> str:
-    return words.NOTHING if value is None else str(value)
+    return formatting.NOTHING if value is None else str(value)
 
 
 def _why(record: wire.LineageRecord) -> Iterator[str]:
@@ -93,11 +93,11 @@ def _sources(record: wire.LineageRecord) -> Iterator[str]:
     origin, problem = record.origin, record.problem
     if origin is not None:
         if origin.by_hand:
-            yield f"corrected by hand {words.moment(record.system_time)}"
+            yield f"corrected by hand {formatting.moment(record.system_time)}"
             return
         where = origin.address or f"push source {origin.name}".rstrip()
         state = f"  {origin.state_kind.removeprefix('odf/')} {origin.state}" if origin.state else ""
-        yield f"ingested {words.moment(record.system_time)} from {clean(where, _WIDE)}{clean(state, _WIDE)}"
+        yield f"ingested {formatting.moment(record.system_time)} from {clean(where, _WIDE)}{clean(state, _WIDE)}"
     if problem is not None:
         hint = f"  ({problem.hint})" if problem.hint else ""
         yield clean(f"{problem.detail or problem.title}{hint}", 300)
@@ -148,10 +148,10 @@ def _dataset(node: wire.LineageNode) -> str:
     head = clean(node.ref, 60)
     if node.problem:
         return f"{head}  {clean(node.problem.detail, 200)}  ({node.problem.hint})"
-    records = f"{words.NOTHING} records" if node.records is None else words.plural(node.records, "record")
+    records = f"{formatting.NOTHING} records" if node.records is None else formatting.plural(node.records, "record")
     parts = [head, str(node.kind), records]
     if node.watermark:
-        parts.append(f"watermark {words.moment(node.watermark)}")
+        parts.append(f"watermark {formatting.moment(node.watermark)}")
     if node.source:
         parts.append(f"from {clean(node.source, _WIDE)}")
     return "  ".join(parts)

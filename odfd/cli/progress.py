@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from chain.errors import Refused
 from odfd import output
-from odfd.cli.meter import Meter
+from odfd.cli.progress_bar import Meter
 from odfd.cli.session import Session
 from odfd.control import wire
 from odfd.control.client import Answer, part

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from odfd.cli import words
+from odfd.cli import formatting
 from odfd.cli.table import clean, fields
 from odfd.control import wire
 
@@ -20,23 +20,25 @@ def report_text(report: wire.VerifyReport) -> str:
     """``yes:`` or ``no:``, what was looked at, and each failure with what to compare."""
     checked = report.checked
     if report.ok:
-        lines = [f"yes: {words.plural(report.blocks, 'block')} of {report.ref} hold at level {report.level}"]
+        lines = [f"yes: {formatting.plural(report.blocks, 'block')} of {report.ref} hold at level {report.level}"]
     else:
         failed = {one.block.sequence_number for one in report.failures}
-        lines = [f"no: {len(failed)} of {words.plural(report.blocks, 'block')} fail at level {report.level}"]
+        lines = [f"no: {len(failed)} of {formatting.plural(report.blocks, 'block')} fail at level {report.level}"]
     counts = {"block": checked.blocks, "slice": checked.slices, "transform": checked.transforms}
-    looked = [words.plural(count, noun) for noun, count in counts.items() if count]
-    lines.append("  checked " + ", ".join([*looked, words.size(checked.bytes)]))
+    looked = [formatting.plural(count, noun) for noun, count in counts.items() if count]
+    lines.append("  checked " + ", ".join([*looked, formatting.size(checked.bytes)]))
     if spared := checked.remembered:
-        lines.append(f"  the rows of {words.plural(spared, 'block')} were in order before; --full reads them again")
+        lines.append(
+            f"  the rows of {formatting.plural(spared, 'block')} were in order before; --full reads them again"
+        )
     if absent := checked.not_held:
-        lines.append(f"  the data of {words.plural(absent, 'older slice')} is not kept here, as the mirror wishes")
+        lines.append(f"  the data of {formatting.plural(absent, 'older slice')} is not kept here, as the mirror wishes")
     if coming := checked.to_come:
-        lines.append(f"  the data of {words.plural(coming, 'slice')} is on its way here, and not checked yet")
+        lines.append(f"  the data of {formatting.plural(coming, 'slice')} is on its way here, and not checked yet")
     for failure in report.failures:
         number = failure.block.sequence_number
         head = f"  #{number}" if number is not None else "  -"
-        lines.append(f"{head} {words.digest(failure.block.hash)}  {failure.rule}  {clean(failure.message, 300)}")
+        lines.append(f"{head} {formatting.digest(failure.block.hash)}  {failure.rule}  {clean(failure.message, 300)}")
         lines += values_lines(failure)
     return "\n".join(lines)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from chain.instant import Instant
-from odfd.cli import words
+from odfd.cli import formatting
 from odfd.cli.table import TableColumn, clean, render
 from odfd.control import wire
 
@@ -25,10 +25,10 @@ def trust_text(view: wire.TrustView, now: Instant, again: str) -> str:
     unwitnessed = ", unwitnessed" if view.facts.witnessed is False else ""
     if view.facts.met == "networks":
         unwitnessed = ", met alike in three networks"
-    signed = f", signed {words.ago(view.signed_at, now)}" if view.signed_at else ""
+    signed = f", signed {formatting.ago(view.signed_at, now)}" if view.signed_at else ""
     lines = [
-        f"{view.ref}   {words.identity(view.dataset_id)}"
-        f"   head #{view.blocks - 1} {words.digest(view.head)}{signed}{fresh}{unwitnessed}",
+        f"{view.ref}   {formatting.identity(view.dataset_id)}"
+        f"   head #{view.blocks - 1} {formatting.digest(view.head)}{signed}{fresh}{unwitnessed}",
         f"  {_reach(view)}",
     ]
     for proof in view.evidence:
@@ -36,17 +36,17 @@ def trust_text(view: wire.TrustView, now: Instant, again: str) -> str:
     rows = [*((row, "") for row in view.attestations), *((row, "dissents") for row in view.dissent)]
     if rows:
         columns: tuple[TableColumn[tuple[wire.AttestationView, str]], ...] = (
-            TableColumn("VALIDATOR", lambda row: words.identity(row[0].validator)),
-            TableColumn("GROUP", lambda row: row[0].group or words.NOTHING),
+            TableColumn("VALIDATOR", lambda row: formatting.identity(row[0].validator)),
+            TableColumn("GROUP", lambda row: row[0].group or formatting.NOTHING),
             TableColumn("SAYS", lambda row: ", ".join(row[0].spans)),
             TableColumn("ENGINE", _machine),
-            TableColumn("AT", lambda row: words.ago(row[0].at, now)),
+            TableColumn("AT", lambda row: formatting.ago(row[0].at, now)),
             TableColumn("", lambda row: row[1]),
         )
         lines += ["", *("  " + line for line in render(columns, rows).splitlines())]
     for seen in view.observations:
-        who = seen.group or words.identity(seen.observer)
-        lines.append(f"  {who} found #{seen.block} at its source {words.ago(seen.at, now)}: {seen.result}")
+        who = seen.group or formatting.identity(seen.observer)
+        lines.append(f"  {who} found #{seen.block} at its source {formatting.ago(seen.at, now)}: {seen.result}")
     for each in view.witnesses:
         lines += witness_lines(each, now)
     if (spare := view.witnesses_to_spare) is not None and spare <= 0:
@@ -55,10 +55,10 @@ def trust_text(view: wire.TrustView, now: Instant, again: str) -> str:
     if view.unsigned:
         lines.append(f"  This node signs no head of it: {clean(view.unsigned, 200)}")
     if view.unlisted:
-        lines.append(f"  {words.plural(view.unlisted, 'more validator')} spoke and stand in no group of yours")
+        lines.append(f"  {formatting.plural(view.unlisted, 'more validator')} spoke and stand in no group of yours")
     for made in view.decisions:
         who = "Witnesses" if made.by == "witnesses" else "You"
-        lines.append(f"  {who} decided {words.ago(made.at, now)}: {made.matter} {words.digest(made.hash)}")
+        lines.append(f"  {who} decided {formatting.ago(made.at, now)}: {made.matter} {formatting.digest(made.hash)}")
     for choice in view.choices:
         lines.append(f"  You may follow {choice.hash}  {clean(choice.message, 100)}")
     if view.choices:
@@ -72,7 +72,7 @@ def trust_text(view: wire.TrustView, now: Instant, again: str) -> str:
 
 def _machine(row: tuple[wire.AttestationView, str]) -> str:
     """What a verdict was computed on: independence is declared, not measured."""
-    return " ".join(filter(None, (row[0].engine, row[0].platform))) or words.NOTHING
+    return " ".join(filter(None, (row[0].engine, row[0].platform))) or formatting.NOTHING
 
 
 def _reach(view: wire.TrustView) -> str:
@@ -91,7 +91,9 @@ def witness_lines(witness: wire.WitnessView, now: Instant) -> Iterator[str]:
     """How far it cosigned; where it is asked to and does not, why, and what its operator has to know."""
     name, size = clean(witness.name, 80), witness.size
     said = (
-        "cosigned nothing" if size is None else f"cosigned {words.plural(size, 'block')} {words.ago(witness.at, now)}"
+        "cosigned nothing"
+        if size is None
+        else f"cosigned {formatting.plural(size, 'block')} {formatting.ago(witness.at, now)}"
     )
     counts = "" if witness.counts else " (it does not count here)"
     why = f": {clean(witness.trouble, 200)}" if witness.trouble else ""

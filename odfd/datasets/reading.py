@@ -11,7 +11,7 @@ from chain import instant
 from chain.codec.arrow_schema import schema_of
 from chain.data.evolution import as_in_force
 from chain.data.parquet import open_slice
-from chain.data.spell import spell
+from chain.data.type_text import spell
 from chain.errors import Environment, Invalid
 from chain.model.block import Block, UnknownEvent
 from chain.model.changelog import says_changelog

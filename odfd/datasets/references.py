@@ -14,7 +14,7 @@ from typing import Final
 from chain.ids import DatasetId
 from chain.model.block import Block, SealedBlock, objects_of
 from chain.multihash import Multihash
-from chain.store import packed
+from chain.store import bulk_rows
 from odfd.datasets import holdings
 
 ROOM: Final = "references"
@@ -77,7 +77,7 @@ def keep_named(connection: sqlite3.Connection, dataset: DatasetId, named: Iterab
     """The same, of objects and the sequence numbers of the blocks that name them, in order."""
     waiting = iter(named)
     while page := list(islice(waiting, _PAGE)):
-        for width, names, numbers in packed.by_width(*zip(*page, strict=True)):
+        for width, names, numbers in bulk_rows.by_width(*zip(*page, strict=True)):
             connection.execute(
                 "INSERT INTO object_references SELECT ?1, value, substr(?2, key * ?3 + 1, ?3) FROM json_each(?4)",
                 (dataset, names, width, numbers),

@@ -26,15 +26,17 @@ from chain.state import ChainState, load_state
 from chain.store.base import ChainStore, Head, ObjectStore
 from engines.contract import Engine, InternalError, InvalidQuery, RowCounts, SkippedFile, Success
 from engines.errors import EngineFault, engine_failed
-from engines.measuring import operations
+from engines.output_check import operations
 from odfd.datasets.commit import Along, Beside, Committer
 from odfd.datasets.counting import NOTHING_READ, added, says_something, together
 from odfd.datasets.pushes import Push, PushOutcome
 from odfd.datasets.times import block_time
-from odfd.ingest.asking import asked
+from odfd.ingest.consumed_files import TakenFiles
+from odfd.ingest.engine_requests import asked
 from odfd.ingest.fetch.base import Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.fetch.dispatch import fetch
 from odfd.ingest.fetch.left_alone import left_alone
+from odfd.ingest.file_writer import staged_folder
 from odfd.ingest.new_slice import keep_slice
 from odfd.ingest.plan import (
     Batch,
@@ -54,10 +56,8 @@ from odfd.ingest.quarantine import Quarantines, set_aside, standing
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.slices import SliceIndex
 from odfd.ingest.snapshots import confirmed
-from odfd.ingest.taken import TakenFiles
 from odfd.ingest.templates import redacted
 from odfd.ingest.timing import has_own_times
-from odfd.ingest.writing import staged_folder
 from odfd.runtime.disk import check_room
 from odfd.runtime.tasks import outside
 

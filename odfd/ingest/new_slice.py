@@ -8,7 +8,7 @@ from chain.errors import Invalid
 from chain.model.events import DataSlice
 from chain.model.schema import DataSchema
 from chain.store.base import ObjectStore
-from engines.measuring import measured
+from engines.output_check import measured
 
 
 def keep_slice(objects: ObjectStore, path: Path, schema: DataSchema | None, offset: str) -> DataSlice:

@@ -23,8 +23,8 @@ from chain.model.source import CompressionFormat, Decompress, Pipe, PrepStep
 from chain.wording import plural
 from engines.spark.ingest.unpack import UnpackBounds, Unpacking, chosen, member_names
 from odfd.errors import sole_fault
+from odfd.ingest.file_writer import Filling
 from odfd.ingest.settings import CHUNK, Check, IngestSettings, unstoppable
-from odfd.ingest.writing import Filling
 
 _GZIP: Final = b"\x1f\x8b"
 _TOLD_MEMBERS: Final = 5

@@ -30,10 +30,10 @@ from odfd.ingest.driver import IngestDependencies, prepared
 from odfd.ingest.fetch.base import Fetched, FetchJob
 from odfd.ingest.fetch.dialling import CREDENTIALS
 from odfd.ingest.fetch.dispatch import fetch
+from odfd.ingest.file_writer import staged_folder
 from odfd.ingest.plan import Batch, Earlier, SourceInForce, plan_ingest, polling
 from odfd.ingest.settings import CHUNK, IngestSettings
 from odfd.ingest.slices import SliceIndex
-from odfd.ingest.writing import staged_folder
 from odfd.runtime.slots import waiting
 from p2p.ip import Allows
 

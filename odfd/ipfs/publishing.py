@@ -34,7 +34,7 @@ from odfd.trust.keys.keystore import KeyStore
 from odfd.verify.terms import pages_of
 from p2p.ipfs import names, record
 from p2p.ipfs.record import Pointer
-from p2p.kubo.form import Addition
+from p2p.kubo.multipart import Addition
 from p2p.kubo.rpc import Ipfs
 
 HOME: Final = "/odfd"

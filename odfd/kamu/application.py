@@ -23,9 +23,9 @@ from engines.errors import LimitExceeded
 from engines.query.frames import HEAD, ROWS, SCHEMA, parted
 from engines.query.requests import ALL_ROWS, RowsWanted
 from odfd.control import wire
-from odfd.control.answers import FrameStream, answer, problem
+from odfd.control.responses import FrameStream, answer, problem
 from odfd.errors import http_status, sole_fault
-from odfd.kamu import asked, commitments, schemas
+from odfd.kamu import commitments, requests, schemas
 from odfd.kamu.ports import BUSY, UNPROVEN, PublicAnswers, SendFrame
 from odfd.queries.planning import Bound
 from odfd.runtime.http import Application, Message, Receive, Send
@@ -71,23 +71,23 @@ class Questions:
         elif path == "verify":
             await self._verify(await self._body(receive, reply), reply)
         elif path == "query":
-            question = asked.question_in(query) if method == "GET" else None
+            question = requests.question_in(query) if method == "GET" else None
             if question is None and (body := await self._body(receive, reply)) is not None:
-                question = asked.question_of(body)
+                question = requests.question_of(body)
             if question is not None:
                 await self._query(question, reply)
         elif rest == "tail":
-            await self._tail(first, asked.tail_in(query), reply)
+            await self._tail(first, requests.tail_in(query), reply)
         else:
-            await self._metadata(first, asked.parts_in(query), reply)
+            await self._metadata(first, requests.parts_in(query), reply)
 
     async def _own(self, scope: Message, receive: Receive, send: Send) -> None:
         """What our client asks: rows as the frames of the control API, and what datasets there are."""
         _, _, path = scope["path"].strip("/").partition("/")
         try:
             if (scope["method"], path) == ("POST", "query"):
-                said = await taken(receive, asked.MAX_BODY)
-                request = asked.own_question_of(said if isinstance(said, bytes) else b"")
+                said = await taken(receive, requests.MAX_BODY)
+                request = requests.own_question_of(said if isinstance(said, bytes) else b"")
                 response: Response = FrameStream(lambda give: self._framed(request, give))
             elif scope["method"] == "GET" and path.startswith("datasets"):
                 response = answer(await trio.to_thread.run_sync(self._shown, path.removeprefix("datasets").strip("/")))
@@ -116,14 +116,14 @@ class Questions:
 
     async def _body(self, receive: Receive, reply: _Reply) -> bytes | None:
         """``None``: it was refused."""
-        body = await taken(receive, asked.MAX_BODY)
+        body = await taken(receive, requests.MAX_BODY)
         if isinstance(body, bytes):
             return body
-        why = f"a request has at most {asked.MAX_BODY} bytes" if body == 413 else "the request did not come in time"
+        why = f"a request has at most {requests.MAX_BODY} bytes" if body == 413 else "the request did not come in time"
         await reply.whole(body, {"message": why}, {"connection": "close"})
         return None
 
-    async def _query(self, question: asked.SqlQuestion, reply: _Reply) -> None:
+    async def _query(self, question: requests.SqlQuestion, reply: _Reply) -> None:
         if "Proof" in question.include:
             raise Refused(
                 "this node does not prove answers yet", rule=UNPROVEN,
@@ -137,7 +137,7 @@ class Questions:
         rows = _Rows(reply, b'{"output":{"data":', question.schema_format, after)
         await self._ask(question.request(), rows, question.bound(), question.rows())
 
-    async def _tail(self, ref: str, wanted: asked.Tail, reply: _Reply) -> None:
+    async def _tail(self, ref: str, wanted: requests.Tail, reply: _Reply) -> None:
         state = await trio.to_thread.run_sync(self._answers.state, ref)
         if state.schema is None:
             nothing: dict[str, Any] = {"data": {} if wanted.data_format == "JsonSoA" else []}
@@ -148,7 +148,7 @@ class Questions:
 
         rows = _Rows(reply, b'{"data":', wanted.schema_format, after)
         request = wire.QueryRequest(sql=tail_statement(state, wanted.skip, wanted.limit))
-        return await self._ask(request, rows, {}, RowsWanted(layout=asked.layout(wanted.data_format)))
+        return await self._ask(request, rows, {}, RowsWanted(layout=requests.layout(wanted.data_format)))
 
     async def _ask(
         self, request: wire.QueryRequest, rows: _Rows, bound: Mapping[str, Bound], wanted: RowsWanted

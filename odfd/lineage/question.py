@@ -22,10 +22,10 @@ from chain.store.objects import sound_path
 from engines.contract import ProvenanceRecord, ProvenanceRequest, TransformInput
 from engines.spark.state.checkpoint import MAX_CHECKPOINT, decode_checkpoint, open_blocks
 from odfd.datasets.reading import DATA_KINDS
+from odfd.transform.checkpoint_info import Runs
 from odfd.transform.driver import recorded_cuts
 from odfd.transform.evolution import Declared, declared_at
 from odfd.transform.inputs import input_ids, view_input
-from odfd.transform.past import Runs
 from odfd.transform.plan import Diverged, InputView, vocabulary
 from odfd.transform.requests import engine_input
 

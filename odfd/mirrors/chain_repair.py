@@ -22,8 +22,8 @@ from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier
 from chain.store.base import BLOCK_DAMAGED, BlockDamaged, Head, Snapshot, StoredBlock, StoredPage
 from chain.store.database import Database
-from chain.store.mending import Mending
 from chain.store.objects import DiskObjects
+from chain.store.repair import Mending
 from chain.store.sqlite import Mark, SqliteChain, SqliteChains
 from chain.wording import plural
 from odfd.datasets.references import references_hold, remake_references

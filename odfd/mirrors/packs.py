@@ -18,8 +18,8 @@ from chain.model.block import objects_of
 from chain.multihash import Multihash
 from chain.store.objects import DiskObjects
 from odfd.mirrors.sinks import SmallObjects
+from odfd.verify.batch import sound_of
 from odfd.verify.terms import Bringing
-from odfd.verify.together import sound_of
 from p2p.pace import Pace
 from p2p.ports import PeerId, Replication
 from p2p.wire.limits import MAX_PACKED

@@ -10,9 +10,9 @@ from config.model import Settings
 from odfd.api.routes import application
 from odfd.api.services import Services
 from odfd.control.assembly import Assembly, Context
+from odfd.node.gauges import serve_metrics
 from odfd.node.handlers import services_of
 from odfd.node.parts import NodeParts
-from odfd.node.readings import serve_metrics
 from odfd.runtime.supervision import Child, Restart
 from odfd.state.directory import open_state_directory
 

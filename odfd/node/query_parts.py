@@ -16,7 +16,7 @@ from odfd.api.queries.fold_cache import Folding
 from odfd.api.queries.public_queries import PublicQueries
 from odfd.api.queries.service import QueryService
 from odfd.control.assembly import Context
-from odfd.flight.desk import Desk
+from odfd.flight.backend import Desk
 from odfd.flight.server import FlightDoor, FlightServer
 from odfd.flight.tokens import Tokens
 from odfd.queries.folds import FoldStore

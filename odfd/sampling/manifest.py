@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from chain.codec.manifest import render_yaml
-from odfd.sampling.guess import Guess
+from odfd.sampling.inference import Guess
 
 _TIMES = ("TIMESTAMP", "DATE")
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

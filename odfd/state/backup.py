@@ -2,7 +2,7 @@
 
 Each run adds a snapshot: a copy of the database as of one moment, keys, evidence, and a list of the objects beside it.
 Objects are immutable, and lie once for all snapshots: a later run copies what is new. A snapshot is whole or not there.
-Signing journals are left out on purpose (``docs/backup.md``). Blocking; ``odfd.state.restoring`` reads what is written.
+Signing journals are left out on purpose (``docs/backup.md``). Blocking; ``odfd.state.restore`` reads what is written.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from odfd.state.crash_recovery import OBJECTS, CrashRecovery, look_back
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.keys.secret_keys import SecretKeys
 from odfd.trust.ledger import kinds, log
-from odfd.verify import damage, memory
+from odfd.verify import damage, resume
 
 DATABASE: Final = "odfd.sqlite"
 STAGING: Final = "staging"
@@ -49,7 +49,7 @@ FOLDS: Final = "folds"
 PARTIAL: Final = "partial"
 PARTIAL_EVIDENCE: Final = "partial-evidence"
 """Objects on their way here; these outlive a restart."""
-_ROOMS: Final = (schema, references, row_counts, pushes, resources, visibility, log, damage, memory, saved_views, flows)
+_ROOMS: Final = (schema, references, row_counts, pushes, resources, visibility, log, damage, resume, saved_views, flows)
 """Modules with ``ROOM`` and ``STEPS``: whose tables the database has."""
 NAMES: Final = b"names"
 """Stands for the names of all datasets, in what ``Database.has_changed`` is asked."""

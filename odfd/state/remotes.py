@@ -22,7 +22,7 @@ from odfd.state.directory import STAGED, StateDirectory
 from p2p.kubo.rpc import Ipfs, Kubo
 from p2p.pace import Bandwidth
 from p2p.ports import Replication, StatementStore
-from p2p.web import place as web_place
+from p2p.web import folder_url as web_place
 from p2p.web.site import Web
 
 

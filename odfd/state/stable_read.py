@@ -22,8 +22,8 @@ from odfd.resources.store import Resources
 from odfd.state.directory import StateDirectory
 from odfd.trust.ledger.log import Ledger
 from odfd.verify.damage import Damage
-from odfd.verify.memory import Memory
 from odfd.verify.report import OnProgress, VerificationRequest, VerificationResult
+from odfd.verify.resume import Memory
 from odfd.verify.verify import verify_chain
 
 ATTEMPTS: Final = 3

@@ -31,11 +31,11 @@ from engines.contract import Engine, OnProgress, RowCounts
 from engines.spark.state.checkpoint import MAX_CHECKPOINT
 from odfd.datasets.commit import Committer
 from odfd.datasets.times import block_time
+from odfd.transform.checkpoint_info import TransformProgress, read_past
 from odfd.transform.evolution import declared_at
 from odfd.transform.execute import Executed, execute
 from odfd.transform.inputs import input_ids, usable_cut, view_input
 from odfd.transform.pacing import within
-from odfd.transform.past import TransformProgress, read_past
 from odfd.transform.plan import (
     Blocked,
     Diverged,

@@ -22,7 +22,7 @@ from chain.model.schema import DataSchema
 from chain.store.base import ObjectReader
 from engines.contract import Engine, InternalError, InvalidQuery, OnProgress, RowCounts, Success
 from engines.errors import engine_failed
-from engines.measuring import measured, operations, sha3_file
+from engines.output_check import measured, operations, sha3_file
 from odfd.datasets.counting import NOTHING_READ, with_written
 from odfd.transform.plan import Blocked, Rejected, TransformPlan, events_of, settle
 from odfd.transform.requests import Files, transform_request

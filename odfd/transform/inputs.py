@@ -26,8 +26,8 @@ from chain.model.source import traits
 from chain.multihash import Multihash
 from chain.state import ChainState, InputPosition, Vocab, load_state
 from chain.store.base import ChainReader, Head
+from odfd.transform.checkpoint_info import Runs
 from odfd.transform.evolution import Declared, columns_known
-from odfd.transform.past import Runs
 from odfd.transform.plan import DataBlock, Diverged, InputView
 
 _DATA = ("AddData", "ExecuteTransform")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chain.instant import Instant
-from odfd.transform.past import TransformProgress
+from odfd.transform.checkpoint_info import TransformProgress
 from odfd.transform.plan import DataBlock, InputView, Pace
 
 

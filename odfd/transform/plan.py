@@ -30,7 +30,7 @@ from chain.model.source import Transform
 from chain.multihash import Multihash
 from chain.state import ChainState, InputPosition, Vocab
 from engines.contract import InvalidQuery, Success, Vocabulary
-from odfd.transform.past import NOTHING, TransformProgress
+from odfd.transform.checkpoint_info import NOTHING, TransformProgress
 
 APPEND_ONLY: Final = "append-only"
 """Rule of engines: what was made of rows that were only added cannot take back what is corrected since."""

@@ -27,11 +27,11 @@ from chain.multihash import Multihash
 from chain.state import ChainState, load_state
 from chain.store.base import ChainReader, ChainStore, ObjectReader
 from engines.contract import OnProgress, RowCounts
+from odfd.transform.checkpoint_info import read_past
 from odfd.transform.driver import Engines, fresh_folder, plan_at, recorded_cuts
 from odfd.transform.execute import Executed, execute
 from odfd.transform.inputs import UpTo
 from odfd.transform.pacing import up_to
-from odfd.transform.past import read_past
 from odfd.transform.plan import Blocked, Rejected, TransformPlan, UpToDate
 from odfd.transform.requests import Files
 from odfd.transform.succession import is_declared_anew

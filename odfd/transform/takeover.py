@@ -20,8 +20,8 @@ from chain.store.base import ObjectReader
 from engines.contract import DerivationNeeded, Engine, InternalError, InvalidQuery, OnProgress, Success
 from engines.errors import engine_failed
 from engines.spark.state.checkpoint import MAX_CHECKPOINT
+from odfd.transform.checkpoint_info import read_past
 from odfd.transform.inputs import chosen
-from odfd.transform.past import read_past
 from odfd.transform.plan import TRANSFORM_EVOLUTION, Blocked, Handover, Rejected, TransformPlan
 from odfd.transform.requests import Files, migrate_request
 

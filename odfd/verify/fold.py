@@ -24,7 +24,6 @@ from chain.rules.pages import Page, Pages, Stretch
 from chain.state import ChainState
 from chain.store.base import NAME_SIZE, StoredPage
 from chain.store.schema import kind_number
-from odfd.verify.memory import Memory, Remembered
 from odfd.verify.objects import SliceClaim, check_checkpoint, check_object, check_slice
 from odfd.verify.queue import ObjectQueue
 from odfd.verify.report import (
@@ -38,6 +37,7 @@ from odfd.verify.report import (
     VerifyFailure,
     VerifyFinding,
 )
+from odfd.verify.resume import Memory, Remembered
 from odfd.verify.terms import ChainTerms
 
 _SHA3: Final = np.frombuffer(Multihash.from_digest(SHA3_256, bytes(32))[:2], np.uint8)

@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from chain.errors import NotFound
 from chain.store.base import ObjectReader, StoredChain
 from odfd.verify.fold import Fold
-from odfd.verify.memory import Memory, Remembered
 from odfd.verify.queue import ObjectQueue
 from odfd.verify.report import Level, OnProgress, VerificationRequest, VerificationResult
+from odfd.verify.resume import Memory, Remembered
 
 __all__ = ["VerificationRequest", "verify_chain"]
 

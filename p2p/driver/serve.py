@@ -17,7 +17,7 @@ import trio
 
 from chain.errors import Invalid
 from p2p.budget.costs import RANGE, SMALL_OBJECT
-from p2p.driver import reading
+from p2p.driver import response_bodies
 from p2p.driver.containment import contained
 from p2p.driver.framing import FramedStream
 from p2p.driver.peer_penalties import PeerPenalties
@@ -53,7 +53,7 @@ class Server:
         self._standing = standing
         self._pace = pace or Pace(0)
         self._serving = Serving()
-        self._spare: reading.Spare = deque(maxlen=READERS)
+        self._spare: response_bodies.Spare = deque(maxlen=READERS)
         self._streams: dict[Asker, FramedStream] = {}
         self._count = 0
         self._nursery: trio.Nursery | None = None
@@ -145,7 +145,7 @@ class Server:
                 if is_late:
                     answer: bytes | memoryview = frame(_busy(request))
                 else:
-                    answer = await trio.to_thread.run_sync(reading.answer, self._library, request, self._spare)
+                    answer = await trio.to_thread.run_sync(response_bodies.answer, self._library, request, self._spare)
                 size = len(answer)
             finally:
                 self._feed(ReadDone(asker, size))
@@ -162,7 +162,7 @@ class Server:
 
     def _put_back(self, sent: bytes | memoryview) -> None:
         """What was sent, all of it, is nobody's any more."""
-        if isinstance(sent, memoryview) and isinstance(sent.obj, bytearray) and len(sent.obj) == reading.ROOM:
+        if isinstance(sent, memoryview) and isinstance(sent.obj, bytearray) and len(sent.obj) == response_bodies.ROOM:
             self._spare.append(sent.obj)
 
 

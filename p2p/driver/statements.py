@@ -22,7 +22,7 @@ from chain.wording import plural
 from p2p.budget.buckets import Budget, Rate
 from p2p.budget.costs import ENVELOPE, LISTED, PROOF, STATEMENT, SUMS
 from p2p.budget.relaying import Relaying
-from p2p.driver.fair_turns import FairTurns
+from p2p.driver.fair_queue import FairTurns
 from p2p.driver.framing import FramedStream
 from p2p.driver.known_answers import ALWAYS, KnownAnswers, Teller
 from p2p.driver.peer_penalties import PeerPenalties
@@ -30,8 +30,8 @@ from p2p.driver.ports import HostPort, StreamPort
 from p2p.driver.round_scope import RoundScope
 from p2p.driver.stream_slots import StreamSlots
 from p2p.errors import PeerFault, TooSlow, Violation
+from p2p.machines.recent_set import Seen
 from p2p.machines.reconcile import Done, Effect, Fetch, Reconcile, Show, answer
-from p2p.machines.seen import Seen
 from p2p.peers.score import BAD_BYTES, FLOOD, GARBAGE
 from p2p.ports import Judgement, Library, PeerId, StatementRef, StatementStore, Topic, TreeHead
 from p2p.wire import trust

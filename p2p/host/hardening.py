@@ -39,8 +39,8 @@ from libp2p.transport.tcp.tcp import TCP
 from libp2p.transport.upgrader import TransportUpgrader
 from libp2p.utils.varint import ParseError, read_varint_prefixed_bytes_limited
 
+from p2p.budget.connection_slots import Places
 from p2p.budget.costs import HANDSHAKE
-from p2p.budget.places import Places
 from p2p.budget.work import WorkBudget
 from p2p.host.handshake_limiter import HandshakeLimiter
 from p2p.host.limits import HostLimits

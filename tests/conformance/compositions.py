@@ -16,7 +16,7 @@ from conformance.cases import SESSIONS
 from conformance.duck import Running
 from conformance.histories import DAY, HOUR, History, grows
 from conformance.oracles import Low, days, month, same
-from engines.spark.catalyst.running import Part
+from engines.spark.catalyst.running_windows import Part
 
 
 @dataclass(frozen=True)

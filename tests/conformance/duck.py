@@ -23,7 +23,7 @@ import pytest
 from pyspark.sql import types as st
 
 import engines.spark.execution.inputs as inputs
-import engines.spark.execution.running as running
+import engines.spark.execution.running_aggregates as running
 import engines.spark.execution.tables as tables
 import engines.spark.execution.transform as transform
 import engines.spark.planning.sessions as sessions
@@ -42,7 +42,7 @@ from engines.spark.catalyst.plans import (
     HIDDEN_ROW,
     HIDDEN_SOURCE,
 )
-from engines.spark.catalyst.running import Part, Stage
+from engines.spark.catalyst.running_windows import Part, Stage
 from engines.spark.catalyst.types import struct_type
 from engines.spark.planning.transaction import Read
 from engines.spark.rows.tables import read_rows

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import engines.spark.execution.inputs as inputs
-import engines.spark.execution.running as running
+import engines.spark.execution.running_aggregates as running
 import engines.spark.execution.tables as tables
 import engines.spark.execution.transform as transform
 import engines.spark.execution.versions as versions

@@ -6,7 +6,7 @@ from conformance.case import Case, final_oracle
 from conformance.duck import Running
 from conformance.histories import DAY, grows, moves
 from conformance.oracles import same
-from engines.spark.catalyst.running import Part
+from engines.spark.catalyst.running_windows import Part
 
 _ALL = Part("sum", "bigint")
 _HOLDINGS = "select event_time, k, v, sum(v) over (partition by k order by event_time) as s from a"

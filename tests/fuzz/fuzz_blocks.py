@@ -16,7 +16,7 @@ from pathlib import Path
 
 from chain.codec.blocks import content_of, decode_block, encode_block, read_link
 from chain.codec.shape import shape_of
-from chain.codec.stamp import unpack
+from chain.codec.timestamp import unpack
 from chain.errors import Invalid
 from chain.model.block import Block, UnknownEvent
 

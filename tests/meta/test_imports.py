@@ -46,8 +46,8 @@ LAYERS = {
         "spark fake",
         "client service sandbox",
         "image",
-        "staging measuring key_bounds",
-        "codec io_plan identity listen footers",
+        "staging output_check key_bounds",
+        "codec io_plan identity listen_address footers",
         "contract",
         "diagnostics faults",
         "tables closure request_control",
@@ -131,7 +131,7 @@ PURE = [
     "odfd.resources.types",
     "odfd.transform.plan",
     "odfd.transform.pacing",
-    "odfd.transform.past",
+    "odfd.transform.checkpoint_info",
     "odfd.trust.judgement.verdicts",
     "odfd.trust.policy.policy",
     "odfd.trust.admission.rules",
@@ -148,7 +148,7 @@ WORLD = {
 CLI_SEES = [
     "odfd.cli", "odfd.control.client", "odfd.control.wire", "odfd.runtime", "odfd.errors", "odfd.output",
     "chain.visible",
-    "chain.data.plain", "engines.query.frames",  # rows of an answer, and how they come over the wire
+    "chain.data.json_values", "engines.query.frames",  # rows of an answer, and how they come over the wire
     "odfd.__version__", "chain.errors", "chain.instant", "chain.wording",
 ]  # fmt: skip
 CLI_OFFLINE = "odfd.cli.offline"

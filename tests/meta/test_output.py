@@ -23,7 +23,7 @@ ALLOWED: Final = {
     "engines.query.__main__": "frames of an answer, to the pipe of the node that started it",
     "engines.flight.__main__": "that it serves, to the pipe of the node that started it",
     "engines.flight.server": "traces, for the node that reads its last words",
-    "engines.sandbox.suspect": "its answer, to the pipe of whoever started it",
+    "engines.sandbox.escape_probe": "its answer, to the pipe of whoever started it",
 }
 STREAMS: Final = ("sys.stdout", "sys.stderr", "sys.__stdout__", "sys.__stderr__")
 PRINTING: Final = ("print", "pprint", "print_exc", "print_exception", "print_stack", "print_help", "print_usage")

@@ -17,7 +17,7 @@ from multiformats import CID
 
 from chain.errors import Remote
 from p2p.files import Missing
-from p2p.kubo.form import Addition
+from p2p.kubo.multipart import Addition
 
 PART = 1000
 

@@ -51,7 +51,7 @@ from p2p.machines import reconcile
 from p2p.peers.book import PeerBook
 from p2p.peers.directory import Directory
 from p2p.ports import Judgement, PeerId, StatementRef, Topic
-from p2p.web.place import place_of
+from p2p.web.folder_url import place_of
 from p2p.web.site import Web
 from p2p.wire import chains, frames, limits, objects, packs, presence, refusal, trust
 from p2p.wire.delimited import DelimitedReader

@@ -23,7 +23,7 @@ from engines.spark.analysis.input_kinds import UNKNOWN, Readings
 from engines.spark.analysis.monotone import MILLISECOND, Floor, Function
 from engines.spark.analysis.refusals import HISTORY, OPERATION, OUTER_TIME
 from engines.spark.analysis.relation import Relation, path_of
-from engines.spark.analysis.running import misplaced
+from engines.spark.analysis.running_windows import misplaced
 from engines.spark.analysis.tables import TableShape, table_shape
 from engines.spark.analysis.tree import Node, parse_plan
 from engines.spark.analysis.walk import Walk

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from chain.errors import Invalid
-from engines.spark.analysis import running
+from engines.spark.analysis import running_windows
 from engines.spark.analysis.determinism import Finding, computed_exactly, examine, is_float, is_map
 from engines.spark.analysis.filters import Filters, filters_above_joins
 from engines.spark.analysis.influence import (
@@ -366,7 +366,7 @@ class Walk:
             if all(frame.function in RANKS for frame in frames_of(node)) and node.fields.get("partitionSpec"):
                 self._table(node, below, UNBOUNDED_FRAME)
             else:
-                found = running.judged(node, below)
+                found = running_windows.judged(node, below)
                 if isinstance(found, Relation):
                     self.running.append(Core(node, below, _finding(UNBOUNDED_FRAME, node)))
                     return found

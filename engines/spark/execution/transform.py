@@ -41,11 +41,11 @@ from engines.spark.analysis.tables import TableShape
 from engines.spark.catalyst.exact import complete_plan, run_exactly
 from engines.spark.catalyst.partial_aggregates import Partials
 from engines.spark.catalyst.plans import HIDDEN, HIDDEN_ROUND, HIDDEN_ROW, carried, frame_of
-from engines.spark.catalyst.running import RunningQuery
+from engines.spark.catalyst.running_windows import RunningQuery
 from engines.spark.catalyst.types import as_written
 from engines.spark.execution.foreign_coordinators import blocks_of, kept_rows
 from engines.spark.execution.inputs import Inputs, micros
-from engines.spark.execution.running import run_over_history, unchanged
+from engines.spark.execution.running_aggregates import run_over_history, unchanged
 from engines.spark.execution.scans import scanned, united
 from engines.spark.execution.tables import (
     FIRST,

@@ -15,7 +15,7 @@ from chain.errors import Invalid
 from chain.model.read_options import ReadOptions, check_kind, read_options
 from chain.model.source import ReadCsv
 from engines.spark.ingest.encodings import codec_of
-from engines.spark.ingest.spelled import Spelling, check_format
+from engines.spark.ingest.localized_values import Spelling, check_format
 
 _TIME_FORMATS: Final = {None, "rfc3339"}
 

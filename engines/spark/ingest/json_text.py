@@ -19,7 +19,7 @@ import pyarrow.json as pa_json
 from chain.errors import Invalid
 from chain.wording import a
 from engines.spark.ingest.json_numbers import with_whole_numbers
-from engines.spark.ingest.json_places import begins_with_null, first_null, first_refused
+from engines.spark.ingest.json_positions import begins_with_null, first_null, first_refused
 from engines.spark.ingest.records import Records
 from engines.spark.ingest.text_columns import (
     Misfit,

@@ -15,7 +15,7 @@ from chain.model.source import ReadCsv, ReadStep
 from engines.contract import IngestRequest
 from engines.spark.ingest.encodings import decoded, encoding_of
 from engines.spark.ingest.foreign_files import converted_file, foreign_kind, step_behind
-from engines.spark.ingest.passed_lines import LinesPassed
+from engines.spark.ingest.skipped_lines import LinesPassed
 from engines.spark.ingest.unpack import SourceFile, UnpackBounds, Unpacking, unpacked, write
 
 _ZIPS: Final = frozenset({"Spreadsheet", "EsriShapefile"})

@@ -15,8 +15,8 @@ import numpy as np
 from engines.contract import ProvenanceAbsence, ProvenancePath, ProvenanceRow, ProvenanceStep, RecordProvenance
 from engines.spark.provenance.question import Shown
 from engines.spark.provenance.reasons import Reason
+from engines.spark.provenance.row_numbers import PATH, Witness, witnesses
 from engines.spark.provenance.tracing import Traced
-from engines.spark.provenance.witnesses import PATH, Witness, witnesses
 
 _MAY_MISS: Final = frozenset({"left outer join", "right outer join", "full outer join", "left anti join", "asof join"})
 """Joins that give a row also where one side has none."""

@@ -26,8 +26,8 @@ from engines.spark.planning.transaction import Read
 from engines.spark.provenance.answers import Found
 from engines.spark.provenance.input_bounds import reaching
 from engines.spark.provenance.question import ProvenanceContext, Shown, microseconds_of, numbers, quoted, rows_of
+from engines.spark.provenance.row_numbers import pick
 from engines.spark.provenance.tracing import LINEAGE, trace
-from engines.spark.provenance.witnesses import pick
 
 
 class Settled:

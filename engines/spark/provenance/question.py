@@ -33,8 +33,8 @@ from engines.spark.planning.lateness import rule
 from engines.spark.planning.sessions import Sessions
 from engines.spark.planning.slice_facts import SliceReader
 from engines.spark.planning.transaction import BlockFacts, InputFacts, Read, TransactionStep, next_checkpoint, plan_step
+from engines.spark.provenance.row_numbers import ROWS
 from engines.spark.provenance.tracing import ROW
-from engines.spark.provenance.witnesses import ROWS
 from engines.spark.rows.tables import frame_of_rows, read_rows
 from engines.spark.rows.times import event_times
 from engines.spark.sql.queries import Analyst, refusal, run_queries

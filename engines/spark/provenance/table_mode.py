@@ -32,8 +32,8 @@ from engines.spark.provenance.answers import Found
 from engines.spark.provenance.input_bounds import reaching
 from engines.spark.provenance.lifetimes import Lives, dating, entering, lives, of_key
 from engines.spark.provenance.question import ProvenanceContext, Shown, microseconds_of, numbers, quoted
+from engines.spark.provenance.row_numbers import ROWS, pick
 from engines.spark.provenance.tracing import LINEAGE, Traced, trace
-from engines.spark.provenance.witnesses import ROWS, pick
 from engines.spark.rows.changelog import LONG_AGO, positive
 from engines.spark.rows.tables import frame_of_rows, read_rows
 from engines.spark.rows.ticks import Rounds, differences, lived, rounds_of

@@ -19,7 +19,7 @@ from chain.errors import Invalid
 from engines.spark.catalyst.expressions import Catalyst, column, parts, references
 from engines.spark.catalyst.plans import items, kind_of
 from engines.spark.provenance.reasons import Reason, looks_back_to_the_first, name_of_view, passes_over_nulls, reason_of
-from engines.spark.provenance.witnesses import DECIDES, PATH
+from engines.spark.provenance.row_numbers import DECIDES, PATH
 
 ROW: Final = "__odf_row"
 """A number for every row of every input, in a hidden column below the views."""

@@ -8,7 +8,7 @@ from chain.errors import Refused
 from odfd.api.views.views import rows_view
 from odfd.control import wire
 from odfd.datasets.catalog import DatasetEntry
-from odfd.ingest.correcting import Correction, CorrectionSpec, correct
+from odfd.ingest.correction import Correction, CorrectionSpec, correct
 from odfd.ingest.driver import IngestDependencies
 from odfd.obs.events import EventLog
 from odfd.state.directory import StateDirectory
@@ -25,7 +25,7 @@ class Correcting:
     async def correct(self, entry: DatasetEntry, request: wire.CorrectRequest) -> wire.CorrectResult:
         """Nobody else writes the dataset meanwhile.
 
-        Raises Refused for what is not this node's own, and as ``odfd.ingest.correcting.correct``.
+        Raises Refused for what is not this node's own, and as ``odfd.ingest.correction.correct``.
         """
         if not self._home.keys.has_dataset_key(entry.id):
             raise Refused(

@@ -37,8 +37,8 @@ from odfd.datasets.pushes import PushTable
 from odfd.errors import sole_fault
 from odfd.ingest import driver as ingesting
 from odfd.ingest.driver import Ingested
-from odfd.ingest.marking import set_watermark
 from odfd.ingest.push import FORMATS, PushTerms, push_files
+from odfd.ingest.watermarks import set_watermark
 from odfd.mirrors.scheduler import MirrorScheduler, SchedulerState
 from odfd.resources.store import Resources
 from odfd.runtime.slots import Slots, waiting

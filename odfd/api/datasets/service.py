@@ -14,7 +14,7 @@ import trio
 from chain.codec.arrow_schema import schema_of
 from chain.codec.manifest import block_to_builtins, render_manifest
 from chain.data.arrow_schema import to_arrow
-from chain.data.plain import plain_rows
+from chain.data.json_values import plain_rows
 from chain.errors import Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.model.block import Block

@@ -23,8 +23,8 @@ from odfd.transform.driver import TransformDependencies
 from odfd.transform.plan import Blocked, Rejected
 from odfd.transform.replay import Replayed, replay
 from odfd.verify.damage import Spot
-from odfd.verify.memory import StoredMemory
 from odfd.verify.report import Level, Progress, VerificationRequest, VerificationResult
+from odfd.verify.resume import StoredMemory
 
 
 class VerificationService:

@@ -28,7 +28,7 @@ from odfd.state.directory import DATABASE, PARTIAL, StateDirectory
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.tables import SEALED
 from odfd.verify.damage import Damage
-from odfd.verify.memory import VERIFIED
+from odfd.verify.resume import VERIFIED
 
 LOW_DISK: Final = 1 << 30
 """Bytes free below which the doctor warns."""

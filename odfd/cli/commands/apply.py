@@ -13,7 +13,7 @@ from typing import BinaryIO, Final
 from chain.errors import Invalid, NotFound, Remote
 from chain.wording import agree
 from odfd import output
-from odfd.cli import words
+from odfd.cli import formatting
 from odfd.cli.parsers import Subparsers
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
@@ -116,7 +116,7 @@ def _table(result: wire.ApplyResult) -> str:
         TableColumn("NAME", lambda item: item.name),
         TableColumn("KIND", lambda item: item.kind),
         TableColumn("DONE" if not result.dry_run else "WOULD BE", lambda item: item.action),
-        TableColumn("ID", lambda item: words.identity(item.id)),
+        TableColumn("ID", lambda item: formatting.identity(item.id)),
         TableColumn("CHANGES", lambda item: "; ".join(item.changes), most=100),
     )
     return render(columns, result.items)

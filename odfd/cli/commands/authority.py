@@ -9,7 +9,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from chain.errors import Refused
-from odfd.cli import words
+from odfd.cli import formatting
 from odfd.cli.parsers import Subparsers
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
@@ -130,19 +130,19 @@ def _path(ref: str) -> str:
 def authority_text(view: wire.AuthorityView) -> str:
     where = {"here": "on this node", "offline": "offline", "elsewhere": "not on this node"}[view.dataset_key]
     lines = [
-        f"{view.ref}   {words.identity(view.dataset_id)}   version {view.version}, epoch {view.epoch}",
+        f"{view.ref}   {formatting.identity(view.dataset_id)}   version {view.version}, epoch {view.epoch}",
         f"  Its key is {where}. Roots: {view.threshold} of {', '.join(view.roots)}",
         "",
     ]
     columns: tuple[TableColumn[wire.WriterView], ...] = (
         TableColumn("WRITER", lambda row: row.key),
-        TableColumn("UNTIL", lambda row: row.expires_at or words.NOTHING),
+        TableColumn("UNTIL", lambda row: row.expires_at or formatting.NOTHING),
         TableColumn("", lambda row: "this node" if row.mine else ""),
     )
     lines += ["  " + line for line in render(columns, view.writers).splitlines()]
     for epoch in view.epochs:
         given_up = epoch.ended - epoch.kept
-        kept = "nothing given up" if not given_up else f"{words.plural(given_up, 'block')} given up"
+        kept = "nothing given up" if not given_up else f"{formatting.plural(given_up, 'block')} given up"
         lines.append(f"  Epoch {epoch.number}: {epoch.reason} at block {epoch.kept}, {kept}")
     if view.disputed:
         lines.append(

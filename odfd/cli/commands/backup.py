@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from odfd.cli import words
+from odfd.cli import formatting
 from odfd.cli.parsers import Subparsers
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
@@ -36,6 +36,6 @@ def _backup(args: argparse.Namespace) -> int:
 
 
 def backup_text(done: wire.BackupResult) -> str:
-    dropped = f", {words.plural(done.dropped, 'older snapshot')} removed" if done.dropped else ""
-    copied = f"{words.plural(done.copied, 'object')} copied ({words.size(done.bytes)}) of {done.objects:,}"
+    dropped = f", {formatting.plural(done.dropped, 'older snapshot')} removed" if done.dropped else ""
+    copied = f"{formatting.plural(done.copied, 'object')} copied ({formatting.size(done.bytes)}) of {done.objects:,}"
     return f"backed up to {done.snapshot}: {copied}{dropped}\nodfctl restore {Path(done.snapshot).parent.parent} DIR"

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any, Final
 
-from odfd.cli import words
+from odfd.cli import formatting
 from odfd.cli.parsers import Subparsers
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
@@ -87,7 +87,7 @@ def _told(done: wire.CorrectResult) -> str:
         columns.append(
             TableColumn(
                 name,
-                lambda row, name=name: words.cell(row.get(name)),  # type: ignore[misc]
+                lambda row, name=name: formatting.cell(row.get(name)),  # type: ignore[misc]
                 right=number,
                 most=40,
             )

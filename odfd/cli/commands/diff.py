@@ -8,8 +8,8 @@ from odfd.cli.commands.apply import show_changes
 from odfd.cli.parsers import Subparsers
 from odfd.cli.session import FORMATS as SESSION_FORMATS
 from odfd.cli.session import Session
-from odfd.cli.sql.reads import difference, named
-from odfd.cli.sql.writing import FORMATS, answer, check_form, told
+from odfd.cli.sql.formats import FORMATS, answer, check_form, told
+from odfd.cli.sql.read_options import difference, named
 from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import ExitCode, Usage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from odfd.cli import words
+from odfd.cli import formatting
 from odfd.cli.parsers import Subparsers
 from odfd.cli.progress import submit
 from odfd.cli.report import values_lines
@@ -50,8 +50,8 @@ def _prove(args: argparse.Namespace) -> int:
 
 def _text(report: wire.ProofReport) -> str:
     engine = report.engine
-    name = f"{engine.name} {engine.version} ({words.digest(engine.digest)})"
-    count = words.plural(report.transforms, "transform")
+    name = f"{engine.name} {engine.version} ({formatting.digest(engine.digest)})"
+    count = formatting.plural(report.transforms, "transform")
     if not report.ok:
         lines = [f"no: {name} does not give the history of {report.ref}; {count} re-run"]
     elif report.recorded:
@@ -59,7 +59,7 @@ def _text(report: wire.ProofReport) -> str:
     else:
         lines = [f"yes: {name} gives the same in {count} of {report.ref}; nothing was recorded"]
     for failure in report.failures:
-        number, digest = failure.block.sequence_number, words.digest(failure.block.hash)
+        number, digest = failure.block.sequence_number, formatting.digest(failure.block.hash)
         place = "-" if number is None else f"#{number} {digest}"
         lines.append(f"  {place}  {failure.rule}  {clean(failure.message, 300)}")
         lines += values_lines(failure)

@@ -6,11 +6,11 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from odfd.cli import words
+from odfd.cli import formatting
 from odfd.cli.parsers import Subparsers
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
-from odfd.cli.sql.reads import add_times, all_rows, is_cut, source
+from odfd.cli.sql.read_options import add_times, all_rows, is_cut, source
 from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import ExitCode, Usage
@@ -63,8 +63,8 @@ def _export(args: argparse.Namespace) -> int:
 
 
 def _rows(session: Session, args: argparse.Namespace) -> int:
-    from odfd.cli.sql.filing import to_file
-    from odfd.cli.sql.writing import told
+    from odfd.cli.sql.formats import told
+    from odfd.cli.sql.output_file import to_file
 
     if args.format == "xlsx":
         raise Usage("xlsx is not written here", hint="--format csv: spreadsheets open it")
@@ -84,5 +84,5 @@ def _import(args: argparse.Namespace) -> int:
 
 
 def _moved(done: wire.TransferResult) -> str:
-    counted = f"{words.plural(done.blocks, 'block')}, {words.plural(done.objects, 'object')}"
-    return f"{done.ref}: {counted}, {words.size(done.bytes)},"
+    counted = f"{formatting.plural(done.blocks, 'block')}, {formatting.plural(done.objects, 'object')}"
+    return f"{done.ref}: {counted}, {formatting.size(done.bytes)},"

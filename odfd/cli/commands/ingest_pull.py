@@ -8,7 +8,7 @@ from pathlib import Path
 
 from chain.errors import Environment, NotFound
 from odfd import output
-from odfd.cli import words
+from odfd.cli import formatting
 from odfd.cli.parsers import Subparsers
 from odfd.cli.progress import submit
 from odfd.cli.row_text import rows_text
@@ -115,9 +115,9 @@ def _pull(args: argparse.Namespace) -> int:
 _COLUMNS: tuple[TableColumn[wire.PullItem], ...] = (
     TableColumn("NAME", lambda item: item.ref),
     TableColumn("DONE", lambda item: item.outcome),
-    TableColumn("BLOCKS", lambda item: f"+{item.blocks:,}" if item.blocks else words.NOTHING, right=True),
-    TableColumn("RECORDS", lambda item: f"+{item.records:,}" if item.records else words.NOTHING, right=True),
-    TableColumn("HEAD", lambda item: words.digest(item.head)),
+    TableColumn("BLOCKS", lambda item: f"+{item.blocks:,}" if item.blocks else formatting.NOTHING, right=True),
+    TableColumn("RECORDS", lambda item: f"+{item.records:,}" if item.records else formatting.NOTHING, right=True),
+    TableColumn("HEAD", lambda item: formatting.digest(item.head)),
     TableColumn("", lambda item: _beside(item), most=200),
 )
 

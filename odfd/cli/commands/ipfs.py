@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from chain.errors import Refused
-from odfd.cli import words
+from odfd.cli import formatting
 from odfd.cli.commands.authority import offline_key
 from odfd.cli.parsers import Subparsers
 from odfd.cli.progress import submit
@@ -69,15 +69,17 @@ def _publish(args: argparse.Namespace) -> int:
 
 
 def publication_text(done: wire.PublicationView) -> str:
-    lines = [f"{done.ref} is on IPFS: {words.plural(done.blocks, 'block')}, {done.root}"]
+    lines = [f"{done.ref} is on IPFS: {formatting.plural(done.blocks, 'block')}, {done.root}"]
     if done.name is None:
         lines.append("  None of its keys is here, so that no name points to it")
     elif done.name == done.home:
         lines.append(f"  Its name ipns://{done.name} points there")
     else:
         lines.append(f"  ipns://{done.name}, of this node, points there, and ipns://{done.home} to that name")
-    added = words.plural(done.added_objects, "object")
-    lines.append(f"  Added: {words.plural(done.added_blocks, 'block')}, {added} ({words.size(done.added_bytes)})")
+    added = formatting.plural(done.added_objects, "object")
+    lines.append(
+        f"  Added: {formatting.plural(done.added_blocks, 'block')}, {added} ({formatting.size(done.added_bytes)})"
+    )
     return "\n".join(lines)
 
 
@@ -88,7 +90,7 @@ def _publications(session: Session, rows: list[wire.PublicationView]) -> str:
         TableColumn("BLOCKS", lambda row: f"{row.blocks:,}", right=True),
         TableColumn("ROOT", lambda row: row.root, most=WHOLE),
         TableColumn("IPNS", lambda row: row.name or "-", most=WHOLE),
-        TableColumn("RENEWED", lambda row: words.ago(row.at, now)),
+        TableColumn("RENEWED", lambda row: formatting.ago(row.at, now)),
         TableColumn("STATE", lambda row: row.message or ("kept" if row.standing else "once"), most=WHOLE),
     )
     return render(columns, rows)

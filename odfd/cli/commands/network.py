@@ -7,7 +7,7 @@ import io
 from typing import Final
 
 from odfd import output
-from odfd.cli import kinds, words
+from odfd.cli import formatting, kinds
 from odfd.cli.conditions import seconds
 from odfd.cli.confirm import add_yes, confirm
 from odfd.cli.parsers import Subparsers
@@ -168,13 +168,13 @@ def _show(args: argparse.Namespace) -> int:
     now = session.clock.now()
     columns: tuple[TableColumn[wire.Announced], ...] = (
         TableColumn("DATASET", lambda row: row.id, most=90),
-        TableColumn("NAME", lambda row: row.name or words.NOTHING),
-        TableColumn("BLOCKS", lambda row: words.count(row.blocks), right=True),
-        TableColumn("SIGNED", lambda row: words.ago(row.signed_at, now)),
-        TableColumn("PEERS", lambda row: words.count(row.peers), right=True),
+        TableColumn("NAME", lambda row: row.name or formatting.NOTHING),
+        TableColumn("BLOCKS", lambda row: formatting.count(row.blocks), right=True),
+        TableColumn("SIGNED", lambda row: formatting.ago(row.signed_at, now)),
+        TableColumn("PEERS", lambda row: formatting.count(row.peers), right=True),
         TableColumn("HELD", lambda row: "yes" if row.held else "no"),
     )
     shown = session.client.get(f"/networks/{part(args.name)}", wire.NetworkView)
     session.answer(shown, lambda network: render(columns, network.datasets))
-    session.remark(f"{words.plural(shown.value.peers, 'peer')} in {shown.value.name}")
+    session.remark(f"{formatting.plural(shown.value.peers, 'peer')} in {shown.value.name}")
     return ExitCode.OK

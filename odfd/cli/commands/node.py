@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from chain.instant import SECOND
-from odfd.cli import conditions, words
+from odfd.cli import conditions, formatting
 from odfd.cli.parsers import Subparsers
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, clean, fields, render
@@ -72,15 +72,15 @@ def status_text(status: wire.Status) -> str:
     total = sum(status.datasets.values())
     shown = "none started"
     if engine:
-        bits = [engine.name, words.digest(engine.digest), f"sandbox {engine.sandbox}", engine.state]
-        shown = "  ".join(bit for bit in bits if bit != words.NOTHING and not bit.endswith("None"))
+        bits = [engine.name, formatting.digest(engine.digest), f"sandbox {engine.sandbox}", engine.state]
+        shown = "  ".join(bit for bit in bits if bit != formatting.NOTHING and not bit.endswith("None"))
     return fields(
         [
             ("node", f"{status.name or '(unnamed)'}  {status.node_id}"),
             ("verdicts", f"by {status.validator_key}" if status.validator_key else ""),
             (
                 "version",
-                f"{status.version}  pid {status.pid}  up since {words.moment(status.started_at)}",
+                f"{status.version}  pid {status.pid}  up since {formatting.moment(status.started_at)}",
             ),
             ("listen", "\n         ".join(status.listen) or "nowhere"),
             ("http", "\n         ".join(status.http)),
@@ -95,7 +95,7 @@ def status_text(status: wire.Status) -> str:
             ("engine", shown),
             ("disk", _disk(disk)),
             ("signing", _signing(status.lost_journals)),
-            ("memory", words.size(status.memory) if status.memory else ""),
+            ("memory", formatting.size(status.memory) if status.memory else ""),
             ("tasks", str(status.tasks)),
             ("flows", _flows(status.flows)),
         ]
@@ -106,23 +106,23 @@ def _flows(flows: wire.FlowCounts | None) -> str:
     if flows is None or not flows.flows:
         return ""
     parts = [str(flows.flows), f"{flows.running} running"]
-    parts += [f"next {flows.next} at {words.moment(flows.next_at)}"] if flows.next else ["nothing due"]
+    parts += [f"next {flows.next} at {formatting.moment(flows.next_at)}"] if flows.next else ["nothing due"]
     shown = sorted(flows.failing)[:3]
-    failing = [f"{name} failed {words.plural(flows.failing[name], 'time')} in a row" for name in shown]
+    failing = [f"{name} failed {formatting.plural(flows.failing[name], 'time')} in a row" for name in shown]
     more = len(flows.failing) - len(shown)
     return ", ".join([*parts, *failing, *([f"{more} more failed: odfctl get flows"] if more else [])])
 
 
 def _signing(lost: int) -> str:
-    return f"stopped for {words.plural(lost, 'key')}: odfctl doctor" if lost else ""
+    return f"stopped for {formatting.plural(lost, 'key')}: odfctl doctor" if lost else ""
 
 
 def _disk(disk: wire.DiskView | None) -> str:
     if not disk:
         return ""
     sizes = {"objects": disk.objects, "database": disk.database}
-    held = "".join(f", {words.size(size)} {name}" for name, size in sizes.items() if size is not None)
-    return f"{words.size(disk.free)} free of {words.size(disk.total)} at {disk.path}{held}"
+    held = "".join(f", {formatting.size(size)} {name}" for name, size in sizes.items() if size is not None)
+    return f"{formatting.size(disk.free)} free of {formatting.size(disk.total)} at {disk.path}{held}"
 
 
 def _doctor(args: argparse.Namespace) -> int:
@@ -165,5 +165,5 @@ def _watch(args: argparse.Namespace) -> int:
 def _event_text(event: wire.EventView) -> str:
     if event.kind == "lagged":
         return f"{'':>6}  {event.message}"
-    time = words.moment(event.time)
+    time = formatting.moment(event.time)
     return clean(f"{event.sequence:>6}  {time}  {event.kind:<20}  {event.subject}  {event.message}", 400)

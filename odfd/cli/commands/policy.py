@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from chain.errors import Environment, Invalid
-from odfd.cli import details, words
+from odfd.cli import details, formatting
 from odfd.cli.parsers import Subparsers
 from odfd.cli.session import Session
 from odfd.cli.table import clean
@@ -78,7 +78,7 @@ def _accept(args: argparse.Namespace) -> int:
 
 def _told(view: wire.NetworkRulesView) -> str:
     of_whom = clean(view.network, 64)
-    return f"version {view.version} of the policy of {of_whom}: {view.state}  {words.digest(view.sid)}"
+    return f"version {view.version} of the policy of {of_whom}: {view.state}  {formatting.digest(view.sid)}"
 
 
 def rules_of(file: str) -> wire.NetworkRulesRequest:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from odfd.cli import words
+from odfd.cli import formatting
 from odfd.cli.parsers import Subparsers
 from odfd.cli.row_text import rows_text
 from odfd.cli.session import Session
-from odfd.cli.sql.reads import add_times, is_cut, last_rows, source
+from odfd.cli.sql.read_options import add_times, is_cut, last_rows, source
 from odfd.cli.table import TableColumn, render
 from odfd.control import wire
 from odfd.control.client import part
@@ -51,8 +51,8 @@ def register(subparsers: Subparsers) -> None:
 
 _BLOCKS: tuple[TableColumn[wire.BlockView], ...] = (
     TableColumn("BLOCK", lambda row: f"#{row.sequence_number}", right=True),
-    TableColumn("HASH", lambda row: words.digest(row.hash)),
-    TableColumn("TIME", lambda row: words.moment(row.system_time)),
+    TableColumn("HASH", lambda row: formatting.digest(row.hash)),
+    TableColumn("TIME", lambda row: formatting.moment(row.system_time)),
     TableColumn("EVENT", lambda row: row.event),
     TableColumn("", lambda row: "; ".join(filter(None, (row.summary, rows_text(row.rows)))), most=200),
 )
@@ -94,7 +94,7 @@ def _tail(args: argparse.Namespace) -> int:
 
 def _tail_of(session: Session, args: argparse.Namespace) -> int:
     """By a query: what it was read from is told as queries tell it."""
-    from odfd.cli.sql.writing import answer, told
+    from odfd.cli.sql.formats import answer, told
 
     if session.output == "yaml":
         raise Usage("no yaml here", hint="-o json")
@@ -112,14 +112,14 @@ def doubt_of(dataset: wire.DatasetView) -> str | None:
         return None
     known = f"rely on the first {rely.blocks}" if rely.blocks else "rely on none"
     why = f" ({rely.fact})" if rely.fact else ""
-    return f"Of its {words.plural(dataset.blocks, 'block')} {known}{why}: odfctl trust show {dataset.name}"
+    return f"Of its {formatting.plural(dataset.blocks, 'block')} {known}{why}: odfctl trust show {dataset.name}"
 
 
 def _rows(records: wire.Records) -> str:
     columns: tuple[TableColumn[tuple[Any, ...]], ...] = tuple(
         TableColumn(
             column.name,
-            lambda row, place=place: words.cell(row[place]),  # type: ignore[misc]
+            lambda row, place=place: formatting.cell(row[place]),  # type: ignore[misc]
             right=column.type.startswith(("Int", "UInt", "Float", "Decimal")),
             most=40,
         )

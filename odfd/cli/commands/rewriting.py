@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from odfd.cli import words
+from odfd.cli import formatting
 from odfd.cli.commands.authority import offline_key
 from odfd.cli.confirm import add_yes, confirm
 from odfd.cli.parsers import Subparsers
@@ -123,20 +123,20 @@ def rewrite_text(done: wire.RewriteResult) -> str:
     if done.outcome == "unchanged":
         return f"{done.ref} stays as it is: {done.message}"
     is_plan = done.outcome == "planned"
-    changed = f"{words.plural(done.before, 'block')} {'would become' if is_plan else 'became'} {done.blocks:,}"
+    changed = f"{formatting.plural(done.before, 'block')} {'would become' if is_plan else 'became'} {done.blocks:,}"
     lines = [f"{done.ref}: {changed}, the first {done.kept:,} as they were"]
     if done.merged:
         lines.append(f"  {done.merged:,} blocks of data {'would be' if is_plan else 'are'} merged into {done.into:,}")
     if is_plan:
         lines.append(f"  Epoch {done.epoch} would be opened for it; nothing was changed")
     else:
-        lines.append(f"  Epoch {done.epoch}, head #{done.blocks - 1} {words.digest(done.head)}")
+        lines.append(f"  Epoch {done.epoch}, head #{done.blocks - 1} {formatting.digest(done.head)}")
     return "\n".join(lines)
 
 
 _OBJECTS: tuple[TableColumn[wire.CollectedObject], ...] = (
     TableColumn("OBJECT", lambda item: item.name),
-    TableColumn("SIZE", lambda item: words.size(item.size), right=True),
+    TableColumn("SIZE", lambda item: formatting.size(item.size), right=True),
 )
 
 
@@ -149,15 +149,15 @@ def _gc(args: argparse.Namespace) -> int:
 
 def collected_text(done: wire.CollectResult) -> str:
     verb = "would be freed" if done.dry_run else "freed"
-    lines = [f"{words.plural(done.objects, 'object')}, {words.size(done.bytes)}, {verb}"]
+    lines = [f"{formatting.plural(done.objects, 'object')}, {formatting.size(done.bytes)}, {verb}"]
     if done.waiting:
-        waiting = f"{words.plural(done.waiting, 'object')}, {words.size(done.waiting_bytes)}"
+        waiting = f"{formatting.plural(done.waiting, 'object')}, {formatting.size(done.waiting_bytes)}"
         lines.append(f"  {waiting}, more that nobody names: read or written a moment ago, they wait for the next gc")
     if done.statements:
-        dropped = words.plural(done.statements, "superseded statement")
+        dropped = formatting.plural(done.statements, "superseded statement")
         lines.append(f"  {dropped} of the trust ledger {'would go' if done.dry_run else 'gone'} too")
     if done.folds:
-        dropped = f"{words.plural(done.folds, 'fold')}, {words.size(done.fold_bytes)}"
+        dropped = f"{formatting.plural(done.folds, 'fold')}, {formatting.size(done.fold_bytes)}"
         lines.append(f"  {dropped}, of histories that are no more {'would go' if done.dry_run else 'gone'} too")
     if done.listed:
         lines += ["", render(_OBJECTS, done.listed)]

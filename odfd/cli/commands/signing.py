@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from odfd.cli import words
+from odfd.cli import formatting
 from odfd.cli.parsers import Subparsers
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
@@ -44,9 +44,9 @@ def signing_text(view: wire.SigningView) -> str:
     if not view.begun:
         return "every key of this node has its signing journal: nothing to do"
     columns: tuple[TableColumn[wire.SignerView], ...] = (
-        TableColumn("KEY", lambda row: words.identity(row.key)),
+        TableColumn("KEY", lambda row: formatting.identity(row.key)),
         TableColumn("OF", lambda row: row.dataset or "this node"),
-        TableColumn("KNOWN", lambda row: words.plural(row.said, "last word")),
+        TableColumn("KNOWN", lambda row: formatting.plural(row.said, "last word")),
     )
-    asked = words.plural(view.peers, "listed group") if view.peers else "nobody that is listed"
+    asked = formatting.plural(view.peers, "listed group") if view.peers else "nobody that is listed"
     return f"{render(columns, view.begun)}\nThey sign again; {asked} could be asked."

@@ -16,8 +16,8 @@ from chain.errors import Invalid
 from odfd import output
 from odfd.cli.parsers import Subparsers
 from odfd.cli.session import Session
-from odfd.cli.sql.asking import Answered, Shown
-from odfd.cli.sql.writing import FORMATS, answer, check_form, explained, show_plan, told
+from odfd.cli.sql.formats import FORMATS, answer, check_form, explained, show_plan, told
+from odfd.cli.sql.query import Answered, Shown
 from odfd.control import wire
 from odfd.errors import ExitCode, Usage
 
@@ -80,7 +80,7 @@ def _sql(args: argparse.Namespace) -> int:
         show_plan(session.client, request)
         return ExitCode.OK
     if args.prove:
-        from odfd.cli.sql.proving import prove
+        from odfd.cli.sql.proof_file import prove
 
         answered: Answered | Shown = prove(session.client, request, args.output, Path(args.prove))
     else:

@@ -19,7 +19,7 @@ from typing import Final
 
 from chain.errors import Environment, Fault
 from odfd import __version__, output
-from odfd.cli import words
+from odfd.cli import formatting
 from odfd.cli.parsers import Subparsers
 from odfd.cli.session import Session, to_json
 from odfd.errors import ExitCode
@@ -70,7 +70,7 @@ def _support(args: argparse.Namespace) -> int:
     masked = _write(args.file, _collected(session, missing))
     for name, why in missing.items():
         output.remark(f"{name} is not in it: {why}")
-    told = f"; {words.plural(masked, 'secret')} in it masked" if masked else ""
+    told = f"; {formatting.plural(masked, 'secret')} in it masked" if masked else ""
     session.remark(f"wrote {args.file}{told}\n  look into it before you send it: tar -xzf {args.file}")
     return ExitCode.NO if missing else ExitCode.OK
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from chain.errors import Environment
 from odfd import output
-from odfd.cli import kinds, words
+from odfd.cli import formatting, kinds
 from odfd.cli.commands import authority, policy, signing
 from odfd.cli.parsers import Subparsers
 from odfd.cli.progress import follow
@@ -129,7 +129,7 @@ def _evidence(args: argparse.Namespace) -> int:
     finally:
         draft.unlink(missing_ok=True)
     answer = {"id": args.id, "file": args.out, "size": size}
-    session.show(answer, lambda _: f"{words.size(size)} in {args.out}")
+    session.show(answer, lambda _: f"{formatting.size(size)} in {args.out}")
     session.remark(f"anyone can check it, with no daemon: odfctl trust recheck {args.out}")
     return ExitCode.OK
 

@@ -14,7 +14,7 @@ from chain.errors import Invalid
 from chain.model.schema import Option
 from chain.multihash import Multihash
 from chain.store.files import disk
-from odfd.cli import words
+from odfd.cli import formatting
 from odfd.cli.offline import files
 from odfd.cli.parsers import Subparsers
 from odfd.cli.session import Session
@@ -91,7 +91,7 @@ def _hash_text(answer: dict[str, Any]) -> str:
 def _show(args: argparse.Namespace) -> int:
     from chain.data.arrow_schema import from_arrow
     from chain.data.parquet import open_slice
-    from chain.data.spell import spell
+    from chain.data.type_text import spell
 
     path = files.existing(args.file)
     with open_slice(path) as source:
@@ -171,7 +171,7 @@ def _show_text(answer: dict[str, Any]) -> str:
     facts = fields(
         [
             ("records", f"{answer['records']:,}"),
-            ("size", f"{answer['size']:,} bytes in {words.plural(answer['rowGroups'], 'row group')}"),
+            ("size", f"{answer['size']:,} bytes in {formatting.plural(answer['rowGroups'], 'row group')}"),
             ("offsets", f"{offsets['start']:,} to {offsets['end']:,}" if offsets else ""),
             ("event time", f"{times['min']} to {times['max']}" if times else ""),
         ]

@@ -47,9 +47,9 @@ def register(subparsers: Subparsers) -> None:
 
 def _new(args: argparse.Namespace) -> int:
     from odfd import output
-    from odfd.sampling.guess import guessed
+    from odfd.sampling.check import proven
+    from odfd.sampling.inference import guessed
     from odfd.sampling.manifest import manifest_text
-    from odfd.sampling.proof import proven
 
     is_url = args.source.startswith(("http://", "https://"))
     to = args.to or f"{args.name}.yaml"
@@ -85,8 +85,8 @@ def _local(source: str, is_url: bool, stack: ExitStack) -> tuple[Path, str]:
 def preview(session: Session, name: str, source: dict[str, Any] | None, format_: str | None) -> int:
     """What an ingest of a file would read, by the source of a dataset or by a format. Raises Invalid, NotFound."""
     from odfd.ingest.push import FORMATS
-    from odfd.sampling.guess import guessed, step_of
-    from odfd.sampling.proof import read_of
+    from odfd.sampling.check import read_of
+    from odfd.sampling.inference import guessed, step_of
 
     path = files.existing(name)
     if source is not None:
@@ -109,7 +109,7 @@ def _ddl(columns: tuple[tuple[str, str, tuple[str, ...]], ...]) -> list[str]:
 
 
 def _seen(path: Path, name: str, step: ReadStep) -> dict[str, Any]:
-    from odfd.sampling.shown import shown
+    from odfd.sampling.preview import shown
 
     found = shown(path, name, step, ROWS)
     return {

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from odfd.cli import words
+from odfd.cli import formatting
 from odfd.cli.offline import files
 from odfd.cli.session import Session
 from odfd.cli.table import clean
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     with disk(path), path.open("rb") as file:
         if file.read(1) == b"{":
             return _document(session, args)
-    session.remark(f"checking {args.file} ({words.size(path.stat().st_size)}): signature, hashes, links, rules")
+    session.remark(f"checking {args.file} ({formatting.size(path.stat().st_size)}): signature, hashes, links, rules")
     with tempfile.TemporaryDirectory(prefix="odfd-recheck-") as folder:
         place = Path(folder)
         with disk(path), path.open("rb") as file, unpacked(file, args.file, place) as case:
@@ -66,15 +66,15 @@ def run(args: argparse.Namespace) -> int:
 
 def _document(session: Session, args: argparse.Namespace) -> int:
     """A proven answer, or a proof of two statements."""
-    from odfd.cli.offline import answers
+    from odfd.cli.offline import answer_recheck
 
-    told = answers.read(args.file)
+    told = answer_recheck.read(args.file)
     if told is None:
         session.show(_proof(args.file), _proof_text)
         return ExitCode.OK
     session.remark("asking the same of the same blocks")
-    view = answers.run(session, told, args.folders)
-    session.show(view, answers.text)
+    view = answer_recheck.run(session, told, args.folders)
+    session.show(view, answer_recheck.text)
     return {"confirmed": ExitCode.OK, "refuted": ExitCode.NO}.get(view["result"], ExitCode.ENVIRONMENT)
 
 
@@ -100,8 +100,8 @@ def _proof(name: str) -> dict[str, Any]:
 
 
 def _proof_text(view: dict[str, Any]) -> str:
-    who = ", ".join(words.identity(key) for key in view["accused"])
-    where = words.identity(view["dataset"])
+    who = ", ".join(formatting.identity(key) for key in view["accused"])
+    where = formatting.identity(view["dataset"])
     if view["sequenceNumber"] is None:
         return f"confirmed   {view['kind']} on {where}\n  {who} signed two statements that exclude each other."
     return f"confirmed   {view['kind']} of {where} at #{view['sequenceNumber']}\n  {who} signed two histories."
@@ -156,7 +156,7 @@ def _view(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text(view: dict[str, Any]) -> str:
-    where = f"{words.identity(view['dataset'])} #{view['sequenceNumber']}"
+    where = f"{formatting.identity(view['dataset'])} #{view['sequenceNumber']}"
     lines = [f"{view['result']}   {where}, signed {view['signedAt']}", f"  {_SAYING[view['result']]}"]
     if view["reason"]:
         lines.append(f"  {clean(view['reason'], 300)}")

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odfd import output
-from odfd.cli import words
-from odfd.cli.meter import Meter
+from odfd.cli import formatting
 from odfd.cli.parsers import Subparsers
+from odfd.cli.progress_bar import Meter
 from odfd.cli.session import Session
 from odfd.control import wire
 from odfd.errors import ExitCode
@@ -18,7 +18,7 @@ from odfd.errors import ExitCode
 if TYPE_CHECKING:
     from odfd.runtime.tasks import Report
     from odfd.state.directory import StateDirectory
-    from odfd.state.restoring import Restored
+    from odfd.state.restore import Restored
 
 SIGNING = """Its keys sign nothing yet: what they signed after this backup is not in it, and a key that contradicted
 itself would be proven to have. Choose one:
@@ -46,7 +46,7 @@ def register(subparsers: Subparsers) -> None:
 
 def _restore(args: argparse.Namespace) -> int:
     from odfd.runtime.tasks import Report
-    from odfd.state.restoring import choose, restore
+    from odfd.state.restore import choose, restore
 
     session = Session(args)
     backup, directory = Path(args.backup).expanduser().resolve(), Path(args.directory).expanduser().resolve()
@@ -82,9 +82,9 @@ def _value(done: Restored) -> dict[str, Any]:
 
 def _text(done: Restored) -> str:
     said = done.snapshot
-    counted = f"{words.plural(said.objects - len(done.damaged), 'object')} ({words.size(said.bytes)})"
+    counted = f"{formatting.plural(said.objects - len(done.damaged), 'object')} ({formatting.size(said.bytes)})"
     lines = [
-        f"restored the state of {words.moment(said.time)} to {done.directory}: {counted}, all of it as backed up",
+        f"restored the state of {formatting.moment(said.time)} to {done.directory}: {counted}, all of it as backed up",
         *([f"left out, damaged: {', '.join(done.damaged)}"] if done.damaged else []),
         *([SIGNING.format(keys=done.directory / "keys")] if done.keys else []),
     ]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from odfd import output
-from odfd.cli.meter import Meter
 from odfd.cli.offline import files
+from odfd.cli.progress_bar import Meter
 from odfd.cli.session import Session
 from odfd.control import wire
 from odfd.control.client import Answer

@@ -19,7 +19,7 @@ from chain.visible import is_visible
 from odfd import output
 from odfd.cli.session import Session
 from odfd.cli.sql.completion import COMMANDS, completions
-from odfd.cli.sql.writing import FORMATS, answer, check_form, explained, show_plan, told
+from odfd.cli.sql.formats import FORMATS, answer, check_form, explained, show_plan, told
 from odfd.cli.table import TableColumn, fields, render
 from odfd.control import wire
 from odfd.control.client import part

@@ -35,9 +35,9 @@ from odfd.ingest.fetch.base import (
 from odfd.ingest.fetch.coding import codings, is_gzip, undone
 from odfd.ingest.fetch.dialling import CREDENTIALS
 from odfd.ingest.fetch.page import Page, page
+from odfd.ingest.file_writer import Filling
 from odfd.ingest.settings import CHUNK, IngestSettings
 from odfd.ingest.templates import TEMPLATE, Filled, fill, tells
-from odfd.ingest.writing import Filling
 
 _USER_INFO: Final = re.compile(r"\w+://[^/?#@]*:([^/?#@]*)@")
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from chain.data.json_values import plain_values
 from chain.data.parquet import SliceFile, open_slice
-from chain.data.plain import plain_values
 from chain.wording import plural
 
 MAX_CELLS: Final = 20

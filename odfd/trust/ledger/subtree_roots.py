@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from chain.ids import DatasetId
 from chain.statements.tree import GROUP, HASH_SIZE, Frontier, Leaves, Tree
-from chain.store import packed
+from chain.store import bulk_rows
 
 
 class Subtrees:
@@ -27,7 +27,7 @@ class Subtrees:
         self._db.execute("DELETE FROM trust_subtrees WHERE dataset = ? AND place >= ?", (dataset, first))
         self._db.execute(
             "INSERT INTO trust_subtrees SELECT ?1, value, substr(?2, key * ?3 + 1, ?3) FROM json_each(?4)",
-            (dataset, b"".join(groups), HASH_SIZE, packed.numbers(range(first, first + len(groups)))),
+            (dataset, b"".join(groups), HASH_SIZE, bulk_rows.numbers(range(first, first + len(groups)))),
         )
 
     def tree(self, dataset: DatasetId, known: Frontier, leaves: Leaves) -> Tree:

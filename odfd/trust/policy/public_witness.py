@@ -8,7 +8,7 @@ from chain.errors import Invalid
 from chain.ids import KeyDid
 from chain.statements.checkpoint import VerifierKey
 from odfd.trust.policy.witness_quorum import cosigner_key
-from p2p.web.place import place_of
+from p2p.web.folder_url import place_of
 
 
 class PublicWitness(msgspec.Struct, frozen=True):

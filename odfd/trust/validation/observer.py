@@ -27,7 +27,7 @@ from chain.statements.envelope import Signed
 from chain.statements.statement import Observation, Response, Result
 from chain.store.base import ChainReader
 from chain.store.objects import sound_path
-from engines.measuring import operations
+from engines.output_check import operations
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.fetch.base import ETAG, LAST_MODIFIED
 from odfd.ingest.refetch import Refetched, refetch

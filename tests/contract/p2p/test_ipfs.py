@@ -17,7 +17,7 @@ from chain.instant import Instant
 from chain.statements.keys import SigningKey
 from p2p.ipfs import names, record
 from p2p.ipfs.record import Pointer
-from p2p.kubo.form import Addition
+from p2p.kubo.multipart import Addition
 from p2p.kubo.rpc import Kubo
 from worlds.memory_ipfs import MemoryIpfs
 

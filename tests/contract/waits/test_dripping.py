@@ -27,11 +27,11 @@ from odfd.ingest.settings import IngestSettings
 from p2p.host.host import open_host
 from p2p.host.identity import peer_of_seed
 from p2p.host.limits import HostLimits
-from p2p.kubo.form import Addition
+from p2p.kubo.multipart import Addition
 from p2p.kubo.rpc import Kubo
-from p2p.web.patience import Patience
 from p2p.web.posting import Posts
 from p2p.web.site import Web
+from p2p.web.timeouts import Patience
 from worlds.dripping import Dripping, Manner
 
 QUICK: Final = Patience(connect=0.2, silence=0.2, span=0.2, least=1000, total=0.6)

@@ -18,7 +18,7 @@ from chain.ids import DatasetId
 from chain.model.on_error import ON_ERROR
 from chain.model.source import MergeAppend, MergeLedger, ReadCsv, ReadNdJson, ReadStep
 from engines.contract import IngestRequest, InvalidQuery, QuarantineTarget, Success, TransformOutcome, Vocabulary
-from engines.measuring import measured
+from engines.output_check import measured
 from engines.spark.ingest import parse, ranges
 from engines.spark.ingest.run import run_ingest
 

@@ -23,7 +23,7 @@ from chain.model.source import (
     TransformSql,
 )
 from engines.contract import RowCounts, SkippedFile, Success
-from engines.measuring import operations
+from engines.output_check import operations
 
 DDL = "event_time TIMESTAMP, k STRING, v BIGINT"
 OP_DDL = f"op INT, {DDL}"

@@ -28,7 +28,7 @@ from chain.model.events import (
 )
 from chain.model.source import FetchUrl, MergeLedger, ReadCsv, SqlQueryStep, TemporalTable, TransformSql
 from chain.state import load_state
-from odfd.ingest.correcting import Correction, CorrectionSpec, correct
+from odfd.ingest.correction import Correction, CorrectionSpec, correct
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.settings import IngestSettings
 from odfd.transform import driver

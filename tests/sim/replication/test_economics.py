@@ -20,7 +20,7 @@ from config.model import P2p
 from p2p.address import network_of, prefix_of
 from p2p.budget import costs
 from p2p.budget.buckets import Budget
-from p2p.budget.places import Places
+from p2p.budget.connection_slots import Places
 from p2p.budget.relaying import Relaying
 from p2p.budget.unfinished import Unfinished
 from p2p.budget.work import Party, WorkBudget, WorkShares

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.errors import Environment, Invalid
-from engines.listen import check_free, parse_address
+from engines.listen_address import check_free, parse_address
 
 
 @pytest.mark.parametrize(

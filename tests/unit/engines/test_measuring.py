@@ -10,8 +10,8 @@ from chain.data.logical_hash import logical_hash_file
 from chain.errors import Invalid
 from chain.model.events import OffsetInterval
 from chain.multihash import Multihash
-from engines import measuring
-from engines.measuring import both_hashes, measured
+from engines import output_check
+from engines.output_check import both_hashes, measured
 
 
 def written(path: Path, offsets: list[int]) -> Path:
@@ -47,5 +47,5 @@ def test_what_is_no_slice_is_refused(tmp_path: Path) -> None:
 def test_threads_come_to_the_same_hashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path / "slice", list(range(200_000)))
     alone = both_hashes(path)
-    monkeypatch.setattr(measuring, "LARGE", 0)
+    monkeypatch.setattr(output_check, "LARGE", 0)
     assert both_hashes(path) == alone

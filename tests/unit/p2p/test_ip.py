@@ -14,7 +14,7 @@ from p2p.address import network_of, parse_address, prefix_of
 from p2p.dial import resolve
 from p2p.errors import BadAddress
 from p2p.ip import anywhere, is_global, parse_ip, stands_for, within
-from p2p.web.place import place_of
+from p2p.web.folder_url import place_of
 
 INSIDE = (
     "127.0.0.1",

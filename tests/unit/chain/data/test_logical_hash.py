@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from chain.data import arrow0_values, parquet, repeats
+from chain.data import arrow0_values, dictionaries, parquet
 from chain.data import logical_hash as module
 from chain.data.logical_hash import LogicalHasher, logical_hash, logical_hash_file
 from chain.data.logical_hashes import logical_hashes
@@ -204,7 +204,7 @@ def test_texts_that_repeat_are_not_spelt_out_and_hash_alike(tmp_path: Path) -> N
 
 def test_a_dictionary_beyond_its_footer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     repeating(tmp_path / "few")
-    monkeypatch.setattr(repeats, "MAX_DICTIONARY", 10)
+    monkeypatch.setattr(dictionaries, "MAX_DICTIONARY", 10)
     with pytest.raises(Invalid, match="'text' is larger than the footer says"):
         logical_hash_file(tmp_path / "few")
 

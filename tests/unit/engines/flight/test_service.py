@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from chain.errors import Fault, Invalid, NotFound
-from engines.flight.asking import QueryTold
 from engines.flight.messages import CLASSES, MAX_MESSAGE, packed, parsed, unpacked
 from engines.flight.metadata import Dataset
+from engines.flight.node_client import QueryTold
 from engines.flight.server import ACTIONS, FlightSqlServer, UnderWay, token_of, words
 from engines.flight.service import HELD_SECONDS, MOST_HELD, FlightSql
 from engines.flight.statements import MOST_STATEMENTS

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chain.errors import Environment, Fault, Invalid, Refused
-from engines.query.answering import Answering, Limits
+from engines.query.duckdb_session import Answering, Limits
 from engines.query.views import Fold, SliceView
 
 TIME = pa.timestamp("ms", "UTC")

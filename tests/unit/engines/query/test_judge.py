@@ -10,7 +10,7 @@ import duckdb
 import pytest
 
 from chain.errors import Invalid
-from engines.query.judge import TABLE_FUNCTIONS, TableRef, functions, judge
+from engines.query.statement_check import TABLE_FUNCTIONS, TableRef, functions, judge
 from engines.query.temporal import AS_AT, AS_OF, AT_BLOCK, take_out
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "sql.md"

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from chain.errors import Refused
-from engines.query.answering import Answering, Limits
+from engines.query.duckdb_session import Answering, Limits
 from engines.query.requests import RowsWanted
 from engines.query.views import SliceView
 

@@ -16,7 +16,7 @@ from engines.spark.provenance.answers import absent
 from engines.spark.provenance.final_mode import narrowed
 from engines.spark.provenance.lifetimes import dating, entering, lives, of_key
 from engines.spark.provenance.reasons import Reason
-from engines.spark.provenance.witnesses import DECIDES, PATH, Witness, pick, witnesses
+from engines.spark.provenance.row_numbers import DECIDES, PATH, Witness, pick, witnesses
 from engines.spark.rows.changelog import NEVER
 
 parts = st.tuples(st.integers(0, 5), st.integers(0, 2), st.booleans())

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from conformance.duck import Duck, Frame
-from engines.spark.catalyst.running import Part, Stage
-from engines.spark.execution import running
-from engines.spark.execution.running import run_over_history
+from engines.spark.catalyst.running_windows import Part, Stage
+from engines.spark.execution import running_aggregates
+from engines.spark.execution.running_aggregates import run_over_history
 from engines.spark.state.tables import Stored, pack, unpack
 
 KEYS = 20_000
@@ -38,7 +38,7 @@ class Rows:
 @pytest.fixture
 def advance(monkeypatch):
     """State and the values of rows, after rows (key, time, value) from one time on and before another."""
-    monkeypatch.setattr(running, "frame_of_rows", Frame)
+    monkeypatch.setattr(running_aggregates, "frame_of_rows", Frame)
 
     def run(state, rows, since, until, parts=(TOTAL, LAST)):
         keys, times, values = (list(each) for each in zip(*rows, strict=True))

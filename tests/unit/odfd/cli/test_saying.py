@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from chain import instant
 from chain.visible import is_visible
-from odfd.cli import conditions, kinds, words
-from odfd.cli.meter import bar, describe
+from odfd.cli import conditions, formatting, kinds
 from odfd.cli.offline import recheck
 from odfd.cli.offline.files import is_directory
+from odfd.cli.progress_bar import bar, describe
 from odfd.cli.report import report_text
 from odfd.cli.session import SYSTEM_SOCKET, Session, socket_path
 from odfd.cli.table import TableColumn, clean, fields, render, width
@@ -30,32 +30,32 @@ from odfd.errors import Usage
      (999_600, "1.0 MB"), (5e18, "5000 PB"), (None, "-")],
 )  # fmt: skip
 def test_sizes(value: float | None, said: str) -> None:
-    assert words.size(value) == said
+    assert formatting.size(value) == said
 
 
 def test_times() -> None:
     now = instant.parse("2026-11-20T12:00:00Z")
-    assert words.ago("2026-11-20T11:56:00Z", now) == "4 min ago"
-    assert words.ago("2026-11-20T11:59:59.5Z", now) == "0 s ago"
-    assert words.ago("2027-01-01T00:00:00Z", now) == "2027-01-01"
-    assert words.ago("garbage", now) == "garbage"
-    assert words.ago(None, now) == "-"
-    assert words.moment("2013-12-31T00:00:00Z") == "2013-12-31"
-    assert words.moment("2013-12-31T04:45:00.514Z") == "2013-12-31 04:45:00"
+    assert formatting.ago("2026-11-20T11:56:00Z", now) == "4 min ago"
+    assert formatting.ago("2026-11-20T11:59:59.5Z", now) == "0 s ago"
+    assert formatting.ago("2027-01-01T00:00:00Z", now) == "2027-01-01"
+    assert formatting.ago("garbage", now) == "garbage"
+    assert formatting.ago(None, now) == "-"
+    assert formatting.moment("2013-12-31T00:00:00Z") == "2013-12-31"
+    assert formatting.moment("2013-12-31T04:45:00.514Z") == "2013-12-31 04:45:00"
 
 
 def test_names_of_things() -> None:
-    assert words.digest("f1620" + "9c41" + "0" * 58 + "b2") == "f1620 9c41…b2"
-    assert words.digest("sha256:5d1e" + "0" * 58 + "a0") == "sha256:5d1e…a0"
-    assert words.digest("short") == "short"
-    assert words.identity("did:odf:fed01a3" + "0" * 59 + "7c") == "did:odf:fed01a3…7c"
-    assert words.identity("did:key:z6Mkt" + "x" * 40 + "Qe4") == "z6Mkt…Qe4"
+    assert formatting.digest("f1620" + "9c41" + "0" * 58 + "b2") == "f1620 9c41…b2"
+    assert formatting.digest("sha256:5d1e" + "0" * 58 + "a0") == "sha256:5d1e…a0"
+    assert formatting.digest("short") == "short"
+    assert formatting.identity("did:odf:fed01a3" + "0" * 59 + "7c") == "did:odf:fed01a3…7c"
+    assert formatting.identity("did:key:z6Mkt" + "x" * 40 + "Qe4") == "z6Mkt…Qe4"
 
 
 def test_tables_line_up_and_hold_no_control_characters() -> None:
     columns: tuple[TableColumn[tuple[str, int | None]], ...] = (
         TableColumn("NAME", lambda row: row[0], most=8),
-        TableColumn("N", lambda row: words.count(row[1]), right=True),
+        TableColumn("N", lambda row: formatting.count(row[1]), right=True),
     )
     text = render(columns, [("日本", 1), ("a\x1b[31m\nb", 336_776), ("a very long name", None)])
     assert text.splitlines() == ["NAME            N", "日本            1", "a�[31m b  336,776", "a very …        -"]

@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from chain.data.plain import plain_rows
+from chain.data.json_values import plain_rows
 from chain.errors import Invalid
 from odfd import output
-from odfd.cli.sql.writing import FILES, check_form, show, write
+from odfd.cli.sql.formats import FILES, check_form, show, write
 from odfd.control import wire
 from odfd.errors import Usage
 

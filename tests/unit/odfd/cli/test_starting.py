@@ -15,7 +15,7 @@ CLI = "import odfd.cli.main, odfd.control.client, odfd.cli.commands.{0}"
     [
         (CLI.format("sql"), ("pyarrow", "numpy", "trio", "shutil", "traceback", "odfd.control.wire.trust")),
         (CLI.format("reading"), ("pyarrow", "numpy", "trio", "shutil", "traceback", "odfd.control.wire.trust")),
-        ("import engines.query.serving", ("pandas", "trio", "pyarrow.compute", "pyarrow.parquet")),
+        ("import engines.query.worker", ("pandas", "trio", "pyarrow.compute", "pyarrow.parquet")),
     ],
 )
 def test_few_modules_are_loaded(code: str, heavy: tuple[str, ...]) -> None:
@@ -26,5 +26,5 @@ def test_few_modules_are_loaded(code: str, heavy: tuple[str, ...]) -> None:
 
 def test_a_query_needs_neither_numpy_nor_pandas() -> None:
     """``engines.query`` forbids them."""
-    code = "import sys; sys.modules['numpy'] = sys.modules['pandas'] = None\nimport engines.query.serving"
+    code = "import sys; sys.modules['numpy'] = sys.modules['pandas'] = None\nimport engines.query.worker"
     subprocess.run([sys.executable, "-c", code], check=True)

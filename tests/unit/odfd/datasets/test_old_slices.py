@@ -11,7 +11,7 @@ import pytest
 from chain.compaction import Limits
 from chain.data.arrow_schema import from_arrow, to_arrow
 from chain.data.evolution import as_in_force, enlarged
-from chain.data.plain import plain_rows
+from chain.data.json_values import plain_rows
 from chain.errors import Invalid
 from chain.instant import Instant
 from chain.model.events import AddData, DatasetKind, Seed, SetDataSchema

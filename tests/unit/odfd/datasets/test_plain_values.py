@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from chain.data.plain import plain_values
+from chain.data.json_values import plain_values
 
 DAYS = pa.array([-719_529, -719_528, 2_932_897, None], pa.int32()).cast(pa.date32())
 SAID = ["-0001-12-31", "0000-01-01", "10000-01-01", None]

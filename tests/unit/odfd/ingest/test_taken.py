@@ -17,11 +17,11 @@ from chain.errors import Remote
 from chain.ids import DatasetId
 from chain.state import load_state
 from engines.fake import FakeEngine
-from odfd.ingest import taken as module
+from odfd.ingest import consumed_files as module
+from odfd.ingest.consumed_files import Taken, TakenFiles
 from odfd.ingest.driver import WRITTEN_TO, Ingested, NothingNew, pull_root
 from odfd.ingest.fetch import writers
 from odfd.ingest.fetch.writers import no_writer
-from odfd.ingest.taken import Taken, TakenFiles
 
 DATASET = DatasetId.from_public_key(bytes(32))
 JANUARY = "2020-01-01T00:00:00Z,A,1"

@@ -16,7 +16,7 @@ from odfd.control import wire
 from odfd.runtime.tasks import Report
 from odfd.state.backup import DESCRIPTION, FOLDERS, LAST, last_backup, listing, snapshots_in
 from odfd.state.directory import DATABASE, open_state_directory
-from odfd.state.restoring import choose, restore
+from odfd.state.restore import choose, restore
 
 
 async def backed_up(node: Any, to: Path, keep: int = 7) -> wire.BackupResult:

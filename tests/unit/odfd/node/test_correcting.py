@@ -276,7 +276,7 @@ async def test_the_key_is_found_among_many_files_by_reading_one(world: Any, worl
             return open_slice(path)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("odfd.ingest.correcting.open_slice", counting)
+            patch.setattr("odfd.ingest.correction.open_slice", counting)
             await corrected(alice, values={"population": "20"})
         assert len(read) == 1
 

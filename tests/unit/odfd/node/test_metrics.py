@@ -11,7 +11,7 @@ import trio
 from prometheus_client.parser import text_string_to_metric_families
 
 from config import model
-from odfd.node.readings import Readings
+from odfd.node.gauges import Readings
 from odfd.obs.metric_table import METRICS, MetricKind
 from odfd.runtime.addresses import url_of
 

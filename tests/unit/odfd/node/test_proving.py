@@ -13,9 +13,9 @@ import trio
 
 from chain.errors import Invalid, Refused
 from chain.statements import answer as statements
-from odfd.cli.offline import answers
+from odfd.cli.offline import answer_recheck
 from odfd.cli.session import Session
-from odfd.cli.sql.proving import prove
+from odfd.cli.sql.proof_file import prove
 from odfd.control import wire
 
 AIRLINES = Path(__file__).parents[3] / "golden" / "kamu" / "airlines"
@@ -66,30 +66,30 @@ async def test_an_answer_is_proven_and_rechecked(world: Any, tmp_path: Path, cap
         shown = [json.loads(line)["carrier"] for line in capfd.readouterr().out.splitlines()]
         assert shown == sorted(shown)
         assert len(shown) == answered.rows > 2
-        told = answers.read(str(file))
+        told = answer_recheck.read(str(file))
         assert told is not None
         assert told.signers == (alice.home.keys.node_key().did,)
         assert [(pin.name, pin.sequence_number, pin.standing) for pin in told.said.pins] == [("airlines", 6, "data")]
-        view = await trio.to_thread.run_sync(lambda: answers.run(session(bob), told, ()))
+        view = await trio.to_thread.run_sync(lambda: answer_recheck.run(session(bob), told, ()))
         assert (view["result"], view["reason"]) == ("confirmed", ""), "under another name"
-        assert "confirmed" in answers.text(view)
+        assert "confirmed" in answer_recheck.text(view)
 
         lie = forged(alice, told)
-        view = await trio.to_thread.run_sync(lambda: answers.run(session(bob), lie, ()))
+        view = await trio.to_thread.run_sync(lambda: answer_recheck.run(session(bob), lie, ()))
         assert (view["result"], view["row"], view["said"][1]) == ("refuted", 1, "Nobody's Airline")
-        assert "Nobody's Airline" in answers.text(view)
+        assert "Nobody's Airline" in answer_recheck.text(view)
 
         with pytest.raises(Refused, match="first"):
             await alice.api.queries.answer(wire.QueryRequest(sql="select first(name) from airlines", prove=True), taken)
         await bob.api.datasets.delete("carriers")
-        view = await trio.to_thread.run_sync(lambda: answers.run(session(bob), told, ()))
+        view = await trio.to_thread.run_sync(lambda: answer_recheck.run(session(bob), told, ()))
         assert view["result"] == "unable"
         assert "airlines" in view["reason"]
     document = json.loads(file.read_text())
     document["rows"] = base64.b64encode(b"ARROW1").decode()
     file.write_text(json.dumps(document))
     with pytest.raises(Invalid):
-        answers.read(str(file))
+        answer_recheck.read(str(file))
 
 
 def forged(alice: Any, told: Any) -> Any:
@@ -104,7 +104,7 @@ def forged(alice: Any, told: Any) -> Any:
     table = pa.Table.from_pylist(rows, told.rows.schema)
     said = msgspec.structs.replace(told.said, logical_hash=str(logical_hash(table)))
     said, signers = statements.unseal(statements.seal(said, alice.home.keys.node_key()))
-    return answers.ProvenAnswer(said, signers, table)
+    return answer_recheck.ProvenAnswer(said, signers, table)
 
 
 def test_folders_tell_without_a_daemon(tmp_path: Path) -> None:
@@ -112,8 +112,8 @@ def test_folders_tell_without_a_daemon(tmp_path: Path) -> None:
     from odfd.cli.offline.folder_queries import ask_folders
 
     proof, rows = ask_folders(wire.QueryRequest(sql="select 1 as n", prove=True), [str(AIRLINES)], tmp_path / "a")
-    told = answers.ProvenAnswer(*statements.unseal(json.dumps(proof).encode()), rows)
+    told = answer_recheck.ProvenAnswer(*statements.unseal(json.dumps(proof).encode()), rows)
     made = Session(Namespace(output="json", quiet=True, verbose=False, socket=str(tmp_path / "none")))
-    assert answers.run(made, told, [str(AIRLINES)])["result"] == "confirmed"
-    view = answers.run(made, told, ())
+    assert answer_recheck.run(made, told, [str(AIRLINES)])["result"] == "confirmed"
+    view = answer_recheck.run(made, told, ())
     assert (view["result"], "--from" in view["reason"]) == ("unable", True)

@@ -15,7 +15,7 @@ import trio.testing
 from chain.errors import Environment, Fault, Invalid, NotFound, Refused
 from chain.store.files import DAMAGED
 from engines.query.frames import END, HEAD, ROWS, FrameReader
-from odfd.cli.sql.asking import Shown
+from odfd.cli.sql.query import Shown
 from odfd.control import wire
 
 ROWS_A = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")

@@ -11,8 +11,8 @@ from chain.model.events import DataSlice, OffsetInterval
 from chain.multihash import Multihash
 from chain.state import InputPosition, Vocab
 from engines.spark.state.checkpoint import Arranged, Checkpoint, OpenInput, encode_checkpoint
+from odfd.transform.checkpoint_info import TransformProgress, read_past
 from odfd.transform.pacing import up_to, within
-from odfd.transform.past import TransformProgress, read_past
 from odfd.transform.plan import DataBlock, InputView
 
 NAME = Multihash.sha3_256(b"")

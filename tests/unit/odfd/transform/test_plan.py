@@ -16,9 +16,9 @@ from chain.model.source import SqlQueryStep, TransformSql
 from chain.multihash import Multihash
 from chain.state import ChainState, InputPosition, load_state
 from engines.contract import Success
+from odfd.transform.checkpoint_info import NOTHING
 from odfd.transform.driver import plan_at
 from odfd.transform.inputs import view_input
-from odfd.transform.past import NOTHING
 from odfd.transform.plan import Diverged, InputView, TransformPlan, UpToDate, plan_transform, settle
 from worlds.legacy_schema import legacy
 from worlds.transform_world import SCHEMA

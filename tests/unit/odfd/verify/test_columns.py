@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from chain.codec.blocks import decode_block, encode_block
 from chain.codec.shape import shape_of
-from chain.codec.stamp import pack, unpack
-from chain.codec.stamps import unpack_many
+from chain.codec.timestamp import pack, unpack
+from chain.codec.timestamp_columns import unpack_many
 from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.instant import Instant

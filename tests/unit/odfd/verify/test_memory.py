@@ -18,9 +18,9 @@ from chain.store.layout import DirectoryChain, DirectoryObjects
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChain, SqliteChains
 from odfd.transfer.folders import import_dataset
-from odfd.verify import fold, memory, objects
-from odfd.verify.memory import Remembered, StoredMemory
+from odfd.verify import fold, objects, resume
 from odfd.verify.report import Progress, VerificationResult
+from odfd.verify.resume import Remembered, StoredMemory
 from odfd.verify.verify import VerificationRequest, verify_chain
 
 FLIGHTS = Path(__file__).parents[3] / "golden" / "kamu" / "flights"
@@ -129,7 +129,7 @@ def test_other_rules_or_another_chain_forget(node: Node, monkeypatch: pytest.Mon
     kept = StoredMemory(node.database, node.dataset)
     assert kept.recall(node.chain).rows == 19
     with monkeypatch.context() as patch:
-        patch.setattr(memory, "EDITION", memory.EDITION + 1)
+        patch.setattr(resume, "EDITION", resume.EDITION + 1)
         assert kept.recall(node.chain) == Remembered()
     with node.database.write() as connection:
         connection.execute("UPDATE verified SET name = zeroblob(34)")

@@ -21,10 +21,10 @@ from chain.model.block import Block
 from chain.model.events import AddData, Checkpoint, DataSlice, OffsetInterval
 from chain.multihash import ARROW0_SHA3_256, Multihash
 from chain.state import Vocab
-from odfd.verify import together
+from odfd.verify import batch
+from odfd.verify.batch import sound_of
 from odfd.verify.objects import check_event
 from odfd.verify.terms import ChainTerms
-from odfd.verify.together import sound_of
 
 MADE = 1_700_000_000
 FAR = 65_000_000_000
@@ -209,7 +209,7 @@ def group_of(seed: int) -> tuple[Shelf, list[tuple[ChainTerms, Block]]]:
 def test_each_gets_the_answer_that_it_gets_alone(seed: int, most: int) -> None:
     shelf, group = group_of(seed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(together, "MOST_BYTES", most)
+        patch.setattr(batch, "MOST_BYTES", most)
         found = sound_of(shelf, group)
     assert found == {place for place, each in enumerate(group) if not check_event(shelf, *each)}
 
@@ -265,7 +265,7 @@ def test_the_generator_makes_sound_groups_and_others() -> None:
 def test_sound_slices_of_one_schema_are_not_looked_at_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     lot, shelf = random.Random(1), Shelf()
     group = [(TERMS, block_of(slice_of(lot, 10 * number), shelf)) for number in range(50)]
-    monkeypatch.setattr(together, "check_event", None)
+    monkeypatch.setattr(batch, "check_event", None)
     assert sound_of(shelf, group) == set(range(50))
 
 

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from p2p.address import prefix_of
-from p2p.budget.places import FEW, Places
+from p2p.budget.connection_slots import FEW, Places
 from p2p.budget.work import Party
 from p2p.ports import PeerId
 

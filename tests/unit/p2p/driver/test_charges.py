@@ -11,7 +11,7 @@ import trio
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from p2p.budget.costs import STATEMENT
-from p2p.driver import reading
+from p2p.driver import response_bodies
 from p2p.driver.framing import FramedStream
 from p2p.ports import PeerId, Topic
 from p2p.wire import chains, objects, packs, trust
@@ -101,5 +101,5 @@ def test_a_question_for_one_block_reads_no_thousand() -> None:
     shelf: Any = Shelf()
     for wanted in (1, 10, 16_384):
         one = BlockRange(request=1, dataset=DATASET, start=0, max_blocks=wanted, max_bytes=MAX_RANGE_BYTES)
-        reading.answer(shelf, one, reading.Spare())
-    assert asked == [reading.LEAST_READ, 10 * reading.PER_BLOCK, MAX_RANGE_BYTES]
+        response_bodies.answer(shelf, one, response_bodies.Spare())
+    assert asked == [response_bodies.LEAST_READ, 10 * response_bodies.PER_BLOCK, MAX_RANGE_BYTES]

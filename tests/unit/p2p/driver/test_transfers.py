@@ -14,7 +14,7 @@ import trio
 from chain.errors import Environment, Invalid, Remote
 from chain.ids import DatasetId
 from chain.multihash import Multihash
-from p2p.driver import reading
+from p2p.driver import response_bodies
 from p2p.driver.framing import FramedStream
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.transfers import PARTS_AHEAD, TransferRun
@@ -217,7 +217,7 @@ async def test_a_buffer_of_an_answer_that_was_sent_is_used_again(
         made.append(size)
         return bytearray(size)
 
-    monkeypatch.setattr(reading, "bytearray", counted, raising=False)
+    monkeypatch.setattr(response_bodies, "bytearray", counted, raising=False)
     giver = await town.node("giver")
     giver.shelf.things[NAME] = BIG
     puller = await town.node("puller", connect=[giver])

@@ -10,8 +10,8 @@ from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from p2p.machines import reconcile
+from p2p.machines.recent_set import Seen
 from p2p.machines.reconcile import Done, Fetch, Reconcile, Show
-from p2p.machines.seen import Seen
 from p2p.ports import StatementRef, Topic
 from p2p.wire import trust
 from p2p.wire.limits import MAX_LISTED, MAX_TRUST_REPLY

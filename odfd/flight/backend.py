@@ -19,7 +19,7 @@ from chain.errors import Fault, NotFound
 from chain.state import ChainState
 from engines.query.requests import RowsWanted
 from odfd.control import wire
-from odfd.control.answers import FrameStream, answer, body, problem
+from odfd.control.responses import FrameStream, answer, body, problem
 from odfd.errors import sole_fault
 from odfd.flight.tokens import Tokens
 from odfd.queries.planning import fold_of

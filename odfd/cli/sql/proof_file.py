@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from odfd.cli.sql.asking import Answered, Row, asked
-from odfd.cli.sql.writing import FILES, show, write
+from odfd.cli.sql.formats import FILES, show, write
+from odfd.cli.sql.query import Answered, Row, asked
 from odfd.control import wire
 from odfd.errors import Bug, Usage
 
@@ -44,7 +44,7 @@ class _Kept(Answered):
             yield batch
 
     def pages(self) -> Iterator[Sequence[Row]]:
-        from chain.data.plain import plain_rows
+        from chain.data.json_values import plain_rows
 
         for batch in self.batches():
             for start in range(0, batch.num_rows, 1000):

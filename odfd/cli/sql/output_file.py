@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from odfd.cli.sql.asking import Answered, Shown, asked, shown
-from odfd.cli.sql.writing import csv_text, ndjson_text
+from odfd.cli.sql.formats import csv_text, ndjson_text
+from odfd.cli.sql.query import Answered, Shown, asked, shown
 from odfd.control import wire
 from odfd.errors import Usage
 

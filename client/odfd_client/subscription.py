@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from odfd_client.answers import Answer
+from odfd_client.answer_stream import Answer
 from odfd_client.errors import Bug, NotFound, OdfdError, Refused, from_problem
 from odfd_client.transport import Exchange, Transport, part
 from odfd_client.values import Pin, Position

@@ -1,7 +1,7 @@
 """Reads the gauges of a node from its parts, and answers scrapes and questions about its readiness.
 
 What a scrape costs does not grow with datasets, blocks or peers ever met: what would be counted one by one is counted
-behind it, by ``odfd.workers.survey``.
+behind it, by ``odfd.workers.inventory``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from odfd.obs.metric_table import BY_NAME, ENGINE_STATES, MIRROR_STATES, RESPONS
 from odfd.obs.metrics_server import MetricsServer, Probing
 from odfd.runtime.supervision import Child, Restart
 from odfd.state.directory import DATABASE
-from odfd.workers.survey import Survey, Surveyor
+from odfd.workers.inventory import Survey, Surveyor
 from p2p.driver.statements import MAX_QUEUE
 from p2p.peers.book import MAX_PEERS
 

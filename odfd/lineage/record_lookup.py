@@ -9,8 +9,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from chain.data.json_values import plain_rows
 from chain.data.parquet import open_slice
-from chain.data.plain import plain_rows
 from chain.errors import NotFound
 from chain.model.block import Block
 from chain.model.events import AddData, DataEvent, ExecuteTransform, SourceState

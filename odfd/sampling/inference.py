@@ -36,8 +36,8 @@ from chain.model.source import (
 from chain.wording import plural
 from engines.spark.ingest.encodings import UTF8, guess
 from engines.spark.ingest.unpack import SourceFile, UnpackBounds, member_names, unpacked
-from odfd.sampling.shown import shown
-from odfd.sampling.texts import TEXT, GuessedColumn, column_of
+from odfd.sampling.preview import shown
+from odfd.sampling.text_types import TEXT, GuessedColumn, column_of
 
 SAMPLE: Final = 1 << 20
 """Bytes of text looked at."""

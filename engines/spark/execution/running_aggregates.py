@@ -16,10 +16,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from engines.spark.analysis.running import PICKED
+from engines.spark.analysis.running_windows import PICKED
 from engines.spark.analysis.tables import LISTS
 from engines.spark.catalyst.plans import HIDDEN_ROW
-from engines.spark.catalyst.running import COLUMN, DEFAULT, KEY, LAG, NTH, ORDER, PART, VALUE, Part, Stage, Staged
+from engines.spark.catalyst.running_windows import (
+    COLUMN,
+    DEFAULT,
+    KEY,
+    LAG,
+    NTH,
+    ORDER,
+    PART,
+    VALUE,
+    Part,
+    Stage,
+    Staged,
+)
 from engines.spark.rows.changelog import row_codes
 from engines.spark.rows.tables import frame_of_rows
 from engines.spark.state.buckets import BucketedTable, hashes_of

@@ -21,9 +21,9 @@ import trio
 from chain import instant
 from chain.data.arrow_schema import to_arrow
 from chain.data.evolution import as_in_force
+from chain.data.json_values import plain_rows
 from chain.data.operations import CORRECT_FROM, CORRECT_TO, RETRACT, Operations
 from chain.data.parquet import open_slice, to_instant, write_slice
-from chain.data.plain import plain_rows
 from chain.errors import Conflict, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.instant import Instant, to_millis

@@ -17,9 +17,9 @@ from typing import BinaryIO, Final, TypeVar
 import msgspec
 import pyarrow as pa
 
-from chain.data.plain import plain_rows
+from chain.data.json_values import plain_rows
 from chain.errors import Fault, Refused
-from engines.query.answering import Answering, Limits
+from engines.query.duckdb_session import Answering, Limits
 from engines.query.frames import COLUMNS, END, FAULT, HEAD, MAX_FRAME, PIECE, PLAIN, ROWS, SCHEMA, frame
 from engines.query.json_rows import json_pieces
 from engines.query.requests import Execute, FaultTold, Prepare, TableNamed, TablesNamed

@@ -6,7 +6,7 @@ from typing import Final, TextIO
 
 from chain.instant import SECOND
 from odfd import output
-from odfd.cli import words
+from odfd.cli import formatting
 from odfd.cli.session import Session
 from odfd.control import wire
 
@@ -77,14 +77,16 @@ def describe(task: wire.TaskView, rate: float) -> str:
     if total:
         parts.append(bar(done / total))
         parts.append(
-            f"{words.size(done)} of {words.size(total)}" if in_bytes else f"{done:,}/{total:,} {unit}".rstrip()
+            f"{formatting.size(done)} of {formatting.size(total)}"
+            if in_bytes
+            else f"{done:,}/{total:,} {unit}".rstrip()
         )
     elif done:
-        parts.append(words.size(done) if in_bytes else f"{done:,} {unit}".rstrip())
+        parts.append(formatting.size(done) if in_bytes else f"{done:,} {unit}".rstrip())
     if rate > 0:
-        parts.append(f"{words.size(rate)}/s" if in_bytes else f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s")
+        parts.append(f"{formatting.size(rate)}/s" if in_bytes else f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s")
         if total and total > done:
-            parts.append(f"{words.span((total - done) / rate)} left")
+            parts.append(f"{formatting.span((total - done) / rate)} left")
     return "  ".join(parts)
 
 

@@ -12,8 +12,8 @@ import msgspec
 
 from chain.errors import Invalid
 from odfd import output
-from odfd.cli import words
-from odfd.cli.sql.asking import Answered, Shown, asked, shown
+from odfd.cli import formatting
+from odfd.cli.sql.query import Answered, Shown, asked, shown
 from odfd.cli.table import TableColumn, clean, render
 from odfd.control import wire
 from odfd.errors import Usage
@@ -76,15 +76,16 @@ def check_form(form: str) -> None:
 
 def told(head: wire.QueryHead, rows: int) -> list[str]:
     """For a person, beside the rows: how many, how far they may be relied on, and what they were read from."""
-    lines = [f"{words.plural(rows, 'row')}, {head.standing}"]
+    lines = [f"{formatting.plural(rows, 'row')}, {head.standing}"]
     for standing in head.standings:
         if standing.blocks < standing.of:
             lines.append(
-                f"Of {standing.name} rely on {standing.blocks} of {words.plural(standing.of, 'block')} "
+                f"Of {standing.name} rely on {standing.blocks} of {formatting.plural(standing.of, 'block')} "
                 f"({standing.fact}): odfctl trust show {standing.name}"
             )
     lines += [
-        f"read {pin.name} to block #{pin.sequence_number} {words.digest(pin.block)}{', ' + pin.at if pin.at else ''}"
+        f"read {pin.name} to block #{pin.sequence_number} {formatting.digest(pin.block)}"
+        f"{', ' + pin.at if pin.at else ''}"
         for pin in head.pins
     ]
     return [*lines, *head.remarks]
@@ -94,7 +95,7 @@ def _columns(columns: Sequence[tuple[str, str]]) -> tuple[TableColumn[Sequence[A
     return tuple(
         TableColumn(
             name,
-            lambda row, place=place: words.cell(row[place]),  # type: ignore[misc]
+            lambda row, place=place: formatting.cell(row[place]),  # type: ignore[misc]
             right=kind.startswith(_NUMBERS),
             most=MOST,
         )
@@ -120,7 +121,7 @@ def _vertical(answered: Shown) -> None:
         for row in rows:
             output.say(f"row {number}")
             for name, value in zip(names, row, strict=True):
-                output.say(f"  {name:>{wide}}  {clean(words.cell(value), 2000)}")
+                output.say(f"  {name:>{wide}}  {clean(formatting.cell(value), 2000)}")
             number += 1
 
 
@@ -132,7 +133,7 @@ def _markdown(answered: Shown) -> None:
     output.say("|" + "---|" * len(answered.columns))
     for rows in answered.pages():
         for row in rows:
-            output.say(line([words.cell(value) for value in row]))
+            output.say(line([formatting.cell(value) for value in row]))
 
 
 def _csv(answered: Shown) -> None:

@@ -17,9 +17,9 @@ import msgspec
 import pyarrow as pa
 
 from chain.errors import Environment, Fault, Invalid, Refused
-from engines.query.judge import TableRef, judge, place_of
 from engines.query.repeatable import judge_plan, judge_text
 from engines.query.requests import ALL_ROWS, MAX_PARAMETERS, RowsWanted
+from engines.query.statement_check import TableRef, judge, place_of
 from engines.query.temporal import first_of, take_out
 from engines.query.views import SliceView, files_sql, folded_sql, quoted, rows_sql, text
 

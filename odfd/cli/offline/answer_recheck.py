@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from chain.errors import Environment, Fault, Invalid, NotFound, Refused
-from odfd.cli import words
+from odfd.cli import formatting
 from odfd.cli.offline import files
 from odfd.cli.session import Session
 from odfd.cli.table import clean
@@ -93,7 +93,7 @@ def _ask(session: Session, request: wire.QueryRequest) -> tuple[Any, pa.Table]:
     """Of the daemon: its own statement about its answer, and the rows."""
     import pyarrow as pa
 
-    from odfd.cli.sql.asking import asked
+    from odfd.cli.sql.query import asked
 
     with asked(session.client, request) as answered:
         rows = pa.Table.from_batches(answered.batches(), answered.schema)
@@ -121,7 +121,7 @@ def _compared(told: ProvenAnswer, found: Found) -> dict[str, Any]:
 
 def _difference(said: pa.Table, found: pa.Table | None) -> dict[str, Any]:
     """The first row that differs, of both."""
-    from chain.data.plain import plain_rows
+    from chain.data.json_values import plain_rows
 
     assert found is not None
     ours = plain_rows(found.slice(0, said.num_rows + 1))
@@ -153,8 +153,10 @@ def _view(told: ProvenAnswer, result: str, reason: str) -> dict[str, Any]:
 
 def text(view: dict[str, Any]) -> str:
     """For a person."""
-    who = ", ".join(words.identity(key) for key in view["signedBy"])
-    lines = [f"{view['result']}   {words.plural(view['rows'], 'row')} of an answer, signed {view['signedAt']} by {who}"]
+    who = ", ".join(formatting.identity(key) for key in view["signedBy"])
+    lines = [
+        f"{view['result']}   {formatting.plural(view['rows'], 'row')} of an answer, signed {view['signedAt']} by {who}"
+    ]
     lines += _query(view["query"])
     lines += [f"  {_SAYING[view['result']]}"]
     if view["reason"]:
@@ -162,7 +164,7 @@ def text(view: dict[str, Any]) -> str:
     if "row" in view:
         lines.append(f"  row {view['row']}: said {_row(view['said'])}, found {_row(view['found'])}")
     lines += [
-        f"  read {clean(pin['name'], 80)} to block #{pin['sequenceNumber']} {words.digest(pin['block'])}"
+        f"  read {clean(pin['name'], 80)} to block #{pin['sequenceNumber']} {formatting.digest(pin['block'])}"
         for pin in view["pins"]
     ]
     return "\n".join(lines)

@@ -2,7 +2,7 @@
 
 Below the operator stands what gives its rows; the rows come out here with what each adds to its key, its *parts*:
 aggregates of one row, which can be merged, or the value that later rows look back to. What the operator makes of them,
-with what was kept of earlier rows, is worked out elsewhere (``engines.spark.execution.running``) and put back in its
+with what was kept of earlier rows, is computed in ``engines.spark.execution.running_aggregates`` and put back in its
 place. Aggregates are computed exactly throughout, so that their parts can be merged.
 Spec: docs/spec/engine-semantics.md#running.
 """
@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from engines.spark.analysis.running import PICKED
+from engines.spark.analysis.running_windows import PICKED
 from engines.spark.analysis.tables import LISTS, MERGED_BY
 from engines.spark.catalyst.exact import complete_plan
 from engines.spark.catalyst.expressions import Catalyst
