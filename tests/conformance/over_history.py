@@ -38,21 +38,32 @@ OVER_HISTORY = (
     ),
     Case(
         "last-rows-and-all-rows",
-        "select event_time, k, s, high, c from (select event_time, k, v, "
+        "select event_time, k, s, high, c, b, n, f from (select event_time, k, v, "
         "sum(v) over (partition by k order by event_time, v desc nulls last rows between 3 preceding and current row) "
         "as s, max(v) over (partition by k order by event_time, v desc nulls last rows 1 preceding) as high, "
-        "count(v) over (partition by k order by event_time, v desc nulls last rows unbounded preceding) as c from a) "
-        "where v % 4 <> 0",
+        "count(v) over (partition by k order by event_time, v desc nulls last rows unbounded preceding) as c, "
+        "sum(v) over (partition by k order by event_time, v desc nulls last rows between unbounded preceding and 2 "
+        "preceding) as b, count(v) over (partition by k order by event_time, v desc nulls last rows between unbounded "
+        "preceding and 1 preceding) as n, first_value(v) over (partition by k order by event_time, v desc nulls last "
+        "rows between unbounded preceding and 2 preceding) as f from a) where v % 4 <> 0",
         {"a": grows},
         final_oracle,
         lows={"a": (same,)},
         running=Running(
             "select k as __odf_key0, event_time as __odf_order0, v as __odf_order1, v as __odf_part0, "
-            "v as __odf_part1, if(v is null, 0, 1) as __odf_part2, event_time as __odf_column0, k as __odf_column1, "
-            "v as __odf_column2 from a",
+            "v as __odf_part1, if(v is null, 0, 1) as __odf_part2, v as __odf_part3, if(v is null, 0, 1) as "
+            "__odf_part4, v as __odf_part5, event_time as __odf_column0, k as __odf_column1, v as __odf_column2 from a",
             "select __odf_column0 as event_time, __odf_column1 as k, __odf_value0 as s, __odf_value1 as high, "
-            "__odf_value2 as c from these where __odf_column2 % 4 <> 0",
-            (Part("sum", "bigint", False, 3), Part("max", "bigint", False, 1), Part("sum", "bigint", False)),
+            "__odf_value2 as c, __odf_value3 as b, __odf_value4 as n, __odf_value5 as f from these "
+            "where __odf_column2 % 4 <> 0",
+            (
+                Part("sum", "bigint", False, 3),
+                Part("max", "bigint", False, 1),
+                Part("sum", "bigint", False),
+                Part("sum", "bigint", False, None, 2),
+                Part("sum", "bigint", False, None, 1, counts=True),
+                Part("first_value", "bigint", False, None, 2),
+            ),
             ("asc nulls first", "desc nulls last"),
         ),
     ),
@@ -65,23 +76,26 @@ OVER_HISTORY = (
         "last_value(v) ignore nulls over (partition by k order by event_time, v nulls first) as g, "
         "lag(v, 3, -1) ignore nulls over (partition by k order by event_time, v nulls first) as m, "
         "nth_value(v, 3) over (partition by k order by event_time, v nulls first) as n, "
-        "nth_value(v, 2) ignore nulls over (partition by k order by event_time, v nulls first) as o from a",
+        "nth_value(v, 2) ignore nulls over (partition by k order by event_time, v nulls first) as o, "
+        "nth_value(v, 2) ignore nulls over (partition by k order by event_time, v nulls first rows between unbounded "
+        "preceding and 3 preceding) as p from a",
         {"a": grows},
         final_oracle,
         "select event_time, k, v, lag(v, 2, -1) over w as l, first_value(v) over w as f, count(v) over (w rows between "
         "3 preceding and 2 preceding) as c, last_value(v ignore nulls) over w as g, "
         "lag(v, 3, -1 ignore nulls) over w as m, "
-        "nth_value(v, 3) over w as n, nth_value(v, 2 ignore nulls) over w as o from a "
+        "nth_value(v, 3) over w as n, nth_value(v, 2 ignore nulls) over w as o, nth_value(v, 2 ignore nulls) over (w "
+        "rows between unbounded preceding and 3 preceding) as p from a "
         "window w as (partition by k order by event_time, v nulls first)",
         lows={"a": (same,)},
         running=Running(
             "select k as __odf_key0, event_time as __odf_order0, v as __odf_order1, v as __odf_part0, "
             "v as __odf_part1, if(v is null, 0, 1) as __odf_part2, v as __odf_part3, v as __odf_part4, "
-            "v as __odf_part5, v as __odf_part6, -1 as __odf_default0, -1 as __odf_default4, "
+            "v as __odf_part5, v as __odf_part6, v as __odf_part7, -1 as __odf_default0, -1 as __odf_default4, "
             "event_time as __odf_column0, k as __odf_column1, v as __odf_column2 from a",
             "select __odf_column0 as event_time, __odf_column1 as k, __odf_column2 as v, __odf_value0 as l, "
             "__odf_value1 as f, __odf_value2 as c, __odf_value3 as g, __odf_value4 as m, __odf_value5 as n, "
-            "__odf_value6 as o from these",
+            "__odf_value6 as o, __odf_value7 as p from these",
             (
                 Part("lag", "bigint", False, 2, 2),
                 Part("first_value", "bigint"),
@@ -90,6 +104,7 @@ OVER_HISTORY = (
                 Part("lag", "bigint", False, 3, 3, passes_nulls=True),
                 Part("nth_value", "bigint", place=3),
                 Part("nth_value", "bigint", passes_nulls=True, place=2),
+                Part("nth_value", "bigint", False, None, 3, passes_nulls=True, place=2),
             ),
             ("asc nulls first", "asc nulls first"),
         ),

@@ -69,8 +69,8 @@ EARLIER_ROWS: Final = Refusal(
     "OVER looks at earlier rows however far back they are, and its functions, or their frames, cannot be kept up row "
     "by row",
     "use sum, avg, count, min, max or another aggregate that can be merged, first_value, last_value or nth_value, over "
-    "rows between unbounded preceding and current row, or rows between 10 preceding and current row (at most 10,000); "
-    "or lag; or over range between interval '1' day preceding and current row",
+    "rows between unbounded preceding and current row, or rows between 10 preceding and current row (at most 10,000, "
+    "before AND and behind it); or lag; or over range between interval '1' day preceding and current row",
 )
 LATER_ROWS: Final = Refusal(
     "unbounded-frame",

@@ -19,7 +19,8 @@ from engines.spark.analysis.tables import Core, down_to, merged_by
 from engines.spark.analysis.tree import PASSING, Node
 
 MAX_ROWS: Final = 10_000
-"""Of ``rows n preceding``, ``lag(x, n)`` and ``nth_value(x, n)``: so many rows of each key are kept."""
+"""Of ``rows n preceding``, before or after AND, ``lag(x, n)`` and ``nth_value(x, n)``: so many rows of each key are
+kept."""
 PICKED: Final[Mapping[str, str]] = {"First": "first_value", "Last": "last_value"}
 """Functions that give one row's value, as SQL."""
 
@@ -70,10 +71,10 @@ def _is_kept(made: Node) -> bool:
         return near
     if not (_is_nth(function) or _adds_up(function)):
         return False
+    by_rows = "RowFrame" in str(frame.fields.get("frameType"))
     if low.kind == "UnboundedPreceding$":
-        return high.kind == "CurrentRow$"
-    before = high.kind == "CurrentRow$" or _rows(high) is not None
-    return near and before and "RowFrame" in str(frame.fields.get("frameType"))
+        return high.kind == "CurrentRow$" or (by_rows and (_rows(high) or MAX_ROWS + 1) <= MAX_ROWS)
+    return by_rows and near and (high.kind == "CurrentRow$" or _rows(high) is not None)
 
 
 def _adds_up(function: Node) -> bool:

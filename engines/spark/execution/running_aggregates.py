@@ -1,13 +1,15 @@
 """Running aggregates: what each settled row makes of its key's history, of which only what it adds up to is kept.
 
 State is a table for each window operator, by key: of a function over all rows so far its value, of one over the last
-n rows, or the first n, what each of these adds. New rows of a transaction are put after them, and one query over both
-gives the value of every new row. Spec: docs/spec/engine-semantics.md#running, #state.
+n rows, or the first n, what each of these adds, and of one over all rows but the last n both. New rows of a transaction
+are put after them, and one query over both gives the value of every new row.
+Spec: docs/spec/engine-semantics.md#running, #state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -40,6 +42,8 @@ from engines.spark.state.tables import Kept, Stored
 RUNNING: Final = "running"
 _PLACE: Final = "__odf_place"
 """Of a row among those of its key."""
+_SO_FAR: Final = "__odf_so_far"
+"""What a function whose frame ends before the row would be if it ended with it."""
 
 
 def run_over_history(
@@ -117,6 +121,8 @@ def _texts(stage: Stage, keys: Sequence[str], columns: Sequence[str]) -> list[st
     defaults = [f"{DEFAULT}{at}" if f"{DEFAULT}{at}" in columns else "" for at in range(len(stage.parts))]
     values = [f"{_value(part, f'{PART}{at}', by, default)} as {VALUE}{at}"
               for at, (part, default) in enumerate(zip(stage.parts, defaults, strict=True))]  # fmt: skip
+    values += [f"{_value(replace(part, until=0), f'{PART}{at}', by, '')} as {_SO_FAR}{at}"
+               for at, part in enumerate(stage.parts) if part.preceding is None and part.until]  # fmt: skip
     wanted = [each for each in columns if not each.startswith(ORDER)]
     return [*wanted, *values, f"row_number() over ({by}) as {_PLACE}"]
 
@@ -138,42 +144,65 @@ def _value(part: Part, column: str, by: str, default: str) -> str:
 
 
 def _last(seen: pa.Table, keys: Sequence[str], parts: Sequence[Part], schema: pa.Schema) -> pa.Table:
-    """Of each key its last rows: as many as the longest frame reaches back, numbered backwards from -1.
-
-    An aggregate over all rows has its value in the last one, and nothing in those before it. The first and the last
-    value of all rows are told in each, since a null may be one. What looks for the first n values of all rows, or for
-    the last n that are none null, has these, whatever rows they came from: a column is read by its own function alone.
-    """
+    """Of each key its last rows: as many as the longest frame reaches back, numbered backwards from -1."""
     codes, places = row_codes(seen.select(keys)), np.asarray(seen.column(_PLACE)).astype(np.int64)
     lengths = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
     np.maximum.at(lengths, codes, places)
     numbers = places - lengths[codes] - 1
-    reach = max(max(1, part.place) if part.preceding is None else part.preceding for part in parts)
-    kept = np.flatnonzero(numbers >= -reach)
+    kept = np.flatnonzero(numbers >= -max(map(_reach, parts)))
     rows = seen.take(pa.array(kept)).set_column(
         seen.column_names.index(HIDDEN_ROW), HIDDEN_ROW, pa.array(numbers[kept])
     )
-    earlier = pa.array(np.asarray(rows.column(HIDDEN_ROW)) < -1)
     for at, part in enumerate(parts):
         name = f"{PART}{at}"
         if _has_places_of_its_own(part):
             values = seen.column(name)
-            counted = np.flatnonzero(np.asarray(values.is_valid())) if part.passes_nulls else np.arange(len(values))
-            wanted = part.preceding or part.place
-            found = _lined_up(codes, numbers, counted, kept, wanted if part.function == NTH else -wanted)
+            found = _found(part, np.asarray(values.is_valid()), codes, numbers, kept)
             value = values.take(pa.array(found, mask=found < 0))
-            rows = rows.set_column(rows.column_names.index(name), name, value)
         elif part.preceding is None:
-            value = rows.column(f"{VALUE}{at}")
-            if part.function not in PICKED.values():
-                value = pc.if_else(earlier, pa.scalar(None, schema.field(name).type), value)
-            rows = rows.set_column(rows.column_names.index(name), name, value)
+            value = _so_far(part, at, rows, schema.field(name).type)
+        else:
+            continue
+        rows = rows.set_column(rows.column_names.index(name), name, value)
     return rows.select(schema.names).cast(schema)
+
+
+def _reach(part: Part) -> int:
+    """How many rows of a key are kept for a function."""
+    return max(1, part.until + part.place) if part.preceding is None else part.preceding
+
+
+def _so_far(part: Part, at: int, rows: pa.Table, kind: pa.DataType) -> pa.ChunkedArray:
+    """Of a function over all rows: its value in the last row that the frame of the next row holds, nothing in those
+    before it, and what each row adds in those after it. The first and the last value of all rows are told in each,
+    since a null may be one.
+    """
+    value = rows.column(f"{_SO_FAR if part.until else VALUE}{at}")
+    if part.function in PICKED.values():
+        return value
+    behind = np.asarray(rows.column(HIDDEN_ROW)) + max(1, part.until)
+    value = pc.if_else(pa.array(behind < 0), pa.scalar(None, kind), value)
+    return pc.if_else(pa.array(behind > 0), rows.column(f"{PART}{at}"), value)
 
 
 def _has_places_of_its_own(part: Part) -> bool:
     """Whether the values that count are not simply those of the last rows."""
     return part.preceding is None if part.function == NTH else part.function == LAG and part.passes_nulls
+
+
+def _found(part: Part, valid: np.ndarray, codes: np.ndarray, numbers: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """For each row of ``kept`` the row whose value it is given, -1: none.
+
+    What looks for the first n values of all rows, or for the last n that are none null, has these, whatever rows they
+    came from: a column is read by its own function alone. Rows that the frame of the next row does not hold yet keep
+    their own.
+    """
+    before = numbers <= -max(1, part.until if part.function == NTH else 0)
+    counted = np.flatnonzero(before & valid if part.passes_nulls else before)
+    wanted = part.place if part.function == NTH else -(part.preceding or 0)
+    found, held = kept.astype(np.int64), before[kept]
+    found[held] = _lined_up(codes, numbers, counted, kept[held], wanted)
+    return found
 
 
 def _lined_up(codes: np.ndarray, numbers: np.ndarray, counted: np.ndarray, kept: np.ndarray, most: int) -> np.ndarray:

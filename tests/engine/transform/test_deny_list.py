@@ -135,7 +135,9 @@ DENIED = {
         *each("select event_time, v,\n  {} as z\nfrom a",
               ["lead(v) over (partition by k order by event_time, v)",
                "percentile(v, 0.5) over (partition by k order by event_time)",
-               "sum(v) over (partition by k order by event_time, v rows between unbounded preceding and 1 preceding)",
+               "sum(v) over (order by event_time, v rows between unbounded preceding and 10001 preceding)",
+               "sum(v) over (partition by k order by event_time range between unbounded preceding and interval '1' day "
+               "preceding)",
                "sum(v) over (order by event_time, v rows 10001 preceding)"],
               "unbounded-frame", HISTORY.format("sum(v)", "rows between 10 preceding and current row")),
         *each("select event_time, v,\n  {} as z\nfrom a", ["sum(v) over (partition by k order by event_time desc)"],
@@ -295,6 +297,7 @@ def test_the_way_out_is_accepted(handler, row):
         "event_time, v) as z from a",
         "select event_time, k, v, lag(v) ignore nulls over (partition by k order by event_time, v) as y, "
         "nth_value(v, 3) over (partition by k order by event_time, v) as z from a",
+        HISTORY.format("sum(v)", "rows between unbounded preceding and 3 preceding"),
     ],
 )
 def test_what_is_the_same_everywhere_is_left_alone(handler, sql):

@@ -124,6 +124,35 @@ def test_the_last_and_the_first_values_that_are_none_null(advance, cuts, beside)
     assert sorted(found, key=str) == sorted(expected, key=str)
 
 
+@pytest.mark.parametrize("cuts", [range(1, 11), (1, 4, 5, 10), (2, 10), (10,)])
+@pytest.mark.parametrize("until", [1, 2, 4])
+@pytest.mark.parametrize("beside", [(), (Part("sum", "bigint", False, 6),)])
+def test_frames_of_all_rows_but_the_last(advance, cuts, until, beside):
+    made = {"sum": {}, "count": {}, "max": {}, "first_value": {}, "last_value": {}, "nth_value": {"place": 3}}
+    parts = [
+        Part("sum" if name == "count" else name, "bigint", False, None, until, counts=name == "count",
+             passes_nulls=passes, **more)
+        for name, more in made.items() for passes in ([False, True] if "value" in name else [False])
+    ]  # fmt: skip
+    state, found, since = {}, [], 0
+    for number, until_row in enumerate(cuts):
+        rows = [("a", at, NULLS[at]) for at in range(since, until_row)] + [("b", since, 5)]
+        state, got = advance(state, rows, since, until_row, [*parts, *beside])
+        found += [row[1:10] for row in got if row[0] != 5]
+        assert rows_of(state) <= 2 * max(until + 3, 6), number
+        since = until_row
+    expected = []
+    for at in range(len(NULLS)):
+        seen = NULLS[: max(0, at + 1 - until)]
+        told = [value for value in seen if value is not None]
+        expected.append((
+            sum(told) if told else None, sum(told), max(told, default=None),
+            seen[0] if seen else None, told[0] if told else None, seen[-1] if seen else None,
+            told[-1] if told else None, seen[2] if len(seen) > 2 else None, told[2] if len(told) > 2 else None,
+        ))  # fmt: skip
+    assert sorted(found, key=str) == sorted(expected, key=str)
+
+
 def test_state_does_not_grow_with_history(advance):
     state = {}
     for begin in range(0, 3000, 1000):
