@@ -59,17 +59,17 @@ QUERIES = {
 }  # fmt: skip
 COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 """As engines have it; the session of all tests has not."""
+UNCOMPILED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 INTERPRETED = "interpreted, sorted"
 LAYOUTS = {
     "many partitions": {
-        "spark.sql.shuffle.partitions": "7", "spark.sql.files.maxPartitionBytes": "200",
+        **UNCOMPILED, "spark.sql.shuffle.partitions": "7", "spark.sql.files.maxPartitionBytes": "200",
         "spark.sql.files.openCostInBytes": "0", "spark.sql.leafNodeDefaultParallelism": "4",
     },
-    "two hundred partitions": {"spark.sql.shuffle.partitions": "200"},
+    "more partitions than rows": {**UNCOMPILED, "spark.sql.shuffle.partitions": str(BLOCKS * ROWS + 1)},
     "adaptive": {"spark.sql.adaptive.enabled": "true", "spark.sql.shuffle.partitions": "20"},
     INTERPRETED: {
-        "spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.sql.autoBroadcastJoinThreshold": "-1", "spark.sql.execution.useHashAggregateExec": "false",
+        **UNCOMPILED, "spark.sql.autoBroadcastJoinThreshold": "-1", "spark.sql.execution.useHashAggregateExec": "false",
     },
     "spilling": {
         "spark.sql.TungstenAggregate.testFallbackStartsAt": "1,2", "spark.sql.autoBroadcastJoinThreshold": "-1",
@@ -79,7 +79,8 @@ LAYOUTS = {
            for kind in ("in.memory.threshold", "spill.threshold")},
     },
 }  # fmt: skip
-"""The last one makes operators give up their memory after a row or two; a small heap does so only after millions."""
+"""The last one makes operators give up their memory after a row or two; a small heap does so only after millions. What
+only spreads work is not compiled, which would take most of a small query; ``plain``, adaptive and spilling ones are."""
 ASKING = ("sums", "texts")
 """Queries of which functions could ask a machine for its locale or zone."""
 FOREIGN = (

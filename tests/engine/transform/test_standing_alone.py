@@ -260,7 +260,7 @@ def test_a_caller_that_leaves_stops_the_work(engine, ask, tmp_path):
                 [tmp_path / "one"],
                 foreign.Query([(None, ENDLESS)]),
                 tmp_path / f"{number}",
-                timeout=4.0,
+                timeout=2.0,
             )
         assert left.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
     assert works(ask)
