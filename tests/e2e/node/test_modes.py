@@ -26,8 +26,11 @@ def answers(state: Path) -> bool:
     return subprocess.run([*asked, "--wait", "2m"], capture_output=True, check=False).returncode in (0, 1)
 
 
-@pytest.mark.parametrize("existing", [None, 0o755, 0o777], ids=["new", "as mkdir makes it", "open to all"])
-@pytest.mark.parametrize("umask", [0o077, 0o000, 0o777], ids=oct)
+@pytest.mark.parametrize(
+    ("umask", "existing"),
+    [(0o000, None), (0o777, None), (0o077, 0o755), (0o000, 0o777), (0o777, 0o777)],
+    ids=lambda value: "new" if value is None else oct(value),
+)
 def test_a_node_keeps_its_folder_to_itself(tmp_path: Path, umask: int, existing: int | None) -> None:
     state = tmp_path / "node"
     if existing is not None:
