@@ -160,6 +160,7 @@ def _variable_sets(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     return (
         TableColumn("NAME", lambda row: row.name),
         TableColumn("KEYS", lambda row: ", ".join(sorted(row.spec["variables"])), most=80),
+        TableColumn("PHASE", phase_text),
         TableColumn("LABELS", lambda row: labels_text(row.labels), most=80),
         TableColumn("GENERATION", lambda row: formatting.count(row.generation), right=True),
         TableColumn("CHANGED", lambda row: formatting.ago(row.updated_at, now)),
@@ -170,10 +171,37 @@ def _secret_sets(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     return (
         TableColumn("NAME", lambda row: row.name),
         TableColumn("KEYS", lambda row: ", ".join(sorted(row.spec["secrets"])), most=80),
+        TableColumn("PHASE", phase_text),
         TableColumn("LABELS", lambda row: labels_text(row.labels), most=80),
         TableColumn("GENERATION", lambda row: formatting.count(row.generation), right=True),
         TableColumn("CHANGED", lambda row: formatting.ago(row.updated_at, now)),
     )
+
+
+def _resources(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
+    return (
+        TableColumn("TYPE", lambda row: row.type),
+        TableColumn("NAME", lambda row: row.name),
+        TableColumn("PHASE", phase_text),
+        TableColumn("CONDITIONS", lambda row: conditions_text(row.status), most=80),
+        TableColumn("RETRY", lambda row: formatting.moment(row.status.get("retryAt"))),
+        TableColumn("GENERATION", lambda row: formatting.count(row.generation), right=True),
+        TableColumn("CHANGED", lambda row: formatting.ago(row.updated_at, now)),
+        TableColumn("", lambda row: row.status.get("message", ""), most=WHOLE),
+    )
+
+
+def phase_text(row: wire.ResourceView) -> str:
+    """``Failed(code)`` where it failed; a star where what was acted upon is not what is declared now."""
+    phase, code = row.status.get("phase", formatting.NOTHING), row.status.get("code")
+    behind = "" if row.status.get("observedGeneration") == row.generation else "*"
+    return (f"{phase}({code})" if phase == "Failed" else phase) + behind
+
+
+def conditions_text(status: Mapping[str, Any]) -> str:
+    """By the last part of their URIs."""
+    said = {key.rpartition("/")[2]: each["value"] for key, each in status.get("conditions", {}).items()}
+    return labels_text(said)
 
 
 def labels_text(labels: Mapping[str, Any]) -> str:
@@ -220,8 +248,13 @@ VARIABLE_SET: Final = Kind(
 SECRET_SET: Final = Kind(
     "secretset", ("secretsets", "ss"), "/resources/secretset", _name, _secret_sets, wire.ResourceView
 )
+RESOURCE: Final = Kind(
+    "resource", ("resources", "all"), "/resources", lambda row: f"{row.type}/{row.name}", _resources, wire.ResourceView,
+    single=False,
+)  # fmt: skip
+"""Of all types; one is named by its type too: ``Flow/hourly``."""
 KINDS: Final[tuple[Kind[Any], ...]] = (
-    DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, TASK, VARIABLE_SET, SECRET_SET,
+    DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, TASK, VARIABLE_SET, SECRET_SET, RESOURCE,
 )  # fmt: skip
 DECLARED: Final = (DATASET, FLOW, MIRROR, NETWORK, PEER, VALIDATOR, VARIABLE_SET, SECRET_SET)
 """Those that have labels, and can be watched."""

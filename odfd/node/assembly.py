@@ -45,6 +45,7 @@ def assembly_of(parts: NodeParts, services: Services) -> Assembly:
         Child("collection", parts.collection.run, restart),
         Child("publications", parts.publications.loop.run, restart),
         Child("flows", parts.flows.run, restart),
+        Child("reconciler", parts.reconciler.run, restart),
     ]
     return Assembly(
         api=application(services, parts.context.logger),

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import secrets
 import uuid
+from collections.abc import Mapping
 from functools import partial
 
+from odfd.api.controllers import SILENT, controllers_of
 from odfd.api.datasets.engine_migration import EngineMigrationService
 from odfd.api.datasets.flows import FlowService
 from odfd.api.datasets.history_rewrite import HistoryRewriteService
@@ -41,6 +43,7 @@ from odfd.node.parts import NodeParts
 from odfd.node.witness_parts import witness_views
 from odfd.state.directory import UPLOADS
 from odfd.state.uploads import Uploads
+from odfd.workers.reconciler import Controller
 
 
 def services_of(parts: NodeParts) -> Services:
@@ -59,6 +62,7 @@ def services_of(parts: NodeParts) -> Services:
     networks = _networks(parts, holders)
     peers = PeerService(parts.membership)
     judging = _judging(parts)
+    _reconciling(parts, declarations, controllers_of(home, parts.views, flows, parts.scheduler, (networks, judging)))
     applying = _applying(parts, flows, declarations, WishingService(mirrors, networks, peers, judging))
     running = RunningParts(
         parts.engine, parts.membership, parts.site, parts.journal_recovery, flows, parts.evaluator.me
@@ -93,6 +97,19 @@ def services_of(parts: NodeParts) -> Services:
         tasks=BoardTasks(context.board),
         events=LogEvents(context.events),
     )
+
+
+def _reconciling(parts: NodeParts, declarations: DeclarationService, controllers: Mapping[str, Controller]) -> None:
+    """Give the reconciler what it acts by, and tell it of what may have changed."""
+    reconciler = parts.reconciler
+    reconciler.adopt, reconciler.silent, reconciler.controllers = declarations.adopt, SILENT, controllers
+    parts.flows.ran = partial(reconciler.touch, "Flow")
+
+    def written() -> None:
+        parts.views.refresher.loop.poke()
+        reconciler.loop.poke()
+
+    parts.home.database.written = partial(parts.in_loop, written)
 
 
 def _networks(parts: NodeParts, holders: HolderCounts) -> NetworkService:

@@ -88,6 +88,7 @@ from odfd.workers.garbage_collection import GarbageCollection
 from odfd.workers.head_signer import HeadSigner
 from odfd.workers.ipfs_publication import PublicationService, PublicationTerms
 from odfd.workers.journal_recovery import JournalRecovery
+from odfd.workers.reconciler import Reconciler
 from odfd.workers.repair import Repair
 from p2p.ip import Allows, is_global
 from p2p.kubo.rpc import Ipfs
@@ -136,7 +137,7 @@ class NodeParts:
             home.database, home.chains, home.keys.has_dataset_key, lambda: self.settings.policy.publish.datasets
         )
         self.views = DatasetViews(home, self.evaluator, self.visibility)
-        home.database.written = partial(self.in_loop, self.views.refresher.loop.poke)
+        self.reconciler = Reconciler(home, context)
         self.pending_decisions = PendingDecisions(home, self.evaluator)
         self.engine = engine or NodeEngine(
             spark_options(settings, home), engine_environ(settings, os.environ), context.logger

@@ -55,6 +55,7 @@ EVENT_KINDS: Final = {
     "publication.withdrawn": "a dataset is no longer kept on IPFS",
     "resource.created": "a resource that is no dataset was declared",
     "resource.deleted": "a resource was deleted",
+    "resource.failed": "a resource could not be made as it is declared",
     "resource.labelled": "labels or annotations of a resource changed",
     "resource.updated": "a resource was declared in another way",
     "task.cancelled": "a long operation was cancelled",

@@ -64,9 +64,18 @@ class EventLog:
         self._next += 1
         self._ring.append(event)
         self._heard(event)
+        self.nudge()
+        return event
+
+    @property
+    def grown(self) -> trio.Event:
+        """Set with the next event, or nudge; then there is another."""
+        return self._grown
+
+    def nudge(self) -> None:
+        """Wake those who wait for what is no event: each looks where it stands."""
         self._grown.set()
         self._grown = trio.Event()
-        return event
 
     def kept(self) -> list[Event]:
         """All, oldest first."""

@@ -17,6 +17,7 @@ import msgspec
 from chain.errors import Invalid
 from chain.instant import Instant
 from chain.store.seals import Row, Sealed
+from odfd.resources.status import ResourceStatus, pending
 
 FOLLOWED: Final = {
     "dataset": "Dataset",
@@ -29,67 +30,12 @@ FOLLOWED: Final = {
 """Kinds of wishes that are resources under another name, to their types."""
 NAMED_HERE: Final = ("Peer", "Validator")
 """Types whose wishes have no names: what people called them stands here alone."""
-STEP: Final = """
-    CREATE TABLE res_events (
-        rv INTEGER PRIMARY KEY AUTOINCREMENT,
-        at INTEGER NOT NULL,
-        op TEXT NOT NULL,
-        id TEXT NOT NULL,
-        type TEXT NOT NULL,
-        body BLOB NOT NULL,
-        seal BLOB
-    ) STRICT;
-    CREATE TABLE res_current (
-        id TEXT NOT NULL,
-        type TEXT NOT NULL,
-        key TEXT NOT NULL,
-        did TEXT,
-        rv INTEGER NOT NULL,
-        body BLOB NOT NULL,
-        seal BLOB,
-        PRIMARY KEY (id)
-    ) STRICT, WITHOUT ROWID;
-    CREATE UNIQUE INDEX res_current_name ON res_current (type, key);
-    CREATE UNIQUE INDEX res_current_did ON res_current (did) WHERE did IS NOT NULL;
-    CREATE TABLE res_labels (
-        type TEXT NOT NULL,
-        key TEXT NOT NULL,
-        value TEXT NOT NULL,
-        id TEXT NOT NULL,
-        PRIMARY KEY (type, key, value, id)
-    ) STRICT, WITHOUT ROWID;
-    CREATE INDEX res_labels_id ON res_labels (id);
-    CREATE TABLE res_touched (kind TEXT NOT NULL, key TEXT NOT NULL, PRIMARY KEY (kind, key)) STRICT, WITHOUT ROWID;
-    CREATE TRIGGER res_came AFTER INSERT ON resources WHEN NEW.kind IN ('dataset', 'flow') BEGIN
-        INSERT OR IGNORE INTO res_touched VALUES (NEW.kind, NEW.key);
-    END;
-    CREATE TRIGGER res_went AFTER DELETE ON resources WHEN OLD.kind IN ('dataset', 'flow') BEGIN
-        INSERT OR IGNORE INTO res_touched VALUES (OLD.kind, OLD.key);
-    END;
-    INSERT INTO res_touched SELECT kind, key FROM resources WHERE kind IN ('dataset', 'flow');
-    CREATE TABLE res_log (epoch TEXT NOT NULL) STRICT;
-    INSERT INTO res_log SELECT lower(hex(randomblob(4)));
-"""
-"""A step of the tables of ``odfd.resources.store``."""
-WISHES_STEP: Final = """
-    -- Wishes that are resources of their own types.
-    CREATE TRIGGER res_wish_came AFTER INSERT ON resources
-    WHEN NEW.kind IN ('mirror', 'network', 'blocked-peer', 'validator') BEGIN
-        INSERT OR IGNORE INTO res_touched VALUES (NEW.kind, NEW.key);
-    END;
-    CREATE TRIGGER res_wish_went AFTER DELETE ON resources
-    WHEN OLD.kind IN ('mirror', 'network', 'blocked-peer', 'validator') BEGIN
-        INSERT OR IGNORE INTO res_touched VALUES (OLD.kind, OLD.key);
-    END;
-    INSERT INTO res_touched SELECT kind, key FROM resources
-        WHERE kind IN ('mirror', 'network', 'blocked-peer', 'validator');
-"""
-"""A later one."""
 _HINT: Final = "restore the database from a backup"
 EVENTS: Final = Sealed("res_events", ("rv", "at", "op", "id", "type", "body"), _HINT)
 CURRENT: Final = Sealed("res_current", ("id", "type", "key", "did", "rv", "body"), _HINT)
 TABLES: Final = ("res_events", "res_current", "res_labels", "res_touched", "res_log")
-Op: TypeAlias = Literal["Added", "Modified", "Deleted"]
+Op: TypeAlias = Literal["Added", "Modified", "Deleted", "Observed"]
+"""``Observed``: its status alone is another."""
 Json: TypeAlias = Any
 Wish: TypeAlias = tuple[str, str]
 """Kind and key."""
@@ -110,6 +56,8 @@ class DeclaredResource(msgspec.Struct, frozen=True, kw_only=True):
     """``labels.KEY`` or ``annotations.KEY`` to who set it, where that was not an apply of manifests."""
     spec: Json = None
     generation: int = 1
+    status: ResourceStatus = ResourceStatus()
+    """Written by ``DeclaredStore.observe`` alone."""
     created_at: Instant
     updated_at: Instant
 
@@ -164,10 +112,30 @@ class DeclaredStore:
         if other is not None and other.id != resource.id:
             told = f"{resource.name} is the name of another {resource.type}, {other.id}"
             raise Invalid(told, rule="name-taken", hint="choose another name")
-        op: Op = "Modified" if self.get(resource.id) is not None else "Added"
+        held = self.get(resource.id)
+        status = ResourceStatus() if held is None else held.status
+        if held is not None and held.generation != resource.generation:
+            *between, status = pending(status) or (status,)
+            for each in between:
+                self._append("Observed", msgspec.structs.replace(held, status=each), now)
+        op: Op = "Added" if held is None else "Modified"
+        return self._write(op, msgspec.structs.replace(resource, status=status), now)
+
+    def observe(self, resource_id: str, generation: int, statuses: Sequence[ResourceStatus], now: Instant) -> bool:
+        """What became of it, step by step; ``False``: it is gone, or has another generation, and nothing is written."""
+        held = self.get(resource_id)
+        if held is None or held.generation != generation:
+            return False
+        for each in statuses:
+            self._write("Observed", msgspec.structs.replace(held, status=each, updated_at=now), now)
+        return True
+
+    def _write(self, op: Op, resource: DeclaredResource, now: Instant) -> int:
         rv, body = self._append(op, resource, now)
         key = resource.name.casefold()
         CURRENT.put(self._db, resource.id, resource.type, key, resource.did, rv, body)
+        if op == "Observed":
+            return rv
         self._db.execute("DELETE FROM res_labels WHERE id = ?", (resource.id,))
         self._db.executemany(
             "INSERT INTO res_labels VALUES (?, ?, ?, ?)",

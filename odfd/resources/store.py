@@ -15,7 +15,7 @@ import msgspec
 
 from chain.instant import Instant
 from chain.store.seals import Row, Sealed
-from odfd.resources import declared
+from odfd.resources import declared_tables
 
 WISHES: Final = Sealed(
     "resource_events",
@@ -82,8 +82,8 @@ STEPS: Final = (
     DELETE FROM resource_events WHERE kind = 'publication'
         AND seq NOT IN (SELECT max(seq) FROM resource_events GROUP BY kind, key);
     """,
-    declared.STEP,
-    declared.WISHES_STEP,
+    declared_tables.STEP,
+    declared_tables.WISHES_STEP,
 )
 """Tables, as the steps that made them; steps are added at the end and never changed."""
 

@@ -64,6 +64,8 @@ class FlowWorker:
     def __init__(self, home: StateDirectory, context: Context, follow: Callable[[], Follow]) -> None:
         self.pull: Pull = _nobody
         """Performs one run; given by whoever has the operations of the API."""
+        self.ran: Callable[[str], None] = lambda _: None
+        """Is told the name of a flow that ran."""
         self._home = home
         self._clock, self._events, self._logger = context.clock, context.events, context.logger
         self._follow = follow
@@ -210,6 +212,7 @@ class FlowWorker:
             self._running -= 1
             turned, self.turned = self.turned, trio.Event()
             turned.set()
+            self.ran(firing.plan.name)
             self.loop.poke()
 
     async def _ended(self, plan: FlowPlan) -> Ended:

@@ -44,6 +44,11 @@ class FlowService:
         await self._worker.look()
         return await trio.to_thread.run_sync(self._views, list(self._worker.scheduler.entries()))
 
+    async def get(self, name: str) -> wire.FlowView:
+        """Raises NotFound."""
+        (view,) = await trio.to_thread.run_sync(self._views, [await self._find(name)])
+        return view
+
     async def pause(self, name: str) -> wire.FlowView:
         """It runs no more until it is resumed, over restarts too; a run under way goes on."""
         return await self._paused(name, paused=True)

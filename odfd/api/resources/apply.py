@@ -139,13 +139,14 @@ class ApplyOperation:
                 if any(each.action == "failed" for each in items):
                     return _refused(items, others)
                 report.begin("applying", total, "manifests")
-            items = await self._perform(wanted, planned, report, dry_run=request.dry_run)
-            items = _with_headers(items, planned)
-            if planned and not request.dry_run:
-                failed = {(each.kind, each.name.casefold()) for each in items if each.action == "failed"}
-                await trio.to_thread.run_sync(self._declarations.commit, [
-                    each for each in planned if (each.after.type.lower(), each.after.name.casefold()) not in failed
-                ])  # fmt: skip
+            with self._declarations.applying():
+                items = await self._perform(wanted, planned, report, dry_run=request.dry_run)
+                items = _with_headers(items, planned)
+                if planned and not request.dry_run:
+                    failed = {(each.kind, each.name.casefold()) for each in items if each.action == "failed"}
+                    await trio.to_thread.run_sync(self._declarations.commit, [
+                        each for each in planned if (each.after.type.lower(), each.after.name.casefold()) not in failed
+                    ])  # fmt: skip
             items += [_declared(each) for each in others]
             for each in others:
                 if each.action != "unchanged" and not request.dry_run:

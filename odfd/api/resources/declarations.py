@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import msgspec
@@ -27,8 +27,9 @@ from odfd.resources.manifest import Draft, wrong_entries
 from odfd.resources.plan import PlannedResource, Wanted, plan
 from odfd.resources.selectors import first_equality, matches, parse_selector
 from odfd.resources.sets import Revealing, Sealing, binding, sealed_secrets
+from odfd.resources.status import COMMON, ResourceStatus, shown
 from odfd.resources.store import Resources
-from odfd.resources.types import ResourceType, TypeRegistry
+from odfd.resources.types import OURS, VERSION, ResourceType, TypeRegistry
 from odfd.state.directory import StateDirectory
 
 SECRET_SET: Final = "SecretSet"  # noqa: S105  the name of a type
@@ -50,6 +51,16 @@ class DeclarationService:
         self._clock, self._events = context.clock, context.events
         self._new_id = new_id
         self._registry = registry
+        self._applies = 0
+
+    @contextmanager
+    def applying(self) -> Iterator[None]:
+        """What an apply brings about is its own to write down: until the end nobody takes over what came."""
+        self._applies += 1
+        try:
+            yield
+        finally:
+            self._applies -= 1
 
     # What applies need.
 
@@ -82,6 +93,14 @@ class DeclarationService:
             for each in changed:
                 if each.type == SECRET_SET:
                     store.blank(each.id)
+            self._adopted(connection)
+
+    def adopt(self) -> None:
+        """Take over what came and went by other ways. Blocking."""
+        with self._home.database.read() as connection:
+            if self._applies or not DeclaredStore(connection).touched():
+                return
+        with self._home.database.write() as connection:
             self._store(connection)
 
     def values(self, name: str) -> Mapping[str, str]:
@@ -138,14 +157,15 @@ class DeclarationService:
             if kind in (None, each.type):
                 yield wire.ResourceNews(version=f"{epoch}-{at}", op="Added", resource=self._view(each))
         yield wire.ResourceNews(version=f"{epoch}-{at}", op="Bookmark")
-        async with aclosing(self._events.follow()) as news:
-            while True:
-                for event in await trio.to_thread.run_sync(self._after, at):
-                    at = event.rv
-                    if kind in (None, event.resource.type):
-                        view = self._view(event.resource)
-                        yield wire.ResourceNews(version=f"{epoch}-{at}", op=event.op, resource=view)
-                await anext(news)
+        while True:
+            grown, more = self._events.grown, await trio.to_thread.run_sync(self._after, at)
+            for event in more:
+                at = event.rv
+                if kind in (None, event.resource.type):
+                    op: Any = "Modified" if event.op == "Observed" else event.op
+                    yield wire.ResourceNews(version=f"{epoch}-{at}", op=op, resource=self._view(event.resource))
+            if not more:
+                await grown.wait()
 
     def _begin(self, since: str | None) -> tuple[str, int, Sequence[DeclaredResource]]:
         with self._home.database.write() as connection:
@@ -163,12 +183,9 @@ class DeclarationService:
         return epoch, int(number), ()
 
     def _after(self, at: int) -> Sequence[ResourceEvent]:
+        self.adopt()
         with self._home.database.read() as connection:
-            store = DeclaredStore(connection)
-            if not store.touched():
-                return store.events(at, PAGE)
-        with self._home.database.write() as connection:
-            return self._store(connection).events(at, PAGE)
+            return DeclaredStore(connection).events(at, PAGE)
 
     def _list(self, kind: ResourceType | None, wanted: dict[str, Any] | None) -> Sequence[wire.ResourceView]:
         with self._home.database.write() as connection:
@@ -210,7 +227,10 @@ class DeclarationService:
         return found
 
     def _store(self, connection: sqlite3.Connection) -> DeclaredStore:
-        """With all that came and went by other ways."""
+        """With all that came and went by other ways, save what an apply under way brings about."""
+        return DeclaredStore(connection) if self._applies else self._adopted(connection)
+
+    def _adopted(self, connection: sqlite3.Connection) -> DeclaredStore:
         store = DeclaredStore(connection)
         touched = store.touched()
         if touched:
@@ -222,6 +242,12 @@ class DeclarationService:
         if found is None or found.spec is None:
             raise NotFound(f"there is no type {word[:80]!r}", rule="unknown-type", hint="odfctl types lists them")
         return found
+
+    def _uris(self, kind: ResourceType, status: ResourceStatus) -> Mapping[str, str]:
+        """Of the types of conditions: those of all resources, and those of this one."""
+        return {
+            key: f"{OURS}/{'resource' if key in COMMON else kind.context}/{VERSION}/{key}" for key in status.conditions
+        }
 
     def _view(self, each: DeclaredResource) -> wire.ResourceView:
         kind = self._type(each.type)
@@ -236,6 +262,7 @@ class DeclarationService:
         }
         return wire.ResourceView(
             type=kind.name, name=each.name, schema=kind.uri, headers=headers, spec=each.spec, id=each.id,
+            status=shown(each.status, self._uris(kind, each.status)),
             labels=dict(each.labels), generation=each.generation, updated_at=instant.render(each.updated_at),
         )  # fmt: skip
 
@@ -283,7 +310,7 @@ def _standing(planned: PlannedResource, store: DeclaredStore, catalog: Catalog) 
             return msgspec.structs.replace(after, did=key_of(after.type, after.name, after.spec))
         did = str(catalog.resolve(after.name).id) if after.type == "Dataset" else None
         return msgspec.structs.replace(after, did=did)
-    after = msgspec.structs.replace(planned.after, id=held.id, did=held.did)
+    after = msgspec.structs.replace(planned.after, id=held.id, did=held.did, status=held.status)
     if planned.before is None:
         after = msgspec.structs.replace(after, created_at=held.created_at)
     return None if after == held else after

@@ -60,6 +60,8 @@ class ResourceView(Value, frozen=True, kw_only=True):
     labels: dict[str, Any]
     generation: int
     updated_at: str
+    status: dict[str, Any] = msgspec.field(default_factory=dict)
+    """``phase``, ``observedGeneration``, ``conditions``: what became of it."""
 
 
 class LabelRequest(Request, frozen=True, kw_only=True):

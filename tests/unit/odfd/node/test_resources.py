@@ -15,6 +15,7 @@ from odfd.control import wire
 from odfd.errors import Bug
 from odfd.network.membership import BLOCKED
 from odfd.resources.declared import DeclaredStore
+from odfd.resources.status import moved, pending
 from odfd.resources.store import Resources
 
 EXAMPLES = [each.example for each in TYPES.acting if each.name not in ("Network", "Peer")]
@@ -121,6 +122,7 @@ async def test_r52_where_one_cannot_be_done_nothing_is(world: Any) -> None:
 async def test_r53_a_dry_run_says_what_would_change_and_writes_nothing(world: Any) -> None:
     async with world.running("alice") as alice:
         await alice.apply(a_set(), plain("one"))
+        await status(alice, "vs", "a")
         before = dump(alice)
         result = await alice.apply(a_set(value="2"), plain("one", ", labels: {a: 1}"), plain("two"), dry_run=True)
         assert [(item.name, item.action, item.changes) for item in result.items] == [
@@ -172,12 +174,16 @@ async def test_a_watch_tells_what_comes_while_it_waits(world: Any) -> None:
 
 
 async def told(node: Any, since: str | None, count: int) -> list[tuple[str, str, str]]:
+    """What a watch tells of declarations; of what became of them, tests of phases tell."""
     found: list[tuple[str, str, str]] = []
     async with aclosing(node.api.declarations.watch(since, None)) as news:
         with trio.fail_after(20):
             while len(found) < count:
                 each = await anext(news)
-                found.append((each.version, each.op, each.resource.name if each.resource is not None else ""))
+                one = each.resource
+                if one is not None and each.op == "Modified" and one.status["phase"] != "Pending":
+                    continue
+                found.append((each.version, each.op, one.name if one is not None else ""))
     return found
 
 
@@ -286,13 +292,14 @@ async def test_r38_times_and_r49_what_is_unchanged_writes_nothing(world: Any) ->
     async with world.running("alice") as alice:
         await alice.apply(a_set(), plain("one"))
         first = await alice.api.declarations.get("vs", "a")
+        await status(alice, "vs", "a")
         before = dump(alice)
         world.clock.instant += 10**10
         await alice.apply(a_set(), plain("one"))
         assert dump(alice) == before
         await alice.apply(a_set(value="2"))
         again = await alice.api.declarations.get("vs", "a")
-        assert again.headers["createdAt"] == first.headers["createdAt"] == first.headers["updatedAt"]
+        assert again.headers["createdAt"] == first.headers["createdAt"] <= first.headers["updatedAt"]
         assert again.headers["updatedAt"] > first.headers["updatedAt"]
 
 
@@ -300,6 +307,7 @@ async def test_r50_a_batch_is_one_transaction(world: Any, monkeypatch: pytest.Mo
     """A fault in the middle of it leaves nothing of it."""
     async with world.running("alice") as alice:
         await alice.apply(a_set("a"))
+        await status(alice, "vs", "a")
         before, put = dump(alice), DeclaredStore.put
 
         def failing(store: Any, resource: Any, now: Any) -> int:
@@ -314,3 +322,64 @@ async def test_r50_a_batch_is_one_transaction(world: Any, monkeypatch: pytest.Mo
         assert dump(alice) == before
         await alice.apply(a_set("a", "2"), a_set("b"), a_set("c"))
         assert await names(alice) == ["a", "b", "c"]
+
+
+async def status(node: Any, word: str, name: str) -> dict[str, Any]:
+    """Once all is done."""
+    with trio.fail_after(60):
+        await node.parts.reconciler.settled()
+    found: dict[str, Any] = (await node.api.declarations.get(word, name)).status
+    return found
+
+
+async def test_r40_a_phase_and_conditions_say_what_is_and_not_what_was_wished(world: Any) -> None:
+    secret = "$schema: SecretSet\nheaders: {name: s}\nspec: {secrets: {k: v}}\n"
+    async with world.running("alice") as alice:
+        await alice.apply(plain("one"), secret)
+        said = await status(alice, "ds", "one")
+        assert (said["phase"], said["observedGeneration"]) == ("Ready", 1)
+        (state,) = said["conditions"].items()
+        assert (state[0].rpartition("/")[2], state[1]["value"]) == ("DatasetState", "fresh")
+        assert (await status(alice, "ss", "s"))["phase"] == "Ready"
+        key = alice.home.directory / "keys" / "secrets.jwks"
+        kept, _ = key.read_bytes(), key.unlink()
+    async with world.running("alice") as alice:
+        said = await status(alice, "ss", "s")
+        assert (said["phase"], said["code"], said["failures"]) == ("Failed", "undecryptable", 1)
+        assert said["retryAt"]
+        key.write_bytes(kept)
+        alice.parts.reconciler.touch("SecretSet", "s")
+        assert (await status(alice, "ss", "s"))["phase"] == "Ready"
+
+
+async def test_p03_observed_generations_follow_and_nothing_is_written_at_rest(world: Any) -> None:
+    async with world.running("alice") as alice:
+        for value in "123":
+            await alice.apply(a_set(value=value))
+            assert (await status(alice, "vs", "a"))["observedGeneration"] == int(value)
+        before = dump(alice)
+        alice.parts.reconciler.touch("VariableSet", "a")
+        await status(alice, "vs", "a")
+        assert dump(alice) == before
+
+
+async def test_r42_an_attempt_that_a_crash_cut_off_is_told_after_the_start(world: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(a_set())
+        await status(alice, "vs", "a")
+        at = (await told(alice, None, 2))[-1][0]
+        with alice.home.database.write() as connection:
+            store = DeclaredStore(connection)
+            one = store.named("VariableSet", "a")
+            assert one is not None
+            waiting = pending(one.status)[-1]
+            store.observe(one.id, one.generation, (waiting, moved(waiting, "Reconciling")), alice.clock.now())
+    async with world.running("alice") as alice:
+        await status(alice, "vs", "a")
+        seen = []
+        async with aclosing(alice.api.declarations.watch(at, None)) as news:
+            with trio.fail_after(20):
+                while len(seen) < 6:
+                    each = await anext(news)
+                    seen += [] if each.resource is None else [each.resource.status["phase"]]
+        assert seen == ["Pending", "Reconciling", "Failed", "Pending", "Reconciling", "Ready"]

@@ -1,0 +1,176 @@
+"""Looks at what resources stand for, one controller a type: whether each is as declared, and what is to be told of it.
+
+Each asks the part of the node that does the work, never what was wished: a status says what is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import trio
+
+from chain.errors import Environment, NotFound
+from chain.ids import DatasetId
+from odfd.api.datasets.flows import FlowService
+from odfd.api.network.networks import NetworkService
+from odfd.api.trust.service import TrustService
+from odfd.api.views.views import DatasetViews
+from odfd.mirrors.scheduler import MirrorScheduler, SchedulerState
+from odfd.resources.declared import DeclaredResource
+from odfd.resources.sets import Sealing, binding
+from odfd.resources.status import ConditionValue
+from odfd.state.directory import StateDirectory
+from odfd.workers.reconciler import Controller, ObservedState
+
+SILENT: Final = ("Network", "SecretSet", "Validator")
+"""Types of which no event tells that they are as declared no longer."""
+
+
+def controllers_of(
+    home: StateDirectory,
+    views: DatasetViews,
+    flows: FlowService,
+    mirrors: MirrorScheduler,
+    others: tuple[NetworkService, TrustService],
+) -> Mapping[str, Controller]:
+    """By type. Raises ValueError where two tell one condition: a mistake of ours."""
+    networks, trust = others
+    found: dict[str, Controller] = {
+        "Dataset": DatasetController(home, views),
+        "Flow": FlowController(flows),
+        "Mirror": MirrorController(mirrors),
+        "Network": NetworkController(networks),
+        "Peer": AsDeclared(),
+        "Validator": ValidatorController(trust),
+        "VariableSet": AsDeclared(),
+        "SecretSet": SecretController(home.secrets),
+    }
+    check_conditions(found)
+    return found
+
+
+def check_conditions(controllers: Mapping[str, Controller]) -> None:
+    """Raises ValueError."""
+    said: dict[str, str] = {}
+    for type_, each in controllers.items():
+        for key in each.conditions:
+            if said.setdefault(key, type_) != type_:
+                raise ValueError(f"{key} is told of by both {said[key]} and {type_}")
+
+
+class AsDeclared:
+    """Of types whose declaration is all there is."""
+
+    conditions: Collection[str] = ()
+
+    async def observe(self, resource: DeclaredResource) -> ObservedState:  # noqa: ARG002  as all controllers
+        return ObservedState()
+
+    async def perform(self, resource: DeclaredResource, step: str) -> None:
+        """There is no step."""
+
+
+class DatasetController(AsDeclared):
+    """How far it may be relied on is for those who ask; here is what its chain is to this node."""
+
+    conditions: Collection[str] = ("DatasetState",)
+
+    def __init__(self, home: StateDirectory, views: DatasetViews) -> None:
+        self._home = home
+        self._views = views
+
+    async def observe(self, resource: DeclaredResource) -> ObservedState:
+        return await trio.to_thread.run_sync(self._look, resource)
+
+    def _look(self, resource: DeclaredResource) -> ObservedState:
+        with self._home.catalog() as catalog:
+            entry = catalog.resolve(resource.did or resource.name)
+        view = self._views.dataset(entry)
+        said = ConditionValue(value=view.state, message=", ".join(view.conditions))
+        if view.state != "damaged":
+            return ObservedState(told={"DatasetState": said})
+        why = view.rely_on.fact if view.rely_on is not None else "it cannot be read"
+        return ObservedState(told={"DatasetState": said}, fault=Environment(why, rule="damaged", hint="odfctl doctor"))
+
+
+class FlowController(AsDeclared):
+    """Whether it is in force, and how its last run ended."""
+
+    conditions: Collection[str] = ("LastRun",)
+
+    def __init__(self, flows: FlowService) -> None:
+        self._flows = flows
+
+    async def observe(self, resource: DeclaredResource) -> ObservedState:
+        view = await self._flows.get(resource.name)
+        if view.outcome is None:
+            return ObservedState()
+        return ObservedState(told={"LastRun": ConditionValue(value=view.outcome, message=view.message)})
+
+
+class MirrorController(AsDeclared):
+    """Whether all that is announced is here."""
+
+    conditions: Collection[str] = ("Synced",)
+    _REFUSED: Final = (SchedulerState.REFUSED, SchedulerState.FAILED)
+
+    def __init__(self, mirrors: MirrorScheduler) -> None:
+        self._mirrors = mirrors
+
+    async def observe(self, resource: DeclaredResource) -> ObservedState:
+        mirror = self._mirrors.find(DatasetId.parse(resource.spec["source"]))
+        if mirror is None:
+            raise NotFound("the wish for it is gone", rule="mirror", hint="apply it again")
+        synced = ConditionValue(
+            value=mirror.state is SchedulerState.CURRENT, code=mirror.state.value, message=mirror.message
+        )
+        fault = mirror.fault if mirror.state in self._REFUSED else None
+        return ObservedState(told={"Synced": synced}, fault=fault)
+
+
+class NetworkController(AsDeclared):
+    """Whether this node is in it, and meets anybody."""
+
+    conditions: Collection[str] = ("Joined",)
+
+    def __init__(self, networks: NetworkService) -> None:
+        self._networks = networks
+
+    async def observe(self, resource: DeclaredResource) -> ObservedState:
+        view = await self._networks.show(resource.name)
+        return ObservedState(
+            told={"Joined": ConditionValue(value=True, message="" if view.peers else "no peer is connected")}
+        )
+
+
+class ValidatorController(AsDeclared):
+    """Whether its word counts."""
+
+    conditions: Collection[str] = ("Counts",)
+
+    def __init__(self, trust: TrustService) -> None:
+        self._trust = trust
+
+    async def observe(self, resource: DeclaredResource) -> ObservedState:
+        did = resource.spec["did"]
+        for each in await self._trust.validators():
+            if each.key == did:
+                return ObservedState(told={"Counts": ConditionValue(value=not each.suspended, message=each.reason)})
+        raise NotFound("no policy names it", rule="validator", hint="apply it again")
+
+
+class SecretController(AsDeclared):
+    """Whether each value can still be opened."""
+
+    def __init__(self, keys: Sealing) -> None:
+        self._keys = keys
+
+    async def observe(self, resource: DeclaredResource) -> ObservedState:
+        await trio.to_thread.run_sync(self._open_all, resource)
+        return ObservedState()
+
+    def _open_all(self, resource: DeclaredResource) -> None:
+        """Raises Environment: the key of one is not here."""
+        for key, sealed in resource.spec["secrets"].items():
+            self._keys.open(sealed["value"], (binding(resource.id, key),))

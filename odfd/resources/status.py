@@ -1,0 +1,143 @@
+"""What became of a resource: its phase, which generation was acted upon, and conditions beside that. Pure.
+
+Phases go along the edges of RFC-018's diagram and no others. A status is written by the reconciler alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from chain import instant
+from chain.errors import Fault
+from chain.instant import Instant
+
+Phase: TypeAlias = Literal["Pending", "Reconciling", "Ready", "Failed"]
+EDGES: Final = frozenset(
+    {("Pending", "Reconciling"), ("Reconciling", "Ready"), ("Reconciling", "Failed"), ("Ready", "Pending"),
+     ("Failed", "Pending")}
+)  # fmt: skip
+DANGLING: Final = "DanglingReferences"
+COMMON: Final = (DANGLING,)
+"""Conditions that resources of all types may have."""
+INTERRUPTED: Final = "interrupted"
+"""The code of an attempt that was cut off by a crash, a stop or a change."""
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that is so, or is not, beside the phase."""
+
+    value: Any
+    code: str = ""
+    message: str = ""
+    updated_at: Instant
+    observed_generation: int
+
+
+class ResourceStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """As the last attempt left it."""
+
+    phase: Phase = "Pending"
+    code: str = ""
+    """Of a failure: the rule that was met."""
+    message: str = ""
+    hint: str = ""
+    observed_generation: int = 0
+    """Of the last attempt that ended; zero before the first."""
+    reconciled_at: Instant | None = None
+    failures: int = 0
+    """Attempts in a row that failed."""
+    retry_at: Instant | None = None
+    """When it is tried again by itself; ``None``: when something changes."""
+    conditions: Mapping[str, Condition] = {}
+    """By the name of their type; ``odfd.api.resources.declarations`` shows them by its URI."""
+
+
+class ConditionValue(msgspec.Struct, frozen=True, kw_only=True):
+    """What a controller says of one condition."""
+
+    value: Any
+    code: str = ""
+    message: str = ""
+
+
+def moved(status: ResourceStatus, phase: Phase) -> ResourceStatus:
+    """Raises ValueError where no edge leads there: a mistake of ours."""
+    if (status.phase, phase) not in EDGES:
+        raise ValueError(f"no way from {status.phase} to {phase}")
+    return msgspec.structs.replace(status, phase=phase)
+
+
+def pending(status: ResourceStatus) -> Sequence[ResourceStatus]:
+    """The steps after which it waits for an attempt; none where it does. An attempt under way is given up."""
+    if status.phase == "Pending":
+        return ()
+    if status.phase != "Reconciling":
+        return (moved(status, "Pending"),)
+    given_up = msgspec.structs.replace(
+        moved(status, "Failed"), code=INTERRUPTED, message="the attempt was cut off", hint="", retry_at=None
+    )
+    return (given_up, moved(given_up, "Pending"))
+
+
+def ready(status: ResourceStatus, generation: int, told: Mapping[str, ConditionValue], now: Instant) -> ResourceStatus:
+    """An attempt ended well."""
+    return ResourceStatus(
+        phase=moved(status, "Ready").phase, observed_generation=generation, reconciled_at=now,
+        conditions=_conditions(status, generation, told, now),
+    )  # fmt: skip
+
+
+def failed(
+    status: ResourceStatus, generation: int, told: Mapping[str, ConditionValue], fault: Fault, retry_at: Instant | None,
+    now: Instant,
+) -> ResourceStatus:  # fmt: skip
+    """An attempt failed."""
+    return ResourceStatus(
+        phase=moved(status, "Failed").phase, code=fault.rule or type(fault).__name__.lower(), message=fault.message,
+        hint=fault.hint, observed_generation=generation, reconciled_at=now, failures=status.failures + 1,
+        retry_at=retry_at, conditions=_conditions(status, generation, told, now),
+    )  # fmt: skip
+
+
+def is_told(status: ResourceStatus, told: Mapping[str, ConditionValue]) -> bool:
+    """Whether the conditions say that already."""
+    held = status.conditions
+    return held.keys() == told.keys() and all(_says(held[key], said) for key, said in told.items())
+
+
+def shown(status: ResourceStatus, uri: Mapping[str, str]) -> dict[str, Any]:
+    """As RFC-018 has it; ``uri``: of the types of conditions."""
+    found: dict[str, Any] = {"phase": status.phase, "observedGeneration": status.observed_generation}
+    found |= {} if status.reconciled_at is None else {"reconciledAt": instant.render(status.reconciled_at)}
+    found |= {key: value for key in ("code", "message", "hint", "failures") if (value := getattr(status, key))}
+    found |= {} if status.retry_at is None else {"retryAt": instant.render(status.retry_at)}
+    if status.conditions:
+        found["conditions"] = {uri.get(key, key): _shown(each) for key, each in sorted(status.conditions.items())}
+    return found
+
+
+def _shown(each: Condition) -> dict[str, Any]:
+    found: dict[str, Any] = {"value": each.value}
+    found |= {key: value for key in ("code", "message") if (value := getattr(each, key))}
+    return found | {"updatedAt": instant.render(each.updated_at), "observedGeneration": each.observed_generation}
+
+
+def _conditions(
+    status: ResourceStatus, generation: int, told: Mapping[str, ConditionValue], now: Instant
+) -> Mapping[str, Condition]:
+    """One that says what it said keeps its time."""
+    found = {}
+    for key, said in told.items():
+        held = status.conditions.get(key)
+        at = held.updated_at if held is not None and _says(held, said) else now
+        found[key] = Condition(
+            value=said.value, code=said.code, message=said.message, updated_at=at, observed_generation=generation
+        )
+    return found
+
+
+def _says(held: Condition, said: ConditionValue) -> bool:
+    return (held.value, held.code, held.message) == (said.value, said.code, said.message)

@@ -1,0 +1,92 @@
+"""Says which resource is to be reconciled next: one attempt of each at a time, changes before retries. Sans-IO.
+
+A touch while an attempt is under way brings one more, however many there were. An attempt that failed for a reason that
+may pass is made again after a pause that doubles, drawn at random below that; one that was refused waits for a touch.
+Time and randomness are arguments.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from chain.errors import Conflict, Environment, Fault, Invalid, Refused, Remote
+from chain.instant import SECOND, Instant
+
+LEAST: Final = SECOND
+MOST: Final = 300 * SECOND
+HOURLY: Final = 3600 * SECOND
+"""After a mistake of ours, which no waiting mends."""
+
+
+class WorkQueue:
+    """Ids that wait, are at work, or are due later."""
+
+    def __init__(self, draw: Callable[[int], int]) -> None:
+        """``draw``: a number from zero to below another, at random."""
+        self._draw = draw
+        self._waiting: OrderedDict[str, None] = OrderedDict()
+        self._working: set[str] = set()
+        self._again: set[str] = set()
+        self._later: list[tuple[Instant, int, str]] = []
+        self._due: dict[str, int] = {}
+        """The entry of ``_later`` that counts, of each id; others were superseded."""
+        self._counts = itertools.count()
+
+    def touch(self, each: str) -> None:
+        """There may be something to do; a pause is over."""
+        self._due.pop(each, None)
+        if each in self._working:
+            self._again.add(each)
+        else:
+            self._waiting[each] = None
+
+    def later(self, each: str, at: Instant) -> None:
+        """To be looked at then, unless it is touched before."""
+        number = next(self._counts)
+        self._due[each] = number
+        heapq.heappush(self._later, (at, number, each))
+
+    def take(self, now: Instant, room: int) -> list[str]:
+        """Attempts to begin, ``room`` at the most: what was touched, the first first, then what is due."""
+        while self._later and (self._later[0][0] <= now or self._is_over(self._later[0])):
+            entry = heapq.heappop(self._later)
+            if not self._is_over(entry):
+                self.touch(entry[2])
+        taken: list[str] = []
+        while self._waiting and len(taken) < room:
+            each, _ = self._waiting.popitem(last=False)
+            self._working.add(each)
+            taken.append(each)
+        return taken
+
+    def done(self, each: str) -> None:
+        """Its attempt ended."""
+        self._working.discard(each)
+        if each in self._again:
+            self._again.discard(each)
+            self.touch(each)
+
+    def next_time(self) -> Instant | None:
+        """When something is due; ``None``: never by itself."""
+        while self._later and self._is_over(self._later[0]):
+            heapq.heappop(self._later)
+        return self._later[0][0] if self._later else None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits and nothing is at work."""
+        return not self._waiting and not self._working
+
+    def pause(self, fault: Fault, failures: int) -> int | None:
+        """Nanoseconds until another attempt after so many that failed in a row; ``None``: not by itself."""
+        if isinstance(fault, Environment | Remote | Conflict):
+            most = min(MOST, LEAST << min(failures, 20))
+            return LEAST + self._draw(most)
+        return None if isinstance(fault, Invalid | Refused) else HOURLY
+
+    def _is_over(self, entry: tuple[Instant, int, str]) -> bool:
+        return self._due.get(entry[2]) != entry[1]

@@ -1,0 +1,286 @@
+"""Acts upon resources until they are as they are declared, and says truthfully what became of each.
+
+What changed is read from the log of resources and told by events of the node; each resource has one attempt at a time.
+The controller of the type observes and compares; what differs is performed, and observed again. What was found is
+written as the resource's status, which nobody else writes; nothing is written where nothing is new. Alive while
+``run`` is; an attempt that was cut off by a crash is told as such after the next start.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, Protocol, TypeAlias
+
+import msgspec
+import trio
+
+from chain.errors import Environment, Fault
+from chain.instant import SECOND, Instant
+from odfd.control.assembly import Context
+from odfd.errors import Bug, sole_fault
+from odfd.obs.events import Event
+from odfd.resources.declared import DeclaredResource, DeclaredStore
+from odfd.resources.status import ConditionValue, ResourceStatus, failed, is_told, moved, pending, ready
+from odfd.resources.workqueue import WorkQueue
+from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
+from odfd.runtime.supervision import Life
+from odfd.state.directory import StateDirectory
+
+AT_ONCE: Final = 8
+PAGE: Final = 500
+DRIFT_SECONDS: Final = 600
+"""Between two looks at what nothing told of; a fifth more or less."""
+ATTEMPT_SECONDS: Final = 30.0
+Named: TypeAlias = tuple[str, str]
+"""Type, and name or did."""
+
+
+class ObservedState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a controller found."""
+
+    steps: tuple[str, ...] = ()
+    """What is to be done until all is as declared; empty: it is."""
+    told: Mapping[str, ConditionValue] = {}
+    fault: Fault | None = None
+    """Why it is not as declared, where no step would mend it."""
+
+
+class Controller(Protocol):
+    """Acts for one type."""
+
+    @property
+    def conditions(self) -> Collection[str]:
+        """Names of those that it tells."""
+        ...
+
+    async def observe(self, resource: DeclaredResource) -> ObservedState:
+        """Reads only. Raises Fault."""
+        ...
+
+    async def perform(self, resource: DeclaredResource, step: str) -> None:
+        """One step, which may have been done already. Raises Fault."""
+        ...
+
+
+class Reconciler:
+    """The worker of all resources of one node."""
+
+    def __init__(self, home: StateDirectory, context: Context) -> None:
+        self.controllers: Mapping[str, Controller] = {}
+        """By type; given by whoever has the operations of the API."""
+        self.silent: Collection[str] = ()
+        """Types that are looked at now and then, because no event tells what becomes of them."""
+        self.adopt: Callable[[], None] = _nothing
+        """Takes over what came by other ways; given by the same."""
+        self._home = home
+        self._clock, self._events, self._logger = context.clock, context.events, context.logger
+        self._random = random.SystemRandom()
+        self.queue = WorkQueue(self._random.randrange)
+        self.loop = ReconcileLoop(self._round)
+        self._cursor: int | None = None
+        self._heard: set[Named] = set()
+        self._position = self._events.last
+        """Of the last event of the node that was heard."""
+        self._nursery: trio.Nursery | None = None
+        self.turned = trio.Event()
+        """Set when the next attempt has ended; then there is another."""
+
+    async def run(self, life: Life) -> None:
+        self.queue, self._cursor = WorkQueue(self._random.randrange), None
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            nursery.start_soon(self._hear)
+            try:
+                await self.loop.run(life)
+            finally:
+                self._nursery = None
+            nursery.cancel_scope.cancel()
+
+    def touch(self, type_: str, name: str) -> None:
+        """From the event loop: what it stands for may be another."""
+        self._heard.add((type_, name))
+        self.loop.poke()
+
+    async def settled(self) -> None:
+        """Until nothing waits and nothing is at work; what is due later does not count."""
+        while True:
+            turned = self.turned
+            self.loop.poke()
+            await turned.wait()
+            heard = not self._heard and self._position == self._events.last
+            if heard and self.queue.is_idle and await trio.to_thread.run_sync(self._newest) == self._cursor:
+                return
+
+    async def _hear(self) -> None:
+        """Events of the node say of which resource something may be another."""
+        async for news in self._events.follow(self._position):
+            if isinstance(news, Event):
+                self._position = news.sequence
+                self._heard |= about(news)
+                self.loop.poke()
+
+    async def _round(self) -> float:
+        heard, self._heard = self._heard, set()
+        for each in await trio.to_thread.run_sync(self._touched, heard):
+            self.queue.touch(each)
+        now = self._clock.now()
+        room = AT_ONCE if self._nursery is not None else 0
+        for each in self.queue.take(now, room):
+            assert self._nursery is not None
+            self._nursery.start_soon(self._turn, each)
+        self._turn_over()
+        due = self.queue.next_time()
+        return UNTIL_POKED if due is None else max(0.0, (due - now) / SECOND)
+
+    def _touched(self, heard: Collection[Named]) -> Sequence[str]:
+        """Of all that changed since the last look; of all that there is, the first time. Blocking."""
+        self.adopt()
+        with self._home.database.read() as connection:
+            store = DeclaredStore(connection)
+            if self._cursor is None:
+                self._cursor = store.newest()
+                return [each.id for each in store.all() if each.type in self.controllers]
+            found = [
+                each.id
+                for type_, name in sorted(heard)
+                if (each := store.named(type_, name) or store.with_did(name)) is not None
+            ]
+            while events := store.events(self._cursor, PAGE):
+                self._cursor = events[-1].rv
+                found += [each.resource.id for each in events if each.op in ("Added", "Modified")]
+        return found
+
+    async def _turn(self, resource_id: str) -> None:
+        try:
+            await self._attempt(resource_id)
+        finally:
+            self.queue.done(resource_id)
+            self._turn_over()
+            self.loop.poke()
+
+    def _turn_over(self) -> None:
+        turned, self.turned = self.turned, trio.Event()
+        turned.set()
+
+    async def _attempt(self, resource_id: str) -> None:
+        resource = await trio.to_thread.run_sync(self._read, resource_id)
+        controller = None if resource is None else self.controllers.get(resource.type)
+        if resource is None or controller is None:
+            return
+        seen = await self._tried(controller, resource, ())
+        if _is_as_it_was(resource, seen):
+            self._look_later(resource)
+            return
+        way = (*pending(resource.status),)
+        way = (*way, moved(way[-1] if way else resource.status, "Reconciling"))
+        if seen.steps and seen.fault is None:
+            if not await self._observe(resource, way):
+                return
+            seen, way = await self._tried(controller, resource, seen.steps), way[-1:]
+            said = self._ended(resource, way[-1], seen)
+            is_kept = await self._observe(resource, (said,))
+        else:
+            said = self._ended(resource, way[-1], seen)
+            is_kept = await self._observe(resource, (*way, said))
+        if is_kept:
+            self._tell(resource, said)
+
+    async def _tried(self, controller: Controller, resource: DeclaredResource, steps: Sequence[str]) -> ObservedState:
+        """What is seen after the steps; a fault on the way is seen too."""
+        try:
+            with trio.fail_after(ATTEMPT_SECONDS):
+                for step in steps:
+                    await controller.perform(resource, step)
+                seen = await controller.observe(resource)
+        except trio.TooSlowError:
+            told = f"not done in {ATTEMPT_SECONDS:g} seconds"
+            return ObservedState(fault=Environment(told, rule="reconcile-timeout", hint="it is tried again by itself"))
+        except Exception as error:  # noqa: BLE001  a controller's mistake is told of its resource, and stops no other
+            fault = sole_fault(error)
+            if fault is None:
+                self._logger.error("a controller failed", type=resource.type, name=resource.name, fault=repr(error))
+                fault = Bug(f"{type(error).__name__}: {error}", rule="controller")
+            return ObservedState(fault=fault)
+        if steps and seen.steps and seen.fault is None:
+            told = f"done, and not so afterwards: {', '.join(seen.steps)}"
+            return msgspec.structs.replace(seen, fault=Bug(told, rule="not-settled"))
+        return seen
+
+    def _ended(self, resource: DeclaredResource, at_work: ResourceStatus, seen: ObservedState) -> ResourceStatus:
+        """``at_work``: its status in the attempt."""
+        now, generation = self._clock.now(), resource.generation
+        if seen.fault is None:
+            return ready(at_work, generation, seen.told, now)
+        if at_work.observed_generation != generation:
+            at_work = msgspec.structs.replace(at_work, failures=0)
+        pause = self.queue.pause(seen.fault, at_work.failures)
+        retry_at = None if pause is None else Instant(now + pause)
+        return failed(at_work, generation, seen.told, seen.fault, retry_at, now)
+
+    def _tell(self, resource: DeclaredResource, said: ResourceStatus) -> None:
+        """What was kept, to those who wait for it."""
+        if said.retry_at is not None:
+            self.queue.later(resource.id, said.retry_at)
+        else:
+            self._look_later(resource)
+        before = resource.status
+        if said.phase == "Failed" and (before.phase, before.code) != ("Failed", said.code):
+            self._events.emit("resource.failed", resource.name, said.message, type=resource.type, code=said.code)
+        else:
+            self._events.nudge()
+
+    def _look_later(self, resource: DeclaredResource) -> None:
+        """At what events tell of nothing is needed."""
+        if resource.type not in self.silent:
+            return
+        spread = self._random.randrange(DRIFT_SECONDS * 4 // 5, DRIFT_SECONDS * 6 // 5)
+        self.queue.later(resource.id, Instant(self._clock.now() + spread * SECOND))
+
+    async def _observe(self, resource: DeclaredResource, statuses: Sequence[ResourceStatus]) -> bool:
+        def write() -> bool:
+            with self._home.database.write() as connection:
+                store = DeclaredStore(connection)
+                return store.observe(resource.id, resource.generation, statuses, self._clock.now())
+
+        return await trio.to_thread.run_sync(write)
+
+    def _read(self, resource_id: str) -> DeclaredResource | None:
+        with self._home.database.read() as connection:
+            return DeclaredStore(connection).get(resource_id)
+
+    def _newest(self) -> int:
+        with self._home.database.read() as connection:
+            return DeclaredStore(connection).newest()
+
+
+_SUBJECTS: Final = {
+    **dict.fromkeys(
+        ("attestation", "authority", "cosignature", "damage", "dataset", "evidence", "head", "publication", "verdict"),
+        ("Dataset",),
+    ),
+    "flow": ("Flow",),
+    "mirror": ("Mirror", "Dataset"),
+    "validator": ("Validator",),
+}
+"""Families of events, to the types that their subjects are names of."""
+
+
+def about(event: Event) -> set[Named]:
+    """Which resources an event may change."""
+    return {(type_, event.subject) for type_ in _SUBJECTS.get(event.kind.partition(".")[0], ()) if event.subject}
+
+
+def _is_as_it_was(resource: DeclaredResource, seen: ObservedState) -> bool:
+    """Whether nothing is to be done, and nothing new to be told."""
+    status = resource.status
+    if status.observed_generation != resource.generation or seen.steps or not is_told(status, seen.told):
+        return False
+    if seen.fault is None:
+        return status.phase == "Ready"
+    same = (status.phase, status.code, status.message) == ("Failed", seen.fault.rule, seen.fault.message)
+    return same and status.retry_at is None
+
+
+def _nothing() -> None:
+    """Before there is a service."""
