@@ -146,6 +146,13 @@ def from_problem(problem: Mapping[str, Any]) -> Fault:
     return fault
 
 
+def told_to_others(fault: Fault) -> Fault:
+    """The fault as others than the owner are told it: nothing of what led to it, and nothing of this machine."""
+    if family(fault) in (Environment, Bug):
+        return Environment("this node cannot answer it now", rule=fault.rule)
+    return family(fault)(fault.message, rule=fault.rule, hint=fault.hint, place=fault.place)
+
+
 def sole_fault(error: BaseException) -> Fault | None:
     """The fault inside nested exception groups, when each of their leaves is a fault: the first one. Else ``None``."""
     if isinstance(error, Fault):

@@ -52,18 +52,22 @@ class Catalog:
 
     def resolve(self, ref: str) -> DatasetEntry:
         """By local name or did. Raises NotFound (with the nearest name) or Invalid."""
+        found = self.look(ref)
+        if found is not None:
+            return found
         if ref.startswith(DID_ODF):
-            wanted = DatasetId.parse(ref)
-            found = self.find(wanted)
-            if found is not None:
-                return found
-            raise NotFound(f"no dataset {wanted.short} here", rule="dataset-ref", hint="odfctl mirror add takes a did")
-        resource = self._resources.get(KIND, parse_own_name(ref))
-        if resource is not None:
-            return _entry(resource)
+            short = DatasetId.parse(ref).short
+            raise NotFound(f"no dataset {short} here", rule="dataset-ref", hint="odfctl mirror add takes a did")
         near = difflib.get_close_matches(ref, [entry.name for entry in self.entries()], n=1)
         hint = f"did you mean {near[0]}?" if near else "odfctl get datasets lists what is here"
         raise NotFound(f"no dataset {ref!r} here", rule="dataset-ref", hint=hint)
+
+    def look(self, ref: str) -> DatasetEntry | None:
+        """The same for others than the owner: no nearest name is looked for among all of them. Raises Invalid."""
+        if ref.startswith(DID_ODF):
+            return self.find(DatasetId.parse(ref))
+        resource = self._resources.get(KIND, parse_own_name(ref))
+        return None if resource is None else _entry(resource)
 
     def find(self, dataset: DatasetId) -> DatasetEntry | None:
         """By an index: the cost does not grow with the number of datasets."""

@@ -15,15 +15,16 @@ from starlette.requests import Request
 
 from chain.codec.arrow_schema import schema_of
 from chain.data.arrow_schema import to_arrow
-from chain.errors import Fault, NotFound
+from chain.errors import Environment, Fault, NotFound
 from chain.state import ChainState
 from engines.query.requests import RowsWanted
 from odfd.control import wire
 from odfd.control.responses import FrameStream, answer, body, problem
-from odfd.errors import sole_fault
+from odfd.errors import sole_fault, told_to_others
 from odfd.flight.tokens import Tokens
 from odfd.queries.planning import fold_of
 from odfd.runtime.http import Message, Receive, Send
+from odfd.runtime.supervision import Logger
 
 SendFrame = Callable[[bytes], Awaitable[None]]
 _UNBOUND: Final = RowsWanted(limit=0, unbound=True)
@@ -55,28 +56,43 @@ class Answering(Protocol):
 
 
 class Desk:
-    def __init__(self, answering: Answering, tokens: Tokens) -> None:
-        self._answering, self._tokens = answering, tokens
+    def __init__(self, answering: Answering, tokens: Tokens, logger: Logger) -> None:
+        self._answering, self._tokens, self._logger = answering, tokens, logger
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        owner = False
         try:
-            response: Any = await self._respond(Request(scope, receive))
+            asked = await body(Request(scope, receive), Asked)
+            owner = await trio.to_thread.run_sync(self._tokens.admits, asked.token)
+            response: Any = await self._respond(scope["path"], asked, owner=owner)
             await response(scope, receive, send)
         except Exception as error:
             fault = sole_fault(error)
             if fault is None:
                 raise
-            await problem(fault)(scope, receive, send)
+            await problem(fault if owner else self._told(fault))(scope, receive, send)
 
-    async def _respond(self, request: Request) -> Any:
-        asked = await body(request, Asked)
-        owner = await trio.to_thread.run_sync(self._tokens.admits, asked.token)
-        if request.url.path == "/datasets":
+    async def _respond(self, path: str, asked: Asked, *, owner: bool) -> Any:
+        if path == "/datasets":
             return answer(await trio.to_thread.run_sync(lambda: self._datasets(owner=owner)))
-        if request.url.path != "/query" or asked.request is None:
+        if path != "/query" or asked.request is None:
             raise NotFound("there is no such question", rule="flight-desk")
         wanted, rows = asked.request, _UNBOUND if asked.unbound else _ALL
-        return FrameStream(lambda give: self._answering.answer(wanted, give, rows, owner=owner))
+        return FrameStream(lambda give: self._answer(wanted, give, rows, owner=owner))
+
+    async def _answer(self, wanted: wire.QueryRequest, give: SendFrame, rows: RowsWanted, *, owner: bool) -> None:
+        try:
+            await self._answering.answer(wanted, give, rows, owner=owner)
+        except Exception as error:
+            fault = sole_fault(error)
+            if fault is None or owner:
+                raise
+            raise self._told(fault) from None
+
+    def _told(self, fault: Fault) -> Fault:
+        if isinstance(fault, Environment):
+            self._logger.error("a question cannot be answered", door="flight", fault=str(fault), rule=fault.rule)
+        return told_to_others(fault)
 
     def _datasets(self, *, owner: bool) -> list[DatasetTold]:
         return [_told(name, state) for name, state in self._answering.states(owner=owner)]

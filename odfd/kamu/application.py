@@ -19,12 +19,11 @@ from chain.codec.arrow_schema import schema_of
 from chain.codec.manifest import to_builtins
 from chain.errors import Environment, Fault, NotFound, Refused
 from chain.state import ChainState
-from engines.errors import LimitExceeded
 from engines.query.frames import HEAD, ROWS, SCHEMA, parted
 from engines.query.requests import ALL_ROWS, RowsWanted
 from odfd.control import wire
 from odfd.control.responses import FrameStream, answer, problem
-from odfd.errors import http_status, sole_fault
+from odfd.errors import http_status, sole_fault, told_to_others
 from odfd.kamu import commitments, requests, schemas
 from odfd.kamu.ports import BUSY, UNPROVEN, PublicAnswers, SendFrame
 from odfd.queries.planning import Bound
@@ -175,11 +174,10 @@ class Questions:
         )  # fmt: skip
 
     def _told(self, fault: Fault, path: str) -> Fault:
-        """What a visitor is told: nothing of this machine."""
-        if isinstance(fault, Environment) and not isinstance(fault, LimitExceeded):
+        """What a visitor is told."""
+        if isinstance(fault, Environment):
             self._logger.error("a question cannot be answered", path=path[:300], fault=str(fault), rule=fault.rule)
-            return Environment("this node cannot answer it now", rule=fault.rule)
-        return fault
+        return told_to_others(fault)
 
 
 class _Reply:

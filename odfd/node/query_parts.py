@@ -65,5 +65,5 @@ def flight_of(
         key=said.key,
         connections=said.connections,
     )
-    desk = Desk(FlightQueries(home, *asked), tokens)
+    desk = Desk(FlightQueries(home, *asked), tokens, context.logger)
     return FlightServer(door, desk, lambda: query_isolation(settings), context.version, context.logger)

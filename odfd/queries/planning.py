@@ -141,12 +141,13 @@ class Planner:
     def _named(self, ref: str, asker: Asker) -> tuple[DatasetEntry, Bound | None]:
         """Raises NotFound, Invalid."""
         with self._home.catalog() as catalog:
-            if not asker.bound:
-                return catalog.resolve(ref), None
             bound = asker.bound.get(ref.lower())
-            entry = None if bound is None else catalog.find(bound.dataset)
+            if asker.bound:
+                entry = None if bound is None else catalog.find(bound.dataset)
+            else:
+                entry = catalog.resolve(ref) if asker.served is None else catalog.look(ref)
         if entry is None:
-            raise NotFound("no dataset of that name is bound", rule="query-dataset")
+            raise NotFound("no dataset of that name is there", rule="query-dataset")
         return entry, bound
 
     def _readable(self, entry: DatasetEntry, bound: Bound | None, asker: Asker) -> int | None:

@@ -20,7 +20,7 @@ from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.submission import MAX_SUBMISSION
 from chain.store.layout import BLOCKS, CHECKPOINTS, DATA, HEAD
-from odfd.errors import PROBLEM_JSON, to_problem
+from odfd.errors import PROBLEM_JSON, to_problem, told_to_others
 from odfd.published.packs import number_in
 from odfd.runtime.http import Message, Receive, Send
 from odfd.runtime.supervision import Logger
@@ -65,9 +65,8 @@ class Site:
         except Fault as fault:
             if isinstance(fault, Environment):
                 self._logger.error("cannot be given", path=scope["path"][:300], fault=str(fault), rule=fault.rule)
-                fault = Environment("this node cannot read it now", rule=fault.rule)
             if not answer.begun:  # else the connection ends in the middle, and who reads sees that
-                await answer.refuse(fault)
+                await answer.refuse(told_to_others(fault))
 
     async def _take(self, receiver: CheckpointReceiver, receive: Receive, answer: _Answer) -> None:
         """One small request, whole and in time, or none."""

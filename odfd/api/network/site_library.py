@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from chain.errors import Invalid, NotFound
 from chain.ids import DID_ODF, DatasetId
@@ -46,11 +47,9 @@ class NodeSiteLibrary:
 
     def _find(self, ref: str) -> DatasetId | None:
         for text in (ref, DID_ODF + ref):
-            try:
-                with self._home.catalog() as catalog:
-                    return catalog.resolve(text).id
-            except (Invalid, NotFound):
-                continue
+            with suppress(Invalid), self._home.catalog() as catalog:
+                if (entry := catalog.look(text)) is not None:
+                    return entry.id
         return None
 
     def head(self, dataset: DatasetId) -> Multihash | None:

@@ -6,6 +6,7 @@ A dataset that is not served is not there, whatever is asked of it; of one that 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final
 
 import trio
@@ -55,15 +56,13 @@ class PublicQueries:
 
     def state(self, ref: str) -> ChainState:
         """Raises NotFound, Environment."""
-        try:
-            with self._home.catalog() as catalog:
-                dataset = catalog.resolve(ref).id
-        except (NotFound, Invalid) as fault:
-            raise _nothing(ref) from fault
-        size = self._served(dataset)
-        if not size:
+        entry = None
+        with suppress(Invalid), self._home.catalog() as catalog:
+            entry = catalog.look(ref)
+        size = 0 if entry is None else self._served(entry.id)
+        if entry is None or not size:
             raise _nothing(ref)
-        return load_state(self._home.chains.chain(dataset), size)
+        return load_state(self._home.chains.chain(entry.id), size)
 
 
 def check_unproven(request: wire.QueryRequest) -> None:

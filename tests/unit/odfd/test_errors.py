@@ -21,6 +21,7 @@ from odfd.errors import (
     render,
     sole_fault,
     to_problem,
+    told_to_others,
 )
 
 FAMILIES = (Invalid, NotFound, Refused, Remote, Environment, Conflict, Usage, Unreachable, Bug)
@@ -102,3 +103,18 @@ def test_groups() -> None:
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_messages_without_extras_have_no_empty_members(kind: type[Fault]) -> None:
     assert set(to_problem(kind("x"))) == {"title", "status", "detail", "family", "exitCode"}
+
+
+def test_others_are_told_no_causes_and_nothing_of_this_machine() -> None:
+    try:
+        raise OSError(28, "No space left", "/home/alice/odfd")
+    except OSError as cause:
+        faults = [kind("in /home/alice/odfd", rule="r", hint="look there") for kind in (Environment, Bug, Fault)]
+        for fault in faults:
+            fault.__cause__ = cause
+            assert "alice" not in str(to_problem(told_to_others(fault)))
+        fault = NotFound("no x here", rule="r", hint="there is y", place="line 1")
+        fault.__cause__ = cause
+        assert to_problem(told_to_others(fault)) == {
+            name: value for name, value in to_problem(fault).items() if name != "causes"
+        }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 import httpx
@@ -112,6 +113,30 @@ async def test_what_is_private_is_not_there_for_questions(world: Any, worlds: An
         assert (await client.post("/query", json={"query": "select * from cities, towns"})).status_code == 404
         await alice.publish("towns")
         assert (await client.get("/towns/tail")).status_code == 200
+
+
+async def test_no_answer_tells_a_private_name_from_one_that_is_none(
+    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Word for word, by every path of HTTP; and no answer walks over all names, which would take time for it alone."""
+    async with (
+        world.running("alice", private=True, http=ASKED) as alice,
+        httpx.AsyncClient(base_url=url_of(alice), timeout=60) as client,
+    ):
+        await filled(world, worlds, alice)
+        await alice.publish("cities")
+
+        async def answers(name: str) -> list[str]:
+            files = ("refs/head", "tail", "metadata", "metadata?include=schema", "packs/0", "blocks/x", "data/x", "x")
+            said = [await client.get(path) for path in (*(f"/{name}/{file}" for file in files), f"/v1/datasets/{name}")]
+            for sql in (f'select * from "{name}"', f'select * from current."{name}"'):
+                said.append(await client.post("/query", json={"query": sql}))
+                said.append(await client.post("/v1/query", json={"sql": sql}))
+            assert {each.status_code for each in said} == {404}
+            return [each.text.replace(name, "NAME") for each in said]
+
+        monkeypatch.setattr(difflib, "get_close_matches", None)
+        assert await answers("towns") == await answers("gowns")
 
 
 async def test_the_tail_and_the_metadata_of_a_dataset(world: Any, worlds: Any) -> None:
