@@ -6,6 +6,7 @@ Streams in bounded memory, writes only into the folder it is given, ends when it
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import signal
 import subprocess
@@ -28,6 +29,8 @@ from odfd.ingest.settings import CHUNK, Check, IngestSettings, unstoppable
 
 _GZIP: Final = b"\x1f\x8b"
 _TOLD_MEMBERS: Final = 5
+MAX_AT_ONCE: Final = 8 << 20
+"""Bytes of the list of members of a zip, some 100,000 of them; in memory it takes several times as much."""
 MAX_SAID: Final = 500
 """Bytes of what a command wrote to its standard error that are shown."""
 
@@ -86,6 +89,27 @@ class Packed(NamedTuple):
     """Called at every block of bytes; may raise to stop the work."""
 
 
+class _Watched(io.BufferedReader):
+    """A packed file whose reader can be stopped wherever it is, also where nothing comes out of what it reads, and
+    takes no list of members beyond all measure at once."""
+
+    def __init__(self, file: Packed) -> None:
+        super().__init__(io.FileIO(file.path))
+        self._file, self._size = file, file.path.stat().st_size
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Raises Invalid, and what the file's check raises."""
+        self._file.check()
+        at_once = self._size - self.tell() if size is None or size < 0 else size
+        if at_once > MAX_AT_ONCE:
+            raise Invalid(
+                f"the list of files in {self._file.name} has more than {MAX_AT_ONCE:,} bytes",
+                rule="prepare-zip",
+                hint="unpack it before, and name the files by FilesGlob",
+            )
+        return super().read(size)
+
+
 def inflate(file: Packed, step: Decompress, target: Path) -> tuple[str, ...]:
     """Blocking. What was chosen, in words. Raises as ``prepare``."""
     match step.format:
@@ -97,7 +121,7 @@ def inflate(file: Packed, step: Decompress, target: Path) -> tuple[str, ...]:
 
 def _inflate_gzip(file: Packed, target: Path) -> tuple[str, ...]:
     try:
-        with gzip.open(file.path, "rb") as source:
+        with _Watched(file) as packed, gzip.GzipFile(fileobj=packed) as source:
             _copy(source, target, file)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         hint = "is the whole file there?" if _is_gzip(file.path) else "leave out the step if the file is not packed"
@@ -107,7 +131,7 @@ def _inflate_gzip(file: Packed, target: Path) -> tuple[str, ...]:
 
 def _inflate_zip(file: Packed, member: str | None, target: Path) -> tuple[str, ...]:
     try:
-        with zipfile.ZipFile(file.path) as archive:
+        with _Watched(file) as packed, zipfile.ZipFile(packed) as archive:
             names = member_names(archive)
             matched = names if member is None else chosen(names, member)
             if member is not None and len(matched) > 1:

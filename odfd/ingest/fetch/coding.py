@@ -1,16 +1,19 @@
 """Decodes HTTP content codings (RFC 9110, 8.4) that a server applied to a file.
 
-We ask for none, and some servers send one nevertheless. Sans-IO, in pieces of bounded size, whatever the sender packed.
+We ask for none, and some servers send one nevertheless. Sans-IO, in pieces of bounded size, whatever the sender packed;
+what comes out of each coding is held against what was received, also where nothing of it is left at the end.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from typing import Final, Protocol
+from typing import Final
 
-from chain.errors import Remote
-from odfd.ingest.settings import CHUNK
+from chain.errors import Refused, Remote
+from chain.wording import plural
+from engines.spark.ingest.unpack import FREE
+from odfd.ingest.settings import CHUNK, Check, unstoppable
 
 _GZIP: Final = frozenset({"gzip", "x-gzip"})
 _DEFLATE: Final = "deflate"
@@ -20,23 +23,70 @@ _CODINGS: Final = 3
 """Codings of one document that are undone; a longer list is no file."""
 
 
-class Coding(Protocol):
-    """One coding being undone."""
+_WINDOW: Final = 16 << 10
+"""Bytes that are handed to zlib at once: what lies behind the end of a member is copied for the next one."""
 
-    def feed(self, data: bytes) -> Iterator[bytes]: ...
-    def finish(self) -> None: ...
+
+class Undoing:
+    """The codings of one document being undone."""
+
+    def __init__(self, header: str, shown: str, ratio: int, check: Check = unstoppable) -> None:
+        """``header``: a ``Content-Encoding``. ``ratio``: of what may come out of any coding to what was received.
+
+        ``check`` is called again and again, and may raise to stop the work. Raises Remote for a coding that is not
+        known.
+        """
+        self._codings = _codings(header, shown, check)
+        self._shown = shown
+        self._ratio = ratio
+        self._received = 0
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The bytes behind all codings, in pieces. Raises Remote, Refused beyond the ratio."""
+        self._received += len(data)
+        return self._through(data, self._codings)
+
+    def _through(self, data: bytes, undoing: list[_Inflating]) -> Iterator[bytes]:
+        if not undoing:
+            yield data
+            return
+        first, *others = undoing
+        for part in first.feed(data):
+            if first.given > max(FREE, self._received * self._ratio):
+                most = plural(self._ratio, "time")
+                raise Refused(
+                    f"{self._shown} unpacks to more than {most} the {self._received:,} bytes that came",
+                    rule="unpack-ratio",
+                    hint="is it a decompression bomb? Raise ingest.unpack-ratio of the settings if you know it is not",
+                )
+            yield from self._through(part, others)
+
+    def finish(self) -> None:
+        """Raises Remote when the end has not come."""
+        for coding in self._codings:
+            coding.finish()
 
 
 class _Inflating:
     """gzip of any number of members, zlib, and deflate without a header, which some call ``deflate``."""
 
-    def __init__(self, shown: str, coding: str) -> None:
+    def __init__(self, shown: str, coding: str, check: Check) -> None:
         self._shown = shown
         self._coding = coding
+        self._check = check
         self._inflate = zlib.decompressobj(_ANY_HEADER)
         self._begun = False
+        self.given = 0
+        """Bytes so far."""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
+        for start in range(0, len(data), _WINDOW):
+            self._check()
+            for part in self._inflated(data[start : start + _WINDOW]):
+                self.given += len(part)
+                yield part
+
+    def _inflated(self, data: bytes) -> Iterator[bytes]:
         more = bool(data)
         while more:
             if self._inflate.eof:
@@ -57,7 +107,6 @@ class _Inflating:
                 yield part
 
     def finish(self) -> None:
-        """Raises Remote when the end has not come."""
         if self._begun and not self._inflate.eof:
             raise self._broken("it ends too early")
 
@@ -74,8 +123,8 @@ def is_gzip(header: str) -> bool:
     return any(each in _GZIP for each in _listed(header))
 
 
-def codings(header: str, shown: str) -> list[Coding]:
-    """What undoes a ``Content-Encoding``, in the order of undoing. Raises Remote for a coding that is not known."""
+def _codings(header: str, shown: str, check: Check) -> list[_Inflating]:
+    """In the order of undoing."""
     listed = _listed(header)
     unknown = [each for each in listed if each not in _GZIP and each != _DEFLATE]
     if unknown or len(listed) > _CODINGS:
@@ -84,18 +133,9 @@ def codings(header: str, shown: str) -> list[Coding]:
             rule="content-encoding",
             hint="gzip and deflate are undone; ask whoever runs the server, or fetch with a tool of your own",
         )
-    return [_Inflating(shown, each) for each in reversed(listed)]
+    return [_Inflating(shown, each, check) for each in reversed(listed)]
 
 
 def _listed(header: str) -> list[str]:
     named = (each.strip().casefold() for each in header.split(","))
     return [each for each in named if each not in ("", "identity")]
-
-
-def undone(data: bytes, undoing: list[Coding]) -> Iterator[bytes]:
-    """``data`` through all codings, in pieces."""
-    if not undoing:
-        yield data
-        return
-    for part in undoing[0].feed(data):
-        yield from undone(part, undoing[1:])

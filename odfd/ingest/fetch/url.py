@@ -32,7 +32,7 @@ from odfd.ingest.fetch.base import (
     Unchanged,
     file_identity,
 )
-from odfd.ingest.fetch.coding import codings, is_gzip, undone
+from odfd.ingest.fetch.coding import Undoing, is_gzip
 from odfd.ingest.fetch.dialling import CREDENTIALS
 from odfd.ingest.fetch.page import Page, page
 from odfd.ingest.file_writer import Filling
@@ -214,13 +214,14 @@ async def _save(found: Page, path: Path, url: Filled, job: FetchJob) -> str:
     """Stream the body to ``path`` under the limit; the sha3-256 of its bytes. Raises Refused, Remote, Environment."""
     digest, waiting = hashlib.sha3_256(), bytearray()
     promised = found.headers.get("Content-Length", "")
-    undoing = codings(found.headers.get("Content-Encoding", ""), str(url))
+    encoding, ratio = found.headers.get("Content-Encoding", ""), job.settings.max_unpack_ratio
+    undoing = Undoing(encoding, str(url), ratio, trio.from_thread.check_cancelled)
     with Filling(path, str(url), job.settings) as file:
         if promised.isdecimal():
             file.expect(int(promised))
 
         def keep() -> None:
-            for piece in undone(bytes(waiting), undoing):
+            for piece in undoing.feed(bytes(waiting)):
                 digest.update(piece)
                 file.write(piece)
             waiting.clear()
@@ -230,8 +231,7 @@ async def _save(found: Page, path: Path, url: Filled, job: FetchJob) -> str:
             if len(waiting) >= CHUNK:
                 await trio.to_thread.run_sync(keep)
         await trio.to_thread.run_sync(keep)
-    for coding in undoing:
-        coding.finish()
+    undoing.finish()
     return digest.hexdigest()
 
 

@@ -257,7 +257,11 @@ def test_what_is_packed_for_the_way_keeps_the_limit(web: str, job: Callable[...,
     with pytest.raises(Refused, match="is larger than 1048576 bytes"):
         fetch(FetchUrl(url=f"{web}/coded/gzip/bomb"), job(max_source_bytes=1 << 20))
     assert sum(path.stat().st_size for path in job().folder.iterdir()) <= 1 << 20
-    assert fetch(FetchUrl(url=f"{web}/coded/gzip/bomb"), job()).path.stat().st_size == 64 << 20
+    with pytest.raises(Refused, match="unpacks to more than 250 times") as told:
+        fetch(FetchUrl(url=f"{web}/coded/gzip/bomb"), job())
+    assert told.value.rule == "unpack-ratio"
+    found = fetch(FetchUrl(url=f"{web}/coded/gzip/bomb"), job(max_unpack_ratio=2000))
+    assert found.path.stat().st_size == 64 << 20
 
 
 @pytest.mark.parametrize("status", [201, 202, 204, 205, 206])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import select
+import struct
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,32 @@ def test_a_check_stops_the_work(tmp_path: Path) -> None:
 
     with pytest.raises(Environment, match="enough"):
         prep.inflate(prep.Packed(path, "a.gz", settings(tmp_path), stop), GZIP, tmp_path / "out")
+
+
+def test_a_check_stops_what_gives_nothing(tmp_path: Path) -> None:
+    """A gzip of nothing but empty members: its reader went through all of them before anybody was asked."""
+    packed = tmp_path / "empty.gz"
+    packed.write_bytes(gzip.compress(b"") * 10_000)
+    checks = iter(range(100))
+    with pytest.raises(StopIteration):
+        prep.inflate(
+            prep.Packed(packed, "x", settings(tmp_path), lambda: next(checks) and None), GZIP, tmp_path / "out"
+        )
+
+
+def test_a_zip_of_members_beyond_measure_is_refused_unread(tmp_path: Path) -> None:
+    """The list of them is read whole, in the daemon; here 9 MiB of it, for a file that holds nothing."""
+    entry = struct.pack("<4s4B4HL2L5H2L", b"PK\1\2", 20, 3, 20, *(0,) * 8, 1, *(0,) * 6) + b"a"
+    count = (9 << 20) // len(entry)
+    size = count * len(entry)
+    end = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, count, count, size, 0)
+    end += struct.pack("<4sLQL", b"PK\6\7", 0, size, 1)
+    end += struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
+    packed = tmp_path / "many"
+    packed.write_bytes(entry * count + end)
+    with pytest.raises(Invalid, match="the list of files in many has more than") as told:
+        prepare(packed, [ZIP], tmp_path, settings(tmp_path))
+    assert told.value.rule == "prepare-zip"
 
 
 def test_pipes_run_only_where_allowed(tmp_path: Path) -> None:
