@@ -198,6 +198,7 @@ def in_place_of_spark(patch: pytest.MonkeyPatch) -> None:
     for module in (facts, inputs, rows, sessions):
         patch.setattr(module, "open_slice", slices.open)
     patch.setattr(transform, "name_view", lambda frame, alias: frame.duck.name(alias, frame.table))
+    patch.setattr(transform, "name_input", lambda frame, _, alias: frame.duck.name(alias, frame.table))
     patch.setattr(transform, "run_queries", lambda session, steps: steps)
     patch.setattr(transform, "frame_of", lambda session, steps: Frame(session, session.query(_texts(steps))))
     patch.setattr(

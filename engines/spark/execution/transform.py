@@ -68,7 +68,7 @@ from engines.spark.planning.table_transaction import plan_table
 from engines.spark.planning.transaction import InputFacts, TransactionStep, next_checkpoint, plan_step
 from engines.spark.rows.tables import frame_of_rows
 from engines.spark.sql.queries import Analyst, answered, refusal, run_queries
-from engines.spark.sql.views import name_view
+from engines.spark.sql.views import name_input, name_view
 from engines.spark.state.checkpoint import Checkpoint
 from engines.spark.state.files import State, load, save
 from engines.spark.state.tables import Kept, Stored
@@ -349,7 +349,7 @@ class Transaction:
         """Name the views that the query reads."""
         for number, (alias, reads) in enumerate(step.reads.items()):
             origin = number if ruling.shape.mode is Mode.LOG or ruling.reach else None
-            name_view(self._inputs.view(self._session, alias, reads, origin), alias)
+            name_input(self._inputs.view(self._session, alias, reads, origin), self._inputs.schemas[alias], alias)
         for alias, each in versions.items():
             name_view(frame_of_rows(self._session, each.seen), alias)
 

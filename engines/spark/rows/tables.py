@@ -21,8 +21,10 @@ def arrow_columns(schema: st.StructType) -> pa.Schema:
     return to_arrow_schema(schema, timezone="UTC").remove_metadata()
 
 
-def read_rows(paths: Iterable[str], schema: st.StructType) -> pa.Table:
-    """All rows of slices, in the given order; columns that a slice lacks are null. Raises Invalid, Environment."""
+def read_rows(paths: Iterable[str], schema: st.StructType, safe: bool = False) -> pa.Table:
+    """All rows of slices, in the given order; columns that a slice lacks are null. Raises Invalid, Environment; with
+    ``safe`` ArrowInvalid for a value that the view's type does not hold.
+    """
     wanted = arrow_columns(schema)
     parts = [wanted.empty_table()]
     for path in paths:
@@ -31,14 +33,14 @@ def read_rows(paths: Iterable[str], schema: st.StructType) -> pa.Table:
             stored = pa.schema([source.schema.field(name) for name in present])
             table = pa.Table.from_batches(list(source.batches(columns=present)), schema=stored)
         parts.append(pa.table(
-            [_as(table.column(f.name), f.type) if f.name in present else pa.nulls(table.num_rows, f.type)
+            [_as(table.column(f.name), f.type, safe) if f.name in present else pa.nulls(table.num_rows, f.type)
              for f in wanted], schema=wanted,
         ))  # fmt: skip
     return pa.concat_tables(parts)
 
 
-def _as(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    return column if column.type == kind else column.cast(kind, safe=False)
+def _as(column: pa.ChunkedArray, kind: pa.DataType, safe: bool) -> pa.ChunkedArray:
+    return column if column.type == kind else column.cast(kind, safe=safe)
 
 
 def frame_of_rows(session: SparkSession, rows: pa.Table) -> DataFrame:

@@ -22,12 +22,30 @@ from chain.errors import Invalid
 from engines.contract import Vocabulary
 from engines.spark.analysis.monotone import EARLIEST, LATEST
 from engines.spark.catalyst.jvm_objects import jvm_object
-from engines.spark.catalyst.plans import HIDDEN, HIDDEN_BEFORE, HIDDEN_OFFSET, HIDDEN_OP, HIDDEN_SOURCE
+from engines.spark.catalyst.plans import (
+    HIDDEN,
+    HIDDEN_BEFORE,
+    HIDDEN_OFFSET,
+    HIDDEN_OP,
+    HIDDEN_SOURCE,
+    frame_of,
+    project,
+)
 from engines.spark.catalyst.types import struct_type
 from engines.spark.planning.transaction import Read
+from engines.spark.rows.tables import frame_of_rows, read_rows
+from engines.spark.rows.times import event_times
 
 ONE_PARTITION: Final = 4 << 20
 """Bytes of slices up to which a second core gains less than an exchange between two costs."""
+
+FEW: Final = 1 << 18
+FEW_ROWS: Final = 10_000
+"""Bytes and rows of slices up to which they are read here: to set up a scan of a file takes Spark longer."""
+_PLAIN: Final = (
+    pa.types.is_boolean, pa.types.is_signed_integer, pa.types.is_float32, pa.types.is_float64, pa.types.is_string,
+    pa.types.is_binary, pa.types.is_date32, pa.types.is_decimal128,
+)  # fmt: skip
 
 SCHEMAS: Final = 256
 """Of inputs, whose views' columns are remembered: every transaction asks, and they hardly ever change."""
@@ -86,6 +104,20 @@ def name_empty_view(session: SparkSession, schema: st.StructType, alias: str) ->
         kept.popitem(last=False)
 
 
+def name_input(frame: DataFrame, schema: st.StructType, alias: str) -> None:
+    """Name a view of this session, of an input whose columns are ``schema``. No command is run for it, as ``name_view``
+    does: that is planned, shown and told as a query is, and takes longer than a small one.
+    """
+    session = frame.sparkSession
+    definition = _EMPTY.get(session.sparkContext._gateway, OrderedDict()).get((alias, schema.json()))
+    if definition is None:
+        name_view(frame, alias)
+        return
+    plan = jvm_object(session, "scala.Some")(frame._jdf.queryExecution().analyzed())
+    within: Any = session._jsparkSession
+    within.sessionState().catalog().createTempView(alias, definition.copy(definition.tableMeta(), plan), True)
+
+
 def slices_view(
     session: SparkSession, reads: Sequence[Read], schema: st.StructType, vocab: Vocabulary, number: int | None = 0,
     events: bool = False,
@@ -96,6 +128,10 @@ def slices_view(
     come as one partition, so that grouping and joining them needs no exchange. ``events``: every row is an addition
     in the hidden columns.
     """
+    few = _few_rows(reads, schema, vocab, number, events)
+    if few is not None:
+        frame = frame_of_rows(session, few)
+        return frame if number is None else _without_hidden(session, frame, schema)
     parts = [part for read in reads for part in _scans(session, read, schema, vocab, number)]
     if number is None:
         whole = functools.reduce(DataFrame.unionAll, parts) if parts else empty_view(session, schema)
@@ -108,7 +144,66 @@ def slices_view(
     whole = functools.reduce(DataFrame.unionAll, parts)
     if events:
         whole = whole.selectExpr(f"* except ({HIDDEN_OP})", f"0 as {HIDDEN_OP}")
-    return whole.selectExpr(*(_quoted(name) for name in schema.names))
+    return _without_hidden(session, whole, schema)
+
+
+def _without_hidden(session: SparkSession, frame: DataFrame, schema: st.StructType) -> DataFrame:
+    """The first columns, those of the view; hidden ones stay below."""
+    plan = frame._jdf.queryExecution().analyzed()
+    return frame_of(session, project(session, plan.output().take(len(schema)), plan))
+
+
+def _are_few(reads: Sequence[Read], schema: st.StructType) -> bool:
+    """Whether slices are small, and of types that are the same however they are read."""
+    paths = [Path(path) for read in reads for path in read.paths]
+    if sum(path.stat().st_size for path in paths) > FEW:
+        return False
+    rows = 0
+    for path in paths:
+        with open_slice(path) as source:
+            rows += source.rows
+            if not all(_is_plain(field.type) for field in source.schema if field.name in schema.names):
+                return False
+    return rows <= FEW_ROWS
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    if pa.types.is_timestamp(kind):
+        return kind.unit != "ns" and kind.tz is not None
+    return any(each(kind) for each in _PLAIN)
+
+
+def _few_rows(
+    reads: Sequence[Read], schema: st.StructType, vocab: Vocabulary, number: int | None, events: bool
+) -> pa.Table | None:
+    """What ``slices_view`` shows, with the hidden columns; ``None``: it is for Spark to read."""
+    if not _are_few(reads, schema):
+        return None
+    parts = []
+    for read in reads or [Read(())]:
+        try:
+            rows = read_rows(read.paths, schema, safe=True)
+        except pa.ArrowInvalid:  # a time that microseconds cannot hold: Spark has words for it
+            return None
+        if read.low > EARLIEST or read.high < LATEST:
+            times, timed = event_times(rows, vocab)
+            rows = rows.filter(pa.array(timed & (times >= read.low) & (times < read.high)))
+        parts.append(rows if number is None else _with_hidden(rows, read.before, vocab, number, events))
+    return pa.concat_tables(parts)
+
+
+def _with_hidden(rows: pa.Table, before: int, vocab: Vocabulary, number: int, events: bool) -> pa.Table:
+    count = rows.num_rows
+    ops = rows.column(vocab.operation_type_column)
+    values = (
+        rows.column(vocab.offset_column),
+        pa.repeat(pa.scalar(0, pa.int32()), count) if events else ops,
+        pa.repeat(pa.scalar(number, pa.int32()), count),
+        pa.repeat(pa.scalar(before, pa.int64()), count),
+    )
+    for name, column in zip(HIDDEN, values, strict=True):
+        rows = rows.append_column(name, column)
+    return rows
 
 
 def _scans(

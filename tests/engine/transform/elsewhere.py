@@ -21,6 +21,7 @@ from engines.spark.runtime.class_archive import find_archive, install_folder
 from engines.spark.runtime.cluster import Cluster
 from engines.spark.runtime.java import find_java
 from engines.spark.runtime.session import SessionOptions, start_session, stop_session
+from engines.spark.sql import views
 
 
 def load(name: str) -> ModuleType:
@@ -38,6 +39,7 @@ def main() -> None:
     folder, wish = Path(sys.argv[1]), json.loads(sys.argv[2])
     folder.mkdir()
     laboratory, layout = load("conftest"), load("test_layout")
+    vars(views)["FEW"] = -1  # executors read slices themselves
     # How work is spread has a place of its own only on a cluster.
     cluster = Cluster(wish["master"], settings=wish["settings"]) if wish["master"] else None
     archive = find_archive(install_folder(), find_java(os.environ, folder))
