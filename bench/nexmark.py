@@ -8,8 +8,11 @@ on their way, exact types, the order of rows, both hashes. DuckDB's seconds are 
 from __future__ import annotations
 
 import itertools
+import operator
+import os
 import shutil
-from collections.abc import Iterator, Mapping
+import statistics
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +25,7 @@ import yaml
 from pyspark.sql import SparkSession
 
 from bench.engine import bare_spark
+from bench.machine import spent_below
 from bench.measure import Row, Side, Size, in_turns_async, seconds
 from bench.transactions import warm_engine
 from chain.data.parquet import write_slice
@@ -90,17 +94,34 @@ async def _measure(
             async def bare(text: str = query.plain, places: Iterator[Path] = theirs) -> None:
                 await trio.to_thread.run_sync(_on_spark, spark, text, files, next(places))
 
-            costs, peer = await in_turns_async(ours, bare, size.pick(1, 3), 1)
+            rounds, used, theirs_used = size.pick(1, 3), list[float](), list[float]()
+            costs, peer = await in_turns_async(_counted(ours, used), _counted(bare, theirs_used), rounds, 1)
+            ratio = statistics.median(map(operator.truediv, used[-rounds:], theirs_used[-rounds:]))
             rows.append(
                 Row(
                     name=f"nexmark {name}",
                     measures="the query over all events, warm",
                     ours=Side(name=f"a transaction to both hashes, sandbox {sandbox}", costs=costs),
                     peer=Side(name="bare Spark, Parquet to Parquet", costs=peer),
-                    facts={"seconds of DuckDB": _duck_seconds(query.duck or str(step["sql"]), files, folder / name)},
+                    facts={
+                        "ratio of CPU": ratio,
+                        "seconds of CPU": statistics.median(used[-rounds:]),
+                        "seconds of DuckDB": _duck_seconds(query.duck or str(step["sql"]), files, folder / name),
+                    },
                 )
             )
     return rows
+
+
+def _counted(work: Callable[[], Awaitable[None]], used: list[float]) -> Callable[[], Awaitable[None]]:
+    """The same; notes the seconds of CPU that this process and those below it have had for it, whoever else runs."""
+
+    async def counted() -> None:
+        before = spent_below(os.getpid())
+        await work()
+        used.append(spent_below(os.getpid()) - before)
+
+    return counted
 
 
 def _fresh(folder: Path) -> Iterator[Path]:
