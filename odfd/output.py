@@ -8,7 +8,9 @@ that a program reads what was there.
 from __future__ import annotations
 
 import os
+import select
 import sys
+import threading
 from typing import Any, TextIO
 
 from chain.visible import escaped, one_line, visible
@@ -62,6 +64,22 @@ def flush() -> None:
 def leave() -> None:
     """Nobody reads standard output any more: nothing is written there until the end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def end_when_unread() -> None:
+    """From now on the program ends, as done, once the reader of its standard output has gone: ``odfctl watch | head``.
+
+    Only writing would tell otherwise, and the next news may come in a year. Nothing that the program has open may need
+    an end in good order.
+    """
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)  # of a broken pipe it always tells
+
+    def wait() -> None:
+        poll.poll()
+        os._exit(0)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def trace(error: BaseException) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from odfd import output
+from odfd.cli.lineage_drawing import DRAWINGS
 from odfd.cli.lineage_text import graph_tree, record_tree
 from odfd.cli.parsers import Subparsers
 from odfd.cli.progress import submit
@@ -24,12 +26,16 @@ def register(subparsers: Subparsers) -> None:
         ),
         epilog=(
             "example:  odfctl lineage nyc.flights.delays\n"
-            "          odfctl lineage nyc.flights.delays --record 17 --column delay -o json"
+            "          odfctl lineage nyc.flights.delays --record 17 --column delay -o json\n"
+            "          odfctl lineage nyc.flights.delays --graph dot | dot -Tsvg > lineage.svg"
         ),
     )
     parser.add_argument("ref", metavar="REF")
     parser.add_argument("--record", type=int, metavar="OFFSET", help="of this record")
     parser.add_argument("--column", metavar="C", help="only what this column of the record was made of")
+    parser.add_argument(
+        "--graph", choices=tuple(DRAWINGS), help="the datasets as a graph, for Graphviz or for Markdown"
+    )
     parser.add_argument("--limit", type=int, default=20, metavar="N", help="records told of each record (20)")
     parser.set_defaults(run=_lineage)
 
@@ -40,8 +46,13 @@ def _lineage(args: argparse.Namespace) -> int:
     if args.record is None:
         if args.column is not None:
             raise Usage("--column asks about a record", hint="name it: --record OFFSET")
+        if args.graph is not None:
+            output.say(DRAWINGS[args.graph](session.client.get(path, wire.LineageGraph).value))
+            return ExitCode.OK
         session.answer(session.client.get(path, wire.LineageGraph), graph_tree)
         return ExitCode.OK
+    if args.graph is not None:
+        raise Usage("--graph draws datasets, not records", hint="leave out --record; -o json tells all of a record")
     if args.record < 0:
         raise Usage(f"no offset of a record: {args.record}", hint="odfctl tail REF shows the last ones")
     request = wire.LineageRequest(record=args.record, column=args.column, limit=args.limit)

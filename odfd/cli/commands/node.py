@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from chain.instant import SECOND
+from odfd import output
 from odfd.cli import conditions, formatting
 from odfd.cli.parsers import Subparsers
 from odfd.cli.session import Session
@@ -153,6 +154,7 @@ def _watch(args: argparse.Namespace) -> int:
     query: dict[str, object] = {"kind": args.kinds} if args.kinds else {}
     if args.since is not None:
         query["since"] = args.since
+    output.end_when_unread()
     try:
         for event in session.client.stream("/events", wire.EventView, query):
             session.line(event.sent, _event_text(event.value))

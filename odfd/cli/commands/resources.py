@@ -112,6 +112,7 @@ def _labelled(session: Session, kind: kinds.Kind[V], labels: str) -> Answer[list
 
 def _watch(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace) -> int:
     asked = {"watch": "true"} | ({"since": args.since} if args.since else {})
+    output.end_when_unread()
     for news in session.client.stream(f"/resources/{kind.name}", wire.ResourceNews, asked):
         said = news.value
         what = "" if said.resource is None else f"  {said.resource.name}  {kinds.labels_text(said.resource.labels)}"
