@@ -19,7 +19,19 @@ from chain.state import ChainState
 
 TREE = Path(__file__).parents[3]
 DAEMONS = {"cli", "reading", "datasets", "pull", "memory", "object", "sync", "rtt", "mirror", "gossip", "crowd"}
-ENGINES = {"transform", "ingest", "idle", "streaming", "history", "large", "table", "nexmark", "cluster", "exact"}
+ENGINES = {
+    "again",
+    "transform",
+    "ingest",
+    "idle",
+    "streaming",
+    "history",
+    "large",
+    "table",
+    "nexmark",
+    "cluster",
+    "exact",
+}
 
 
 def marked(name: str) -> object:
