@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from chain.errors import Invalid
-from chain.instant import Instant
+from chain.instant import SECOND, Instant
 from chain.store.seals import Row, Sealed
 from odfd.resources.status import ResourceStatus, pending
 
@@ -71,6 +71,11 @@ class ResourceEvent(msgspec.Struct, frozen=True, kw_only=True):
     resource: DeclaredResource
 
 
+KEPT: Final = 100_000
+"""Events that are kept at the least."""
+KEPT_FOR: Final = 24 * 3600 * SECOND
+TRIMMED_EVERY: Final = 1_000
+"""So many new events remove the old ones."""
 _BODY: Final = msgspec.json.Decoder(DeclaredResource)
 
 
@@ -171,6 +176,20 @@ class DeclaredStore:
         rows = EVENTS.rows(self._db, "rv > ? ORDER BY rv LIMIT ?", (since, limit))
         return [ResourceEvent(rv=row[0], at=Instant(row[1]), op=row[2], resource=_decoded(row[5])) for row in rows]
 
+    def trim(self, now: Instant, kept: int = KEPT, kept_for: int = KEPT_FOR) -> int:
+        """Remove what is both older than ``kept_for`` and not among the newest, of which one stays; how many."""
+        cut = self._db.execute(
+            "DELETE FROM res_events WHERE rv <= (SELECT max(rv) FROM res_events) - ?"
+            " AND rv < coalesce((SELECT rv FROM res_events WHERE at > ? ORDER BY rv LIMIT 1), 9223372036854775807)",
+            (kept, now - kept_for),
+        )
+        return cut.rowcount
+
+    def floor(self) -> int:
+        """What came after it is all here; of what came before, something is removed."""
+        (first,) = self._db.execute("SELECT coalesce(min(rv), 1) FROM res_events").fetchone()
+        return int(first) - 1
+
     def newest(self) -> int:
         """The number of the last event; zero before the first."""
         (found,) = self._db.execute("SELECT coalesce(max(rv), 0) FROM res_events").fetchone()
@@ -220,6 +239,8 @@ class DeclaredStore:
         body = msgspec.json.encode(resource, order="deterministic")
         rv = self._next()
         EVENTS.put(self._db, rv, now, op, resource.id, resource.type, body)
+        if rv % TRIMMED_EVERY == 0:
+            self.trim(now)
         return rv, body
 
     def _next(self) -> int:

@@ -1,26 +1,38 @@
-"""Rows of RFC-018 and properties of resources: each has a test by its number, or is listed as not done."""
+"""Rows of RFC-018 and properties of resources: the table names the tests of each, or says why there is none."""
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-NAMED = re.compile(r"def test_([rp])(\d\d)_\w+")
-ROWS = {("r", number) for number in range(1, 66)} | {("p", number) for number in range(1, 13)}
-DONE = {
-    "r": {1, 2, 3, 4, 5, 7, 11, 12, 13, 14, 15, 18, 19, 32, 33, 37, 38, 39, 40, 41, 42, 43, 44, 48, 50, 52, 53, 61},
-    "p": {1, 2, 3, 4, 7, 9, 10},
-}
-"""What a test stands for. R16 is an open question of the RFC, R65 is what is not done on purpose."""
+TABLE = TESTS.parent / "docs" / "spec" / "resources.md"
+KEYS = [*(f"R{number}" for number in range(1, 66)), *(f"P{number}" for number in range(1, 13))]
+ROW = re.compile(r"^\| ([RP]\d+) \| [^|]+ \| (.+) \|$", re.MULTILINE)
+COUNTS = re.compile(r"^Tested are (\d+) of 65 rows, and (\d+) of 12 properties\.$", re.MULTILINE)
+WHY_NOT = re.compile(r"(not yet|does not apply): \S.{10,}")
 
 
-def test_each_row_that_is_done_has_a_test_and_no_other() -> None:
-    found = {
-        (letter, int(number))
-        for path in TESTS.rglob("test_*.py")
-        if path != Path(__file__)
-        for letter, number in NAMED.findall(path.read_text())
-    }
-    assert found <= ROWS
-    assert {letter: {number for each, number in found if each == letter} for letter in DONE} == DONE
+def there() -> dict[str, list[str]]:
+    """Names of tests, by the rows that they stand for: ``test_r03_…`` or ``test_r53_p08_…``."""
+    found = defaultdict(list)
+    for path in sorted(TESTS.rglob("test_*.py")):
+        for name in re.findall(r"def (test_\w+)", path.read_text()) if path != Path(__file__) else ():
+            for letter, number in re.findall(r"_([rp])(\d\d)(?=_)", name):
+                found[f"{letter.upper()}{int(number)}"].append(name)
+    return found
+
+
+def test_each_row_names_its_tests_or_says_why_there_is_none() -> None:
+    text, tests = TABLE.read_text(), there()
+    rows = ROW.findall(text)
+    assert [key for key, _ in rows] == KEYS
+    assert tests.keys() <= set(KEYS)
+    for key, said in rows:
+        if key in tests:
+            assert re.findall(r"`(test_\w+)`", said) == list(dict.fromkeys(tests[key])), key
+        else:
+            assert WHY_NOT.fullmatch(said), key
+    (counted,) = COUNTS.findall(text)
+    assert [int(each) for each in counted] == [sum(key[0] == letter for key in tests) for letter in "RP"]

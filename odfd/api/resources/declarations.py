@@ -170,7 +170,7 @@ class DeclarationService:
     def _begin(self, since: str | None) -> tuple[str, int, Sequence[DeclaredResource]]:
         with self._home.database.write() as connection:
             store = self._store(connection)
-            epoch, newest = store.epoch(), store.newest()
+            epoch, newest, floor = store.epoch(), store.newest(), store.floor()
             if since is None:
                 return epoch, newest, store.all()
         said, _, number = since.rpartition("-")
@@ -178,6 +178,12 @@ class DeclarationService:
             raise Invalid(
                 f"{since[:60]!r} is no version of this node's log of resources",
                 rule="resource-version",
+                hint="list anew: odfctl get KIND -w without --since",
+            )
+        if int(number) < floor:
+            raise Invalid(
+                f"{since[:60]} is too old: this node keeps what came after {epoch}-{floor}",
+                rule="resource-version-too-old",
                 hint="list anew: odfctl get KIND -w without --since",
             )
         return epoch, int(number), ()

@@ -119,7 +119,7 @@ async def test_r52_where_one_cannot_be_done_nothing_is(world: Any) -> None:
         assert await names(alice) == []
 
 
-async def test_r53_a_dry_run_says_what_would_change_and_writes_nothing(world: Any) -> None:
+async def test_r53_p08_a_dry_run_says_what_would_change_and_writes_nothing(world: Any) -> None:
     async with world.running("alice") as alice:
         await alice.apply(a_set(), plain("one"))
         await status(alice, "vs", "a")
@@ -303,7 +303,7 @@ async def test_r38_times_and_r49_what_is_unchanged_writes_nothing(world: Any) ->
         assert again.headers["updatedAt"] > first.headers["updatedAt"]
 
 
-async def test_r50_a_batch_is_one_transaction(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_r50_p08_a_batch_is_one_transaction(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault in the middle of it leaves nothing of it."""
     async with world.running("alice") as alice:
         await alice.apply(a_set("a"))
@@ -383,3 +383,26 @@ async def test_r42_an_attempt_that_a_crash_cut_off_is_told_after_the_start(world
                     each = await anext(news)
                     seen += [] if each.resource is None else [each.resource.status["phase"]]
         assert seen == ["Pending", "Reconciling", "Failed", "Pending", "Reconciling", "Ready"]
+
+
+async def test_p04_a_version_that_is_too_old_is_said_to_be(world: Any) -> None:
+    """A reader goes on from what is kept, and is told where something is missing."""
+    async with world.running("alice") as alice:
+        await alice.apply(a_set())
+        await status(alice, "vs", "a")
+        at = (await told(alice, None, 2))[-1][0]
+        for value in "23":
+            await alice.apply(a_set(value=value))
+            await status(alice, "vs", "a")
+        with alice.home.database.write() as connection:
+            store = DeclaredStore(connection)
+            assert store.trim(alice.clock.now(), kept=1, kept_for=0) > 0
+            kept = f"{store.epoch()}-{store.floor()}"
+        with pytest.raises(Invalid, match="too old: this node keeps what came after") as caught:
+            await told(alice, at, 1)
+        assert caught.value.rule == "resource-version-too-old"
+        async with aclosing(alice.api.declarations.watch(kept, None)) as news:
+            assert (await anext(news)).op == "Bookmark"
+            with trio.fail_after(20):
+                change = await anext(news)
+        assert (change.op, change.resource.status["phase"]) == ("Modified", "Ready")

@@ -258,3 +258,76 @@ def test_what_is_no_selector_is_refused(text: str) -> None:
 def test_a_resource_is_read_back_as_it_was_written() -> None:
     each = DeclaredResource(id="x", type="Dataset", name="a", labels={"a": [1, None]}, created_at=NOW, updated_at=NOW)
     assert msgspec.json.decode(msgspec.json.encode(each), type=DeclaredResource) == each
+
+
+@given(batches, st.integers(1, 12), st.integers(0, 12))
+@settings(max_examples=40, deadline=None)
+def test_p09_what_is_removed_is_older_than_what_is_kept(
+    empty: sqlite3.Connection, told: list[dict[str, Any]], kept: int, age: int
+) -> None:
+    """Of the log, never of what stands; what came after the floor is whole, and no number is given twice."""
+    with Shelf(empty) as shelf:
+        for batch in told:
+            shelf.apply(*(wanted(name, value, labels=labels) for name, (value, labels) in batch.items()))
+        before, standing, newest = shelf.store.events(0, 1_000), shelf.store.all(), shelf.store.newest()
+        now = Instant(next(shelf.time))
+        shelf.store.trim(now, kept=kept, kept_for=age)
+        left, floor = shelf.store.events(0, 1_000), shelf.store.floor()
+        assert left == [each for each in before if each.rv > floor]
+        young = [each for each in before if each.at > now - age]
+        assert left[-kept - len(young) :] == [each for each in before if each in young or each.rv > newest - kept]
+        assert shelf.store.all() == standing
+        if before:
+            shelf.apply(wanted("z"))
+            assert shelf.store.newest() > newest
+
+
+def test_p08_a_batch_that_breaks_anywhere_leaves_nothing(
+    empty: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = [wanted(name, 2) for name in "abc"]
+    with Shelf(empty) as shelf:
+        shelf.apply(wanted("a"), wanted("b"))
+        before = list(empty.iterdump())
+        write, broken = DeclaredStore._append, 0
+        for at in range(10):
+            calls = itertools.count()
+
+            def breaking(store: Any, *args: Any, calls: Any = calls, at: int = at) -> Any:
+                if next(calls) == at:
+                    raise OSError(28, "No space left on device")
+                return write(store, *args)
+
+            empty.execute("SAVEPOINT whole")
+            with monkeypatch.context() as patch:
+                patch.setattr(DeclaredStore, "_append", breaking)
+                try:
+                    shelf.apply(*batch)
+                except OSError:
+                    broken += 1
+            empty.execute("ROLLBACK TO whole")
+            assert list(empty.iterdump()) == before
+        assert broken == 3
+
+
+def test_r34_selectors_are_asked_anew_each_time(empty: sqlite3.Connection) -> None:
+    with Shelf(empty) as shelf:
+        shelf.apply(wanted("a", labels={"env": "prod"}), wanted("b"))
+        assert [each.name for each in shelf.store.all("VariableSet", ("env", "prod"))] == ["a"]
+        shelf.apply(wanted("a", labels={"env": "dev"}), wanted("b", labels={"env": "prod"}))
+        assert [each.name for each in shelf.store.all("VariableSet", ("env", "prod"))] == ["b"]
+
+
+def test_r54_a_deleted_resource_frees_its_name_and_is_told_of(empty: sqlite3.Connection) -> None:
+    with Shelf(empty) as shelf:
+        shelf.apply(wanted("a"))
+        first = shelf.store.named("VariableSet", "a")
+        assert first is not None
+        at = shelf.store.newest()
+        shelf.store.delete(first, NOW)
+        assert shelf.store.named("VariableSet", "a") is None
+        assert [(each.op, each.resource.id) for each in shelf.store.events(at, 10)] == [("Deleted", first.id)]
+        assert shelf.apply(wanted("a")) == ["created"]
+        again = shelf.store.named("VariableSet", "a")
+        assert again is not None
+        assert again.id != first.id

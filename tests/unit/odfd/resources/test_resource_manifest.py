@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from chain.codec import yaml_tree
 from chain.errors import Invalid
-from odfd.api.resources.desired_state import Wishes, read_wishes
+from odfd.api.resources.desired_state import Wishes, in_order, read_wishes
 from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.resources.manifest import described, read_resource
@@ -157,6 +158,46 @@ def test_r43_all_mistakes_of_all_texts_are_told_at_once() -> None:
 @pytest.mark.parametrize("text", ["&a [*a]", "a: &x [" + "[" * 70 + "]" * 71, "x: &a {}\ny: [" + "*a," * 200_000 + "]"])
 def test_r43_what_would_take_all_memory_is_refused(text: str) -> None:
     assert len(refused("$schema: Flow\n" + text.join(["z: ", "\n"]) if text[0] == "&" else text)) == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "rule"),
+    [
+        ("labels: {" + ", ".join(f"k{n}: 1" for n in range(65)) + "}", "label-limit"),
+        ("labels: {k: " + "x" * 1_100 + "}", "label-limit"),
+        ("annotations: {k: " + "x" * 263_000 + "}", "annotation-limit"),
+        ("labels: {'a b': 1}", "label-key"),
+    ],
+)
+def test_r17_labels_and_annotations_have_limits(headers: str, rule: str) -> None:
+    ((_, told, _),) = refused(FLOW.replace("{name: often}", "{name: often, " + headers + "}"))
+    assert told == rule
+    values = "labels: {a: 1, b: [x, null], c: {d: true}}, annotations: {e: {f: []}}"
+    (draft,) = read(FLOW.replace("{name: often}", "{name: often, " + values + "}")).drafts
+    assert draft.headers.labels == {"a": 1, "b": ["x", None], "c": {"d": True}}
+
+
+def test_r24_short_and_long_references_are_one_value() -> None:
+    short, long = read(FLOW).flows[0], read(FLOW.replace("Dataset:cities", "cities")).flows[0]
+    assert (short.target, short.inputs) == (long.target, long.inputs) == ("cities", ("",))
+
+
+def test_r25_a_reference_is_of_the_type_of_its_place() -> None:
+    for wrong in ("Flow:cities", "SecretSet:cities#key"):
+        ((place, _, _),) = refused(FLOW.replace("Dataset:cities", f'"{wrong}"'))
+        assert place == "1.yaml:4"
+
+
+def test_r47_inputs_come_before_what_derives_from_them_whatever_the_order() -> None:
+    root = "kind: DatasetSnapshot\nversion: 1\ncontent: {name: a, kind: Root, metadata: []}\n"
+    derived = (
+        "kind: DatasetSnapshot\nversion: 1\ncontent:\n  name: NAME\n  kind: Derivative\n  metadata:\n"
+        "  - kind: SetTransform\n"
+        "    inputs: [{datasetRef: FROM}]\n    transform: {kind: Sql, engine: spark, query: select 1}\n"
+    )
+    texts = [root, *(derived.replace("NAME", name).replace("FROM", of) for name, of in ("ba", "cb", "dc"))]
+    for order in itertools.permutations(texts):
+        assert [each.name for each in in_order(read(*order).snapshots)] == ["a", "b", "c", "d"]
 
 
 WORDS = [
