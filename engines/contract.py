@@ -127,7 +127,7 @@ class RowCounts(Table, frozen=True, kw_only=True):
     quarantined: U64 | None = None
     """Records that were set aside because they could not be read."""
     skipped: tuple[SkippedFile, ...] = ()
-    """The first ``MAX_SKIPPED`` of them."""
+    """The first ``MAX_SKIPPED`` of them; of more, the last entry says how many (``engines.skipped``)."""
     remarks: tuple[str, ...] = ()
     """What was passed over or taken for granted within the files, in words. The first ``MAX_REMARKS``."""
 

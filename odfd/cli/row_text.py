@@ -19,6 +19,8 @@ _SAID: Final = {
 }
 """By field of ``RowCounts``, in this order."""
 _TOLD_FILES: Final = 3
+"""Of one reason."""
+_TOLD_REASONS: Final = 4
 
 
 def rows_text(rows: wire.RowCounts | None) -> str:
@@ -40,9 +42,17 @@ def rows_text(rows: wire.RowCounts | None) -> str:
 
 
 def skipped_text(skipped: Sequence[wire.SkippedFile]) -> str:
-    """``skipped 2 files: a.csv (it is empty), …``."""
+    """``skipped a.csv, b.csv and 2 more (it is empty), …``: files of one reason together."""
     if not skipped:
         return ""
-    told = ", ".join(f"{file.name} ({file.reason})" for file in skipped[:_TOLD_FILES])
-    more = f" and {len(skipped) - _TOLD_FILES} more" if len(skipped) > _TOLD_FILES else ""
-    return f"skipped {told}{more}"
+    names: dict[str, list[str]] = {}
+    for file in skipped:
+        names.setdefault(file.reason, []).append(file.name)
+    told = [f"{_some(files)} ({reason})" for reason, files in names.items()]
+    left = sum(map(len, list(names.values())[_TOLD_REASONS:]))
+    return "skipped " + ", ".join(told[:_TOLD_REASONS]) + (f" and {left} more" if left else "")
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _TOLD_FILES} more" if len(names) > _TOLD_FILES else ""
+    return ", ".join(names[:_TOLD_FILES]) + more

@@ -19,6 +19,7 @@ from chain.model.events import (
     AddData,
     AddPushSource,
     DataEvent,
+    DatasetKind,
     DataSlice,
     ExecuteTransform,
     Seed,
@@ -28,12 +29,19 @@ from chain.model.events import (
     SetTransform,
 )
 from chain.model.schema import Option
+from chain.state import ChainState
 from chain.store.base import ChainReader, ObjectStore
 from chain.wording import plural
 
 MAX_TAIL: Final = 10_000
 """Rows that ``tail`` gives at the most."""
 DATA_KINDS: Final = ("AddData", "ExecuteTransform")
+
+
+def way_to_data(name: str, state: ChainState, *, own: bool) -> str:
+    """What to type so that rows come into a dataset; ``own``: this node writes it."""
+    is_pushed = own and state.kind is DatasetKind.ROOT and state.polling_source is None
+    return f"odfctl ingest {name} FILE" if is_pushed else f"odfctl pull {name}"
 
 
 def slices_back(chain: ChainReader, first: int = 0) -> Iterator[DataSlice]:

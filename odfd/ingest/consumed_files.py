@@ -20,7 +20,8 @@ from chain.model.events import AddData
 from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import ChainReader
-from engines.contract import MAX_SKIPPED, SkippedFile
+from engines.contract import SkippedFile
+from engines.skipped import told_files
 from odfd.ingest.fetch.base import ETAG
 
 LOOKED_AT: Final = 1000
@@ -49,7 +50,7 @@ class Taken:
         Times after ``now`` tell of wrong clocks, and nothing of files.
         """
         told = (self._reason(path, now) for path in self._looked_at(paths))
-        return tuple(each for each in told if each is not None)[:MAX_SKIPPED]
+        return told_files(each for each in told if each is not None)
 
     def _looked_at(self, paths: Sequence[str]) -> list[str]:
         named = [_name(path) in self.times for path in paths]

@@ -44,6 +44,7 @@ class Filled:
 
 def fill(written: str, variables: Mapping[str, str]) -> Filled:
     """``${{ env.NAME || 'default' }}`` filled in. Raises Invalid for a name that has neither value nor default."""
+    check_template(written)
 
     def value(match: re.Match[str]) -> str:
         found = variables.get(match[1], match[2])
@@ -56,6 +57,16 @@ def fill(written: str, variables: Mapping[str, str]) -> Filled:
         return found
 
     return Filled(written, TEMPLATE.sub(value, written))
+
+
+def check_template(written: str) -> None:
+    """Raises Invalid for what begins as a variable and is none: it would be sent as it stands."""
+    if "${{" in TEMPLATE.sub("", written):
+        raise Invalid(
+            f"not all variables can be read: {written}",
+            rule="source-variable",
+            hint="write ${{ env.NAME }} or ${{ env.NAME || 'default' }}",
+        )
 
 
 def tells(text: str, variables: Mapping[str, str]) -> bool:

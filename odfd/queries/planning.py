@@ -24,6 +24,7 @@ from engines.query.requests import TableNamed
 from engines.query.views import Fold, SliceView
 from odfd.control import wire
 from odfd.datasets.catalog import DatasetEntry
+from odfd.datasets.reading import way_to_data
 from odfd.queries.cuts import Cut, cut_of
 from odfd.queries.folds import KeptFold
 from odfd.queries.slices import PlacedSlice, SliceLists
@@ -195,10 +196,11 @@ class Planner:
         chain = self._home.chains.chain(entry.id)
         state = load_state(chain, cut.size)
         if state.schema is None:
+            own = self._home.keys.has_dataset_key(entry.id)
             raise NotFound(
                 f"{entry.name} has no columns at block #{cut.size - 1}",
                 rule="query-schema",
-                hint=f"they come with its first data: odfctl pull {entry.name}",
+                hint=f"they come with its first data: {way_to_data(entry.name, state, own=own)}",
             )
         fold, key = fold_of(state) if current else ("log", ())
         self._home.need_data(entry.id, entry.name, whole=fold != "log")

@@ -46,7 +46,7 @@ LAYERS = {
         "spark fake",
         "client service sandbox",
         "image",
-        "staging output_check key_bounds",
+        "staging output_check key_bounds skipped",
         "codec io_plan identity listen_address footers",
         "contract",
         "diagnostics faults",

@@ -35,6 +35,8 @@ _EXACT_DIGITS: Final = 15
 _ALIKE: Final = 3
 """Characters from which on a name that begins another is taken for a shorter form of it."""
 _SEPARATORS: Final = ";\t|,"
+_LISTED: Final = 10
+"""Names of columns in a message."""
 
 
 def read_head(view: View, dialect: CsvDialect, wanted: pa.Schema | None, place: str) -> Head:
@@ -74,7 +76,7 @@ def _check_names(header: list[str], dialect: CsvDialect, wanted: pa.Schema | Non
     repeated = sorted({name for name in header if header.count(name) > 1})
     if repeated:
         raise Invalid(
-            f"columns named twice: {', '.join(map(repr, repeated))}",
+            f"columns named twice: {_listed(repeated)}",
             rule="read-columns",
             hint="say `header: false`, name all columns in the schema, and drop the first row in preprocess",
             place=here,
@@ -107,8 +109,8 @@ def _matched(header: list[str], schema: pa.Schema, dialect: CsvDialect, here: st
         return [plain[_plain(name)] for name in header]
     missing = [name for name in wanted if _plain(name) not in map(_plain, header)]
     extra = [name for name in header if _plain(name) not in plain]
-    parts = [f"missing {', '.join(map(repr, missing))}"] if missing else []
-    parts += [f"not in the schema: {', '.join(map(repr, extra))}"] if extra else []
+    parts = [f"missing {_listed(missing)}"] if missing else []
+    parts += [f"not in the schema: {_listed(extra)}"] if extra else []
     hint = "call the columns of the read schema as the file does, and rename them in preprocess"
     if len(header) != len(wanted):
         is_header = any(_plain(name) in plain for name in header)
@@ -117,7 +119,7 @@ def _matched(header: list[str], schema: pa.Schema, dialect: CsvDialect, here: st
             rule="read-columns",
             hint="make the read schema list the columns of the file"
             if is_header
-            else "is this line the header? what stands before it has to be taken off before",
+            else "is this line the header? of what stands before it say `skipRows: 1`, or `comment: '#'`",
             place=here,
         )
     swapped = [
@@ -139,6 +141,11 @@ def _matched(header: list[str], schema: pa.Schema, dialect: CsvDialect, here: st
             f"no column of the header is in the schema; {'; '.join(parts)}", rule="read-columns", hint=hint, place=here
         )
     return wanted
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
+    return ", ".join(repr(name[:80]) for name in names[:_LISTED]) + more
 
 
 def _plain(name: str) -> str:

@@ -36,6 +36,7 @@ _KINDS: Final[tuple[tuple[bytes, str, str], ...]] = (
     (b"\xff\xfe", "UTF-16 text", "say `encoding: utf-16` in the read step"),
     (b"\xfe\xff", "UTF-16 text", "say `encoding: utf-16` in the read step"),
 )
+_TAR_AT: Final = 257
 _MARKUP: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:!doctype\s+html|html|\?xml|head|body)\b", re.IGNORECASE)
 _ODD_NULS: Final = re.compile(rb"(?:[^\x00]\x00){4}|(?:\x00[^\x00]){4}")
 
@@ -45,6 +46,8 @@ def found_kind(begin: bytes) -> tuple[str, str] | None:
     for magic, kind, hint in _KINDS:
         if begin.startswith(magic):
             return kind, hint
+    if begin[_TAR_AT:].startswith(b"ustar"):
+        return "a tar archive", _BEFORE
     if _MARKUP.match(begin):
         return "HTML or XML", "an error page of the server, or a form to log in? Of XML with records say kind: Xml"
     return None

@@ -145,9 +145,9 @@ def _misplaced(view: View, at: int, dialect: CsvDialect, place: str) -> Invalid:
     closed = re.compile(_quoted(dialect)).match(view, at)
     if closed is None:
         lost = view[at:].count(b"\n")
+        behind = f"; the {plural(lost, 'line')} behind it would be one value" if lost else ""
         return Invalid(
-            f"a quote is opened and never closed; the {plural(lost, 'line')} behind it "
-            f"would be one value: {_shown(view, at)}",
+            f"a quote is opened and never closed{behind}: {_shown(view, at)}",
             rule="read-quotes",
             hint="close it, or if the file's last part is missing, wait for the whole file",
             place=f"{place}:{line}",

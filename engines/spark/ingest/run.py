@@ -30,7 +30,6 @@ from chain.multihash import Multihash
 from chain.store.files import check_file
 from engines.contract import (
     MAX_REMARKS,
-    MAX_SKIPPED,
     HistoryNeeded,
     IngestAnswer,
     IngestRequest,
@@ -42,6 +41,7 @@ from engines.contract import (
 )
 from engines.key_bounds import read_bounds
 from engines.request_control import RequestControl
+from engines.skipped import told_files
 from engines.spark.analysis.source_declarations import SourceDeclarations, read_source
 from engines.spark.ingest import range_tasks
 from engines.spark.ingest.column_types import check_made, check_read
@@ -226,7 +226,7 @@ def _counts(
         late=late,
         untimed=untimed,
         quarantined=0,
-        skipped=skipped[:MAX_SKIPPED],
+        skipped=told_files(skipped),
     )
 
 

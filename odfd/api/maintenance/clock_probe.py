@@ -18,6 +18,7 @@ from chain.state import ChainState, load_state
 from chain.store.base import ChainReader
 from engines.spark.analysis.source_declarations import AHEAD, read_source
 from odfd.control import wire
+from odfd.datasets.reading import way_to_data
 from odfd.datasets.times import TOLERANCE, check_jump
 from odfd.state.directory import StateDirectory
 
@@ -50,45 +51,54 @@ class ClockProbe:
         if not marked:
             return wire.Probe(name="clock", result="ok", message="no block and no watermark of ours is ahead of it")
         more = f"; and {len(marked) - SHOWN} more" if len(marked) > SHOWN else ""
-        name, _, keep = marked[0]
+        name, _, keep, refill = marked[0]
         return wire.Probe(
             name="clock",
             result="failed",
-            message="; ".join(said for _, said, _ in marked[:SHOWN]) + more,
-            hint=_way_out(name, keep),
+            message="; ".join(said for _, said, *_ in marked[:SHOWN]) + more,
+            hint=_way_out(name, keep, refill),
         )
 
     def _own(self) -> list[DatasetId]:
         return [each for each in self._home.chains.datasets() if self._home.keys.has_dataset_key(each)]
 
-    def _marked(self, dataset: DatasetId, limit: Instant) -> tuple[str, str, int] | None:
-        """Name, what is wrong, and the last block before it: -1 where it is the first."""
+    def _marked(self, dataset: DatasetId, limit: Instant) -> tuple[str, str, int, str] | None:
+        """Name, what is wrong, the last block before it (-1 where it is the first), and what brings rows again."""
         chain = self._home.chains.chain(dataset)
         state = load_state(chain)
         if state.system_time is None or state.kind is None:
             return None
         with self._home.catalog() as catalog:
             name = catalog.name_of(dataset)
+        refill = way_to_data(name, state, own=True)
         if state.system_time > limit:
             first = bisect.bisect_right(range(state.size), limit, key=lambda number: chain.block_at(number).system_time)
             time = instant.render(chain.block_at(first).system_time)
-            return name, f"{name}: blocks from #{first} on are of {time} and later", first - 1
+            return name, f"{name}: blocks from #{first} on are of {time} and later", first - 1, refill
         if state.watermark is not None and state.watermark > limit and not _is_meant(state):
             first = _first_marked(chain, state.size, limit)
             mark = instant.render(state.watermark)
-            return name, f"{name}: since block #{first} its watermark is {mark}, and all rows are late", first - 1
+            return (
+                name,
+                f"{name}: since block #{first} its watermark is {mark}, and all rows are late",
+                first - 1,
+                refill,
+            )
         return None
 
 
-def _way_out(name: str, keep: int) -> str:
-    """What to type so that the blocks behind ``keep`` are given up; a source that they declared is applied again."""
+def _way_out(name: str, keep: int, refill: str) -> str:
+    """What to type so that the blocks behind ``keep`` are given up; a source that they declared is applied again.
+
+    ``refill``: brings their rows again.
+    """
     give_up, after = f"odfctl reset {name} '#{keep}'", "mirrors follow the epoch as their policy says"
     if keep < 0:
         give_up, after = f"odfctl delete dataset {name}", "it has another id then: those who follow it have to be told"
     file = f"{name}.yaml"
     return (
         f"if the clock is right: odfctl get dataset {name} -o manifest > {file}; {give_up}; odfctl apply -f {file}; "
-        f"odfctl pull {name}; {after}"
+        f"{refill}; {after}"
     )
 
 

@@ -88,6 +88,8 @@ def check_files(step: FetchFilesGlob, settings: IngestSettings) -> None:
 
 
 def _check_step(step: FetchFilesGlob, settings: IngestSettings) -> None:
+    if not step.path:
+        raise Invalid("path is empty", rule="files-glob", hint="write a pattern of files, like data/*.csv")
     if Path(step.path).is_absolute() or settings.base is not None:
         settings.readable.check_pattern(_placed(step.path, settings.base))
     if step.order is SourceOrdering.BY_EVENT_TIME:
@@ -97,8 +99,27 @@ def _check_step(step: FetchFilesGlob, settings: IngestSettings) -> None:
             raise Invalid(
                 "eventTime FromMetadata has no meaning for FilesGlob", rule="event-time-source", hint="use FromPath"
             )
-        case FromPath(pattern=pattern):
-            _checked(pattern)
+        case FromPath(pattern=pattern, timestamp_format=form):
+            _check_time(pattern, form or DEFAULT_FORMAT)
+
+
+def _check_time(pattern: str, form: str) -> None:
+    """Raises Invalid for what gives no time, whatever a file is called."""
+    if not _checked(pattern).groups:
+        raise Invalid(
+            f"{pattern!r} has no group that would be the time",
+            rule="event-time-source",
+            hint=r"put it in brackets: day-(\d+-\d+-\d+)\.csv",
+        )
+    try:
+        dt.datetime.strptime("", form)
+    except (ValueError, re.error) as error:  # re.error: a part that is there twice
+        if "does not match" not in str(error):
+            raise Invalid(
+                f"timestampFormat {form!r} is not read: {error}",
+                rule="event-time-source",
+                hint=f"write it like {DEFAULT_FORMAT}",
+            ) from error
 
 
 def _checked(pattern: str) -> re.Pattern[str]:

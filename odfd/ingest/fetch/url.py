@@ -37,13 +37,18 @@ from odfd.ingest.fetch.dialling import CREDENTIALS
 from odfd.ingest.fetch.page import Page, page
 from odfd.ingest.file_writer import Filling
 from odfd.ingest.settings import CHUNK, IngestSettings
-from odfd.ingest.templates import TEMPLATE, Filled, fill, tells
+from odfd.ingest.templates import TEMPLATE, Filled, check_template, fill, tells
 
 _USER_INFO: Final = re.compile(r"\w+://[^/?#@]*:([^/?#@]*)@")
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _SCHEMES: Final = frozenset({"file", "http", "https"})
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 """RFC 9110: what a field value may hold; nothing that ends its line."""
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""RFC 9110: a token."""
+_NO_HOST: Final = re.compile(r"[\s\\<>\"^`{|}]")
+_ANYTHING: Final = "1"
+"""Stands for the value of a variable, as a host, port, path or text may be."""
 _URL_SAFE: Final = "%/:=&?~+!$,;'@()*[]"
 _AGENT: Final = "odfd"
 _NOT_MODIFIED, _NOT_FOUND, _GONE = 304, 404, 410
@@ -84,8 +89,14 @@ def check_url(step: FetchUrl, settings: IngestSettings) -> None:
     # A variable may bring the scheme, or be what has none.
     if (scheme is None and TEMPLATE.match(step.url) is None) or (scheme and scheme[1].lower() not in _SCHEMES):
         raise _no_scheme(scheme[1] if scheme else "", step.url)
+    for text in (step.url, *(header.value for header in step.headers or ())):
+        check_template(text)
     if scheme and scheme[1].lower() == "file" and TEMPLATE.search(step.url) is None:
         settings.readable.check_file(_path(step.url, step.url), step.url)
+    elif scheme and scheme[1].lower() != "file":
+        _address(Filled(step.url, TEMPLATE.sub(_ANYTHING, step.url)))
+    for header in step.headers or ():
+        _check_header(header.name, Filled(header.value, TEMPLATE.sub(_ANYTHING, header.value)))
 
 
 def _split(url: str, told: str) -> urllib.parse.SplitResult:
@@ -177,7 +188,9 @@ def _address(url: Filled) -> tuple[str, dict[str, Filled]]:
         parts.port  # noqa: B018  it is read to be checked
         host = host if host.isascii() else host.encode("idna").decode()
     except ValueError as error:
-        raise Invalid(f"{url} names no host, or a port that is none", rule="url-host") from error
+        raise _no_host(url) from error
+    if not parts.hostname or _NO_HOST.search(host):
+        raise _no_host(url)
     path, query = (urllib.parse.quote(part, safe=_URL_SAFE) for part in (parts.path, parts.query))
     address = urllib.parse.urlunsplit((parts.scheme, host, path, query, ""))
     if not at:
@@ -187,23 +200,38 @@ def _address(url: Filled) -> tuple[str, dict[str, Filled]]:
     return address, {"Authorization": Filled("Basic, of the URL", f"Basic {told}")}
 
 
+def _no_host(url: Filled) -> Invalid:
+    return Invalid(
+        f"{url} names no host, or a port that is none",
+        rule="url-host",
+        hint="write https://host/path, or https://host:port/path",
+    )
+
+
 def _headers(step: FetchUrl, job: FetchJob) -> dict[str, Filled]:
     """Raises Invalid for a value that no header may hold."""
     headers = _plain({"User-Agent": _AGENT, "Accept-Encoding": "identity"})
     for header in step.headers or ():
         value = fill(header.value, job.settings.variables)
-        if not _HEADER_VALUE.fullmatch(value.reveal()):
-            raise Invalid(
-                f"header {header.name}: {value} holds what no header may, such as the end of a line",
-                rule="source-header",
-                hint="look at the variable, and at the manifest",
-            )
+        _check_header(header.name, value)
         headers[header.name] = value
     if (etag := job.known(ETAG)) is not None:
         headers |= _plain({"If-None-Match": etag})
     elif (modified := job.known(LAST_MODIFIED)) is not None:
         headers |= _plain({"If-Modified-Since": email.utils.formatdate(parse(modified) // SECOND, usegmt=True)})
     return headers
+
+
+def _check_header(name: str, value: Filled) -> None:
+    """Raises Invalid for what no header may be called or hold."""
+    if not _HEADER_NAME.fullmatch(name):
+        raise Invalid(f"no header is called {name!r}", rule="source-header", hint="letters, digits and - make its name")
+    if not _HEADER_VALUE.fullmatch(value.reveal()):
+        raise Invalid(
+            f"header {name}: {value} holds what no header may, such as the end of a line",
+            rule="source-header",
+            hint="look at the variable, and at the manifest",
+        )
 
 
 def _plain(headers: Mapping[str, str]) -> dict[str, Filled]:

@@ -151,6 +151,7 @@ def test_preprocess_is_judged_by_its_own_rules(handler):
         ("select nobody from input", "unresolved-column.with-suggestion"),
         ("select n form input wher", "parse-syntax-error"),
         ("select to_date(day, 'yyyy-bb') as d from input", "time-pattern"),
+        ("select to_utc_timestamp(event_time, 'Mars/Base') as t from input", "time-zone"),
         ("select to_timestamp(day) as t from input", "preprocess-deterministic"),
     ],
 )

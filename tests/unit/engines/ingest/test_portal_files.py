@@ -82,6 +82,9 @@ def test_a_declared_escape_works_within_quotes_only(tmp_path: Path) -> None:
     "data,said,place",
     [
         (b'a,b\n1,2\n3,"4\n5,6\n7,8\n', "a quote is opened and never closed; the 3 lines", 3),
+        (b'a,b\n1,"2', "a quote is opened and never closed: '\"2'", 2),
+        (b"a,b," + b",".join(b"c%d" % n for n in range(999)), "'c8', 'c9' and 989 more", 1),
+        (bytes(257) + b"ustar\x0000", "this is a tar archive, and not Csv", None),
         (b'a,b\n1,"x"y\n', "text behind the quote that closes a value", 2),
         (b'a,b\n"x" ,2\n', "text behind the quote", 2),
         (b"a,b\n1,2,\n", "3 columns where 2 are expected", 2),

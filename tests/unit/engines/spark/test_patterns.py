@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engines.spark.analysis.patterns import patterns
+from engines.spark.analysis.patterns import patterns, zones
 from engines.spark.analysis.tree import build
 
 
@@ -40,3 +40,13 @@ def test_of_a_time_no_pattern_is_read():
 def test_computed_and_missing_ones_are_not():
     made = [node("UnixTimestamp", COLUMN, COLUMN), node("FromUnixTime", COLUMN, literal(None)), literal("yyyy")]
     assert list(patterns(build(node("Project", node("Relation"), projectList=made)))) == []
+
+
+def test_constant_zones_are_found():
+    made = [
+        node("Upper", node("FromUTCTimestamp", COLUMN, literal("Mars/Base"))),
+        node("ToUTCTimestamp", COLUMN, COLUMN),
+        node("ToUTCTimestamp", COLUMN, literal(None)),
+    ]
+    found = zones(build(node("Project", node("Relation"), projectList=made)))
+    assert [(one.kind, name) for one, name in found] == [("FromUTCTimestamp", "Mars/Base")]

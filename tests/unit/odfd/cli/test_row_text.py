@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from odfd.cli.details import dataset
@@ -35,8 +36,15 @@ def rows(*files: str, remarks: tuple[str, ...] = (), **counts: int | None) -> wi
         (rows(remarks=("one thing", "another")), "one thing; another"),
         (rows("a.csv"), "skipped a.csv (it is empty)"),
         (
+            msgspec.structs.replace(
+                rows(), skipped=tuple(wire.SkippedFile(name=f"{n}.csv", reason=f"it changed at {n}") for n in range(6))
+            ),
+            "skipped 0.csv (it changed at 0), 1.csv (it changed at 1), 2.csv (it changed at 2),"
+            " 3.csv (it changed at 3) and 2 more",
+        ),
+        (
             rows("a", "b", "c", "d", read=1, shaped=1, appended=1, late=1),
-            "1 read: 1 appended, 1 late; skipped a (it is empty), b (it is empty), c (it is empty) and 1 more",
+            "1 read: 1 appended, 1 late; skipped a, b, c and 1 more (it is empty)",
         ),
         (rows(read=None, shaped=None, unchanged=None, corrected=2), "2 corrected"),
     ],

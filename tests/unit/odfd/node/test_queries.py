@@ -102,6 +102,17 @@ async def test_datasets_are_asked_and_joined_and_cut(world: Any, worlds: Any) ->
         assert (await refused(alice, "select 1 from cities as of 'noon'")).rule == "query-time"
 
 
+async def test_who_has_no_rows_yet_is_told_how_they_come(world: Any, worlds: Any) -> None:
+    """A dataset that files are pushed into is not pulled."""
+    pushed = worlds.ROOT.replace("SetPollingSource", "AddPushSource").replace("name: cities", "name: pushed")
+    source = pushed[: pushed.index("fetch:")] + "sourceName: default\n" + pushed[pushed.index("      read:") :]
+    async with world.running("alice") as alice:
+        for text in (worlds.ROOT, source):
+            await alice.apply(text)
+        for name, way in (("cities", "odfctl pull cities"), ("pushed", "odfctl ingest pushed FILE")):
+            assert (await refused(alice, f"select 1 from {name}")).hint.endswith(way)
+
+
 async def test_a_pin_gives_the_same_rows_for_ever(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
         world.write("alice", "a.csv", *ROWS_A)

@@ -58,7 +58,27 @@ FETCHES = {
         "{kind: Url, url: 'https://a.example/b', eventTime: {kind: FromPath, pattern: x}}",
         "{kind: FilesGlob, path: '*.csv', eventTime: {kind: FromMetadata}}",
         "{kind: FilesGlob, path: '*.csv', eventTime: {kind: FromPath, pattern: '('}}",
+        "{kind: FilesGlob, path: '*.csv', eventTime: {kind: FromPath, pattern: '1'}}",
+        "{kind: FilesGlob, path: '*.csv', eventTime: {kind: FromPath, pattern: '(1)', timestampFormat: '%Q'}}",
+        "{kind: FilesGlob, path: '*.csv', eventTime: {kind: FromPath, pattern: '(1)', timestampFormat: '%Y%Y'}}",
     ],
+    "url-host": [
+        "{kind: Url, url: 'http:///b'}",
+        "{kind: Url, url: 'http://a.example:99999/'}",
+        "{kind: Url, url: 'https://a b/c'}",
+        "{kind: Url, url: 'https://:80/${{ env.HOST }}'}",
+    ],
+    "source-header": [
+        "{kind: Url, url: 'http://a.example/', headers: [{name: 'a b', value: c}]}",
+        "{kind: Url, url: 'http://a.example/', headers: [{name: '', value: c}]}",
+        "{kind: Url, url: 'http://a.example/', headers: [{name: ä, value: c}]}",
+        '{kind: Url, url: "http://a.example/", headers: [{name: a, value: "c\\nd: e"}]}',
+    ],
+    "source-variable": [
+        "{kind: Url, url: 'http://a.example/${{ env.HOST'}",
+        "{kind: Url, url: 'http://a.example/', headers: [{name: a, value: '${{ HOST }}'}]}",
+    ],
+    "files-glob": ["{kind: FilesGlob, path: ''}"],
     "files-order": ["{kind: FilesGlob, path: '*.csv', order: ByEventTime}"],
 }
 READS = {
@@ -82,6 +102,8 @@ GOOD = [
     manifest(),
     manifest(fetch="{kind: Url, url: '${{ env.WHERE }}/b.csv'}"),
     manifest(fetch="{kind: Url, url: 'HTTPS://a.example/${{ env.WHAT }}'}"),
+    manifest(fetch="{kind: Url, url: 'https://${{ env.HOST }}:${{ env.PORT || '80' }}/'}".replace("'80'", "''80''")),
+    manifest(fetch="{kind: FilesGlob, path: '*.csv', eventTime: {kind: FromPath, pattern: '(1)'}}"),
     manifest(read=f"{{kind: Csv, schema: {{fields: [{STAMP.replace('Mars/Phobos', 'Europe/Vienna')}]}}}}"),
     manifest(read=f"{{kind: Csv, schema: {{fields: [{STAMP.replace('Mars/Phobos', '+01:00')}]}}}}"),
 ]

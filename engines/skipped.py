@@ -1,0 +1,31 @@
+"""Cuts lists of files that were passed over to a bounded length, and says how many others there are. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from chain.wording import plural
+from engines.contract import MAX_SKIPPED, SkippedFile
+
+NOT_NAMED: Final = f"only the first {MAX_SKIPPED - 1} are named"
+"""The reason of the entry that stands for files beyond those that are told."""
+
+
+def told_files(files: Iterable[SkippedFile]) -> tuple[SkippedFile, ...]:
+    """Each once, the first ``MAX_SKIPPED``; where there are more, the last entry says how many.
+
+    Lists that were cut already may be among them: what they have in common counts once.
+    """
+    unique = dict.fromkeys(files)
+    named = tuple(each for each in unique if each.reason != NOT_NAMED)
+    others = max((_number(each) for each in unique if each.reason == NOT_NAMED), default=0)
+    if not others and len(named) <= MAX_SKIPPED:
+        return named
+    others += max(0, len(named) - MAX_SKIPPED + 1)
+    return (*named[: MAX_SKIPPED - 1], SkippedFile(name=plural(others, "more file"), reason=NOT_NAMED))
+
+
+def _number(entry: SkippedFile) -> int:
+    digits = entry.name.partition(" ")[0].replace(",", "")
+    return int(digits) if digits.isdecimal() and len(digits) < 20 else 0
