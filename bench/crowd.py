@@ -23,7 +23,7 @@ from chain.errors import NotFound
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements import envelope, statement
-from p2p.ports import Judgement, PeerId, StatementRef, Topic
+from p2p.ports import Concern, Judgement, PeerId, StatementRef, Topic
 
 LINKS: Final = 4
 """Connections that each node makes, to nodes that came before it: the same graph for both."""
@@ -103,6 +103,9 @@ class Listener:
 
     def interests(self) -> Sequence[DatasetId]:
         return ()
+
+    def concern(self, topic: Topic, raw: bytes) -> Concern:
+        return Concern((), is_wanted=True)
 
     def envelope(self, sid: Multihash) -> tuple[Topic, bytes] | None:
         return None

@@ -38,6 +38,15 @@ class Judgement(enum.Enum):
     """Bad bytes: drop, and penalise who sent them."""
 
 
+class Verdict(msgspec.Struct, frozen=True):
+    """What becomes of a gossiped message."""
+
+    judgement: Judgement
+    """ACCEPT: the mesh hears it."""
+    to: frozenset[PeerId] = frozenset()
+    """Connected peers that hear it, whether the mesh does or not."""
+
+
 class TreeHead(msgspec.Struct, frozen=True):
     """A tree over the first ``size`` blocks of a chain, by its root (RFC 6962)."""
 
@@ -87,6 +96,15 @@ class StatementRef(msgspec.Struct, frozen=True):
     dataset: DatasetId
 
 
+class Concern(msgspec.Struct, frozen=True):
+    """Whom a statement concerns."""
+
+    subjects: tuple[DatasetId, ...]
+    """Its dataset, and keys (written likewise) that it speaks of."""
+    is_wanted: bool
+    """Whether it is of interest here, and others may know that it is."""
+
+
 class StatementStore(Protocol):
     """Signed statements: heads, authorities, attestations, proofs, bundles. Called from worker threads."""
 
@@ -98,6 +116,9 @@ class StatementStore(Protocol):
 
     def interests(self) -> Sequence[DatasetId]:
         """Datasets, and keys (written likewise), of which we want to hear all, and may tell others that we do."""
+
+    def concern(self, topic: Topic, envelope: bytes) -> Concern:
+        """Of a statement that was accepted."""
 
     def envelope(self, sid: Multihash) -> tuple[Topic, bytes] | None: ...
 
@@ -129,6 +150,8 @@ class ReplicationFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Statements that were not looked at, for they were too many at once."""
     kept_back: int = 0
     """Statements that were not passed on, for they were too many at once."""
+    unwanted: int = 0
+    """Statements that were passed on at most to those who want them, for nobody here does."""
     peers_unread: int = 0
     """What peers said of themselves that was not looked at."""
     judging: int = 0

@@ -87,6 +87,11 @@ def unseal(envelope: bytes, limit: int) -> Signed:
     return Signed(payload, tuple(KeyDid(key) for key in good), _encode(payload, list(good.values())))
 
 
+def payload_of(envelope: bytes) -> bytes:
+    """The payload of an envelope that was verified before. Raises Invalid when it is malformed."""
+    return _decode(envelope)[0]
+
+
 def _encode(payload: bytes, signatures: list[tuple[str, bytes]]) -> bytes:
     body = {
         "payload": base64.b64encode(payload).decode(),

@@ -51,7 +51,7 @@ from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.cosignatures import Cosignatures
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.proofs import Proofs
-from p2p.ports import Judgement, PeerId, StatementRef, Topic
+from p2p.ports import Concern, Judgement, PeerId, StatementRef, Topic
 
 SEEN: Final = 65_536
 """Envelopes remembered by their hash, so that a repeated one costs one lookup."""
@@ -177,6 +177,14 @@ class LedgerStatementStore:
         if dataset is not None and not self._public_of([dataset]):
             return None
         return KINDS[found[0]].topic, found[1]
+
+    def concern(self, topic: Topic, envelope: bytes) -> Concern:
+        """What others must not know to be here counts as not wanted: who is sent what tells of it."""
+        dataset, accused = self._subject(topic, envelope)
+        keys = tuple(DatasetId.from_public_key(key.public_key) for key in accused)
+        is_known = bool(accused) and self._room.is_known(accused)
+        is_wanted = is_known or (not self._attended[dataset] and self._is_wanted(dataset))
+        return Concern((dataset, *keys), is_wanted and bool(is_known or self._public_of([dataset])))
 
     def adopt(self, dataset: DatasetId) -> None:
         """From now on a dataset is wanted here: what was said of it is heard again, and kept."""
@@ -408,6 +416,15 @@ class LedgerStatementStore:
             return Judgement.IGNORE, True
         self._on_proof(proof, False)
         return Judgement.ACCEPT, True
+
+    def _subject(self, topic: Topic, raw: bytes) -> tuple[DatasetId, tuple[KeyDid, ...]]:
+        """What something that was accepted speaks of, and whom it accuses."""
+        if topic is Topic.PROOFS:
+            proof = proofs.decode(raw, self._rights_at)
+            return proof.dataset, proof.accused
+        if raw.startswith(_COSIGNATURE):
+            return cosignature.decode(raw).checkpoint.dataset, ()
+        return statement.decode_any(envelope.payload_of(raw)).dataset, ()
 
     def _keep_unheld_proof(self, proof: Proof, sender: PeerId, now: Instant) -> tuple[Judgement, bool]:
         if not self.unheld.speaks_of(proof.dataset) and not self._room.brings_new(sender, now):

@@ -156,6 +156,7 @@ class Readings:
         for what, number in (
             ("statements-unread", figures.unread),
             ("statements-kept-back", figures.kept_back),
+            ("statements-unwanted", figures.unwanted),
             ("peers-unread", figures.peers_unread),
         ):
             yield "odfd_gossip_dropped_total", number, {"what": what}

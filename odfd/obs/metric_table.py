@@ -133,7 +133,8 @@ METRICS: Final = (
     Metric("odfd_network_received_bytes_total", _C, "Bytes received from peers, as they came from the wire."),
     Metric("odfd_network_sent_bytes_total", _C, "Bytes sent to peers, as they went to the wire."),
     Metric("odfd_gossip_dropped_total", _C, "What peers gossiped that was not looked at, or not passed on, for there "
-           "was too much of it.", {"what": ("statements-unread", "statements-kept-back", "peers-unread")}),
+           "was too much of it.", {"what": ("statements-unread", "statements-kept-back", "statements-unwanted",
+                                             "peers-unread")}),
 )  # fmt: skip
 PROCESS: Final = (
     ("process_cpu_seconds_total", "counter", "CPU time of the node's own process, without its engines."),

@@ -21,23 +21,27 @@ So a hundred blocks that come one after the other do not use up with their first
 
 
 class Relaying:
-    """One topic, or some topics together. ``rate``: what others look at of one peer."""
+    """One topic, or some topics together. ``rate``: what others look at of one peer.
 
-    def __init__(self, rate: Rate) -> None:
+    It counts messages, or bytes of messages of ``largest`` at most.
+    """
+
+    def __init__(self, rate: Rate, largest: float = 1.0) -> None:
+        self._largest = largest
         self._half = rate.kept().times(0.5)
         self._common = Budget[None](self._half)
         self._divided = Budget[None](self._half)
         self._shares: OrderedDict[str, tuple[float, float]] = OrderedDict()
         """What each block has left, and when it told something last; the longest silent first."""
 
-    def passes(self, block: str, now: float) -> bool:
-        """Whether one message that a peer in ``block`` told goes on to others."""
+    def passes(self, block: str, now: float, amount: float = 1.0) -> bool:
+        """Whether a message that a peer in ``block`` told goes on to others."""
         before = self._shares.pop(block, None)
         while self._shares and next(iter(self._shares.values()))[1] < now - LATELY:
             self._shares.popitem(last=False)
         share = self._half.times(1 / (len(self._shares) + 1))
-        left = Rate(per_second=share.per_second, burst=max(1.0, share.burst * AT_ONCE)).level(before, now)
-        is_first = self._common.spend(None, now)
-        is_shared = not is_first and left >= 1 and self._divided.spend(None, now)
-        self._shares[block] = (left - is_shared, now)
+        left = Rate(per_second=share.per_second, burst=max(self._largest, share.burst * AT_ONCE)).level(before, now)
+        is_first = self._common.spend(None, now, amount)
+        is_shared = not is_first and left >= amount and self._divided.spend(None, now, amount)
+        self._shares[block] = (left - amount * is_shared, now)
         return is_first or is_shared

@@ -31,7 +31,7 @@ from p2p.ip import Allows
 from p2p.peers.directory import Directory
 from p2p.peers.reach import Reach
 from p2p.peers.score import FLOOD, GARBAGE
-from p2p.ports import Judgement, Library, PeerId
+from p2p.ports import Judgement, Library, PeerId, Verdict
 from p2p.wire import presence as wire
 from p2p.wire.limits import (
     MAX_PEERS_ANSWER,
@@ -42,6 +42,8 @@ from p2p.wire.limits import (
 )
 from p2p.wire.presence import PeersAsk, Presence
 
+SOUGHT: Final = 8
+"""Peers dialled for one dataset at a time."""
 MAX_STREAMS: Final = 1
 """Inbound streams of one peer: each is for one question."""
 LIFETIME: Final = 7200
@@ -64,8 +66,6 @@ SEEK_RATE: Final = Rate(per_second=1 / 15, burst=2.0)
 """Rounds of questions who serves one dataset: those asked tell of all they know, and will not know more at once."""
 ASKED: Final = 6
 """Connected peers asked who serves a dataset of which we know nobody."""
-SOUGHT: Final = 8
-"""Peers dialled for one dataset at a time."""
 SAMPLE: Final = MAX_PRESENCES
 """Presences wanted of a peer that we meet."""
 _LOG = structlog.get_logger("p2p.driver")
@@ -151,10 +151,10 @@ class Discovery:
 
     # What others tell
 
-    async def _gossiped(self, sender: PeerId, raw: bytes) -> Judgement:
+    async def _gossiped(self, sender: PeerId, raw: bytes) -> Verdict:
         await trio.lowlevel.checkpoint()
         judgement = self._admit(raw, sender)
-        return judgement if judgement is not Judgement.ACCEPT or self._passes(sender) else Judgement.IGNORE
+        return Verdict(judgement if judgement is not Judgement.ACCEPT or self._passes(sender) else Judgement.IGNORE)
 
     def _passes(self, sender: PeerId) -> bool:
         return self._relaying.passes(self._host.network_of(sender) or sender, trio.current_time())
@@ -235,6 +235,11 @@ class Discovery:
                 found.setdefault(wanted[tag], set()).add(peer)
         return found
 
+    def naming(self, datasets: Iterable[DatasetId]) -> set[PeerId]:
+        """Connected peers whose presence names one of these datasets."""
+        connected = self._host.peers()
+        return {peer for each in datasets for peer in self.directory.naming(wire.tag_of(each), connected)}
+
     def addresses_of(self, peers: Iterable[PeerId]) -> list[str]:
         """Of those whose presence is known."""
         found = [self.directory.of(peer, self._now()) for peer in peers]
@@ -248,6 +253,9 @@ class Discovery:
     def _unmet(self, tag: int, beyond: Collection[str]) -> list[Presence]:
         met = set(self._standing.book.connected_peers())
         found = [one for one in self.directory.holders(tag, self._now()) if one.peer not in met]
+        sure = [one for one in found if tag in one.tags]
+        # By lot: whoever signs its presence anew all the time would always be the first.
+        found[: len(sure)] = self._rng.sample(sure, len(sure))
         return self._elsewhere(found, beyond) if beyond else found
 
     def _elsewhere(self, found: Sequence[Presence], beyond: Collection[str]) -> list[Presence]:

@@ -16,13 +16,14 @@ from chain.errors import Fault
 from chain.ids import DatasetId
 from p2p.budget.costs import MEETING
 from p2p.driver.containment import contained
-from p2p.driver.discovery import Discovery
+from p2p.driver.discovery import SOUGHT, Discovery
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort
 from p2p.driver.round_slots import RoundSlots
 from p2p.driver.settings import ReplicationSettings
 from p2p.driver.statements import StatementServer
 from p2p.ip import Allows, anywhere
+from p2p.machines.holder_connections import HolderConnections
 from p2p.peers.book import REDIAL
 from p2p.ports import PeerId
 from p2p.wire.presence import Presence
@@ -56,6 +57,7 @@ class Mesh:
         self._rng = rng
         self._under_way = RoundSlots()
         self._lost = trio.Event()
+        self._holders = HolderConnections()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -64,6 +66,7 @@ class Mesh:
                 nursery.start_soon(self._keep_connected, address)
             nursery.start_soon(self._rounds, nursery)
             nursery.start_soon(self._grow)
+            nursery.start_soon(self._keep_holders)
             while True:
                 change = await self._host.next_change()
                 if not change.up:
@@ -124,9 +127,9 @@ class Mesh:
             await contained(self._discovery.meet, peer)
             await self._statements.hear(peer)
 
-    async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:
+    async def seek(self, dataset: DatasetId, beyond: Collection[str] = (), most: int = SOUGHT) -> int:
         """Meet peers that say they serve a dataset; how many we are connected with that we were not before."""
-        found = await self._discovery.holders(dataset, beyond)
+        found = (await self._discovery.holders(dataset, beyond))[:most]
         met: list[PeerId] = []
 
         async def call_on(presence: Presence) -> None:
@@ -172,6 +175,19 @@ class Mesh:
             elif connected:
                 await contained(self._discovery.meet, self._rng.choice(connected))
 
+    async def _keep_holders(self) -> None:
+        """Stay connected with some who serve what is of interest, where a network is too large for all to hear all."""
+        while True:
+            await trio.sleep(GROW)
+            meet = self._holders.step(self._statements.wanted, self._serving, trio.current_time())
+            if meet is not None and await self.seek(meet.dataset, most=meet.most):
+                for peer in self._discovery.naming([meet.dataset]):
+                    await contained(self._statements.pull, peer, [meet.dataset])
+                self._holders.met(meet.dataset, self._serving(meet.dataset))
+
+    def _serving(self, dataset: DatasetId) -> int:
+        return len(self._discovery.naming([dataset]))
+
     async def _rounds(self, nursery: trio.Nursery) -> None:
         while True:
             jitter = 0.75 + 0.5 * self._rng.random()
@@ -181,11 +197,15 @@ class Mesh:
             self._begin_round(nursery)
 
     def _begin_round(self, nursery: trio.Nursery) -> None:
-        """With a few random peers that are in none, side by side; the next one begins in its time whatever they do."""
+        """With a few peers that are in none, side by side: one of those who serve what is of interest, and others by
+        lot. The next round begins in its time whatever they do."""
         self._statements.tell_dropped()
         connected = self._standing.book.connected_peers()
         if connected:
             nursery.start_soon(contained, self._discovery.meet, self._rng.choice(connected))
         free = [peer for peer in connected if peer not in self._under_way]
-        for peer in self._rng.sample(free, min(self._settings.entropy_peers, len(free))):
+        chosen = self._rng.sample(free, min(self._settings.entropy_peers, len(free)))
+        if tellers := self._statements.tellers(free):
+            chosen = list(dict.fromkeys([self._rng.choice(tellers), *chosen]))[: len(chosen)]
+        for peer in chosen:
             nursery.start_soon(self._under_way.attend, peer, self._statements.hear, peer)

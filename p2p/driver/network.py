@@ -17,7 +17,7 @@ from p2p.host.host import Host
 from p2p.host.peer_events import PeerConnected
 from p2p.host.pubsub import Gossip, GossipLimits, open_gossip
 from p2p.ip import Allows
-from p2p.ports import Judgement, PeerId
+from p2p.ports import Judgement, PeerId, Verdict
 from p2p.wire.limits import MAX_ENVELOPE
 
 
@@ -84,10 +84,10 @@ class Network:
         assert self._gossip is not None
         await self._gossip.publish(topic, data)
 
-    async def validate(self, topic: str, sender: PeerId, data: bytes) -> Judgement:
+    async def validate(self, topic: str, sender: PeerId, data: bytes) -> Verdict:
         """For gossip: messages of topics that nobody joined are of no interest."""
         validator = self._validators.get(topic)
-        return await validator(sender, data) if validator else Judgement.IGNORE
+        return await validator(sender, data) if validator else Verdict(Judgement.IGNORE)
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from p2p.ip import Allows
-from p2p.ports import Judgement, PeerId
+from p2p.ports import PeerId, Verdict
 
 
 class StreamPort(Protocol):
@@ -41,7 +41,7 @@ class ConnectionChange(msgspec.Struct, frozen=True):
 
 
 StreamHandler: TypeAlias = Callable[[StreamPort, PeerId], Awaitable[None]]
-Validator: TypeAlias = Callable[[PeerId, bytes], Awaitable[Judgement]]
+Validator: TypeAlias = Callable[[PeerId, bytes], Awaitable[Verdict]]
 
 
 class HostPort(Protocol):

@@ -33,6 +33,7 @@ from p2p.driver.fetch_jobs import (
     ask_read,
     describe,
 )
+from p2p.driver.forwarding import Forwarding
 from p2p.driver.histories import Histories
 from p2p.driver.lan import Lan
 from p2p.driver.mesh import Mesh
@@ -40,7 +41,7 @@ from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort
 from p2p.driver.serve import Server
 from p2p.driver.settings import ReplicationSettings
-from p2p.driver.statements import StatementServer
+from p2p.driver.statements import GOSSIP_RATE, StatementServer
 from p2p.driver.transfers import TransferRun, paced
 from p2p.errors import PeerFault, TooSlow, Violation
 from p2p.ip import anywhere
@@ -91,12 +92,13 @@ class ReplicationDriver:
         self._settings = settings
         self._rng = rng
         self._standing = PeerPenalties(host, PeerBook(rng), wall)
-        self._statements = StatementServer(host, board, library, self._standing, settings.network)
         self._histories = Histories(self.fetch_blocks, self._standing)
         self._server = Server(host, library, self._standing, settings.line.up)
         self._pace = settings.line.down
         reach = Reach(settings.inside, settings.bootstrap)
         self._discovery = Discovery(host, library, self._standing, settings.network, rng, key, reach)
+        forwarding = Forwarding(host, self._discovery.naming, GOSSIP_RATE)
+        self._statements = StatementServer(host, board, library, self._standing, settings.network, forwarding)
         self._mesh = Mesh(host, self._standing, self._statements, self._discovery, settings, rng)
         self._lan: Lan | None = None
         if settings.lan is not None:
@@ -159,7 +161,8 @@ class ReplicationDriver:
             connected=len(self._host.peers()),
             known=len(self.book),
             unread=self._statements.dropped,
-            kept_back=self._statements.kept_back,
+            kept_back=self._statements.forwarding.kept_back,
+            unwanted=self._statements.forwarding.unwanted,
             peers_unread=self._discovery.dropped,
             judging=self._statements.waiting,
             answering=self._server.answering,

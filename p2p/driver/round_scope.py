@@ -15,7 +15,7 @@ from chain.ids import DatasetId
 from p2p.budget.buckets import Rate
 from p2p.wire.limits import MAX_DATASETS
 
-WIDE: Final = Rate(per_second=256.0, burst=8 << 20)
+WIDE: Final = Rate(per_second=192.0, burst=8 << 20)
 """Bytes of answers in wide rounds, sums apart: where two nodes keep the same, whatever they keep, they cost nothing.
 In a large network a newcomer hears 8 MiB, which is half of what it keeps of datasets it does not want."""
 
@@ -27,6 +27,8 @@ class RoundScope:
         self._left: tuple[float, float] | None = None
         self._is_spent = False
         self._after: DatasetId | None = None
+        self._wanted: Sequence[DatasetId] = ()
+        self._next = 0
 
     def is_wide(self, now: float) -> bool:
         """Whether the next round may go over all."""
@@ -42,8 +44,20 @@ class RoundScope:
 
     def turn(self, interests: Sequence[DatasetId]) -> list[DatasetId]:
         """Of datasets of interest those of the next round: one question's worth, all of them in turn."""
-        found = sorted(set(interests))
+        found = self._wanted = sorted(set(interests))
         first = 0 if self._after is None else bisect_right(found, self._after)
         chosen = [*found[first:], *found[:first]][:MAX_DATASETS]
         self._after = chosen[-1] if chosen else None
         return chosen
+
+    @property
+    def wanted(self) -> Sequence[DatasetId]:
+        """What was of interest in the last round over that; nothing, while rounds are wide."""
+        return self._wanted if self._is_spent else ()
+
+    def next_wanted(self) -> DatasetId | None:
+        """One of these, each in turn: whoever serves it is to be asked next."""
+        if not self.wanted:
+            return None
+        self._next = (self._next + 1) % len(self._wanted)
+        return self._wanted[self._next]

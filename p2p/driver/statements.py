@@ -21,8 +21,8 @@ from chain.statements.tree import is_consistent
 from chain.wording import plural
 from p2p.budget.buckets import Budget, Rate
 from p2p.budget.costs import ENVELOPE, LISTED, PROOF, STATEMENT, SUMS
-from p2p.budget.relaying import Relaying
 from p2p.driver.fair_queue import FairTurns
+from p2p.driver.forwarding import Forwarding
 from p2p.driver.framing import FramedStream
 from p2p.driver.known_answers import ALWAYS, KnownAnswers, Teller
 from p2p.driver.peer_penalties import PeerPenalties
@@ -33,14 +33,14 @@ from p2p.errors import PeerFault, TooSlow, Violation
 from p2p.machines.recent_set import Seen
 from p2p.machines.reconcile import Done, Effect, Fetch, Reconcile, Show, answer
 from p2p.peers.score import BAD_BYTES, FLOOD, GARBAGE
-from p2p.ports import Judgement, Library, PeerId, StatementRef, StatementStore, Topic, TreeHead
+from p2p.ports import Judgement, Library, PeerId, StatementRef, StatementStore, Topic, TreeHead, Verdict
 from p2p.wire import trust
 from p2p.wire.limits import MAX_ENVELOPE, MAX_TRUST_REPLY, MAX_TRUST_REQUEST
-from p2p.wire.trust import GetAsk, Proof, ProveAsk, Signed, Statements, TrustAsk, TrustRefusal, TrustTell
+from p2p.wire.trust import GetAsk, ListAsk, Proof, ProveAsk, Signed, Statements, TrustAsk, TrustRefusal, TrustTell
 
 GOSSIP_RATE: Final = Rate(per_second=50.0, burst=500.0)
 """Statements of one peer that are looked at, whoever said them (docs/spec/trust.md#gossip). What is more is dropped,
-and nobody is to blame for it; we pass on less than that (``Relaying``)."""
+and nobody is to blame for it; we pass on less than that (``Forwarding``)."""
 ASK_RATE: Final = Rate(per_second=5.0, burst=600.0)
 """Questions of one peer: a first meeting with 65,536 statements takes 320, then one a minute."""
 MAX_QUEUE: Final = 1024
@@ -78,7 +78,13 @@ class StatementServer:
     """Topics, judging, and the trust protocol in both directions."""
 
     def __init__(
-        self, host: HostPort, board: StatementStore, library: Library, standing: PeerPenalties, network: str
+        self,
+        host: HostPort,
+        board: StatementStore,
+        library: Library,
+        standing: PeerPenalties,
+        network: str,
+        forwarding: Forwarding,
     ) -> None:
         self._host = host
         self._library = library
@@ -87,7 +93,7 @@ class StatementServer:
         self._topics = {topic: f"/odf/1/{network}/{topic.value}" for topic in Topic}
         self._seen = Seen()
         self._gossip = Budget[PeerId](GOSSIP_RATE)
-        self._relaying = Relaying(GOSSIP_RATE)
+        self.forwarding = forwarding
         self._asks = Budget[PeerId](ASK_RATE)
         self._questions = Budget[PeerId](ASK_RATE.kept())
         self._answers = KnownAnswers()
@@ -99,8 +105,6 @@ class StatementServer:
         self._places = StreamSlots(standing, MAX_STREAMS)
         self.dropped = 0
         """Statements that were not looked at, for they were too many at once: anti-entropy finds them."""
-        self.kept_back = 0
-        """Statements that are known here and were not passed on, likewise."""
         self._logged = (0, 0)
 
     async def join(self) -> None:
@@ -118,7 +122,18 @@ class StatementServer:
 
     # What others gossip
 
-    async def _gossiped(self, topic: Topic, sender: PeerId, envelope: bytes) -> Judgement:
+    async def _gossiped(self, topic: Topic, sender: PeerId, envelope: bytes) -> Verdict:
+        judgement = await self._heard(topic, sender, envelope)
+        if judgement is not Judgement.ACCEPT:
+            return Verdict(judgement)
+        try:
+            concern = await trio.to_thread.run_sync(self._board.concern, topic, envelope)
+        except Fault as fault:
+            _LOG.warning("cannot tell whom a statement concerns", fault=str(fault), rule=fault.rule, hint=fault.hint)
+            return Verdict(Judgement.IGNORE)
+        return self.forwarding.verdict(sender, concern, len(envelope))
+
+    async def _heard(self, topic: Topic, sender: PeerId, envelope: bytes) -> Judgement:
         if not 0 < len(envelope) <= MAX_ENVELOPE:
             self._standing.penalise(sender, f"gossiped {len(envelope)} bytes", GARBAGE)
             return Judgement.REJECT
@@ -127,11 +142,7 @@ class StatementServer:
         if not self._gossip.spend(sender, trio.current_time()):
             self.dropped += 1
             return Judgement.IGNORE
-        judgement = await self._judge(topic, sender, envelope)
-        if judgement is Judgement.ACCEPT and not self._passes(sender):
-            self.kept_back += 1
-            return Judgement.IGNORE
-        return judgement
+        return await self._judge(topic, sender, envelope)
 
     @property
     def waiting(self) -> int:
@@ -140,13 +151,10 @@ class StatementServer:
 
     def tell_dropped(self) -> None:
         """Into the log, what was dropped since it was told last."""
-        if (now := (self.dropped, self.kept_back)) != self._logged:
+        if (now := (self.dropped, self.forwarding.kept_back)) != self._logged:
             dropped, kept_back = now[0] - self._logged[0], now[1] - self._logged[1]
             _LOG.info("more statements than are looked at or passed on", dropped=dropped, kept_back=kept_back)
             self._logged = now
-
-    def _passes(self, sender: PeerId) -> bool:
-        return self._relaying.passes(self._block(sender), trio.current_time())
 
     def _block(self, sender: PeerId) -> str:
         """Of addresses; of nobody else where it is not known."""
@@ -172,6 +180,17 @@ class StatementServer:
         return judgement
 
     # Asking one peer for what it has
+
+    @property
+    def wanted(self) -> Sequence[DatasetId]:
+        """What was of interest in the last round over that. Nothing, while rounds are over all."""
+        return self._scope.wanted
+
+    def tellers(self, peers: Sequence[PeerId]) -> list[PeerId]:
+        """Those of ``peers`` that say they serve a dataset of interest, each time another. Nobody, while rounds are
+        over all."""
+        subject = self._scope.next_wanted()
+        return [] if subject is None else sorted({*self.forwarding.naming([subject])} & {*peers})
 
     async def hear(self, peer: PeerId) -> int:
         """A round that nobody waits for, over all or what is of interest; how many were new. Raises PeerFault."""
@@ -355,6 +374,8 @@ class StatementServer:
                 await stream.write(trust.encode(TrustRefusal("too many questions; come back later")))
                 return
             await trio.sleep(self._host.charge(stream.peer, self._cost(ask)))
+            if isinstance(ask, ListAsk):
+                self.forwarding.asked(stream.peer, ask.datasets)
             tell = await self._answered(ask)
             await stream.write(trust.encode(tell))
 

@@ -28,12 +28,12 @@ from p2p.errors import NotJoined, NotTaken, only
 from p2p.host.gossip_frames import FrameLimits, check, is_signed, net_subscriptions, strip
 from p2p.host.host import Host
 from p2p.host.router import SteadyGossipSub, bound_queues
-from p2p.ports import Judgement, PeerId
+from p2p.ports import Judgement, PeerId, Verdict
 from p2p.wire.delimited import DelimitedReader
 
 log = logging.getLogger(__name__)
 
-Validator = Callable[[str, PeerId, bytes], Awaitable[Judgement]]
+Validator = Callable[[str, PeerId, bytes], Awaitable[Verdict]]
 """``await validate(topic, sender, data)``: ``sender`` handed us the message and may not have written it."""
 
 READ: Final = 64 << 10
@@ -85,7 +85,7 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
         self._limits = limits
         self._work: WorkBudget = base.get_network().work
         self.deliver: Callable[[Any], None] = lambda _: None
-        self.judge: Callable[[Any, Any], Awaitable[bool]] = _judge_nothing
+        self.judge: Callable[[Any, Any], Awaitable[Verdict]] = _judge_nothing
         self._validations = trio.CapacityLimiter(limits.concurrent_validations)
         self._greeting: set[Any] = set()
         self._streams: dict[Any, list[Any]] = {}
@@ -175,35 +175,46 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
         """Nothing. The library's sends all it has, with a freshly signed record of our addresses each, at each join."""
 
     async def push_msg(self, msg_forwarder: Any, msg: Any) -> None:
-        """Judge a message, and pass it on where it is accepted. Ours were judged by who publishes."""
+        """Judge a message, and pass it on to whom the verdict names. Ours were judged by who publishes."""
         name = self.get_message_id(msg)
         if self.seen_messages.has(name):
             return
-        if msg_forwarder != self.my_id and not await self._accepts(msg_forwarder, msg):
+        verdict = _OURS if msg_forwarder == self.my_id else await self._judged(msg_forwarder, msg)
+        is_for_all = verdict.judgement is Judgement.ACCEPT
+        if not is_for_all and not verdict.to:
             return
         self.seen_messages.add(name)
-        if ID(msg.from_id) != self.my_id or msg_forwarder == self.my_id:
-            self.notify_subscriptions(msg)
-            await self.router.publish(msg_forwarder, msg)
+        if ID(msg.from_id) == self.my_id and msg_forwarder != self.my_id:
+            return
+        self.notify_subscriptions(msg)
+        to = {ID.from_base58(peer) for peer in verdict.to} - {msg_forwarder, ID(msg.from_id)}
+        if is_for_all:
+            await self.router.publish(msg_forwarder, msg, to)
+        else:
+            self.router.tell(to, msg)
 
-    async def _accepts(self, forwarder: Any, msg: Any) -> bool:
+    async def _judged(self, forwarder: Any, msg: Any) -> Verdict:
         plain = rpc_pb2.Message(data=msg.data, topicIDs=msg.topicIDs, from_id=msg.from_id, seqno=msg.seqno)
         if not is_signed(msg, plain.SerializeToString()):
             self.unsigned += 1
-            return False
+            return _DECLINED
         with trio.move_on_after(self._limits.validation_timeout):
             async with self._validations:
                 return await self.judge(forwarder, msg)
-        return False
+        return _DECLINED
 
     def notify_subscriptions(self, message: Any) -> None:
         """Into our own queue: the library's holds 32 messages and drops the newest."""
         self.deliver(message)
 
 
-async def _judge_nothing(_sender: Any, _message: Any) -> bool:
+_OURS: Final = Verdict(Judgement.ACCEPT)
+_DECLINED: Final = Verdict(Judgement.IGNORE)
+
+
+async def _judge_nothing(_sender: Any, _message: Any) -> Verdict:
     """Before somebody says how: nothing is accepted."""
-    return False
+    return _DECLINED
 
 
 class Gossip:
@@ -251,10 +262,8 @@ class Gossip:
         await self._pubsub.wait_for_peer(known, timeout=float("inf"))
         await self._pubsub.wait_for_subscription(known, topic, timeout=float("inf"))
 
-    async def _judge(self, sender: Any, message: Any) -> bool:
-        peer = PeerId(str(sender))
-        verdict = await self._validate(message.topicIDs[0], peer, message.data)
-        return verdict is Judgement.ACCEPT
+    async def _judge(self, sender: Any, message: Any) -> Verdict:
+        return await self._validate(message.topicIDs[0], PeerId(str(sender)), message.data)
 
     def _deliver(self, message: Any) -> None:
         origin = PeerId(str(ID(message.from_id)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Iterable
 from typing import Any, Final
 
 import libp2p.pubsub.pubsub as pubsub_module
@@ -52,19 +53,24 @@ class SteadyGossipSub(GossipSub):  # type: ignore[misc]
         # It counts against a peer what others make it pass on or ask for, and chooses whom to leave by that.
         self.scorer = None
 
-    async def publish(self, msg_forwarder: Any, pubsub_msg: Any) -> None:
-        """Pass on what was judged. The library's signs a record of our addresses for each message, which every reader
-        verifies, and keeps up to a thousand messages and a hundred more a peer.
+    async def publish(self, msg_forwarder: Any, pubsub_msg: Any, to: Iterable[Any] = ()) -> None:
+        """Pass on what was judged, to the mesh and to these peers besides. The library's signs a record of our
+        addresses for each message, which every reader verifies, and keeps up to a thousand messages and a hundred more
+        a peer.
         """
         self.mcache.put(pubsub_msg)
         name = self.pubsub.get_message_id(pubsub_msg)
-        rpc = rpc_pb2.RPC(publish=[pubsub_msg])
         topics, origin = pubsub_msg.topicIDs, pubsub_module.ID(pubsub_msg.from_id)
-        for peer in self._get_peers_to_send(topics, msg_forwarder, origin, name):
-            if peer in self.pubsub.peers:
-                self.send_rpc(peer, rpc)
+        self.tell({*self._get_peers_to_send(topics, msg_forwarder, origin, name), *to}, pubsub_msg)
         if len(pubsub_msg.data) >= WORTH_SPARING:
             await self._emit_idontwant_for_message(name, topics)
+
+    def tell(self, peers: Iterable[Any], message: Any) -> None:
+        """Send a message to these alone, as far as they gossip; their neighbours do not hear that we have it."""
+        rpc = rpc_pb2.RPC(publish=[message])
+        for peer in peers:
+            if peer in self.pubsub.peers:
+                self.send_rpc(peer, rpc)
 
     async def handle_iwant(self, iwant_msg: Any, sender_peer_id: Any) -> None:
         """Each message in a frame of its own, as far as the peer's queue takes them. The library puts all that are

@@ -123,6 +123,11 @@ class Directory:
         perhaps = [known.presence for known in self._living(self._more - tagged, now)]
         return [*sorted(sure, key=lambda one: -one.issued), *perhaps]
 
+    def naming(self, tag: int, peers: Iterable[PeerId]) -> list[PeerId]:
+        """Those of ``peers`` whose presence, which may have ended lately, names this dataset."""
+        tagged = self._tagged.get(tag, ())
+        return [peer for peer in peers if peer in tagged]
+
     def tell(self, ask: wire.PeersAsk, asker: PeerId, now: int, rng: Chance) -> list[bytes]:
         """The answer to a question: no more than was asked for, and drawn by lot where there are more."""
         found = set().union(*(self._tagged.get(tag, ()) for tag in ask.tags)) if ask.tags else self._known

@@ -17,7 +17,7 @@ from p2p.budget.work import Party
 from p2p.host.host import open_host
 from p2p.host.identity import peer_of_seed
 from p2p.host.pubsub import ID, BoundedPubsub, StreamEOF, open_gossip, rpc_pb2
-from p2p.ports import Judgement, PeerId
+from p2p.ports import Judgement, PeerId, Verdict
 from worlds.mutation import mutated
 
 MUTANTS = int(os.environ.get("ODFD_FUZZ", "1000"))
@@ -71,10 +71,10 @@ def frames() -> list[bytes]:
 async def test_gossip_frames_are_taken_or_end_their_stream() -> None:
     judged: list[bytes] = []
 
-    async def judge(_topic: str, _sender: PeerId, data: bytes) -> Judgement:
+    async def judge(_topic: str, _sender: PeerId, data: bytes) -> Verdict:
         await trio.lowlevel.checkpoint()
         judged.append(data)
-        return Judgement.IGNORE
+        return Verdict(Judgement.IGNORE)
 
     lot, whole, resets = Random(SEED), frames(), 0
     async with open_host(b"h" * 32, []) as host, open_gossip(host, [TOPIC], judge) as gossip:

@@ -409,6 +409,7 @@ TARGETS: Sequence[Target] = (
     simple(bound_negotiation, [b"\x12/odf/1/chain_1234\n", b"\x13/multistream/1.0.0\n"], negotiated),
     simple(canonical.decode, PAYLOADS, again(canonical.decode, canonical.encode)),
     simple(envelope.unseal, SEALED, lambda raw: envelope.unseal(raw, statement.MAX_ANY)),
+    simple(envelope.payload_of, SEALED),
     simple(statement.decode, PAYLOADS, again(statement.decode, statement.encode)),
     simple(statement.decode_any, PAYLOADS, again(statement.decode_any, statement.encode)),
     simple(answer.unseal, [ANSWER]),

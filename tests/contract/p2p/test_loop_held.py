@@ -19,7 +19,7 @@ from p2p.host import gossip_queue
 from p2p.host.host import Host, open_host
 from p2p.host.pubsub import ID, Gossip, GossipLimits, open_gossip, rpc_pb2
 from p2p.host.stream import BrokenStream, Stream
-from p2p.ports import Judgement, PeerId
+from p2p.ports import Judgement, PeerId, Verdict
 from p2p.yamux.frames import RST, SYN, WINDOW_UPDATE, pack
 from worlds.hostile import delimited, framed, joins, messages, subscriptions
 from worlds.watchdog import watched
@@ -28,8 +28,8 @@ TOPIC, LAST = "/odf/1/test/heads", "/odf/1/test/proofs"
 MESSAGE = 90_000
 
 
-async def accept(_topic: str, _sender: PeerId, _data: bytes) -> Judgement:
-    return Judgement.ACCEPT
+async def accept(_topic: str, _sender: PeerId, _data: bytes) -> Verdict:
+    return Verdict(Judgement.ACCEPT)
 
 
 class Attack:

@@ -17,7 +17,7 @@ from p2p.driver.network import open_network
 from p2p.driver.replication import ReplicationDriver
 from p2p.driver.settings import ReplicationSettings
 from p2p.host.host import open_host
-from p2p.ports import Judgement, PeerId, StatementRef, Topic
+from p2p.ports import Concern, Judgement, PeerId, StatementRef, Topic
 
 pytestmark = pytest.mark.e2e
 DATASET = DatasetId.from_public_key(b"f" * 32)
@@ -56,6 +56,9 @@ class Shelf:
 
     def interests(self) -> Sequence[DatasetId]:
         return []
+
+    def concern(self, topic: Topic, envelope: bytes) -> Concern:
+        return Concern((), is_wanted=False)
 
     def envelope(self, sid: Multihash) -> tuple[Topic, bytes] | None:
         return None

@@ -17,7 +17,7 @@ from p2p.driver.network import open_network
 from p2p.driver.replication import ReplicationDriver
 from p2p.driver.settings import ReplicationSettings
 from p2p.host.host import open_host
-from p2p.ports import Judgement, PeerId, StatementRef, Tip, Topic
+from p2p.ports import Concern, Judgement, PeerId, StatementRef, Tip, Topic
 
 pytestmark = pytest.mark.e2e
 DATASET = DatasetId.from_public_key(b"d" * 32)
@@ -70,6 +70,9 @@ class Holdings:
 
     def interests(self) -> Sequence[DatasetId]:
         return [DATASET]
+
+    def concern(self, topic: Topic, envelope: bytes) -> Concern:
+        return Concern((DATASET,), is_wanted=True)
 
     def envelope(self, sid: Multihash) -> tuple[Topic, bytes] | None:
         return self.held.get(sid)

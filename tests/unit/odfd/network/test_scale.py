@@ -9,18 +9,25 @@ from typing import NamedTuple
 from chain.ids import DatasetId
 from chain.instant import SECOND
 from chain.multihash import Multihash
+from odfd.mirrors.holders import PROBE_AGAIN_SECONDS
 from odfd.trust.signing.owner_commit import LIFETIME as HEAD_LIFETIME
-from p2p.driver.discovery import PASSED_RATE, SAMPLE
+from p2p.driver.discovery import ASKED, PASSED_RATE, SAMPLE
+from p2p.driver.forwarding import AROUND, UNWANTED
 from p2p.driver.round_scope import WIDE
 from p2p.driver.settings import ReplicationSettings
 from p2p.driver.statements import GOSSIP_RATE
-from p2p.host.router import DEGREE, rpc_pb2
+from p2p.host.router import DEGREE, WINDOW, rpc_pb2
+from p2p.machines.holder_connections import NEXT
 from p2p.ports import StatementRef
 from p2p.wire import presence, trust
 from p2p.wire.limits import MAX_LISTED
 from worlds.statements import attestation, head, key
 
 NODES, DATASETS, VALIDATORS = 10_000, 100_000, 2
+OWN = DATASETS // NODES
+"""Datasets that a node serves or wants."""
+LINKS = 16
+"""Connections of a node: eight that it dials, and as many that others do."""
 DAY = 86_400
 TOLD = Path(__file__).parents[4] / "docs" / "scale.md"
 
@@ -57,9 +64,15 @@ def a_presence() -> bytes:
         issued=1,
         lifetime=3600,
         addresses=("/ip4/203.0.113.7/tcp/4150", "/ip6/2001:db8::7/tcp/4150"),
-        tags=tuple(range(DATASETS // NODES)),
+        tags=tuple(range(OWN)),
     )
     return presence.seal(told, "public", key(1))
+
+
+NAME_BYTES = 48
+"""Of a message's name, as ``IHAVE`` tells it: author, number and two of protobuf's."""
+ASK_BYTES, SIZE_BYTES = 4 + 55, 4 + 25
+"""How far does a peer serve a chain, and so far."""
 
 
 def asked(datasets: int) -> int:
@@ -80,13 +93,28 @@ def flows() -> Iterator[Flow]:
     yield Flow("presences that changed, gossiped", changes, gossiped(a_presence(), "peers"), DEGREE)
     sample = len(presence.encode_answer([a_presence()] * SAMPLE))
     yield Flow("presences, exchanged", 2 / said.entropy_interval, sample)
-    heads = DATASETS / min(DAY, HEAD_LIFETIME / 3 / SECOND)
-    yield Flow("heads, gossiped", heads, gossiped(head(key(1)), "heads"), DEGREE)
-    verdict = gossiped(attestation(key(2), key(1).dataset_id), "attest")
-    yield Flow("verdicts, gossiped", VALIDATORS * heads, verdict, DEGREE)
+    yield from of_statements()
     rounds = 2 * said.entropy_peers / said.entropy_interval
-    yield Flow("anti-entropy over ten datasets of interest", rounds, asked(DATASETS // NODES))
+    yield Flow("anti-entropy over ten datasets of interest", rounds, asked(OWN))
     yield Flow("anti-entropy over all else, at most", 2 * WIDE.per_second, 1)
+    question = len(presence.encode_ask(presence.PeersAsk(wanted=16, tags=(1,), own=a_presence())))
+    yield Flow("questions who serves what is of interest", OWN / NEXT.most, question, ASKED)
+    sizes = LINKS * OWN / PROBE_AGAIN_SECONDS
+    yield Flow("questions how far, and their answers", sizes, ASK_BYTES + SIZE_BYTES)
+
+
+def of_statements() -> Iterator[Flow]:
+    """A dataset has a head a day, and each head its verdicts."""
+    heads = 1 / min(DAY, HEAD_LIFETIME / 3 / SECOND)
+    sealed = (gossiped(head(key(1)), "heads"), gossiped(attestation(key(2), key(1).dataset_id), "attest"))
+    for name, each, times in zip(("heads", "verdicts"), sealed, (1, VALIDATORS), strict=True):
+        yield Flow(f"{name} that a neighbour signed", OWN * heads * times, each, LINKS)
+        # Each neighbour that wants it passes it on, and there are no more of these than neighbours.
+        yield Flow(f"{name} of interest", OWN * heads * times, each, LINKS)
+    budget = UNWANTED.kept()
+    yield Flow("heads and verdicts of no interest, at most", budget.per_second, 1, DEGREE)
+    told = budget.per_second / min(sealed) + 2 * OWN * heads * (1 + VALIDATORS)
+    yield Flow("names of messages", told, NAME_BYTES, DEGREE * WINDOW)
 
 
 def table() -> list[str]:
@@ -97,8 +125,23 @@ def table() -> list[str]:
 def caps() -> list[str]:
     """The largest networks of which all that is told passes the caps of relays, at what is assumed here."""
     presences = PASSED_RATE.kept().per_second * DAY
-    statements = GOSSIP_RATE.kept().per_second / (1 + VALIDATORS) * DAY
-    return [f"| presences | {presences:,.0f} nodes |", f"| heads and verdicts | {statements:,.0f} datasets |"]
+    statements = UNWANTED.kept().per_second / (heads_and_verdicts() / DAY)
+    wanted = GOSSIP_RATE.kept().per_second / (1 + VALIDATORS) * DAY
+    return [
+        f"| presences | {presences:,.0f} nodes |",
+        f"| heads and verdicts of no interest | {statements:,.0f} datasets |",
+        f"| heads and verdicts of interest | {wanted:,.0f} datasets |",
+    ]
+
+
+def heads_and_verdicts() -> int:
+    """Bytes that a relay counts for what is said of one dataset in a day."""
+    verdict = len(attestation(key(2), key(1).dataset_id)) + AROUND
+    return len(head(key(1))) + AROUND + VALIDATORS * verdict
+
+
+def test_a_large_network_costs_a_node_less_than_two_kibibytes_a_second() -> None:
+    assert sum(flow.rate for flow in flows()) < 2048
 
 
 def test_the_document_says_what_the_constants_say() -> None:

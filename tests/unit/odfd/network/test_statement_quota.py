@@ -28,7 +28,7 @@ from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.proofs import Proofs
 from p2p.machines.reconcile import Done, Fetch, Reconcile, Show, answer
-from p2p.ports import Judgement, PeerId, StatementRef, Topic
+from p2p.ports import Concern, Judgement, PeerId, StatementRef, Topic
 from worlds.statements import NOW, PEER, attestation, authority, head, key
 
 OTHER = PeerId("12D3KooWOther")
@@ -93,6 +93,10 @@ def test_of_interest_is_what_is_kept_or_wished_for_and_public(database: Database
     with board.board.attend(brought):
         board.hear(head(key(3)))
         assert set(board.board.interests()) == {kept, unsaid}, "that of a folder, say, is private once it is here"
+        assert not board.board.concern(Topic.HEADS, head(key(3))).is_wanted
+    for number, is_wanted in ((1, True), (4, False), (5, False)):
+        dataset = key(number).dataset_id
+        assert board.board.concern(Topic.HEADS, head(key(number))) == Concern((dataset,), is_wanted), number
 
 
 @pytest.mark.parametrize("is_wished", [True, False])
@@ -108,6 +112,8 @@ def test_proofs_are_listed_by_whom_they_accuse(database: Database, tmp_path: Pat
     board.hear(head(key(2)))
     assert board.hear(found.raw, topic=Topic.PROOFS) is Judgement.ACCEPT
     accused = DatasetId.from_public_key(validator.did.public_key)
+    concern = board.board.concern(Topic.PROOFS, found.raw)
+    assert concern == Concern((dataset, accused), is_wished), "of who is listed, whatever dataset it is on"
     asked = [accused, DatasetId.from_public_key(other.did.public_key)]
     assert board.board.refs(asked) == [StatementRef(found.id, accused)]
     assert StatementRef(found.id, dataset) in board.board.refs([dataset])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from random import Random
@@ -24,7 +25,7 @@ from p2p.driver.settings import ReplicationSettings
 from p2p.errors import ProtocolUnsupported, StreamBroken, Unreachable
 from p2p.identity import peer_of_did
 from p2p.ip import Allows
-from p2p.ports import Judgement, PeerId, StatementRef, Tip, Topic
+from p2p.ports import Concern, Judgement, PeerId, StatementRef, Tip, Topic
 
 PROTOCOLS = {"chain": "/odf/1/chain", "object": "/odf/1/object", "trust": "/odf/trust/1", "peers": "/odf/1/peers"}
 
@@ -162,6 +163,8 @@ class Fabric:
     def __init__(self, nursery: trio.Nursery) -> None:
         self.nursery = nursery
         self.hosts: dict[PeerId, MemoryHost] = {}
+        self.carried: Counter[PeerId] = Counter()
+        """Bytes of gossip that reached each of them."""
 
     def host(self, name: str) -> MemoryHost:
         host = MemoryHost(self, name)
@@ -185,9 +188,13 @@ class Fabric:
 
     async def gossip(self, sender: MemoryHost, receiver: MemoryHost, topic: str, data: bytes) -> None:
         validator = receiver.validators.get(topic)
-        if validator and await validator(sender.peer_id, data) is Judgement.ACCEPT:
-            for peer in sorted(receiver.links - {sender.peer_id}):
-                self.nursery.start_soon(self.gossip, receiver, self.hosts[peer], topic, data)
+        if validator is None:
+            return
+        self.carried[receiver.peer_id] += len(data)
+        verdict = await validator(sender.peer_id, data)
+        to = set(verdict.to) | (receiver.links if verdict.judgement is Judgement.ACCEPT else set())
+        for peer in sorted(to - {sender.peer_id}):
+            self.nursery.start_soon(self.gossip, receiver, self.hosts[peer], topic, data)
 
 
 def made_chain(name: str, count: int, size: int = 600) -> tuple[bytes, ...]:
@@ -246,6 +253,10 @@ class Shelf:
         return (self.things[name] for name in held)
 
 
+def about(envelope: bytes) -> DatasetId:
+    return DatasetId.from_public_key(envelope[2:3] * 32)
+
+
 class Board:
     """A ``Noticeboard``: a statement is good when it begins with ``ok``, and speaks of the dataset named after it."""
 
@@ -253,6 +264,7 @@ class Board:
         self.held: dict[Multihash, tuple[Topic, bytes, DatasetId]] = {}
         self.judged: list[tuple[Topic, bytes, PeerId]] = []
         self.wished: set[DatasetId] = set()
+        self.wants_all = True
 
     def judge(self, topic: Topic, envelope: bytes, sender: PeerId) -> Judgement:
         self.judged.append((topic, envelope, sender))
@@ -261,14 +273,19 @@ class Board:
         sid = Multihash.sha3_256(envelope)
         if sid in self.held:
             return Judgement.IGNORE
-        self.held[sid] = (topic, envelope, DatasetId.from_public_key(envelope[2:3] * 32))
+        self.held[sid] = (topic, envelope, about(envelope))
         return Judgement.ACCEPT
 
     def refs(self, datasets: Sequence[DatasetId] | None = None) -> Sequence[StatementRef]:
         return [StatementRef(sid, held[2]) for sid, held in self.held.items() if not datasets or held[2] in datasets]
 
     def interests(self) -> Sequence[DatasetId]:
-        return sorted({held[2] for held in self.held.values()} | self.wished)
+        held = {each[2] for each in self.held.values()} if self.wants_all else set()
+        return sorted(held | self.wished)
+
+    def concern(self, topic: Topic, envelope: bytes) -> Concern:
+        dataset = about(envelope)
+        return Concern((dataset,), self.wants_all or dataset in self.wished)
 
     def envelope(self, sid: Multihash) -> tuple[Topic, bytes] | None:
         return self.held[sid][:2] if sid in self.held else None

@@ -43,7 +43,7 @@ async def test_three_keys_do_not_make_a_node_shut_its_bootstrap_out(autojump_clo
     rate = GOSSIP_RATE.kept()
     assert len(node.board.judged) <= rate.burst + 2 * rate.per_second, "what it relays is capped at the relay"
     assert node.driver._statements.dropped == 0
-    assert hub.driver._statements.kept_back > 1000
+    assert hub.driver._statements.forwarding.kept_back > 1000
     assert node.score(hub) == 0
     await honest.driver.announce(statements.Topic.HEADS, b"ok, honestly")
     await trio.sleep(1)

@@ -14,7 +14,7 @@ from p2p.driver.framing import FramedStream
 from p2p.driver.known_answers import OF_NETWORK, USELESS
 from p2p.driver.statements import ANSWER_PATIENCE, ASK_RATE, MAX_QUEUE
 from p2p.errors import PeerFault
-from p2p.ports import Judgement, PeerId, StatementRef, Topic
+from p2p.ports import Judgement, PeerId, StatementRef, Topic, Verdict
 from p2p.wire import trust
 from p2p.wire.limits import MAX_ENVELOPE, MAX_TRUST_REPLY
 
@@ -60,7 +60,7 @@ async def test_a_flood_keeps_no_honest_peer_waiting(
 
     monkeypatch.setattr(trio.to_thread, "run_sync", slow)
     hear = node.host.validators[HEADS]
-    said: list[Judgement] = []
+    said: list[Verdict] = []
     async with trio.open_nursery() as nursery:
         for number in range(400):
             for key in ("s1", "s2", "s3"):
@@ -72,11 +72,11 @@ async def test_a_flood_keeps_no_honest_peer_waiting(
             nursery.cancel_scope.cancel()
 
         nursery.start_soon(honest)
-    assert said == [Judgement.ACCEPT], "a full queue has room for who sends little"
+    assert [each.judgement for each in said] == [Judgement.ACCEPT], "a full queue has room for who sends little"
     assert asked.index(PeerId("honest")) <= 5
     assert node.driver._statements.dropped == 1200 - MAX_QUEUE - 1 + 1
     assert not node.driver._statements._turns._is_busy, "who is cancelled leaves its turn"
-    assert await hear(PeerId("honest"), b"ok and so on") is Judgement.ACCEPT
+    assert (await hear(PeerId("honest"), b"ok and so on")).judgement is Judgement.ACCEPT
 
 
 async def test_bad_statements_stop_and_cost(autojump_clock: Any, town: Any) -> None:
@@ -93,8 +93,8 @@ async def test_bad_statements_stop_and_cost(autojump_clock: Any, town: Any) -> N
 async def test_oversized_gossip_is_not_even_judged(autojump_clock: Any, town: Any) -> None:
     a = await town.node("a")
     b = await town.node("b", connect=[a])
-    assert await b.host.validators[HEADS](a.peer, b"ok" * MAX_ENVELOPE) is Judgement.REJECT
-    assert await b.host.validators[HEADS](a.peer, b"") is Judgement.REJECT
+    assert await b.host.validators[HEADS](a.peer, b"ok" * MAX_ENVELOPE) == Verdict(Judgement.REJECT)
+    assert await b.host.validators[HEADS](a.peer, b"") == Verdict(Judgement.REJECT)
     assert b.board.judged == []
     assert b.score(a) == pytest.approx(-40)
     with pytest.raises(Invalid, match="98305 bytes"):
@@ -148,7 +148,7 @@ async def test_a_fault_of_our_own_blames_nobody(autojump_clock: Any, town: Any) 
         raise Environment("the disk is full")
 
     b.board.judge = broken
-    assert await b.host.validators[HEADS](a.peer, b"ok") is Judgement.IGNORE
+    assert await b.host.validators[HEADS](a.peer, b"ok") == Verdict(Judgement.IGNORE)
     assert b.score(a) == 0
 
 

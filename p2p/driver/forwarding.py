@@ -1,0 +1,67 @@
+"""Decides who hears a statement that was new here: the mesh, or those alone who want it.
+
+A small network floods: everybody hears all. What that costs grows with the network, so what is of no interest here goes
+to the mesh only as far as a budget of bytes lasts. Used up or not, connected peers that serve the dataset, by what they
+say, or asked for it lately are sent what is said of it. What is of interest here always goes to the mesh: of all nodes
+few hold a given dataset. Made with the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Final
+
+import trio
+
+from chain.ids import DatasetId
+from p2p.budget.buckets import Rate
+from p2p.budget.relaying import Relaying
+from p2p.driver.ports import HostPort
+from p2p.machines.implied_subscriptions import ImpliedSubscriptions
+from p2p.ports import Concern, Judgement, PeerId, Verdict
+from p2p.wire.limits import MAX_ENVELOPE
+
+UNWANTED: Final = Rate(per_second=72.0, burst=8 << 20)
+"""Bytes of statements of no interest here that are passed on, of which we use three quarters. All of a network of some
+hundred nodes, and in a large one so much that each of six neighbours is sent 54 bytes a second."""
+AROUND: Final = 192
+"""Bytes that gossip adds to a statement: its author, number, topic and signature."""
+
+
+class Forwarding:
+    """What one node passes on of what others told it."""
+
+    def __init__(
+        self, host: HostPort, naming: Callable[[Collection[DatasetId]], Collection[PeerId]], looked_at: Rate
+    ) -> None:
+        """``naming``: connected peers that say they serve one of some datasets; ``looked_at``: by others, of us."""
+        self._host = host
+        self.naming = naming
+        self._relaying = Relaying(looked_at)
+        self._unwanted = Relaying(UNWANTED, largest=MAX_ENVELOPE)
+        self._subscriptions = ImpliedSubscriptions()
+        self.kept_back = 0
+        """Statements that were passed on to nobody, for they were too many at once."""
+        self.unwanted = 0
+        """Statements that the mesh was not sent, for nobody wants them here and the budget for such was used up."""
+
+    def asked(self, peer: PeerId, datasets: Collection[DatasetId]) -> None:
+        """A peer asked for statements on these."""
+        self._subscriptions.note(peer, datasets, trio.current_time())
+
+    def verdict(self, sender: PeerId, concern: Concern, size: int) -> Verdict:
+        """Of a statement of ``size`` bytes that is known here since ``sender`` told it."""
+        now = trio.current_time()
+        block = self._host.network_of(sender) or sender
+        to = self._who_wants(concern.subjects, now) - {sender}
+        is_for_all = concern.is_wanted or self._unwanted.passes(block, now, size + AROUND)
+        self.unwanted += not is_for_all
+        if not is_for_all and not to:
+            return Verdict(Judgement.IGNORE)
+        if not self._relaying.passes(block, now):
+            self.kept_back += 1
+            return Verdict(Judgement.IGNORE)
+        return Verdict(Judgement.ACCEPT if is_for_all else Judgement.IGNORE, frozenset(to))
+
+    def _who_wants(self, subjects: Collection[DatasetId], now: float) -> set[PeerId]:
+        return {*self.naming(subjects), *self._subscriptions.of(subjects, self._host.peers(), now)}

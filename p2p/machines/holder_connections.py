@@ -1,0 +1,75 @@
+"""Says for which dataset of interest others that serve it are to be met next, and remembers when that was tried.
+
+What is said of a dataset is passed on by those who want it, and in a large network may reach nobody else: so who
+wants one stays connected with some that serve it. Two at least: where each follows one other, two that follow each
+other hear of nothing. And now and then one more, by lot: those two may have lost the publisher, or lie. Sans-IO.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from chain.backoff import Backoff
+from chain.ids import DatasetId
+
+ENOUGH: Final = 2
+"""Connected peers that say they serve a dataset."""
+NEXT: Final = Backoff(first=60.0, most=1800.0)
+"""Between two attempts for one dataset: each may ask six peers, and nobody else may be there."""
+ALONE: Final = Backoff(first=60.0, most=300.0)
+"""The same while nobody that is connected serves it."""
+LOOKED_AT: Final = 64
+"""Datasets that are looked at in one step."""
+MAX_KEPT: Final = 65_536
+"""Datasets of which it is remembered when others were looked for."""
+
+
+class Meet(msgspec.Struct, frozen=True):
+    """Meet ``most`` others that serve this."""
+
+    dataset: DatasetId
+    most: int
+
+
+class _Look(msgspec.Struct, frozen=True):
+    at: float
+    found: int
+    times: int
+    """That it was in vain, or not needed, in a row."""
+
+
+class HolderConnections:
+    """Those of one node."""
+
+    def __init__(self) -> None:
+        self._looks: dict[DatasetId, _Look] = {}
+        self._at = 0
+
+    def step(self, wanted: Sequence[DatasetId], serving: Callable[[DatasetId], int], now: float) -> Meet | None:
+        """The next that is due of those wanted, in turn. ``serving``: connected peers that say they serve one."""
+        for _ in range(min(LOOKED_AT, len(wanted))):
+            self._at = (self._at + 1) % len(wanted)
+            dataset = wanted[self._at]
+            found = serving(dataset)
+            last = self._looks.get(dataset)
+            lost = last is not None and found < last.found
+            if last is None or lost or now >= last.at + (NEXT if found else ALONE).whole(last.times):
+                times = 1 if last is None or lost else last.times + 1
+                self._keep(dataset, _Look(now, found, times))
+                return Meet(dataset, max(1, ENOUGH - found))
+        return None
+
+    def met(self, dataset: DatasetId, found: int) -> None:
+        """So many serve it, now that others were met."""
+        last = self._looks[dataset]
+        times = 1 if found < ENOUGH and found > last.found else last.times
+        self._looks[dataset] = _Look(last.at, found, times)
+
+    def _keep(self, dataset: DatasetId, look: _Look) -> None:
+        self._looks.pop(dataset, None)
+        self._looks[dataset] = look
+        if len(self._looks) > MAX_KEPT:
+            del self._looks[next(iter(self._looks))]
