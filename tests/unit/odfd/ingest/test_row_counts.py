@@ -9,8 +9,8 @@ import pytest
 
 from chain.errors import Invalid
 from chain.ids import DatasetId
-from chain.model.events import DatasetKind, Seed
-from chain.model.source import MergeAppend, ReadCsv
+from chain.model.events import AddPushSource, DatasetKind, Seed
+from chain.model.source import MergeAppend, MergeLedger, ReadCsv
 from engines.contract import RowCounts, SkippedFile, Success
 from engines.fake import FakeEngine
 from odfd.ingest import driver
@@ -55,6 +55,18 @@ async def test_rows_for_which_nothing_is_committed_are_counted_too(bench: Any) -
     assert numbers(again.counts) == {}
     assert len(bench.counts) == 1, "no row was read, and that is not kept"
     assert len(bench.events()) == before
+
+
+async def test_a_push_of_which_nothing_is_new_is_counted(bench: Any) -> None:
+    """It appends no block that would say so."""
+    source = AddPushSource(source_name="gate", read=READ, merge=MergeLedger(primary_key=("event_time", "city")))
+    bench.append(None, [Seed(dataset_id=DATASET, dataset_kind=DatasetKind.ROOT), source])
+    for name in ("a.csv", "b.csv"):
+        await push_files(bench.deps, DATASET, [bench.write(name, *JANUARY)])
+    assert list(map(numbers, bench.counts)) == [
+        {"read": 2, "shaped": 2, "appended": 2},
+        {"read": 2, "shaped": 2, "unchanged": 2},
+    ]
 
 
 async def test_files_that_are_passed_over_are_told_though_nothing_is_new(
@@ -111,5 +123,5 @@ async def test_an_engine_that_loses_a_row_is_refused(polling: Callable[..., Any]
     bench = polling()
     bench.engine = Lossy()
     bench.write("01.csv", *JANUARY)
-    with pytest.raises(Invalid, match="what became of 1 of them|that the engine read"):
+    with pytest.raises(Invalid, match=r"what became of 1 of them|that the engine read"):
         await pull_root(bench.deps, DATASET)
