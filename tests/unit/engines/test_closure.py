@@ -67,7 +67,7 @@ def late():
     if client:
         from chain.rules import (
             check,  # all of them
-            judge,
+            chain_check,
         )
 """
     path = tmp_path / "late.py"
