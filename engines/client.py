@@ -8,7 +8,6 @@ transaction id makes a retry safe, whether it makes sense is the coordinator's t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
@@ -19,6 +18,7 @@ import trio
 from chain.errors import Environment, Fault, Invalid
 from chain.store.files import DAMAGED
 from engines import codec
+from engines.call_limits import CallLimits
 from engines.contract import (
     DerivationNeeded,
     EngineIdentity,
@@ -71,18 +71,6 @@ from engines.staging import Staging
 Q = TypeVar("Q", bound=msgspec.Struct)
 A = TypeVar("A", bound=msgspec.Struct)
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class CallLimits:
-    """How long a caller waits and how many wait at once."""
-
-    work: float = 3600.0
-    """Seconds for a transform, an ingest or a raw query."""
-    question: float = 120.0
-    """Seconds for identity and validation: a cold Spark needs ten of them."""
-    calls: int = 32
-    """Calls in flight; each holds a thread. As many as the service lets wait."""
 
 
 class _Call(Protocol):

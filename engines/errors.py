@@ -16,6 +16,8 @@ DISK: Final = "engine-disk"
 """Rules of LimitExceeded: what a request had too much of."""
 TRACE: Final = "-- backtrace:"
 """Line between what an engine says of a fault of its own and the backtrace, in the status of a call."""
+MAX_BACKTRACE: Final = 16_384
+"""Characters of a backtrace that travel."""
 MAX_LINE: Final = 500
 """Characters that a person is shown of what an engine says of a fault of its own."""
 

@@ -20,6 +20,8 @@ from chain.errors import Environment, Invalid
 
 LOOPBACK: Final = "127.0.0.1"
 DEFAULT: Final = f"{LOOPBACK}:5544"
+READY: Final = "odf-engine ready "
+"""First words of the one line that an engine process prints on its standard output; the address follows."""
 MAX_SOCKET_PATH: Final = 107
 """Bytes of a unix socket's path (``sun_path`` of Linux less its zero)."""
 _UNIX: Final = "unix:"

@@ -51,14 +51,10 @@ from engines.contract import (
     ValidateRequest,
     ValidateResponse,
 )
-from engines.errors import DEADLINE, DISK, MEMORY, TRACE
-from engines.listen_address import cannot_listen, check_free, parse_address
+from engines.errors import DEADLINE, DISK, MAX_BACKTRACE, MEMORY, TRACE
+from engines.listen_address import READY, cannot_listen, check_free, parse_address
 from engines.request_control import RequestControl
 
-READY: Final = "odf-engine ready "
-"""First words of the one line that an engine process prints on its standard output; the address follows."""
-MAX_BACKTRACE: Final = 16_384
-"""Characters of a backtrace that travel."""
 MAX_STATUS: Final = 3_000
 """Characters of one that travel in the status of a call, which gRPC bounds."""
 MAX_LINES: Final = 10

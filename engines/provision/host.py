@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 
 import trio
 
-from engines.client import CallLimits
+from engines.call_limits import CallLimits
 from engines.contract import EngineIdentity
 from engines.errors import EngineLost
 from engines.identity import FileDigests, host_manifest, identity_of, image_identity

@@ -6,21 +6,25 @@ removes the folders. Never decides whether there should be another one.
 
 from __future__ import annotations
 
+import importlib
 import shutil
 import tempfile
 from collections import deque
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
-from engines.client import GrpcEngine
+from engines.errors import MAX_BACKTRACE
 from engines.io_plan import View
+from engines.listen_address import READY
 from engines.provision.settings import ENGINE_FAILED, OnEvent, WarmSettings
 from engines.sandbox.base import Job, Mount
 from engines.sandbox.process import ConfinedProcess, start
-from engines.service import MAX_BACKTRACE, READY
 from engines.staging import Staging
+
+if TYPE_CHECKING:
+    from engines.client import GrpcEngine
 
 _MAX_LINE: Final = 8192
 """Bytes of one line that an engine prints; longer ones come in pieces."""
@@ -84,9 +88,13 @@ class EngineProcess:
             )
             seen = [self._settings.sandbox.seen(mount) for mount in mounts]
             job = self._job(mounts, f"unix:{seen[3] / 's'}", seen[2])
+            # gRPC takes a tenth of a second to import: with the first engine, and aside.
+            client_of = await trio.to_thread.run_sync(importlib.import_module, "engines.client")
             process = start(self._settings.sandbox, job, self._settings.groups)
             self.pid = process.pid
-            client = GrpcEngine(f"unix:{sockets / 's'}", staging, View(seen[0], seen[1]), self._settings.calls)
+            client: GrpcEngine = client_of.GrpcEngine(
+                f"unix:{sockets / 's'}", staging, View(seen[0], seen[1]), self._settings.calls
+            )
             try:
                 with self._scope:
                     await self._attend(process, client)

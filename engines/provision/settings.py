@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final, Protocol
 
 from chain.backoff import Backoff
-from engines.client import CallLimits
+from engines.call_limits import CallLimits
 from engines.contract import EngineIdentity
 from engines.sandbox.base import Mount, Sandbox
 from engines.sandbox.cgroups import Groups

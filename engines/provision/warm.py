@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
 from chain.errors import Invalid
 from chain.ids import DatasetId
-from engines.client import GrpcEngine
 from engines.contract import (
     Engine,
     EngineIdentity,
@@ -39,6 +38,9 @@ from engines.errors import ALIVE, DEADLINE, JVM_LOST, EngineFault, EngineLost, L
 from engines.provision.process import EngineProcess
 from engines.provision.processes import Processes
 from engines.provision.settings import Isolation, OnEvent, Started, WarmSettings
+
+if TYPE_CHECKING:
+    from engines.client import GrpcEngine
 
 A = TypeVar("A")
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from chain.errors import Invalid, Refused
 from config.model import Engine, Settings
-from engines.client import CallLimits
+from engines.call_limits import CallLimits
 from engines.provision.host import OnCluster, SparkOptions
 from engines.provision.settings import Isolation, WarmthLimits
 from engines.query.reader import QueryLimits

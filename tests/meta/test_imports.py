@@ -47,7 +47,7 @@ LAYERS = {
         "client service sandbox",
         "image",
         "staging output_check key_bounds skipped",
-        "codec io_plan identity listen_address footers",
+        "codec io_plan identity listen_address call_limits footers",
         "contract",
         "diagnostics faults",
         "tables closure request_control",

@@ -13,7 +13,8 @@ from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.events import OffsetInterval
 from chain.model.source import SqlQueryStep, TransformSql
-from engines.client import CallLimits, GrpcEngine
+from engines.call_limits import CallLimits
+from engines.client import GrpcEngine
 from engines.contract import (
     EngineIdentity,
     InputBlock,

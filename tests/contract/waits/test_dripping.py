@@ -17,7 +17,8 @@ import trio
 from chain.errors import Fault
 from chain.instant import Instant
 from chain.model.source import FetchUrl
-from engines.client import CallLimits, GrpcEngine
+from engines.call_limits import CallLimits
+from engines.client import GrpcEngine
 from engines.io_plan import View
 from engines.staging import Staging
 from odfd.cli.commands import apply

@@ -14,7 +14,7 @@ import trio
 
 from chain.errors import Fault
 from chain.ids import DatasetId
-from engines.client import CallLimits
+from engines.call_limits import CallLimits
 from engines.errors import JVM_LOST, EngineLost, LimitExceeded
 from engines.provision.host import HostEngine, SparkOptions, spark_engine
 from odfd.transform.driver import Committed, run_transform

@@ -20,8 +20,8 @@ import pytest
 
 from engines.image.build import CONTRACT_PORT, RUN
 from engines.image.installed import Image, installed
+from engines.listen_address import READY
 from engines.sandbox.container import NAME
-from engines.service import READY
 from worlds import foreign_coordinator as foreign
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from engines.service import READY
+from engines.listen_address import READY
 from worlds import foreign_coordinator as foreign
 from worlds.processes import computed
 
