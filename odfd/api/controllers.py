@@ -5,6 +5,7 @@ Each asks the part of the node that does the work, never what was wished: a stat
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from typing import Final
 
@@ -14,12 +15,15 @@ from chain.errors import Environment, NotFound
 from chain.ids import DatasetId
 from odfd.api.datasets.flows import FlowService
 from odfd.api.network.networks import NetworkService
+from odfd.api.resources.desired_state import read_wishes
 from odfd.api.trust.service import TrustService
 from odfd.api.views.views import DatasetViews
+from odfd.control import wire
+from odfd.flows.manifest import WantedFlow
 from odfd.mirrors.scheduler import MirrorScheduler, SchedulerState
 from odfd.resources.declared import DeclaredResource
 from odfd.resources.sets import Sealing, binding
-from odfd.resources.status import ConditionValue
+from odfd.resources.status import DANGLING, UNRESOLVED, ConditionValue
 from odfd.state.directory import StateDirectory
 from odfd.workers.reconciler import Controller, ObservedState
 
@@ -103,10 +107,35 @@ class FlowController(AsDeclared):
         self._flows = flows
 
     async def observe(self, resource: DeclaredResource) -> ObservedState:
-        view = await self._flows.get(resource.name)
+        try:
+            view = await self._flows.get(resource.name)
+        except NotFound:
+            return await self._waiting(resource)
+        if view.kind != "flow":  # what follows its inputs has the name of its dataset
+            return await self._waiting(resource)
         if view.outcome is None:
             return ObservedState()
         return ObservedState(told={"LastRun": ConditionValue(value=view.outcome, message=view.message)})
+
+    async def perform(self, resource: DeclaredResource, step: str) -> None:  # noqa: ARG002  there is one step
+        await self._flows.apply(_wanted(resource), dry_run=False)
+
+    async def _waiting(self, resource: DeclaredResource) -> ObservedState:
+        """Of one that is not in force: it waits for a dataset, or is declared now that all are here."""
+        missing = await self._flows.missing(_wanted(resource))
+        if missing is None:
+            return ObservedState(steps=("declare the flow",))
+        told = {DANGLING: ConditionValue(value=True, message=missing.message)}
+        fault = NotFound(missing.message, rule=UNRESOLVED, hint="apply it; the flow begins by itself then")
+        return ObservedState(told=told, fault=fault)
+
+
+def _wanted(resource: DeclaredResource) -> WantedFlow:
+    """As it was applied."""
+    headers = {"name": resource.name, "annotations": resource.annotations}
+    text = json.dumps({"$schema": "Flow", "headers": headers, "spec": resource.spec})
+    (flow,) = read_wishes([wire.ManifestText(source=resource.name, text=text, base="")]).flows
+    return flow
 
 
 class MirrorController(AsDeclared):

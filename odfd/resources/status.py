@@ -20,6 +20,8 @@ EDGES: Final = frozenset(
      ("Failed", "Pending")}
 )  # fmt: skip
 DANGLING: Final = "DanglingReferences"
+UNRESOLVED: Final = "unresolved-reference"
+"""The code of what waits for another resource."""
 COMMON: Final = (DANGLING,)
 """Conditions that resources of all types may have."""
 INTERRUPTED: Final = "interrupted"

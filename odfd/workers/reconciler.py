@@ -21,7 +21,7 @@ from odfd.control.assembly import Context
 from odfd.errors import Bug, sole_fault
 from odfd.obs.events import Event
 from odfd.resources.declared import DeclaredResource, DeclaredStore
-from odfd.resources.status import ConditionValue, ResourceStatus, failed, is_told, moved, pending, ready
+from odfd.resources.status import UNRESOLVED, ConditionValue, ResourceStatus, failed, is_told, moved, pending, ready
 from odfd.resources.workqueue import WorkQueue
 from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
 from odfd.runtime.supervision import Life
@@ -82,6 +82,8 @@ class Reconciler:
         self._heard: set[Named] = set()
         self._position = self._events.last
         """Of the last event of the node that was heard."""
+        self._waiting: set[str] = set()
+        """What failed because something that it names is not here."""
         self._nursery: trio.Nursery | None = None
         self.turned = trio.Event()
         """Set when the next attempt has ended; then there is another."""
@@ -149,6 +151,7 @@ class Reconciler:
             while events := store.events(self._cursor, PAGE):
                 self._cursor = events[-1].rv
                 found += [each.resource.id for each in events if each.op in ("Added", "Modified")]
+                found += sorted(self._waiting) if any(each.op == "Added" for each in events) else ()
         return found
 
     async def _turn(self, resource_id: str) -> None:
@@ -169,6 +172,8 @@ class Reconciler:
         if resource is None or controller is None:
             return
         seen = await self._tried(controller, resource, ())
+        is_waiting = seen.fault is not None and seen.fault.rule == UNRESOLVED
+        (self._waiting.add if is_waiting else self._waiting.discard)(resource_id)
         if _is_as_it_was(resource, seen):
             self._look_later(resource)
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Literal, TypeAlias
 
 import trio
@@ -38,6 +38,8 @@ class FlowService:
         self._clock = context.clock
         self._events = context.events
         worker.pull = self._pull
+        self.withdraw: Callable[[str], Awaitable[wire.FlowView]] = _nobody
+        """Deletes a flow that was declared and waits for a dataset; given by whoever keeps declarations."""
 
     async def list(self) -> Sequence[wire.FlowView]:
         """Flows by name, then what follows its inputs."""
@@ -58,7 +60,10 @@ class FlowService:
 
     async def delete(self, name: str) -> wire.FlowView:
         """Answers with what it was. Refused for what nobody declared."""
-        key, entry = await self._find(name)
+        try:
+            key, entry = await self._find(name)
+        except NotFound:
+            return await self.withdraw(name)
         if not entry.plan.declared:
             raise Invalid(
                 f"{name} is no flow: a derived dataset that follows its inputs",
@@ -72,14 +77,28 @@ class FlowService:
         return view
 
     async def apply(self, wanted: WantedFlow, *, dry_run: bool) -> wire.ApplyItem:
-        """Raises Invalid for a dataset that is not here."""
-        plan, before = await trio.to_thread.run_sync(self._planned, wanted)
+        """A new one may name a dataset that is not here: it is declared when that is. Raises NotFound for others."""
+        try:
+            plan, before = await trio.to_thread.run_sync(self._planned, wanted)
+        except NotFound as fault:
+            if await trio.to_thread.run_sync(self._is_in_force, wanted.name):
+                raise
+            told = f"{fault} ({fault.hint}); the flow begins when it is"
+            return wire.ApplyItem(kind="flow", name=wanted.name, action="created", warnings=(told,))
         action: _Action = "created" if before is None else "unchanged" if before == plan else "updated"
         if before != plan and not dry_run:
             await trio.to_thread.run_sync(self._keep, plan)
             await self._worker.look({plan.target, *([before.target] if before is not None else [])})
             self._events.emit(f"flow.{action}", plan.name, id=str(plan.target))
         return wire.ApplyItem(kind="flow", name=plan.name, action=action, changes=_changes(before, plan))
+
+    async def missing(self, wanted: WantedFlow) -> NotFound | None:
+        """Which dataset it names that is not here."""
+        try:
+            await trio.to_thread.run_sync(self._planned, wanted)
+        except NotFound as fault:
+            return fault
+        return None
 
     def counts(self) -> wire.FlowCounts:
         """For the status of the node."""
@@ -126,6 +145,10 @@ class FlowService:
     def _planned(self, wanted: WantedFlow) -> tuple[FlowPlan, FlowPlan | None]:
         with self._home.database.read() as connection:
             return wanted.plan(self._resolve), store.find(connection, wanted.name)
+
+    def _is_in_force(self, name: str) -> bool:
+        with self._home.database.read() as connection:
+            return store.find(connection, name) is not None
 
     def _resolve(self, ref: str, place: str) -> DatasetId:
         with self._home.catalog() as catalog:
@@ -187,6 +210,10 @@ def _changes(before: FlowPlan | None, plan: FlowPlan) -> tuple[str, ...]:
     """Which parts of it differ."""
     parts = ("target", "schedule", "inputs", "fetch_uncacheable", "policy")
     return tuple(each for each in parts if before is not None and getattr(before, each) != getattr(plan, each))
+
+
+async def _nobody(name: str) -> wire.FlowView:
+    raise NotFound(f"there is no flow {name!r}", rule="flow-name", hint="odfctl get flows lists them")
 
 
 def _is_named(entry: Entry, name: str) -> bool:

@@ -382,6 +382,8 @@ def _with_headers(items: Sequence[wire.ApplyItem], planned: Sequence[PlannedReso
     told = []
     for item in items:
         plan = plans.get((item.kind, item.name.casefold()))
+        if plan is not None and item.kind == "flow" and item.warnings:  # it waits: its declaration is all there is
+            item = msgspec.structs.replace(item, action=plan.action, id=plan.after.id)
         more = tuple(each for each in plan.changes if " spec." not in each) if plan is not None else ()
         if more and item.action in ("unchanged", "updated"):
             item = msgspec.structs.replace(item, action="updated", changes=(*item.changes, *more))

@@ -146,6 +146,14 @@ class DeclarationService:
         self._events.emit("resource.deleted", view.name, view.type)
         return view
 
+    async def withdraw_flow(self, name: str) -> wire.FlowView:
+        """Delete a flow that waits for a dataset, and so is in force nowhere. Raises NotFound."""
+        kind = self._type("Flow")
+        gone = await trio.to_thread.run_sync(self._delete, kind, name)
+        self._events.emit("flow.deleted", gone.name)
+        target = gone.spec["target"] if gone.spec is not None else ""
+        return wire.FlowView(name=gone.name, kind="flow", target=target, when="", state="waiting")
+
     async def watch(self, since: str | None, word: str | None) -> AsyncIterator[wire.ResourceNews]:
         """What stands and a bookmark, where nothing is said; then each change once, in order, over restarts too.
 

@@ -107,11 +107,12 @@ async def test_r15_a_resource_keeps_its_id_and_labels_through_renames_and_restar
 
 
 async def test_r52_where_one_cannot_be_done_nothing_is(world: Any) -> None:
-    bad = "$schema: Flow\nheaders: {name: f}\nspec: {target: nowhere, triggers: [{kind: Schedule, every: 1h}]}\n"
+    bad = "$schema: Dataset\nheaders: {name: f}\nspec:\n  kind: Derivative\n  metadata:\n  - kind: SetTransform\n"
+    bad += "    inputs: [{datasetRef: nowhere}]\n    transform: {kind: Sql, engine: spark, query: select 1}\n"
     async with world.running("alice") as alice:
         result = await alice.apply(a_set(), plain("one"), bad)
         assert {(item.kind, item.action) for item in result.items} == {
-            ("variableset", "skipped"), ("dataset", "skipped"), ("flow", "failed"),
+            ("variableset", "skipped"), ("dataset", "skipped"), ("dataset", "failed"),
         }  # fmt: skip
         assert await names(alice) == []
         with pytest.raises(Invalid, match="there is no VariableSet with the id"):
@@ -406,3 +407,52 @@ async def test_p04_a_version_that_is_too_old_is_said_to_be(world: Any) -> None:
             with trio.fail_after(20):
                 change = await anext(news)
         assert (change.op, change.resource.status["phase"]) == ("Modified", "Ready")
+
+
+WAITING = "$schema: Flow\nheaders: {name: f}\nspec: {target: one, triggers: [{kind: Dataset, dataset: two}]}\n"
+
+
+async def test_r29_p05_a_flow_waits_for_datasets_and_begins_when_the_last_is_here(world: Any) -> None:
+    async with world.running("alice") as alice:
+        (item,) = (await alice.apply(WAITING)).items
+        assert item.action == "created"
+        assert item.warnings[0].startswith("m0.yaml:3: no dataset 'one' here")
+        said = await status(alice, "flow", "f")
+        assert (said["phase"], said["code"], "retryAt" in said) == ("Failed", "unresolved-reference", False)
+        (dangling,) = [each for key, each in said["conditions"].items() if key.endswith("/DanglingReferences")]
+        assert dangling["value"] is True
+        assert await flows(alice) == []
+        (again,) = (await alice.apply(WAITING)).items
+        assert again.action == "unchanged"
+        await alice.apply(plain("one"))
+        assert (await status(alice, "flow", "f"))["message"] == "no dataset 'two' here"
+    async with world.running("alice") as alice:
+        assert (await status(alice, "flow", "f"))["code"] == "unresolved-reference"
+        await alice.apply(plain("two"))
+        said = await status(alice, "flow", "f")
+        assert (said["phase"], said.get("conditions")) == ("Ready", None)
+        assert await flows(alice) == ["f"]
+        await alice.api.datasets.rename("one", wire.RenameRequest(name="first"))
+        await alice.apply(plain("one"))
+        await status(alice, "flow", "f")
+        (view,) = await alice.api.flows.list()
+        assert view.target == "first", "a name that was given to another captures nothing"
+
+
+async def test_a_flow_that_waits_is_deleted_and_one_in_force_is_not_made_to_wait(world: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(WAITING)
+        await status(alice, "flow", "f")
+        assert (await alice.api.flows.delete("f")).target == "one"
+        assert await names(alice) == []
+        with pytest.raises(Invalid, match="there is no Flow"):
+            await alice.api.flows.delete("f")
+        await alice.apply(plain("one"), plain("two"), WAITING)
+        (item,) = (await alice.apply(WAITING.replace("two", "three"))).items
+        assert item.action == "failed"
+        assert await flows(alice) == ["f"]
+        assert (await status(alice, "flow", "f"))["phase"] == "Ready"
+
+
+async def flows(node: Any) -> list[str]:
+    return [each.name for each in await node.api.flows.list()]
