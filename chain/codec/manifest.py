@@ -17,7 +17,6 @@ from chain.codec import yaml_tree
 from chain.codec.bind import Binding, Mistake, found, node_of, plain_of
 from chain.codec.blocks import CURRENT_VERSION, content_of
 from chain.codec.layout import Kind, Table, Union, fields_of
-from chain.codec.on_error import carrying_on_error
 from chain.codec.read_options import carrying_read_options
 from chain.codec.yaml_tree import Node
 from chain.errors import Invalid
@@ -171,7 +170,7 @@ def _manifest(node: Node, source: str, binding: Binding) -> Manifest | None:
             binding.mistakes.append(Mistake(key, child.line, f"unknown field {key!r} of a manifest", "unknown-field"))
     written = parts["content"]
     if not beside:
-        written = carrying_read_options(carrying_on_error(written, binding.mistakes), binding.mistakes)
+        written = carrying_read_options(written, binding.mistakes)
     content = binding.bind(shape, written)
     if binding.mistakes or type(version) is not int:
         return None

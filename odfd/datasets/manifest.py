@@ -8,7 +8,7 @@ import msgspec
 
 from chain.codec.bind import Mistake
 from chain.codec.manifest import Manifest
-from chain.codec.on_error import carrying_on_error
+from chain.codec.read_options import carrying_read_options
 from chain.codec.yaml_tree import Node
 from chain.model.events import DatasetSnapshot, Kind, MetadataEvent
 from odfd.resources.manifest import Draft, described
@@ -26,9 +26,9 @@ class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prepare(spec: Node, mistakes: list[Mistake]) -> Node:
-    """``onError`` of read steps, put where the format has it."""
+    """``onError`` and the options of read steps become attributes of their columns."""
     found: list[Mistake] = []
-    made = carrying_on_error(spec, found)
+    made = carrying_read_options(spec, found)
     mistakes += [_within(each) for each in found]
     return made
 
