@@ -16,7 +16,7 @@ from chain.model.events import OffsetInterval
 from chain.model.schema import DataSchema
 from chain.model.source import MergeStrategy, ReadStep, Transform
 from chain.model.wire import U64, Time
-from engines.diagnostics import Diagnostic
+from engines.faults import Diagnostic
 from engines.faults import InternalError as InternalError
 from engines.faults import InvalidQuery as InvalidQuery
 from engines.tables import Table, Variant

@@ -60,7 +60,7 @@ from engines.contract import (
     ValidateResponse,
     Vocabulary,
 )
-from engines.diagnostics import Diagnostic, Severity
+from engines.faults import Diagnostic, Severity
 from engines.key_bounds import NAME, read_bounds
 
 R = TypeVar("R")

@@ -1,12 +1,34 @@
-"""Answers of an engine that tell of a fault in place of a result: the query's or its data's, or the engine's own.
+"""Defines faults of a query as an engine reports them, and the answers that carry a fault in place of a result.
 
 Tables of the Open Data Fabric schema, with extensions after their last field; a part of ``engines.contract``.
 """
 
 from __future__ import annotations
 
+import enum
+from typing import Annotated
+
 from chain.errors import Fault
-from engines.tables import Variant
+from chain.model.wire import U64, Scalar
+from engines.tables import Table, Variant
+
+
+class Severity(enum.Enum):
+    ERROR = "error"
+    WARNING = "warning"
+
+
+class Diagnostic(Table, frozen=True, kw_only=True):
+    """One thing wrong with a query, at a place a person can find, with what to write instead."""
+
+    code: str
+    """Stable and documented: ``float-aggregate``, ``join-unbounded``, …"""
+    severity: Annotated[Severity, Scalar("int32")]
+    message: str
+    query: U64 = 0
+    line: U64 | None = None
+    column: U64 | None = None
+    replace: str | None = None
 
 
 class InvalidQuery(Variant, frozen=True, kw_only=True, tag="InvalidQuery"):

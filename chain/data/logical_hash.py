@@ -21,6 +21,25 @@ from chain.data import arrow0, arrow0_values, dictionaries, parquet
 from chain.errors import Invalid
 from chain.multihash import ARROW0_SHA3_256, Multihash
 
+
+def logical_hashes(rows: pa.RecordBatch, bounds: Sequence[int]) -> list[Multihash]:
+    """Of slices whose rows lie one after the other: slice ``i`` has those from ``bounds[i]`` to ``bounds[i + 1]``, at
+    least one, and they are one row group of its file. ``rows`` hold no dictionaries. Raises Invalid as
+    ``logical_hash``."""
+    record, types, quirky = described(rows.schema)
+    spans = list(itertools.pairwise(bounds))
+    if quirky:  # what else is in its window matters
+        return [logical_hash(rows.slice(start, stop - start)) for start, stop in spans]
+    hashed = [hashlib.sha3_256(record) for _ in spans]
+    for kind, leaf in zip(types, arrow0.leaves(rows), strict=True):
+        empty = hashlib.sha3_256(kind)
+        for slice_, part in zip(hashed, arrow0_values.parts(leaf, bounds), strict=True):
+            column = empty.copy()
+            column.update(part)
+            slice_.update(column.digest())
+    return [Multihash.from_digest(ARROW0_SHA3_256, each.digest()) for each in hashed]
+
+
 QUIRK_WINDOW: Final = 10_000
 """Rows that the reference reads at once. The digest of a null below a nullable struct depends on what else is in its
 window and its row group (``arrow0``), so for such schemas windows are exactly these."""

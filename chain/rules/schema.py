@@ -1,9 +1,11 @@
-"""The declared schema: there before data, and only ever changed so that old slices stay readable. Spec: DataSchema."""
+"""Append rules of the declared schema: it precedes data, and old slices stay readable under it. Spec: DataSchema."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from chain.codec.arrow_schema import schema_of
@@ -11,10 +13,81 @@ from chain.errors import Invalid
 from chain.model.block import Block
 from chain.model.changelog import says_changelog
 from chain.model.events import AddData, ExecuteTransform, SetDataSchema
+from chain.model.schema import DataField, DataType, Duration, List, Map, Option, Struct, Time, Timestamp, TimeUnit
 from chain.rules.columns import Mask, Run
-from chain.rules.migration import incompatibilities
 from chain.rules.rule import Binds, Rule, Violation
 from chain.state import ChainState
+
+
+@dataclass(frozen=True, slots=True)
+class Incompatibility:
+    message: str
+    expected: str
+    actual: str
+
+
+def incompatibilities(
+    old: Sequence[DataField], new: Sequence[DataField], *, upgrade: bool = False, path: str = ""
+) -> Iterator[Incompatibility]:
+    """Every change from ``old`` to ``new`` that a reader of old data could not bridge, named by the column's path.
+
+    ``upgrade``: ``old`` comes from the legacy form, where Arrow decided what may be null; optionality may change then.
+    """
+    theirs = {each.name: each for each in new}
+    known = {each.name for each in old}
+    for field in old:
+        place = f"{path}{field.name}"
+        if field.name not in theirs:
+            yield Incompatibility(f"column {place!r} is removed", shown(field.type), "nothing")
+        else:
+            yield from _type_changes(field.type, theirs[field.name].type, place, upgrade)
+    for field in new:
+        if field.name not in known and not isinstance(field.type, Option):
+            place = f"{path}{field.name}"
+            yield Incompatibility(
+                f"the new column {place!r} is required", f"Option<{shown(field.type)}>", shown(field.type)
+            )
+
+
+def _type_changes(old: DataType, new: DataType, place: str, upgrade: bool) -> Iterator[Incompatibility]:
+    if upgrade:
+        old, new = _spelled_out(old), _spelled_out(new)
+    if isinstance(old, Option) and isinstance(new, Option):
+        yield from _type_changes(old.inner, new.inner, place, upgrade)
+    elif isinstance(old, Struct) and isinstance(new, Struct):
+        yield from incompatibilities(old.fields, new.fields, upgrade=upgrade, path=f"{place}.")
+    elif isinstance(old, List) and isinstance(new, List) and old.fixed_length == new.fixed_length:
+        yield from _type_changes(old.item_type, new.item_type, f"{place}[]", upgrade)
+    elif old != new:
+        what = "type" if isinstance(old, Option) == isinstance(new, Option) else "optionality"
+        yield Incompatibility(f"column {place!r} changes its {what}", shown(old), shown(new))
+
+
+def _spelled_out(data_type: DataType) -> DataType:
+    """Without optionality, and with the unit and zone that ODF leaves unsaid and Arrow says."""
+    if isinstance(data_type, Option):
+        return _spelled_out(data_type.inner)
+    if isinstance(data_type, Timestamp):
+        return Timestamp(unit=data_type.unit or TimeUnit.MILLISECOND, timezone=data_type.timezone or "UTC")
+    if isinstance(data_type, Time | Duration):
+        return type(data_type)(unit=data_type.unit or TimeUnit.MILLISECOND)
+    return data_type
+
+
+def shown(data_type: DataType) -> str:
+    """A type for people: ``Option<List<Int32>>``, ``Timestamp<Nanosecond, UTC>``."""
+    match data_type:
+        case Option(inner=inner):
+            return f"Option<{shown(inner)}>"
+        case List(item_type=item):
+            return f"List<{shown(item)}>"
+        case Struct(fields=fields):
+            return f"Struct<{', '.join(f'{each.name}: {shown(each.type)}' for each in fields)}>"
+        case Map(key_type=key, value_type=value):
+            return f"Map<{shown(key)}, {shown(value)}>"
+    said = [each for each in msgspec.structs.astuple(data_type) if each is not None]
+    what = ", ".join(str(each.value) if isinstance(each, TimeUnit) else str(each) for each in said)
+    return type(data_type).__name__ + (f"<{what}>" if what else "")
 
 
 class SchemaBeforeData(Rule):

@@ -10,7 +10,15 @@ import enum
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import Final, Protocol
+
+TETHER: Final = Path(__file__).with_name("tether.py")
+
+
+def tethered(python: str, processes: int | None, *, hold: bool = False) -> tuple[str, ...]:
+    """What to put before a command that runs inside: see ``tether``."""
+    bound = "-" if processes is None else str(processes)
+    return (python, "-I", "-S", "-c", TETHER.read_text(encoding="utf-8"), bound, "hold" if hold else "-")
 
 
 class Level(enum.Enum):

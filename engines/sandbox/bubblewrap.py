@@ -14,10 +14,9 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from engines.sandbox.base import Command, Job, Level, Mount
+from engines.sandbox.base import Command, Job, Level, Mount, tethered
 from engines.sandbox.runtime import Runtime
 from engines.sandbox.seccomp import assemble, engine_filter
-from engines.sandbox.tethering import tethered
 
 TMP_BYTES: Final = 256 << 20
 """Of /tmp in memory; what is bigger belongs into a folder of the job."""

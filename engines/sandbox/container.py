@@ -15,10 +15,9 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from engines.image.installed import ENVIRONMENT, JAVA_HOME, PYTHON, Image
-from engines.sandbox.base import Command, Job, Level, Mount
+from engines.sandbox.base import Command, Job, Level, Mount, tethered
 from engines.sandbox.bubblewrap import RUN_BYTES, TMP_BYTES
 from engines.sandbox.seccomp import container_profile
-from engines.sandbox.tethering import tethered
 
 TOOLS: Final = ("podman", "docker")
 NAME: Final = "odfd-engine"

@@ -36,7 +36,7 @@ from engines.contract import (
     ValidateRequest,
     ValidateResponse,
 )
-from engines.diagnostics import Diagnostic, Severity
+from engines.faults import Diagnostic, Severity
 from engines.request_control import RequestCancelled, RequestControl
 from engines.spark.analysis.declarations import Query, Reading, read_query
 from engines.spark.analysis.determinism import misplaced

@@ -115,7 +115,7 @@ def _run(args: argparse.Namespace) -> int:
     # What only the daemon needs is imported here: `odfd config` stays quick.
     from odfd.daemon import wiring
     from odfd.obs import log
-    from odfd.runtime.modes import set_umask
+    from odfd.runtime.filesystem import set_umask
 
     set_umask()
     loaded = _loaded(args)

@@ -43,7 +43,7 @@ from odfd.ingest.driver import ATTEMPTS, IngestDependencies, load
 from odfd.ingest.new_slice import keep_slice
 from odfd.ingest.plan import require_root, schema_in_force
 from odfd.ingest.values import nothing_of, value_of
-from odfd.runtime.disk import check_room
+from odfd.runtime.filesystem import check_room
 
 _SLICE: Final = 1 << 20
 """Bytes of room that a slice of two rows is given on the disk."""

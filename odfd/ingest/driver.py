@@ -58,7 +58,7 @@ from odfd.ingest.slices import SliceIndex
 from odfd.ingest.snapshots import confirmed
 from odfd.ingest.templates import redacted
 from odfd.ingest.timing import has_own_times
-from odfd.runtime.disk import check_room
+from odfd.runtime.filesystem import check_room
 from odfd.runtime.tasks import outside
 
 ATTEMPTS: Final = 5

@@ -18,7 +18,7 @@ import trio
 
 from chain.errors import Environment, Refused
 from odfd.ingest.settings import IngestSettings
-from odfd.runtime.disk import CHECK_ROOM, check_room
+from odfd.runtime.filesystem import CHECK_ROOM, check_room
 
 
 class Filling(AbstractContextManager["Filling"]):

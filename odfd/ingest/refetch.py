@@ -27,8 +27,7 @@ from engines.contract import InternalError, InvalidQuery, Success
 from engines.errors import EngineFault, engine_failed
 from engines.spark.ingest.unpack import OF_LIMITS
 from odfd.ingest.driver import IngestDependencies, prepared
-from odfd.ingest.fetch.base import Fetched, FetchJob
-from odfd.ingest.fetch.dialling import CREDENTIALS
+from odfd.ingest.fetch.base import CREDENTIALS, Fetched, FetchJob
 from odfd.ingest.fetch.dispatch import fetch
 from odfd.ingest.file_writer import staged_folder
 from odfd.ingest.plan import Batch, Earlier, SourceInForce, plan_ingest, polling

@@ -29,8 +29,7 @@ from odfd.kamu.ports import BUSY, UNPROVEN, PublicAnswers, SendFrame
 from odfd.queries.planning import Bound
 from odfd.runtime.http import Application, Message, Receive, Send
 from odfd.runtime.supervision import Logger
-from odfd.site.bodies import taken
-from odfd.site.paths import OWN, is_question
+from odfd.site.requests import OWN, is_question, taken
 
 _JSON: Final = "application/json"
 _encode: Final = msgspec.json.Encoder().encode

@@ -31,7 +31,7 @@ from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.quota import MirrorQuota
 from odfd.mirrors.rate_limits import RateLimits
 from odfd.mirrors.sinks import PartialObject
-from odfd.runtime.disk import check_room
+from odfd.runtime.filesystem import check_room
 from odfd.verify.objects import LINKED, check_event, check_object
 from odfd.verify.terms import Bringing, ChainTerms, bringing_objects
 from p2p.pace import Pace

@@ -17,7 +17,7 @@ import trio
 from chain.errors import Invalid, NotFound, Remote
 from chain.multihash import Multihash
 from chain.store.files import disk
-from odfd.runtime.disk import check_room
+from odfd.runtime.filesystem import check_room
 from odfd.trust.evidence.bundle import MAX_MANIFEST, Manifest, decode_manifest
 from odfd.trust.evidence.bundle_store import BundleStore
 from p2p.ports import PeerId, Replication

@@ -32,9 +32,8 @@ from p2p.address import parse_address
 from p2p.driver.ports import HostPort
 from p2p.driver.replication import ReplicationDriver
 from p2p.driver.settings import ReplicationSettings
-from p2p.host.identity import peer_of_seed
 from p2p.host.limits import HostLimits
-from p2p.identity import peer_of_did
+from p2p.identity import peer_of_did, peer_of_seed
 from p2p.pace import Bandwidth, Pace, Traffic
 from p2p.ports import (
     ChainSink,

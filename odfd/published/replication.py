@@ -36,7 +36,7 @@ from p2p.ports import (
     Topic,
     TreeHead,
 )
-from p2p.web.throttled import paced
+from p2p.web.body import paced
 
 BATCH: Final = 1024
 """Blocks shown to a sink at once."""

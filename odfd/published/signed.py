@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId
@@ -13,9 +13,18 @@ from chain.statements.statement import HeadStatement
 from chain.store.base import ChainStore
 from chain.store.database import Database
 from chain.store.files import disk, make_folder
-from odfd.published.tree import MAX_AUTHORITIES, SIGNED_HEAD, TRUST, authority_file
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.log import Ledger
+
+TRUST: Final = "trust"
+SIGNED_HEAD: Final = f"{TRUST}/head"
+MAX_AUTHORITIES: Final = 256
+"""Versions (docs/spec/trust.md#authorities)."""
+MAX_STATEMENT: Final = 64 << 10
+
+
+def authority_file(version: int) -> str:
+    return f"{TRUST}/authority-{version}"
 
 
 class Signed(NamedTuple):

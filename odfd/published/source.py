@@ -24,10 +24,9 @@ from chain.multihash import Multihash
 from chain.statements.statement import HeadStatement
 from chain.store.files import disk
 from chain.store.layout import BLOCKS, CHECKPOINTS, DATA, HEAD, DirectoryChain
-from odfd.published.signed import head_in
+from odfd.published.signed import MAX_STATEMENT, SIGNED_HEAD, authority_file, head_in
 from odfd.published.staging import StagingRoom
 from odfd.published.transport import Transport
-from odfd.published.tree import MAX_STATEMENT, SIGNED_HEAD, authority_file
 from p2p.files import Missing
 
 FEW_BYTES: Final = 64 << 20

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from odfd.runtime.disk import CHECK_ROOM, check_room
+from odfd.runtime.filesystem import CHECK_ROOM, check_room
 
 PER_FILE: Final = 4096
 """Bytes that a file takes beside its own: its entry, and what its last page is rounded up by."""

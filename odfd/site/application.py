@@ -24,8 +24,8 @@ from odfd.errors import PROBLEM_JSON, to_problem, told_to_others
 from odfd.published.packs import number_in
 from odfd.runtime.http import Message, Receive, Send
 from odfd.runtime.supervision import Logger
-from odfd.site.bodies import taken
 from odfd.site.ports import CheckpointReceiver, SiteLibrary
+from odfd.site.requests import taken
 
 Args = TypeVarTuple("Args")
 T = TypeVar("T")

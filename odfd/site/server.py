@@ -15,7 +15,7 @@ from odfd.runtime.addresses import listening, parsed, url_of
 from odfd.runtime.http import Application, Limits, Message, Receive, Send
 from odfd.runtime.serving import CONNECTIONS, HttpServer, Response
 from odfd.runtime.supervision import Life, Logger
-from odfd.site.paths import is_question
+from odfd.site.requests import is_question
 from p2p.budget.buckets import Rate
 from p2p.budget.costs import SECOND, SITE_ANSWER, SITE_PACK, SITE_QUESTION
 from p2p.budget.work import WorkBudget, WorkShares

@@ -28,8 +28,8 @@ from odfd.mirrors import mirror_spec as wishes
 from odfd.resources import declared
 from odfd.resources import store as resources
 from odfd.resources.store import Resources
+from odfd.runtime.filesystem import make_private
 from odfd.runtime.keyed_lock import KeyedLocks
-from odfd.runtime.modes import make_private
 from odfd.state.crash_recovery import OBJECTS, CrashRecovery, look_back
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.keys.secret_keys import SecretKeys

@@ -17,7 +17,7 @@ import msgspec
 import trio
 
 from chain.errors import Environment, NotFound, Refused
-from odfd.runtime.disk import CHECK_ROOM, check_room
+from odfd.runtime.filesystem import CHECK_ROOM, check_room
 
 MAX_WAITING: Final = 64
 """Uploads that wait to be ingested."""

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from chain.data import parquet
-from chain.data.logical_hashes import logical_hashes
+from chain.data.logical_hash import logical_hashes
 from chain.errors import Invalid
 from chain.model.block import Block
 from chain.model.events import AddData, ExecuteTransform

@@ -41,11 +41,11 @@ from p2p.errors import (
     only,
 )
 from p2p.host.hardening import GuardedHost, assemble
-from p2p.host.identity import peer_of_seed
 from p2p.host.interfaces import reachable_at
 from p2p.host.limits import HostLimits
 from p2p.host.peer_events import Notices, PeerConnected, PeerDisconnected
 from p2p.host.stream import Stream
+from p2p.identity import peer_of_seed
 from p2p.ip import Allows, anywhere
 from p2p.pace import Traffic
 from p2p.ports import PeerId

@@ -1,12 +1,21 @@
-"""Reads the body of an HTTP answer; if some of it is left unread, the connection is closed."""
+"""Reads the body of an HTTP answer: what is left unread closes the connection, and bytes come within the bandwidth."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 import httpx
 import trio
+
+from p2p.pace import Pace
+
+
+async def paced(parts: AsyncIterator[bytes], pace: Pace) -> AsyncGenerator[bytes, None]:
+    """The same parts. ``parts`` is not closed with it."""
+    async for part in parts:
+        await trio.sleep_until(pace.take(len(part), trio.current_time()))
+        yield part
 
 
 @asynccontextmanager

@@ -15,8 +15,8 @@ import trio
 
 from p2p.budget.work import Party
 from p2p.host.host import open_host
-from p2p.host.identity import peer_of_seed
 from p2p.host.pubsub import ID, BoundedPubsub, StreamEOF, open_gossip, rpc_pb2
+from p2p.identity import peer_of_seed
 from p2p.ports import Judgement, PeerId, Verdict
 from worlds.mutation import mutated
 

@@ -49,7 +49,7 @@ LAYERS = {
         "staging output_check key_bounds skipped",
         "codec io_plan identity listen_address call_limits footers",
         "contract",
-        "diagnostics faults",
+        "faults",
         "tables closure request_control",
         "errors",
         ".",

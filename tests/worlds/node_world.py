@@ -45,7 +45,7 @@ from odfd.resources.store import Resources
 from odfd.runtime.supervision import Life
 from odfd.runtime.tasks import TaskBoard, TaskState
 from odfd.state.directory import DATABASE, StateDirectory, open_state_directory
-from p2p.host.identity import peer_of_seed
+from p2p.identity import peer_of_seed
 from p2p.ip import Allows, is_global
 from p2p.pace import Pace, Traffic
 from p2p.ports import (

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyspark
+from py4j.java_gateway import JavaClass, JavaPackage, JVMView
 from py4j.protocol import Py4JError
 from pyspark import SparkContext, java_gateway
 from pyspark.errors import PySparkException
@@ -25,9 +26,39 @@ from pyspark.sql import SparkSession
 from engines.errors import EngineLost
 from engines.spark.runtime.cluster import Cluster, check_executors, cluster_settings
 from engines.spark.runtime.java import Java, find_java
-from engines.spark.runtime.jvm_names import remember_names
 from engines.spark.runtime.masters import check_reachable, parse_master
 from engines.spark.runtime.settings import jvm_options, spark_settings
+
+_NAME: Final = "jvm"
+
+
+class RememberedNames(JVMView):  # type: ignore[misc]
+    """Stands for the view of a JVM that a gateway has, and goes with it."""
+
+    def __init__(self, view: Any) -> None:
+        super().__init__(view._gateway_client, _NAME, id=view._id)
+
+    def __getattr__(self, name: str) -> Any:
+        return _remembered(self, name, super().__getattr__(name))
+
+
+class _Package(JavaPackage):  # type: ignore[misc]
+    def __getattr__(self, name: str) -> Any:
+        return _remembered(self, name, super().__getattr__(name))
+
+
+def _remembered(place: Any, name: str, found: Any) -> Any:
+    if isinstance(found, JavaPackage):
+        found = _Package(found._fqn, found._gateway_client, found._jvm_id)
+    if isinstance(found, JavaPackage | JavaClass):
+        vars(place)[name] = found
+    return found
+
+
+def remember_names(spark: SparkSession) -> None:
+    """For this session and those derived from it."""
+    spark._jvm = SparkContext._jvm = RememberedNames(spark._jvm)
+
 
 OpenSession = Callable[[], SparkSession]
 """Gives the session of a request; only the first call costs round trips to the JVM."""

@@ -20,7 +20,7 @@ from pyspark.sql import types as st
 from chain.errors import Invalid
 from chain.model.source import SqlQueryStep, Transform
 from engines.contract import InvalidQuery, Vocabulary
-from engines.diagnostics import Diagnostic, Severity
+from engines.faults import Diagnostic, Severity
 from engines.spark.analysis.classify import Classification, classify
 from engines.spark.analysis.determinism import Finding, literals
 from engines.spark.analysis.dialects import foreign, may_be_foreign

@@ -36,8 +36,8 @@ from chain.state import ChainState, Vocab, load_state
 from chain.store.base import Head
 from chain.wording import plural
 from engines.contract import Engine
-from engines.diagnostics import Diagnostic, Severity
 from engines.errors import EngineFault, EngineLost
+from engines.faults import Diagnostic, Severity
 from engines.spark.analysis.source_declarations import read_source
 from odfd.api.resources.declarations import ELSEWHERE, DeclarationService
 from odfd.api.resources.desired_state import WantedSnapshot, Wishes, in_order, read_wishes

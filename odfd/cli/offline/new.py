@@ -47,9 +47,8 @@ def register(subparsers: Subparsers) -> None:
 
 def _new(args: argparse.Namespace) -> int:
     from odfd import output
-    from odfd.sampling.check import proven
     from odfd.sampling.inference import guessed
-    from odfd.sampling.manifest import manifest_text
+    from odfd.sampling.manifest import manifest_text, proven
 
     is_url = args.source.startswith(("http://", "https://"))
     to = args.to or f"{args.name}.yaml"
@@ -85,8 +84,8 @@ def _local(source: str, is_url: bool, stack: ExitStack) -> tuple[Path, str]:
 def preview(session: Session, name: str, source: dict[str, Any] | None, format_: str | None) -> int:
     """What an ingest of a file would read, by the source of a dataset or by a format. Raises Invalid, NotFound."""
     from odfd.ingest.push import FORMATS
-    from odfd.sampling.check import read_of
     from odfd.sampling.inference import guessed, step_of
+    from odfd.sampling.manifest import read_of
 
     path = files.existing(name)
     if source is not None:

@@ -14,20 +14,16 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from odfd.control.wire.authority import *
     from odfd.control.wire.datasets import *
-    from odfd.control.wire.flows import *
     from odfd.control.wire.lineage import *
-    from odfd.control.wire.maintenance import *
     from odfd.control.wire.node import *
     from odfd.control.wire.publications import *
     from odfd.control.wire.queries import *
     from odfd.control.wire.replication import *
     from odfd.control.wire.resources import *
     from odfd.control.wire.rewriting import *
-    from odfd.control.wire.signing import *
     from odfd.control.wire.tasks import *
     from odfd.control.wire.trust import *
     from odfd.control.wire.value import *
-    from odfd.control.wire.visibility import *
 else:
 
     def __getattr__(name: str) -> Any:
@@ -42,7 +38,7 @@ else:
 
 
 MODULES: Final = (
-    "value", "datasets", "queries", "node", "flows", "tasks", "resources", "lineage", "publications", "visibility",
-    "rewriting", "signing", "replication", "authority", "trust", "maintenance",
+    "value", "datasets", "queries", "node", "tasks", "resources", "lineage", "publications",
+    "rewriting", "replication", "authority", "trust",
 )  # fmt: skip
 """Those that most commands need first."""

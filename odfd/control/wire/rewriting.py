@@ -1,11 +1,43 @@
-"""Values about rewriting histories and collecting garbage."""
+"""Values about rewriting histories, collecting garbage, backups, and the log of a node."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
 
 from odfd.control.wire.authority import AuthorityDraft, SignatureText
 from odfd.control.wire.value import Request, Value
+
+
+class SettingsView(Value, frozen=True, kw_only=True):
+    """The settings in force."""
+
+    toml: str
+    """As a file, each line with its origin; secrets are masked."""
+    file: str | None = None
+    """The one that was read; ``null``: none, there are defaults, variables and flags alone."""
+
+
+class BackupRequest(Request, frozen=True, kw_only=True):
+    to: str
+    """An absolute path, as the daemon sees it."""
+    keep: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 7
+    """Snapshots that stay there, this one included."""
+
+
+class BackupResult(Value, frozen=True, kw_only=True):
+    """Result of the task ``backup``."""
+
+    snapshot: str
+    """Its folder."""
+    objects: int
+    copied: int
+    """Objects that were not there yet."""
+    bytes: int
+    """Of those."""
+    dropped: int = 0
+    """Older snapshots that were removed."""
 
 
 class RewriteRequest(Request, frozen=True, kw_only=True):

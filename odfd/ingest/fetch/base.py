@@ -1,4 +1,4 @@
-"""Declares the request to a fetcher and its possible answers.
+"""Declares the request to a fetcher, its possible answers, and headers that are for one origin alone.
 
 A fetcher never writes outside of its folder and never keeps anything between calls: what was ingested last is told by
 the source state in the chain. Cancelled, it ends at once.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -16,6 +16,10 @@ from chain.instant import Instant
 from chain.model.events import SourceState
 from engines.contract import SkippedFile
 from odfd.ingest.settings import IngestSettings
+
+CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
+"""In lower case."""
+
 
 DEFAULT_SOURCE = "default"
 """Name of a polling source in a source state."""

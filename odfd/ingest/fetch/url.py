@@ -22,6 +22,7 @@ from chain.instant import MILLISECOND, SECOND, Instant, parse, render
 from chain.model.events import SourceState
 from chain.model.source import FetchUrl, FromPath, FromSystemTime
 from odfd.ingest.fetch.base import (
+    CREDENTIALS,
     DEFAULT_SOURCE,
     ETAG,
     LAST_MODIFIED,
@@ -33,7 +34,6 @@ from odfd.ingest.fetch.base import (
     file_identity,
 )
 from odfd.ingest.fetch.coding import Undoing, is_gzip
-from odfd.ingest.fetch.dialling import CREDENTIALS
 from odfd.ingest.fetch.page import Page, page
 from odfd.ingest.file_writer import Filling
 from odfd.ingest.settings import CHUNK, IngestSettings

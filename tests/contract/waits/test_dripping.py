@@ -26,8 +26,8 @@ from odfd.ingest.fetch.base import FetchJob
 from odfd.ingest.fetch.dispatch import fetch
 from odfd.ingest.settings import IngestSettings
 from p2p.host.host import open_host
-from p2p.host.identity import peer_of_seed
 from p2p.host.limits import HostLimits
+from p2p.identity import peer_of_seed
 from p2p.kubo.multipart import Addition
 from p2p.kubo.rpc import Kubo
 from p2p.web.posting import Posts

@@ -15,7 +15,7 @@ from conformance.coordinator import Bed, dataset_of
 from conformance.duck import Duck
 from conformance.histories import ADDED, CORRECT_TO
 from engines.contract import EngineIdentity, ValidateInput, ValidateRequest, Vocabulary
-from engines.diagnostics import Severity
+from engines.faults import Severity
 from engines.spark.analysis.dialects import QUOTED, foreign, translated
 from engines.spark.analysis.flink import TEMPORAL, WINDOW
 from engines.spark.handler import SparkHandler

@@ -18,9 +18,8 @@ from chain.model.source import MergeAppend
 from odfd.cli.main import main
 from odfd.cli.offline.new import preview
 from odfd.cli.session import Session
-from odfd.sampling.check import proven
 from odfd.sampling.inference import guessed
-from odfd.sampling.manifest import manifest_text
+from odfd.sampling.manifest import manifest_text, proven
 from odfd.sampling.preview import shown
 from odfd.sampling.text_types import column_of
 from worlds import foreign_bytes as made

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from chain.data import arrow0_values, dictionaries, parquet
 from chain.data import logical_hash as module
-from chain.data.logical_hash import LogicalHasher, logical_hash, logical_hash_file
-from chain.data.logical_hashes import logical_hashes
+from chain.data.logical_hash import LogicalHasher, logical_hash, logical_hash_file, logical_hashes
 from chain.data.parquet import write_slice
 from chain.errors import Invalid
 

@@ -37,7 +37,7 @@ from chain.model.schema import (
     UInt8,
     UInt64,
 )
-from chain.rules.migration import incompatibilities
+from chain.rules.schema import incompatibilities
 from worlds import legacy_schema
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from py4j.java_gateway import JavaClass, JVMView
 
-from engines.spark.runtime.jvm_names import RememberedNames
+from engines.spark.runtime.session import RememberedNames
 
 PACKAGE, CLASS = "yp", "ycorg.Spark"
 

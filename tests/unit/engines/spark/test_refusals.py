@@ -7,7 +7,7 @@ from pyspark.errors import PySparkException
 
 from chain.model.source import SqlQueryStep, TransformSql
 from engines.contract import InvalidQuery
-from engines.diagnostics import Diagnostic, Severity
+from engines.faults import Diagnostic, Severity
 from engines.spark.sql.queries import answered, refusal
 
 ONE = TransformSql(engine="spark", queries=(SqlQueryStep(query="select a / b as c from input"),))

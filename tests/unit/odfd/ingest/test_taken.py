@@ -20,8 +20,8 @@ from engines.fake import FakeEngine
 from odfd.ingest import consumed_files as module
 from odfd.ingest.consumed_files import Taken, TakenFiles
 from odfd.ingest.driver import WRITTEN_TO, Ingested, NothingNew, pull_root
-from odfd.ingest.fetch import writers
-from odfd.ingest.fetch.writers import no_writer
+from odfd.ingest.fetch import left_alone
+from odfd.ingest.fetch.left_alone import no_writer
 
 DATASET = DatasetId.from_public_key(bytes(32))
 JANUARY = "2020-01-01T00:00:00Z,A,1"
@@ -243,7 +243,7 @@ def test_the_kernel_says_whether_somebody_can_write(tmp_path: Path, monkeypatch:
     link.symlink_to(path)
     assert not no_writer(link)
     assert no_writer(path)
-    monkeypatch.setattr(writers, "_LOCAL", frozenset({"nfs"}))
+    monkeypatch.setattr(left_alone, "_LOCAL", frozenset({"nfs"}))
     assert not no_writer(path)
 
 
@@ -263,7 +263,7 @@ def test_a_writer_that_comes_while_the_kernel_is_asked_ends_nobody(
             came.append(path)
         return answer
 
-    monkeypatch.setattr(writers.fcntl, "fcntl", meanwhile)
+    monkeypatch.setattr(left_alone.fcntl, "fcntl", meanwhile)
     assert no_writer(path)
     assert came
     with path.open("a") as file:

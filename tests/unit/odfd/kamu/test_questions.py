@@ -24,7 +24,7 @@ from odfd.kamu import commitments
 from odfd.kamu.application import Questions
 from odfd.kamu.schemas import FORMATS
 from odfd.queries.planning import Bound
-from odfd.site.paths import is_question
+from odfd.site.requests import is_question
 from worlds.mutation import walk
 
 MUTANTS = int(os.environ.get("ODFD_FUZZ", "0")) or 1500

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from chain.errors import Invalid
 from p2p.address import network_of, parse_address
 from p2p.errors import BadAddress
-from p2p.host.identity import did_of_peer, did_of_seed, parse_peer, peer_of_did, peer_of_seed
+from p2p.identity import did_of_peer, did_of_seed, parse_peer, peer_of_did, peer_of_seed
 
 # RFC 8032 section 7.1, test 1; the peer id is what go-libp2p makes of the key.
 SEED = bytes.fromhex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from zeroconf import DNSOutgoing, DNSText  # type: ignore[attr-defined]
 
 from p2p.address import Address, parse_address
-from p2p.host.identity import peer_of_seed
+from p2p.identity import peer_of_seed
 from p2p.wire.lan import MAX_ADDRESSES, MAX_PACKET, SERVICE, Heard, decode, encode_presence, encode_question, is_on_lan
 
 PEER = peer_of_seed(bytes(32))

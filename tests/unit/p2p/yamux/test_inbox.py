@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2p.yamux.inbox import LARGE, Inbox
+from p2p.yamux.stream import LARGE, Inbox
 
 steps = st.lists(
     st.tuples(st.booleans(), st.one_of(st.integers(0, 40), st.sampled_from([LARGE - 1, LARGE, LARGE + 7]))), max_size=40

@@ -1,13 +1,29 @@
-"""Gives the node's folders and files their modes, whatever the umask of whoever started it. Blocking."""
+"""Gives the node's files and folders their modes, and keeps the reserve of free disk space. Blocking."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from pathlib import Path
 from typing import Final
 
 from chain.errors import Environment
+
+CHECK_ROOM: Final = 64 << 20
+"""Bytes that come between two looks at what the disk has left."""
+
+
+def check_room(folder: Path, reserve: int, needed: int = CHECK_ROOM, why: str = "") -> None:
+    """Whether ``needed`` bytes may come, with ``why`` for people. Raises Environment."""
+    free = shutil.disk_usage(folder).free
+    if free < reserve + needed:
+        raise Environment(
+            f"{why}, and the disk has {free:,} free" if why else f"the disk has {free:,} bytes free",
+            rule="disk-reserve",
+            hint=f"free some space; limits.disk-reserve-bytes keeps {reserve:,} of it",
+        )
+
 
 _OTHERS_WRITE: Final = 0o022
 _OWNER: Final = 0o700

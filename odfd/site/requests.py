@@ -1,4 +1,4 @@
-"""Takes a small request's body, whole and in time, or none."""
+"""Reads a small request: tells paths of questions from those of datasets, and takes a body whole and in time."""
 
 from __future__ import annotations
 
@@ -23,3 +23,15 @@ async def taken(receive: Receive, most: int) -> bytes | int:
     if patience.cancelled_caught or more or len(body) > most:
         return 408 if patience.cancelled_caught else 413
     return bytes(body)
+
+
+OWN: Final = "v1"
+"""Below it stands what our client asks."""
+
+
+def is_question(path: str) -> bool:
+    """Whether a path is a question, in kamu's words or in those of our client."""
+    first, _, rest = path.strip("/").partition("/")
+    if first == OWN and rest.partition("/")[0] in ("query", "datasets"):
+        return True
+    return (first in ("query", "verify") and not rest) or first == "odata" or rest in ("tail", "metadata")
