@@ -62,6 +62,19 @@ async def live(plan: Plan, number: int, sent: Counter[str]) -> None:
         serial = one.serial
 
 
+async def answer(plan: Plan, sent: Counter[str]) -> None:
+    """Connected with all for as long as it is let, and asked by them."""
+    seed = os.urandom(32)
+    sent["keys that answer"] += 1
+    async with open_host(seed) as host:
+        Identity(plan, host, seed, 0, sent)
+        while True:
+            for address in plan.targets:
+                with suppress(*FAILS), trio.fail_after(60):
+                    await host.connect(address)
+            await trio.sleep(2)
+
+
 async def at_the_site(plan: Plan, attack: Attack, sent: Counter[str]) -> None:
     host, _, port = plan.site.rpartition(":")
     while True:
@@ -83,6 +96,10 @@ async def besiege(plan: Plan) -> None:
         stack.enter_context(from_address(plan.address))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(tell, sent)
+            if plan.answers:
+                for _ in range(plan.identities):
+                    nursery.start_soon(answer, plan, sent)
+                return
             for attack in OF_SITES:
                 nursery.start_soon(at_the_site, plan, attack, sent)
             for number in range(plan.identities):

@@ -29,7 +29,7 @@ from p2p.ports import PeerId
 from p2p.wire import chains, objects, presence, trust
 from p2p.wire.chains import BlockRange
 from p2p.wire.delimited import DelimitedReader
-from p2p.wire.frames import frame
+from p2p.wire.frames import FrameReader, frame
 from p2p.yamux.frames import RST, SYN, WINDOW_UPDATE, pack
 from worlds.hostile import framed, joins, messages, subscriptions
 
@@ -38,17 +38,15 @@ MESHSUB = "/meshsub/1.2.0"
 HEADS_A_SECOND = 5
 """What the budget of a site lets one of five addresses ask for; it does not charge whoever comes from this machine."""
 HELLO = b"\x13/multistream/1.0.0\n\x07/noise\n"
-ANSWERS = ("answers that drip", "sums that are new each time")
-"""These wait for a node to ask. That a size is a lie needs a question that came in time too, and is counted beside."""
+ANSWERS = ("answers that drip", "sizes that are lies")
+"""These wait for a node to ask. Identities that do nothing else give them, so that nobody throws them out."""
 NAMES = (
     "frames of subscriptions", "names in iwant", "false signatures", "muxer frames", "silent connections",
     "handshakes half done", "free keys", "statements of free keys", "presences of free keys", "ranges",
     "answers not read", "bytes that drip", "questions for statements", "questions for peers", "HEAD of packs",
-    "bytes that drip at the site", *ANSWERS,
+    "bytes that drip at the site", "sums that are new each time", *ANSWERS,
 )  # fmt: skip
 """What is counted, of each attack."""
-ASK_BYTES = 55
-"""Of a question for a range."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -62,6 +60,8 @@ class Plan(msgspec.Struct, frozen=True):
     """``HOST:PORT`` of one of them, and a name there."""
     name: str
     identities: int = 8
+    answers: bool = False
+    """They attack nobody, and lie and drip when they are asked."""
 
 
 class Identity:
@@ -104,16 +104,17 @@ class Identity:
                 del self.heard[:-200]
 
     async def _boast(self, stream: Stream, peer: PeerId) -> None:
-        """To serve the chain however far it is asked for, then as ``_drip``; or that at once, by lot."""
-        asked, is_boast = b"", os.urandom(1)[0] % 2
-        while is_boast and len(asked) < 4 + ASK_BYTES:
-            asked += await stream.receive_some(4 + ASK_BYTES - len(asked)) or b"\0" * ASK_BYTES
-        with suppress(Invalid):
-            ask = chains.decode_range(asked[4:])
-            size = chains.Blocks(request=ask.request, size=1 << 20, start=ask.start, blocks=())
-            if not ask.max_bytes:
-                await stream.send_all(frame(chains.encode_blocks(size)))
-                self.sent["sizes that are lies"] += 1
+        """To serve the chain however far it is asked for; asked for blocks, as ``_drip``; or that at once, by lot."""
+        reader, is_boast = FrameReader(1 << 16), os.urandom(1)[0] % 2
+        while is_boast and (data := await stream.receive_some()):
+            for body in reader.feed(data):
+                with suppress(Invalid):
+                    ask = chains.decode_range(body)
+                    is_boast = not ask.max_bytes
+                    size = chains.Blocks(request=ask.request, size=1 << 20, start=ask.start, blocks=())
+                    if is_boast:
+                        await stream.send_all(frame(chains.encode_blocks(size)))
+                        self.sent["sizes that are lies"] += 1
         await self._drip(stream, peer)
 
     async def _drip(self, stream: Stream, _peer: PeerId) -> None:
