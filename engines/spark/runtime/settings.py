@@ -65,6 +65,11 @@ CONFINEMENT: Final[tuple[tuple[str, str, str], ...]] = (
     ("spark.sql.execution.pythonUDF.arrow.enabled", "true", "workers exchange Arrow"),
     ("spark.sql.execution.arrow.pyspark.enabled", "true", "results leave as Arrow"),
     ("spark.sql.execution.arrow.maxRecordsPerBatch", "65536", "few large batches"),
+    (
+        "spark.sql.optimizer.excludedRules",
+        "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation",
+        "rows in memory are worked on in tasks too, which can be watched and stopped; a plan that is made cannot",
+    ),
     ("spark.driver.maxResultSize", "0", "the heap is the bound; a second one only fails later transactions"),
     ("spark.python.worker.reuse", "true", "ingest keeps its warm workers"),
 )

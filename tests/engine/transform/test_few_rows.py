@@ -7,6 +7,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import ArithmeticException
 
 from chain.data.parquet import write_slice
 from engines.contract import Vocabulary
@@ -112,3 +113,17 @@ def test_many_rows_are_for_spark_to_read(spark, tmp_path, monkeypatch):
     reads = [Read((slice_of(tmp_path / "slice", PLAIN),))]
     monkeypatch.setattr(views, "FEW_ROWS", 3)
     assert shown(spark, reads, PLAIN, None, monkeypatch, few=True)[2]
+
+
+def test_rows_in_memory_are_worked_on_in_tasks(spark, tmp_path):
+    """Which can be stopped: what Spark computes while it plans is watched by nobody, and goes on when all have left."""
+    schema = view_schema(pa.schema(SYSTEM), VOCAB)
+    frame = slices_view(spark, [Read((slice_of(tmp_path / "slice", {}),))], schema, VOCAB, None)
+    name_empty_view(spark, schema, "a")
+    name_input(frame, schema, "a")
+    asked = spark.sql("select 1 / (a.offset - 2) as q from a where a.op = 0")
+    planned = asked._jdf.queryExecution().optimizedPlan().toString()
+    assert "LocalRelation" in planned
+    assert "Project" in planned
+    with pytest.raises(ArithmeticException):
+        asked.toArrow()
