@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from typing import Any
 
 from odfd.cli import formatting
@@ -86,9 +87,8 @@ def _tail(args: argparse.Namespace) -> int:
             session.line(dict(zip(names, row, strict=True)), "")
     else:
         session.answer(records, _rows)
-    dataset = records.value.dataset
-    if dataset is not None and (doubt := doubt_of(dataset)):
-        session.remark(doubt)
+    for remark in remarks_on(records.value):
+        session.remark(remark)
     return ExitCode.OK
 
 
@@ -103,6 +103,14 @@ def _tail_of(session: Session, args: argparse.Namespace) -> int:
     for line in told(answered.head, answered.rows):
         session.remark(line)
     return ExitCode.OK
+
+
+def remarks_on(records: wire.Records) -> Iterator[str]:
+    """What a reader is told beside the rows, or that there are none."""
+    if not records.rows:
+        yield "no records yet"
+    if records.dataset is not None and (doubt := doubt_of(records.dataset)):
+        yield doubt
 
 
 def doubt_of(dataset: wire.DatasetView) -> str | None:

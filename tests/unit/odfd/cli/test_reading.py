@@ -1,6 +1,6 @@
 """What is said beside rows that are shown."""
 
-from odfd.cli.commands.reading import doubt_of
+from odfd.cli.commands.reading import doubt_of, remarks_on
 from odfd.control import wire
 
 
@@ -17,3 +17,10 @@ def test_a_reader_is_told_how_far_rows_may_be_relied_on() -> None:
     refuted = cities(wire.Reliance(blocks=7, fact="refuted at #7"))
     assert doubt_of(refuted) == "Of its 8 blocks rely on the first 7 (refuted at #7): odfctl trust show cities"
     assert doubt_of(cities(wire.Reliance(blocks=0))) == ("Of its 8 blocks rely on none: odfctl trust show cities")
+
+
+def test_that_there_are_no_rows_is_said() -> None:
+    doubted = cities(wire.Reliance(blocks=0))
+    assert list(remarks_on(wire.Records(columns=(), rows=(), dataset=cities()))) == ["no records yet"]
+    assert list(remarks_on(wire.Records(columns=(), rows=((1,),), dataset=cities()))) == []
+    assert list(remarks_on(wire.Records(columns=(), rows=((1,),), dataset=doubted))) == [doubt_of(doubted)]
