@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 import msgspec
 import trio
 
-from chain.errors import Conflict, Fault, Invalid, Remote
+from chain.errors import Conflict, Fault, Invalid, NotFound, Remote
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.events import AddData, MetadataEvent, SetPollingSource, SourceState
@@ -414,10 +414,14 @@ def _settled(deps: IngestDependencies, plan: IngestPlan, answer: Success) -> Set
 
 
 def load(deps: IngestDependencies, dataset: DatasetId, known: ChainState | None = None) -> ChainState:
-    """The state of a chain that can be written to; ``known``, if that is of its head. Raises Invalid."""
+    """The state of a chain that can be written to; ``known``, if that is of its head. Raises Invalid, NotFound."""
     reader = deps.store.chain(dataset)
     head = reader.head()
-    state = known if known is not None and head is not None and head.hash == known.head else load_state(reader)
+    if head is None:
+        raise NotFound(
+            "the dataset was deleted meanwhile", rule="dataset-ref", hint="odfctl get datasets lists what is here"
+        )
+    state = known if known is not None and head.hash == known.head else load_state(reader)
     if state.unknown is not None:
         raise Invalid(
             f"block {state.unknown.short} holds an event that this version does not know",

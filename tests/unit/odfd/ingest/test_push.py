@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from chain import instant
-from chain.errors import Refused
+from chain.errors import NotFound, Refused
 from chain.ids import DatasetId
 from chain.model.events import AddData, AddPushSource, DatasetKind, Seed, SetInfo
 from chain.model.source import MergeAppend, MergeLedger, MergeSnapshot, MergeStrategy, ReadCsv, ReadNdJson
@@ -188,3 +188,9 @@ async def test_what_appended_nothing_is_looked_at_again(bench: Any) -> None:
     for _ in range(2):
         assert isinstance(await push_files(bench.deps, DATASET, [known], PushTerms(), bench), NothingNew)
     assert [push.sequence for push in bench.pushes] == [bench.chains.chain(DATASET).head().sequence_number]
+
+
+async def test_a_dataset_that_is_deleted_meanwhile_is_named_so(bench: Any) -> None:
+    """Its chain is empty, which says nothing of what it was."""
+    with pytest.raises(NotFound, match="deleted meanwhile"):
+        await push_files(bench.deps, DATASET, [bench.write("a.csv", "2020-01-01T00:00:00Z,A,1")], PushTerms(read=READ))
