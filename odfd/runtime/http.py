@@ -176,6 +176,8 @@ class _Exchange:
                 await self._write(h11.InformationalResponse(status_code=100, headers=[]))
             event = self._machine.next_event()
             if event is not h11.NEED_DATA:
+                # What came at once may be ten thousand chunks: others have their turn between any two.
+                await trio.lowlevel.checkpoint()
                 return event
             began = trio.current_time()
             with trio.move_on_after(self._limits.stall_seconds):

@@ -157,6 +157,27 @@ async def test_a_body_that_drips_has_an_end(autojump_clock: trio.testing.MockClo
         assert trio.current_time() - began == ended
 
 
+async def test_a_body_of_chunks_of_one_byte_lets_others_run() -> None:
+    """Ten thousand of them fit into what is read at once."""
+    chunks, turns = 2000, 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    ours, theirs = trio.testing.memory_stream_pair()
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    await theirs.send_all(head + b"1\r\nx\r\n" * chunks + b"0\r\n\r\n")
+    await theirs.send_eof()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(other)
+        await Connection(ours, application, Limits(), {}).serve()  # type: ignore[arg-type]
+        nursery.cancel_scope.cancel()
+    assert turns >= chunks
+
+
 async def _drip(stream: trio.abc.SendStream) -> None:
     while True:
         await trio.sleep(2)
