@@ -83,7 +83,7 @@ async def _measure(size: Size, folder: Path) -> list[Row]:
 async def _in_turns(name: str, sides: Sequence[_Side], size: Size, large: bool) -> Row:
     small, segments.SMALL_SLICE = segments.SMALL_SLICE, 0 if large else segments.SMALL_SLICE  # type: ignore[misc]
     try:
-        costs = await all_in_turns([side.ingest for side in sides], size.pick(1, 15), warm=size.pick(1, 5))
+        costs = await all_in_turns([side.ingest for side in sides], size.pick(1, 15), warm=size.pick(0, 5))
     finally:
         segments.SMALL_SLICE = small  # type: ignore[misc]
     return Row(

@@ -141,7 +141,7 @@ async def _measure_transform(
 
     async with trio.open_nursery() as nursery:
         await nursery.start(host.engine.run)  # type: ignore[arg-type]  # trio cannot name what it passes
-        costs, bare_costs = await in_turns_async(engine, query, size.pick(1, 15), size.pick(1, 15))
+        costs, bare_costs = await in_turns_async(engine, query, size.pick(1, 15), size.pick(0, 15))
         nursery.cancel_scope.cancel()
     return Row(
         name="transform",
@@ -239,7 +239,7 @@ def measure_ingest(size: Size, folder: Path) -> list[Row]:
             target = str(folder / f"bare-{next(fresh)}")
             read.selectExpr(*_COLUMNS.split(", ")).coalesce(1).write.parquet(target)
 
-        ours, peer = in_turns(pull, convert, size.pick(1, 5))
+        ours, peer = in_turns(pull, convert, size.pick(1, 5), warm=size.pick(0, 1))
     volume = (source / "2013-12-31.csv").stat().st_size
     return [
         Row(

@@ -63,6 +63,7 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     """Of the large object that is fetched; memory holds none of it."""
 
     def pick(self, quick: int, full: int) -> int:
+        """At quick sizes nothing is warmed up either: what they give is no measurement."""
         return quick if self.quick else full
 
     def lengths(self) -> list[int]:

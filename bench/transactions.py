@@ -174,7 +174,7 @@ async def _measure_idle(size: Size, folder: Path) -> Row:
             answer, _ = await derived.transact(engine, stay=True)
             assert answer.new_offset_interval is None
 
-        costs, _ = await in_turns_async(ours, _nothing, size.pick(1, 40), size.pick(1, 20))
+        costs, _ = await in_turns_async(ours, _nothing, size.pick(1, 40), size.pick(0, 20))
     return Row(
         name="idle",
         measures=f"100 rows that settle nothing, {PER_DAY // 2} blocks open, warm",
@@ -203,7 +203,7 @@ async def _measure_history(size: Size, folder: Path) -> list[Row]:
         for length in lengths:
             late = await _after(hours(folder / f"late-{length}", days, 100), length, engine)
             costs, peer = await in_turns_async(
-                _a_day(late, engine), _a_day(early, engine), size.pick(1, 9), size.pick(1, 2)
+                _a_day(late, engine), _a_day(early, engine), size.pick(1, 9), size.pick(0, 2)
             )
             rows.append(
                 Row(
@@ -318,7 +318,7 @@ async def map_in_turns(
         await trio.to_thread.run_sync(_write_bare, spark, source, target, query)
         shutil.rmtree(target)
 
-    return await in_turns_async(ours, bare, size.pick(1, rounds), 1)
+    return await in_turns_async(ours, bare, size.pick(1, rounds), size.pick(0, 1))
 
 
 def _write_bare(spark: SparkSession, source: str, target: Path, query: str) -> None:
