@@ -116,6 +116,7 @@ def _run(args: argparse.Namespace) -> int:
     from odfd.daemon import wiring
     from odfd.obs import log
     from odfd.runtime.filesystem import set_umask
+    from odfd.runtime.struct_types import learn_struct_types
 
     set_umask()
     loaded = _loaded(args)
@@ -124,6 +125,7 @@ def _run(args: argparse.Namespace) -> int:
     # afterwards stopped everything for 0.1 to 0.2 s.
     gc.disable()
     build = _services()
+    learn_struct_types()
     gc.freeze()
     gc.set_threshold(COLLECTED_AFTER)
     gc.enable()
