@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
@@ -59,7 +59,6 @@ VALIDATE: Final = Method("/odfd.Engine/ValidateQuery", contract.ValidateRequest,
 MIGRATE: Final = Method("/odfd.Engine/MigrateQuery", contract.MigrateRequest, contract.MigrateResponseRoot)
 IDENTITY: Final = Method("/odfd.Engine/Identity", contract.IdentityRequest, contract.EngineIdentity, False)
 PROVENANCE: Final = Method("/odfd.Engine/DeriveProvenance", contract.ProvenanceRequest, contract.ProvenanceResponseRoot)
-METHODS: Final[tuple[Method[Any, Any], ...]] = (TRANSFORM, RAW_QUERY, INGEST, VALIDATE, IDENTITY, MIGRATE, PROVENANCE)
 
 
 def frame(payload: bytes) -> bytes:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
-from chain.codec.bind import Binding, Mistake, found, plain
+from chain.codec.bind import Binding, Mistake, found
 from chain.codec.layout import Table
 from chain.codec.yaml_tree import Node
 from chain.errors import Invalid
@@ -202,9 +202,3 @@ def wrong_entries(labels: Mapping[str, Any], annotations: Mapping[str, Any]) -> 
 def _near(key: str) -> str:
     near = difflib.get_close_matches(key[:40], PARTS[1:], n=1)
     return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(PARTS)}"
-
-
-def plain_part(node: Node, part: str) -> Any:
-    """A part of a document as it was written."""
-    assert isinstance(node.value, dict)
-    return plain(node.value[part]) if part in node.value else None

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from chain.codec import yaml_tree
 from chain.errors import Invalid
+from chain.model.read_options import read_options
 from odfd.api.resources.desired_state import Wishes, in_order, read_wishes
 from odfd.api.resources.types import TYPES
 from odfd.control import wire
@@ -254,3 +255,19 @@ NOT_YET: dict[str, tuple[str, ...]] = {
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.yaml")), ids=lambda path: path.stem)
 def test_each_example_of_the_rfc_is_read_or_refused_by_name(path: Path) -> None:
     assert tuple(each.rule for each in mistakes(path.read_text())) == NOT_YET.get(path.stem, ())
+
+
+def test_a_dataset_takes_the_options_of_read_steps_that_a_snapshot_takes() -> None:
+    wanted = read("""\
+$schema: Dataset
+headers: {name: sensors}
+spec:
+  kind: Root
+  metadata:
+  - kind: AddPushSource
+    sourceName: default
+    read: {kind: Csv, header: true, skipRows: 2, schema: {fields: [{name: celsius, type: Float64}]}}
+    merge: {kind: Append}
+""")
+    (source,) = wanted.snapshots[0].snapshot.metadata
+    assert read_options(source.read.schema).skip_rows == 2
