@@ -47,13 +47,15 @@ def measure_datasets(size: Size, folder: Path) -> list[Row]:
     _fill(folder / "few", few)
     _fill(folder / "many", many)
     firsts = [
-        _first([folder / name for name in ("many", "few")], words, (many, few), size.pick(1, 3)) for words in _LISTS
+        _first([folder / name for name in ("many", "few")], words, (many, few), size.pick(1, 3))
+        for words in _LISTS[: size.pick(1, len(_LISTS))]
     ]
     with ExitStack() as stack:
         nodes = [stack.enter_context(daemon(folder / name)) for name in ("many", "few")]
         rows = [_listed(words, [odfctl(node, *words) for node in nodes], (many, few), rounds) for words in _LISTS]
     _fill(folder / "many", most, many)
-    starts = in_turns(lambda: _start(folder / "many"), lambda: _start(folder / "few"), size.pick(1, 3))
+    sides = (lambda: _start(folder / "many"), lambda: _start(folder / "few"))
+    starts = in_turns(*sides, size.pick(1, 3), warm=size.pick(0, 1))
     started = Row(
         name="start",
         measures="from the command to ready",
