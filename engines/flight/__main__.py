@@ -11,6 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from chain.struct_types import learn_struct_types
 from engines.flight.node_client import NodeSocket
 from engines.flight.places import ASKED, READY, SERVED
 from engines.flight.server import FlightSqlServer, keep_traces
@@ -23,6 +24,7 @@ def main() -> int:
     parser.add_argument("--version", required=True)
     args = parser.parse_args()
     keep_traces()
+    learn_struct_types()
     service = FlightSql(NodeSocket(args.place / ASKED), args.version)
     server = FlightSqlServer(f"grpc+unix://{args.place / SERVED}", service)
     sys.stdout.buffer.write(READY)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from chain.errors import Fault, Invalid
+from chain.struct_types import learn_struct_types
 from chain.visible import visible
 from engines.contract import EngineIdentity
 from engines.identity import FileDigests, host_manifest, identity_of
@@ -41,6 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Exit code of the process."""
     args = _parser().parse_args(arguments)
     told = _told_to_stop()
+    learn_struct_types()
     try:
         address = parse_address(args.listen)
         if not args.record_archive:

@@ -113,10 +113,10 @@ def _loaded(args: argparse.Namespace) -> Loaded:
 
 def _run(args: argparse.Namespace) -> int:
     # What only the daemon needs is imported here: `odfd config` stays quick.
+    from chain.struct_types import learn_struct_types
     from odfd.daemon import wiring
     from odfd.obs import log
     from odfd.runtime.filesystem import set_umask
-    from odfd.runtime.struct_types import learn_struct_types
 
     set_umask()
     loaded = _loaded(args)

@@ -36,7 +36,7 @@ LAYERS = {
         "refs",
         "ids",
         "multihash",
-        "multibase instant backoff visible wording",
+        "multibase instant backoff visible wording struct_types",
         "errors",
         ".",
     ],

@@ -8,7 +8,7 @@ import sys
 RACE = """
 import sys, threading, types
 import msgspec
-from odfd.runtime.struct_types import learn_struct_types
+from chain.struct_types import learn_struct_types
 sys.setswitchinterval(1e-6)
 text = "from __future__ import annotations\\nimport msgspec\\n"
 for k in range(12):
