@@ -20,6 +20,7 @@ import pytest
 
 from odfd.control import wire
 from odfd.control.client import Client
+from worlds.eventually import until
 from worlds.lan import NoLan, Switch, Weather, open_lan
 from worlds.manifests import ROOT
 
@@ -27,7 +28,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 SMALL = Path(__file__).with_name("small_node.py")
 NAMES = ("alice", "bob", "carol", "dave", "erin")
 FAIR, ROUGH = Weather(), Weather(delay=0.01, jitter=0.01, loss=0.01)
-SECONDS = 120
 SOAK_SECONDS = int(os.environ.get("ODF_SOAK_SECONDS", "3600" if os.environ.get("ODF_SOAK") else "0"))
 FILLING = 1500
 """Blocks until what is bounded by a number is full, as are pages of SQLite and events: a tenth of the memory."""
@@ -74,13 +74,6 @@ class Five:
     def follow(self, daemons: Sequence[Any], head: str) -> None:
         """Until they have it."""
         until(lambda: all(self.head(daemon) == head for daemon in daemons))
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.3)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from odfd.control import wire
 from odfd.control.client import Client
 from worlds import manifests
+from worlds.eventually import until
 
 pytestmark = pytest.mark.e2e
 FILES, ROWS = 4, 3000
@@ -95,13 +97,10 @@ def test_compaction_reset_and_collection(make_daemon: Callable[..., Any]) -> Non
     assert alice.stop() == 0
 
 
-def signed(alice: Any, blocks: int, epoch: int) -> None:
-    """Returns once the head of an epoch is signed: after a kill that may be a moment after the start (ADR 3)."""
-    for _ in range(100):
-        shown = alice.ask("trust", "show", "cities")
-        if (shown["reach"]["use"], shown["epoch"]) == (blocks, epoch):
-            return
-    raise AssertionError(f"no signed head of {blocks} blocks in epoch {epoch}: {shown}")
+def is_signed(alice: Any, blocks: int, epoch: int) -> bool:
+    """Whether the head of an epoch is: after a kill that may be a moment after the start (ADR 3)."""
+    shown = alice.ask("trust", "show", "cities")
+    return (shown["reach"]["use"], shown["epoch"]) == (blocks, epoch)
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("ODF_SOAK", "2"))))
@@ -125,7 +124,7 @@ def test_a_rewrite_that_is_killed_is_done_or_not(make_daemon: Callable[..., Any]
         held = alice.ask("get", "dataset", "cities")
         assert held["blocks"] in (before, before - FILES + 1)
         rewritten = held["blocks"] < before
-        signed(alice, held["blocks"], epoch=int(rewritten))
+        until(partial(is_signed, alice, held["blocks"], epoch=int(rewritten)))
         assert records(alice, "cities") == rows
         assert alice.ask("verify", "cities", "--full")["ok"]
         if rewritten:

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from worlds.eventually import until
 from worlds.manifests import ROOT
 
 pytestmark = pytest.mark.e2e
 SMALL = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
-SECONDS = 60
 
 
 def write(folder: Path, number: int) -> None:
     row = f"2024-01-{number + 1:02}T00:00:00Z,c{number},{number}"
     (folder / f"{number:02}.csv").write_text(f"event_time,city,population\n{row}\n")
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.2)
 
 
 def settings(daemon: Any, text: str) -> None:
