@@ -158,11 +158,15 @@ def _over_history(rng: random.Random, below: Relation) -> tuple[Relation, Runnin
     functions = {"sum": ("v", "sum"), "min": ("v", "min"), "max": ("v", "max"), "count": ("if(v is null, 0, 1)", "sum")}
     made = rng.sample(sorted(functions), 2)
     if by_range := rng.random() < 0.4:
-        frames = [("range unbounded preceding", None)] * 2
+        frames = [("range unbounded preceding", (None, 0))] * 2
     else:
         order += [("v", "desc nulls last"), *([] if keys else [("k", "asc nulls first")])]
-        counts = [rng.choice([None, 1, 3, 8]) for _ in made]
-        frames = [(f"rows between {count or 'unbounded'} preceding and current row", count) for count in counts]
+        reaches = [rng.choice([(None, 0), (None, 1), (None, 4), (1, 0), (3, 0), (3, 2), (8, 0)]) for _ in made]
+        frames = [
+            (f"rows between {count or 'unbounded'} preceding and {f'{until} preceding' if until else 'current row'}",
+             (count, until))
+            for count, until in reaches
+        ]  # fmt: skip
     by = f"{'partition by k ' if keys else ''}order by {', '.join(' '.join(each) for each in order)}"
     framed = list(zip(made, frames, strict=True))
     values = [f"{name}(v) over ({by} {frame}) as v{at}" for at, (name, (frame, _)) in enumerate(framed)]
@@ -173,7 +177,9 @@ def _over_history(rng: random.Random, below: Relation) -> tuple[Relation, Runnin
              *(f"{functions[name][0]} as __odf_part{at}" for at, name in enumerate(made)),
              "event_time as __odf_column0", "k as __odf_column1"]  # fmt: skip
     above = "select __odf_column0 as event_time, __odf_column1 as k, __odf_value0 - __odf_value1 as v from these"
-    parts = [Part(functions[name][1], "bigint", by_range, count) for name, (_, count) in framed]
+    parts = [
+        Part(functions[name][1], "bigint", by_range, *reach, counts=name == "count") for name, (_, reach) in framed
+    ]
     steps = Running(
         f"select {', '.join(given)} from ({below.duck})",
         above + kept.replace("v0", "__odf_value0"),

@@ -143,7 +143,8 @@ def classify(
             else Finding(
                 "event-time-unbounded",
                 f"{output.event_time_column} does not follow from the event time of {', '.join(missing)}",
-                "select the start or end of the window, such as window.start or time_bucket(…), under that name",
+                "select the start or end of the window, such as window.start or time_bucket(…), under that name; of a "
+                "session session_window.end",
             )
         )
     if findings:

@@ -14,6 +14,7 @@ NOT_DETERMINISTIC: Final = (
 )
 _COLUMN: Final = "select a column that the input has; `odfctl schema` lists them"
 _TYPES: Final = "cast one side to the type of the other: cast(x as bigint)"
+_VALUE: Final = "write a value that the function takes, as it says"
 _CAST: Final = "try_cast(x as …) gives null where a value cannot be read as that type"
 _HINTS: Final[Mapping[str, str]] = {
     "PARSE_SYNTAX_ERROR": "mend the query before or at this place: a comma, bracket or keyword is missing or too much",
@@ -28,6 +29,11 @@ _HINTS: Final[Mapping[str, str]] = {
     "AMBIGUOUS_COLUMN_OR_FIELD": "give each column a name of its own: x as y",
     "COLUMN_ALREADY_EXISTS": "give each column a name of its own: x as y",
     "DATATYPE_MISMATCH": _TYPES,
+    "DATATYPE_MISMATCH.VALUE_OUT_OF_RANGE": _VALUE,
+    "DATATYPE_MISMATCH.INPUT_SIZE_NOT_ONE": _VALUE,
+    "DATATYPE_MISMATCH.INVALID_ARG_VALUE": _VALUE,
+    "INVALID_FORMAT": "write digits as 9 or 0 and a point as '.': '999.99'",
+    "INVALID_TIMESTAMP_PRECISION": "write timestamp without digits",
     "INCOMPATIBLE_COLUMN_TYPE": _TYPES,
     "CAST_INVALID_INPUT": _CAST,
     "NUM_COLUMNS_MISMATCH": "select as many columns on both sides",
@@ -62,6 +68,10 @@ _DATA_HINTS: Final[Mapping[str, str]] = {
     "INTERVAL_ARITHMETIC_OVERFLOW": _OVERFLOW,
     "INVALID_ARRAY_INDEX": "get(array, index), which counts from zero, gives null where there is no such element",
     "INVALID_ARRAY_INDEX_IN_ELEMENT_AT": "try_element_at(array, index) gives null where there is no such element",
+    "INVALID_PARAMETER_VALUE": "write a value that the function takes: of a regular expression with every ( and [ "
+    r"closed, or a backslash before it, as in '\\('; of a charset 'UTF-8'",
+    "INVALID_TIMEZONE": "write a zone like 'Europe/Vienna', or 'UTC'",
+    "INVALID_FORMAT": r"end the pattern with no escape character, and have one before %, _ or itself alone: '100\\%'",
     "INVALID_URL": "try_parse_url gives null where a text is no address",
     "MALFORMED_RECORD_IN_PARSING": "try_parse_json gives null where a text is no JSON",
     "NUMERIC_VALUE_OUT_OF_RANGE": "cast to a type with more digits: decimal(38, 6); try_cast gives null instead",

@@ -344,7 +344,7 @@ def _check_function(name: str, node: Node) -> None:
         amount = arguments[AMOUNTS[name]]
         if _is_constant(amount) and not _is_small(amount):
             raise Refused(
-                f"{name}(…) of a constant length beyond {MAX_AMOUNT}", rule="constant-too-large",
+                f"{name}(…) of a constant length that is not from 0 to {MAX_AMOUNT}", rule="constant-too-large",
                 hint=f"write a number up to {MAX_AMOUNT}",
             )  # fmt: skip
     if name == "window":

@@ -70,17 +70,35 @@ def place_of(plan: Any, root: Node, culprit: Node) -> tuple[int, int] | None:
 
     The plan's JSON has no positions, so the node is looked up in the plan: where ``root``, read from that JSON, has it.
     """
-    way = way_to(root, culprit)
-    if way is not None:
-        try:
-            found = _at_the_end_of(way, plan)
-            if kind_of(found) == culprit.kind:
-                said = _ORIGIN.match(str(found.origin().toString()))
-                if said is not None:
-                    return int(said[1]), int(said[2]) + 1
-        except Py4JError:  # a field that is not as the JSON shows it
-            pass
-    return _sought(plan, culprit)
+    found = counterpart(plan, root, culprit)
+    place = origin_of(found) if found is not None else None
+    return place or _sought(plan, culprit)
+
+
+def counterpart(plan: Any, root: Node, wanted: Node) -> Any | None:
+    """The operator or expression of the JVM that a node of ``root``, read from the plan's JSON, was made from; ``None``
+    if it is not where the JSON shows it.
+    """
+    way = way_to(root, wanted)
+    if way is None:
+        return None
+    try:
+        found = _at_the_end_of(way, plan)
+        return found if kind_of(found) == wanted.kind else None
+    except Py4JError:  # a field that is not as the JSON shows it
+        return None
+
+
+def origin_of(node: Any) -> tuple[int, int] | None:
+    """(line, column) of an operator or expression, both from one, if Spark knows them."""
+    said = _ORIGIN.match(str(node.origin().toString()))
+    return (int(said[1]), int(said[2]) + 1) if said is not None else None
+
+
+def text_of(node: Any) -> str | None:
+    """The text that an operator or expression was parsed from, all of it, if Spark knows that."""
+    text = node.origin().sqlText()
+    return str(text.get()) if text.isDefined() else None
 
 
 def _at_the_end_of(way: Sequence[Step], plan: Any) -> Any:
@@ -109,10 +127,9 @@ def _sought(plan: Any, culprit: Node) -> tuple[int, int] | None:
     for node in _nodes(plan):
         if node.getClass().getSimpleName() != culprit.kind:
             continue
-        origin = node.origin()
-        if origin.line().isEmpty() or origin.startPosition().isEmpty():
+        place = origin_of(node)
+        if place is None:
             continue
-        place = (origin.line().get(), origin.startPosition().get() + 1)
         alike = kinds == [part.getClass().getSimpleName() for part in _parts(node)]
         shown = str(node.toString())
         if alike and called in shown.lower() and wanted <= {int(found) for found in _IDS.findall(shown)}:

@@ -147,7 +147,8 @@ def _logical(kind: pa.DataType, name: str, finest: str) -> pa.DataType:
     plain = (t.is_integer, t.is_floating, t.is_decimal, t.is_boolean, t.is_string, t.is_binary, t.is_date)
     if any(test(kind) for test in plain):
         return kind
-    raise Invalid(f"column {name} is of type {kind}, which a dataset cannot hold", rule="output-type", hint="cast it")
+    hint = f"array_sort(map_entries({name}))" if t.is_map(kind) else f"cast({name} as string)"
+    raise Invalid(f"column {name} is of type {kind}, which a dataset cannot hold", rule="output-type", hint=hint)
 
 
 def as_written(table: pa.Table, types: pa.Schema) -> pa.Table:

@@ -119,7 +119,7 @@ def within_the_jvm(work: Callable[[], Answer]) -> Answer:
         told = _CONDITION.match(said)
         raise Invalid(
             said[:MAX_SAID] if told is not None else f"Spark fails on this query: {name.rpartition('.')[2]} in it",
-            rule=told[1].lower().replace("_", "-") if told is not None else "spark-fault",
+            rule=told[1].partition(".")[0].lower().replace("_", "-") if told is not None else "spark-fault",
             hint="write it another way, or split it to find the part that Spark fails on",
         ) from fault
 

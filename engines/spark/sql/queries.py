@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
+import msgspec
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -23,7 +24,7 @@ from engines.contract import InvalidQuery, Vocabulary
 from engines.faults import Diagnostic, Severity
 from engines.spark.analysis.classify import Classification, classify
 from engines.spark.analysis.determinism import Finding, literals
-from engines.spark.analysis.dialects import foreign, may_be_foreign
+from engines.spark.analysis.dialects import QUOTED, foreign, may_be_foreign
 from engines.spark.analysis.hints import NOT_DETERMINISTIC, hint_of, hint_of_data
 from engines.spark.analysis.input_kinds import Readings
 from engines.spark.analysis.parsed import Size
@@ -32,8 +33,9 @@ from engines.spark.analysis.refusals import HOP_CALENDAR, Refused
 from engines.spark.analysis.tree import Node, parse_plan
 from engines.spark.analysis.walk import VALID_FROM, VALID_TO, Walk
 from engines.spark.analysis.zones import Zone
-from engines.spark.catalyst.plans import frame_of, place_of
+from engines.spark.catalyst.plans import frame_of, origin_of, place_of, text_of
 from engines.spark.catalyst.types import slice_types
+from engines.spark.sql.constant_faults import UNREADABLE, Failure, failing
 from engines.spark.sql.parsing import analysed, as_json, parsed, words_of
 from engines.spark.sql.time_patterns import unreadable
 from engines.spark.sql.views import name_empty_view, name_view
@@ -179,6 +181,11 @@ def _analyse(
             )
         if found:
             return Analysis(None, None, (*(diagnostic_at(each, plan, root, number) for each in found), *warnings))
+        certain = list(_certain(session, plan, root, steps, warnings)) if last else []
+        if certain:
+            raised = {(each.query, each.line, each.column) for each in certain}
+            others = [each for each in warnings if (each.query, each.line, each.column) not in raised]
+            return Analysis(None, None, (*certain, *others))
         frame = frame_of(session, plan)
         if last:
             shape = verdict.classification
@@ -188,6 +195,38 @@ def _analyse(
         name_view(frame, step.alias or "")
         names.update(frame.columns)
     raise Invalid("the transform has no query", rule="no-query", hint="write query: select … from an input")
+
+
+def _certain(
+    session: SparkSession, plan: Any, root: Node, steps: Sequence[SqlQueryStep], doubts: Sequence[Diagnostic]
+) -> Iterator[Diagnostic]:
+    """What has no value in any row; in place of one that holds a text called like a column, what was said of that."""
+    told = set()
+    for failure in failing(session, plan, root):
+        if not isinstance(failure.fault, str) and not blames_query(failure.fault):
+            continue
+        texts = {f"`{part.fields.get('value')}`" for part in failure.node.preorder() if part.kind == "Literal"}
+        said = next((_certainly(each) for each in doubts if each.code == QUOTED and each.replace in texts), None)
+        said = said or _of_failure(failure, steps)
+        if said not in told:
+            told.add(said)
+            yield said
+
+
+def _certainly(doubt: Diagnostic) -> Diagnostic:
+    return msgspec.structs.replace(doubt, severity=Severity.ERROR)
+
+
+def _of_failure(failure: Failure, steps: Sequence[SqlQueryStep]) -> Diagnostic:
+    fault, text, place = failure.fault, text_of(failure.expression), origin_of(failure.expression)
+    condition = UNREADABLE if isinstance(fault, str) else fault.getCondition()
+    said = f"the pattern is no regular expression: {fault}" if isinstance(fault, str) else _told(fault)
+    number = next((number for number, step in enumerate(steps) if step.query == text), None)
+    line, column = place if place is not None and number is not None else (None, None)
+    return Diagnostic(
+        code=rule_of(condition), severity=Severity.ERROR, message=f"{said}: in every row that has a value here",
+        query=len(steps) - 1 if number is None else number, line=line, column=column, replace=hint_of_data(condition),
+    )  # fmt: skip
 
 
 def _name_inputs(session: SparkSession, inputs: Sequence[InputView]) -> None:
@@ -351,9 +390,13 @@ def fault_of(fault: PySparkException, transform: Transform) -> Invalid:
         named = _in(text)
     elif position is not None:
         place = f"line {position[1]}, column {int(position[2]) + 1}"
-    said = _LABELS.sub("", _TRY_ADVICE.sub("", _said(fault))).strip().removesuffix(".")
     hint = hint_of_data(condition) if blames_data(fault) else hint_of(condition)
-    return Invalid(f"{said}{named}", rule=rule_of(condition), place=place, hint=hint)
+    return Invalid(f"{_told(fault)}{named}", rule=rule_of(condition), place=place, hint=hint)
+
+
+def _told(fault: PySparkException) -> str:
+    """What Spark says, without what the rule and the hint say."""
+    return _LABELS.sub("", _TRY_ADVICE.sub("", _said(fault))).strip().removesuffix(".")
 
 
 def _query_with(fragment: str, line: int, column: int, transform: Transform) -> str:
@@ -366,8 +409,8 @@ def _query_with(fragment: str, line: int, column: int, transform: Transform) -> 
 
 
 def rule_of(condition: str | None) -> str:
-    """A condition of Spark's, as ``DIVIDE_BY_ZERO``, in the form that rules have."""
-    return (condition or "parse").lower().replace("_", "-")
+    """A condition of Spark's, as ``DIVIDE_BY_ZERO``, in the form that rules have; without what is said more of it."""
+    return (condition or "parse").partition(".")[0].lower().replace("_", "-")
 
 
 def first_lines(fault: PySparkException) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -153,6 +154,12 @@ def test_a_text_called_like_a_column_is_a_warning_with_its_place(handler):
     assert (only.line, only.column) == (2, 3)
 
 
+def test_a_text_called_like_the_event_time_is_told_beside_what_it_breaks(handler):
+    said = asked(handler, 'select "event_time", price from bid').diagnostics
+    assert [(each.code, each.replace) for each in said][1:] == [(QUOTED, "`event_time`")]
+    assert said[0].code == "event-time-type"
+
+
 def test_an_accepted_query_without_doubt_has_no_warnings(handler):
     answer = asked(handler, "select event_time, \"cheap\" as a, 'price' as b, `price` from bid")
     assert (answer.ok, answer.diagnostics) == (True, ())
@@ -202,6 +209,98 @@ def test_a_pattern_that_no_row_could_be_read_by_is_refused_without_rows(handler,
     row = "values (timestamp'2024-05-01', '2024', 1L) as bid(event_time, channel, price)"
     with pytest.raises(PySparkException):
         spark.sql(f"select {columns} from {row}").collect()
+
+
+CERTAIN = {
+    "channel rlike '('": "invalid-parameter-value",
+    "regexp_extract(channel, '(', 1)": "invalid-parameter-value",
+    "regexp_replace(channel, '[', '')": "invalid-parameter-value",
+    "regexp_count(channel, '(')": "invalid-parameter-value",
+    "regexp_substr(channel, '(')": "invalid-parameter-value",
+    "split(channel, '(')": "invalid-parameter-value",
+    "channel like 'a!b' escape '!'": "invalid-format",
+    "channel ilike 'a!b' escape '!'": "invalid-format",
+    "from_utc_timestamp(event_time, 'Nowhere/City')": "time-zone",
+    "encode(channel, 'nocharset')": "invalid-parameter-value",
+    "decode(cast(channel as binary), 'nocharset')": "invalid-parameter-value",
+    "next_day(event_time, 'someday')": "illegal-day-of-week",
+    "make_timestamp(2024, 13, 1, 0, 0, 0)": "datetime-field-out-of-bounds",
+    "make_date(2024, 2, 30)": "datetime-field-out-of-bounds",
+    "price + cast('abc' as int)": "cast-invalid-input",
+    "price + (1 + cast('abc' as int)) / 2": "cast-invalid-input",
+    "price > 'abc'": "cast-invalid-input",
+    "1 / 0": "divide-by-zero",
+    "price / 0": "divide-by-zero",
+    "price % 0": "remainder-by-zero",
+    "price % (1 % 0)": "remainder-by-zero",
+    "array(1, 2)[5]": "invalid-array-index",
+    "element_at(array(1), 0)": "invalid-index-of-zero",
+    "coalesce(1 / 0, price)": "divide-by-zero",
+    "case when 1 / 0 > price then 1 end": "divide-by-zero",
+    "channel rlike '(' and price > 1": "invalid-parameter-value",
+    "max(price / 0) over (partition by time_bucket(interval '1' day, event_time))": "divide-by-zero",
+}
+"""What fails with the first row, whatever it holds; by which rule it is refused."""
+UNCERTAIN = (
+    "coalesce(price, 1 / 0)", "case when price > 1 then 1 / 0 end", "try_divide(1, 0)", "try_cast('x' as int)",
+    "case price when 1 then 2 when 1 / 0 then 3 end", "if(price > 1, 1 / 0, 2)",
+    "if(price > 1, channel rlike '(', true)",
+    "nvl(price, 1 / 0)", "nvl2(price, 1, 1 / 0)", "nullif(price, 3)", "ifnull(channel, cast('x' as int))",
+    "price in (1, 1 / 0)", "elt(1, channel, cast(1 / 0 as string))", "coalesce(1, 1 / 0)", "if(true, 1, 1 / 0)",
+    "transform(array(price), x -> 1 / 0)", "try_add(price, 1)", "try_element_at(array(1), 5)",
+    "1 / 2 + if(price > 1, 1 / 0, 2)",
+    "struct(1 / 0 as a, price as b).b", "array(price, 1 / 0)[0]", "price < 1 or 1 / 0 > 1",
+    "lag(price, 1, 1 div 0) over (partition by time_bucket(interval '1' day, event_time) order by event_time, price)",
+    "null / 0", "cast(null as int) % 0", "split(channel, null)", "price / null",
+    "cast('12' as int)", "channel rlike '\\\\d+(a)'", "channel like '100\\\\%'", "split(channel, '[|]')",
+    "price / price", "from_utc_timestamp(event_time, 'Europe/Vienna')", "encode(channel, 'utf-8')",
+    "date_add(event_time, 1)", "next_day(event_time, 'MO')",
+    "price > 1 and 1 / 0 > 1", "channel rlike 'it\\'s'", "count(1) over (partition by window(event_time, '1 day'))",
+)  # fmt: skip
+ROWS_DECIDE = {
+    "a column that nobody selects": "select event_time, price from (select event_time, price, 1 / 0 as z from bid)",
+    "another table's": "with t as (select event_time, 1 / 0 as z from bid) select event_time, price from bid",
+    "a part of one": "with t as (select event_time, price, 1 / 0 as z from bid) select event_time, price from t",
+    "of a union": "select event_time from (select event_time, 1 from bid union all select event_time, 1 / 0 from bid)",
+}
+"""Queries that do not fail."""
+NO_ROW_DOES = {
+    "a filter": ("select event_time from bid where price > 1 and channel rlike '('", 1, 56),
+    "below": ("with t as (select event_time, 1 / 0 as z from bid)\nselect event_time, z from t", 1, 31),
+    "an aggregate": ("select max(event_time) as event_time, auction, sum(price div 0) as z from bid group by auction",
+                     1, 52),
+    "a union": ("select event_time, 1 as z from bid union all\nselect event_time, 1 div 0 from bid", 2, 20),
+}  # fmt: skip
+"""Queries that fail, and where."""
+
+
+@pytest.mark.parametrize("call", CERTAIN)
+def test_what_fails_with_any_row_is_refused_without_rows(call, handler, spark):
+    answer = asked(handler, f"select event_time, {call} as t from bid")
+    row = "values (timestamp'2024-05-01', '2024', 1L) as bid(event_time, channel, price)"
+    with pytest.raises((PySparkException, Py4JJavaError)):
+        spark.sql(f"select event_time, {call} as t from {row}").collect()
+    assert [each.code for each in answer.diagnostics] == [CERTAIN[call]]
+    assert all(each.replace and each.line == 1 and each.column for each in answer.diagnostics)
+
+
+def test_what_may_not_fail_is_accepted(handler):
+    refused = {call: said for call in UNCERTAIN
+               if not (said := asked(handler, f"select event_time, {call} as t from bid")).ok}  # fmt: skip
+    assert not refused
+
+
+@pytest.mark.parametrize("name", ROWS_DECIDE)
+def test_a_constant_that_nobody_uses_fails_no_row(name, handler):
+    said = asked(handler, ROWS_DECIDE[name])
+    assert (said.ok, said.diagnostics) == (True, ())
+
+
+@pytest.mark.parametrize("name", NO_ROW_DOES)
+def test_a_constant_that_fails_is_found_wherever_it_is_used(name, handler):
+    sql, line, column = NO_ROW_DOES[name]
+    (only,) = asked(handler, sql).diagnostics
+    assert (only.severity, only.line, only.column) == (Severity.ERROR, line, column)
 
 
 def test_patterns_that_spark_takes_are_left_alone(handler):

@@ -148,7 +148,7 @@ def test_preprocess_is_judged_by_its_own_rules(handler):
     ("sql", "code"),
     [
         ("select n, rand() as r from input", "preprocess-deterministic"),
-        ("select nobody from input", "unresolved-column.with-suggestion"),
+        ("select nobody from input", "unresolved-column"),
         ("select n form input wher", "parse-syntax-error"),
         ("select to_date(day, 'yyyy-bb') as d from input", "time-pattern"),
         ("select to_utc_timestamp(event_time, 'Mars/Base') as t from input", "time-zone"),

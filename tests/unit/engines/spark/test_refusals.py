@@ -79,7 +79,7 @@ def test_what_spark_cannot_analyse() -> None:
     )
     answer = told(OfSpark(text, "UNRESOLVED_COLUMN.WITH_SUGGESTION", "42703"), ONE)
     assert answer.message.startswith("A column `x` cannot be resolved")
-    assert (answer.rule, answer.place) == ("unresolved-column.with-suggestion", "line 1, column 8")
+    assert (answer.rule, answer.place) == ("unresolved-column", "line 1, column 8")
 
 
 def test_a_fault_of_the_engine_is_no_answer() -> None:
