@@ -31,12 +31,12 @@ class Context:
     events: EventLog
     board: TaskBoard
     version: str
-    settings: Callable[[], Loaded] = lambda: Loaded(Settings(), {})
-    """In force now: a reload changes them."""
     meter: NodeMeter = field(default_factory=NodeMeter)
     readiness: Readiness = field(default_factory=Readiness)
     servers: list[HttpServer] = field(default_factory=list)
     """All over which somebody may ask this node; each is added by whoever makes it."""
+    settings: Callable[[], Loaded] = lambda: Loaded(Settings(), {})
+    """In force now: a reload changes them."""
 
 
 @dataclass(frozen=True, slots=True)

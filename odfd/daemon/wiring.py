@@ -56,7 +56,7 @@ async def run(
     events = EventLog(clock, settings.limits.events_kept, counted_by(meter))
     board = _board(settings, clock, logger, (events, meter))
     in_force = InForce(loaded)
-    context = Context(clock, logger, events, board, __version__, lambda: in_force.loaded, meter)
+    context = Context(clock, logger, events, board, __version__, meter, settings=lambda: in_force.loaded)
     with _listening(settings, environ) as listener, build(settings, context) as assembly:
         gate = Gate(os.geteuid(), group_id(settings.control.group))
         server = ControlServer(listener, assembly.api, gate, logger)
