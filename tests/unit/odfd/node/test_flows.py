@@ -46,9 +46,13 @@ async def view(node: Any, name: str) -> wire.FlowView:
 
 async def ran(node: Any, name: str, runs: int) -> wire.FlowView:
     with trio.fail_after(DEADLINE):
-        while (seen := await view(node, name)).runs < runs:
-            await node.parts.flows.turned.wait()
-    return seen
+        while True:
+            # Taken before the look: a turn may end while it is under way.
+            turned = node.parts.flows.turned
+            seen = await view(node, name)
+            if seen.runs >= runs:
+                return seen
+            await turned.wait()
 
 
 async def test_a_root_is_polled_by_its_schedule_and_what_was_missed_is_caught_up_once(world: Any) -> None:
