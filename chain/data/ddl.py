@@ -129,6 +129,10 @@ def _column(tokens: list[_Token], text: str) -> DataField:
 def _type(words: list[str], text: str) -> DataType:
     base = words[:1]
     arguments: list[int] = []
+    if "(" in words and ")" not in words:
+        raise _bad(
+            text, "a parenthesis is not closed; a comma ends an item within [ ] of YAML: put the column in quotes"
+        )
     if words[1:2] == ["("] and ")" in words:
         end = words.index(")")
         inside = [word for word in words[2:end] if word != ","]

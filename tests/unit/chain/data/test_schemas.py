@@ -167,6 +167,7 @@ def test_ddl_spellings() -> None:
         ("city", "a column is a name and a type"),
         ("city STRING NUT NULL", "unknown type"),
         ("city STRNG", "unknown type 'STRNG'"),
+        ("price DECIMAL(5", "put the column in quotes"),
         ("n decimal(2, 5)", "a decimal is"),
         ("n int(5)", "takes no parameters"),
         ("at timestamp(5)", "3, 6 or 9 digits"),
