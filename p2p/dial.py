@@ -62,10 +62,17 @@ async def first_of(
     """The result of the first attempt that succeeds; the others are cancelled, and what a late one gives is discarded.
 
     Each starts when the one before has failed, or has taken ``STAGGER``. When none succeeds, the fault of the first is
-    raised. Other exceptions than ``expected`` end it, as a group.
+    raised. Other exceptions than ``expected`` end it, as a group. Who is cancelled gets no result: what was there by
+    then is discarded too.
     """
     faults: dict[int, Exception] = {}
     results: list[T] = []
+
+    async def discard_all(unused: list[T]) -> None:
+        with trio.CancelScope(shield=True):
+            for result in unused:
+                if discard is not None:
+                    await discard(result)
 
     async def attempt(number: int, over: trio.Event) -> None:
         try:
@@ -73,19 +80,21 @@ async def first_of(
         except expected as fault:
             faults[number] = fault
         else:
-            if results and discard is not None:
-                with trio.CancelScope(shield=True):
-                    await discard(result)
             results.append(result)
             nursery.cancel_scope.cancel()
         over.set()
 
-    async with trio.open_nursery() as nursery:
-        for number in range(len(attempts)):
-            over = trio.Event()
-            nursery.start_soon(attempt, number, over)
-            with trio.move_on_after(STAGGER if number + 1 < len(attempts) else math.inf):
-                await over.wait()
+    try:
+        async with trio.open_nursery() as nursery:
+            for number in range(len(attempts)):
+                over = trio.Event()
+                nursery.start_soon(attempt, number, over)
+                with trio.move_on_after(STAGGER if number + 1 < len(attempts) else math.inf):
+                    await over.wait()
+    except BaseException:
+        await discard_all(results)
+        raise
     if not results:
         raise faults[0]
+    await discard_all(results[1:])
     return results[0]
