@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from odfd.cli.parsers import Subparsers
 
 
-@dataclass(frozen=True, slots=True)
-class CommandEntry:
+class CommandEntry(NamedTuple):
     name: str
     help: str
     module: str
     """Has ``register(subparsers)``; a parser sets ``run``, a function from arguments to exit code."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommandGroup:
+class CommandGroup(NamedTuple):
     title: str
     entries: tuple[CommandEntry, ...]
 

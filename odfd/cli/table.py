@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from chain.visible import one_line
 
@@ -16,8 +15,7 @@ R = TypeVar("R")
 """A row."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableColumn(Generic[R]):
+class TableColumn(NamedTuple, Generic[R]):
     """A heading, and how a row's cell is said."""
 
     title: str

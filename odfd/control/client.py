@@ -3,6 +3,9 @@
 One connection a request. A request is a value of ``wire``; its answer is decoded as the type that the caller names.
 Beside the value an ``Answer`` holds the JSON as it came, which ``-o json`` prints: fields of a newer daemon, of which
 the types here know nothing, are in it. A problem is raised as the fault that it tells of.
+
+``msgspec`` and the types are loaded when a value is looked at: ``ask`` and ``told`` take and give JSON alone, for a
+command that asks before it loads what it shows.
 """
 
 from __future__ import annotations
@@ -13,15 +16,11 @@ import json
 import os
 import socket
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Generic, TypeVar
+from typing import Any, BinaryIO, Final, Generic, TypeAlias, TypeVar
 from urllib.parse import quote, urlencode
 
-import msgspec
-
 from chain.errors import Environment, Invalid, Refused
-from engines.query.frames import END, FAULT, FrameReader
 from odfd.control import wire
 from odfd.control.exchange import CutOff, Exchange
 from odfd.errors import Bug, Unreachable, from_problem
@@ -33,20 +32,26 @@ MAX_ANSWER: Final = 256 * 1024 * 1024
 MAX_LINE: Final = 16 * 1024 * 1024
 
 Query = Mapping[str, object]
+Body: TypeAlias = "wire.Request | Mapping[str, object]"
+"""A request, or its JSON."""
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
 class Answer(Generic[T]):
     """What the daemon said."""
 
-    value: T
-    sent: Any
-    """The JSON that ``value`` was decoded from, with the fields that its type does not have."""
+    __slots__ = ("sent", "value")
+
+    def __init__(self, value: T, sent: Any) -> None:
+        self.value = value
+        self.sent = sent
+        """The JSON that ``value`` was decoded from, with the fields that its type does not have."""
 
     @classmethod
     def of(cls, sent: Any, kind: type[T]) -> Answer[T]:
         """Raises Bug where ``sent`` is no ``kind``."""
+        import msgspec
+
         try:
             return cls(msgspec.convert(sent, kind), sent)
         except msgspec.ValidationError as error:
@@ -78,6 +83,12 @@ class Client:
     def delete(self, path: str, kind: type[T]) -> Answer[T]:
         return self._json("DELETE", path, kind)
 
+    def ask(self, method: str, path: str, body: Body | None = None, query: Query | None = None) -> Any:
+        """The JSON of an answer."""
+        data = None if body is None else _encoded(body)
+        with self._asked(method, path, query, data, {"content-type": "application/json"}) as answer:
+            return _parsed(answer.whole(MAX_ANSWER))
+
     def raw(self, path: str) -> bytes:
         with self._asked("GET", path) as answer:
             return answer.whole(MAX_ANSWER)
@@ -98,7 +109,12 @@ class Client:
             return Answer.of(_parsed(answer.whole(MAX_ANSWER)), wire.Upload)
 
     def stream(self, path: str, kind: type[T], query: Query | None = None) -> Generator[Answer[T], None, None]:
-        """Values of an NDJSON answer as they come. Raises the fault that the stream ends with, if it does.
+        """Values of an NDJSON answer as they come; faults as of ``told``."""
+        for sent in self.told(path, query):
+            yield Answer.of(sent, kind)
+
+    def told(self, path: str, query: Query | None = None) -> Generator[Any, None, None]:
+        """The JSON of lines of an NDJSON answer as they come. Raises the fault that the stream ends with, if it does.
 
         A daemon that stops may end the stream in good order. Whoever knows that more had to come raises ``gone()``.
         """
@@ -107,7 +123,7 @@ class Client:
                 sent = _parsed(line)
                 if isinstance(sent, dict) and set(sent) == {"problem"}:
                     raise from_problem(sent["problem"])
-                yield Answer.of(sent, kind)
+                yield sent
 
     @contextlib.contextmanager
     def frames(self, path: str, request: wire.Request) -> Iterator[Iterator[tuple[bytes, bytes]]]:
@@ -116,10 +132,12 @@ class Client:
         Whoever leaves the block before ends what the daemon does for it.
         """
         headers = {"content-type": "application/json"}
-        with self._asked("POST", path, None, msgspec.json.encode(request), headers, patience=None) as answer:
+        with self._asked("POST", path, None, _encoded(request), headers, patience=None) as answer:
             yield self._framed(answer)
 
     def _framed(self, answer: Exchange) -> Iterator[tuple[bytes, bytes]]:
+        from engines.query.frames import END, FAULT, FrameReader
+
         reader = FrameReader()
         for data in answer.chunks():
             for kind, content in reader.feed(data):
@@ -140,9 +158,7 @@ class Client:
     def _json(
         self, method: str, path: str, kind: type[T], request: wire.Request | None = None, query: Query | None = None
     ) -> Answer[T]:
-        data = None if request is None else msgspec.json.encode(request)
-        with self._asked(method, path, query, data, {"content-type": "application/json"}) as answer:
-            return Answer.of(_parsed(answer.whole(MAX_ANSWER)), kind)
+        return Answer.of(self.ask(method, path, request, query), kind)
 
     @contextlib.contextmanager
     def _asked(
@@ -160,9 +176,9 @@ class Client:
         try:
             exchange = Exchange(connection)
             exchange.send(method, target, headers or {}, body)
-            head = exchange.begin()
-            if head.status_code >= 400:
-                raise from_problem(_problem(exchange, head.status_code))
+            status = exchange.begin()
+            if status >= 400:
+                raise from_problem(_problem(exchange, status))
             yield exchange
         except TimeoutError as error:
             raise Unreachable(
@@ -218,6 +234,14 @@ def _problem(answer: Exchange, status: int) -> dict[str, Any]:
     if isinstance(problem, dict):
         return problem
     return {"family": "Bug", "detail": f"the daemon answered {status} without saying why"}
+
+
+def _encoded(body: Body) -> bytes:
+    if isinstance(body, Mapping):
+        return json.dumps(body).encode()
+    import msgspec
+
+    return msgspec.json.encode(body)
 
 
 def _parsed(data: bytes) -> Any:

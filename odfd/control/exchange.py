@@ -1,20 +1,30 @@
-"""One HTTP/1.1 request and its answer over a connected socket, with h11 and blocking calls.
+"""One HTTP/1.1 request and its answer over a connected socket, with blocking calls.
 
-``http.client`` would bring ``ssl`` and ``email``, whose import takes longer than most requests; and it takes an answer
-that was cut off for one that ended. Lives as long as its connection.
+By hand, for ``odfctl`` starts often and asks one thing: ``http.client`` would bring ``ssl`` and ``email``, h11 half as
+much as Python itself, and a run would wait longer for its imports than for most answers. ``http.client`` also takes an
+answer that was cut off for one that ended. Lives as long as its connection, which is with our own daemon: an answer
+says its length or comes in chunks, and anything else is no answer.
 """
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterator, Mapping
 from typing import BinaryIO, Final
 
-import h11
-
 from chain.errors import Invalid
 
 _CHUNK: Final = 1 << 18
+_MOST_HEAD: Final = 1 << 16
+"""Bytes of status and headers, and of what follows the last chunk."""
+_STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3})(?: [^\r\n\0]*)?\Z")
+_HEADER: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*?)[ \t]*\Z")
+_CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n\0]*)?\Z")
+_LENGTH: Final = re.compile(rb"\d{1,18}\Z")
+_TOKEN: Final = re.compile(r"[\x21-\x7e]+\Z")
+_VALUE: Final = re.compile(r"[\x20-\x7e]*\Z")
+_WITHOUT_BODY: Final = (204, 304)
 
 
 class CutOff(Exception):
@@ -29,35 +39,46 @@ class Exchange:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._machine = h11.Connection(h11.CLIENT)
+        self._read = bytearray()
+        """What came and was not taken yet."""
+        self._length: int | None = 0
+        """Bytes of the body; ``None``: it comes in chunks."""
 
     def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes | BinaryIO | None = None) -> None:
         """A file is sent in chunks, for its size is not known when it is a pipe.
 
         A daemon that answers before it has all, and closes, ends this early: its answer says why.
         """
-        size = {"content-length": str(len(body or b""))} if body is None or isinstance(body, bytes) else _CHUNKED
-        said = [*({"host": "localhost"} | size | dict(headers)).items()]
+        whole = body or b"" if body is None or isinstance(body, bytes) else None
+        size = {"transfer-encoding": "chunked"} if whole is None else {"content-length": str(len(whole))}
+        head = _head(method, target, {"host": "localhost"} | size | dict(headers))
         try:
-            self._write(h11.Request(method=method, target=target, headers=said))
-            for data in _pieces(body):
-                self._write(h11.Data(data=data))
-            self._write(h11.EndOfMessage())
+            self._connection.sendall(head + (whole or b""))
+            for piece in () if body is None or isinstance(body, bytes) else _pieces(body):
+                self._connection.sendall(piece)
         except BrokenPipeError:
             return
 
-    def begin(self) -> h11.Response:
-        """The head of the answer."""
+    def begin(self) -> int:
+        """The status of the answer, of which the head is read."""
         while True:
-            event = self._next()
-            if isinstance(event, h11.Response):
-                return event
+            status, headers = self._head()
+            if status >= 200:
+                self._length = _body_length(status, headers)
+                return status
 
     def chunks(self) -> Iterator[bytes]:
         """The body as it comes."""
-        while not isinstance(event := self._next(), h11.EndOfMessage):
-            if isinstance(event, h11.Data):
-                yield bytes(event.data)
+        if self._length is not None:
+            yield from self._bytes(self._length)
+            return
+        while size := self._chunk_size():
+            yield from self._bytes(size)
+            if self._line(2):
+                raise CutOff("a chunk of the answer is longer than it says")
+        left = _MOST_HEAD
+        while line := self._line(left):
+            left -= len(line)
 
     def lines(self, most: int) -> Iterator[bytes]:
         """Lines of the body as they come. Raises Invalid for one of more than ``most`` bytes."""
@@ -80,29 +101,81 @@ class Exchange:
                 raise _too_large("the answer", most)
         return bytes(data)
 
-    def _write(self, event: h11.Event) -> None:
-        self._connection.sendall(self._machine.send(event) or b"")
+    def _head(self) -> tuple[int, dict[bytes, bytes]]:
+        said = _STATUS.match(self._line(_MOST_HEAD))
+        if said is None:
+            raise CutOff("what came is no HTTP")
+        headers: dict[bytes, bytes] = {}
+        left = _MOST_HEAD
+        while line := self._line(left):
+            left -= len(line)
+            header = _HEADER.match(line)
+            if header is None or header[1].lower() in headers.keys() & _ONCE:
+                raise CutOff("what came is no header of HTTP")
+            headers[header[1].lower()] = header[2]
+        return int(said[1]), headers
 
-    def _next(self) -> h11.Event:
-        try:
-            while (event := self._machine.next_event()) is h11.NEED_DATA:
-                self._machine.receive_data(self._connection.recv(_CHUNK))
-        except h11.RemoteProtocolError as error:
-            raise CutOff(str(error)) from error
-        if isinstance(event, h11.Event):
-            return event
-        raise CutOff("the connection is closed")
+    def _chunk_size(self) -> int:
+        size = _CHUNK_SIZE.match(self._line(_MOST_HEAD))
+        if size is None:
+            raise CutOff("what came is no chunk of HTTP")
+        return int(size[1], 16)
 
+    def _line(self, most: int) -> bytes:
+        """Without its end. Raises CutOff for one of more than ``most`` bytes."""
+        looked = 0
+        while (end := self._read.find(b"\n", looked)) < 0 and (looked := len(self._read)) <= most:
+            self._receive()
+        if not 0 <= end <= most:
+            raise CutOff("a line of HTTP is too long")
+        line = bytes(self._read[:end])
+        del self._read[: end + 1]
+        return line.removesuffix(b"\r")
 
-_CHUNKED: Final = {"transfer-encoding": "chunked"}
-
-
-def _pieces(body: bytes | BinaryIO | None) -> Iterator[bytes]:
-    if isinstance(body, bytes):
-        yield body
-    elif body is not None:
-        while data := body.read(_CHUNK):
+    def _bytes(self, number: int) -> Iterator[bytes]:
+        while number:
+            if not self._read:
+                self._receive()
+            data = bytes(self._read[:number])
+            del self._read[:number]
+            number -= len(data)
             yield data
+
+    def _receive(self) -> None:
+        data = self._connection.recv(_CHUNK)
+        if not data:
+            raise CutOff("the connection is closed")
+        self._read += data
+
+
+_ONCE: Final = {b"content-length", b"transfer-encoding"}
+
+
+def _head(method: str, target: str, headers: Mapping[str, str]) -> bytes:
+    said = all(_TOKEN.match(word) for word in (method, target, *headers)) and all(map(_VALUE.match, headers.values()))
+    if not said:
+        raise ValueError(f"no request of HTTP: {method} {target!r} {headers}")
+    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("ascii")
+
+
+def _pieces(body: BinaryIO) -> Iterator[bytes]:
+    while data := body.read(_CHUNK):
+        yield b"%x\r\n%b\r\n" % (len(data), data)
+    yield b"0\r\n\r\n"
+
+
+def _body_length(status: int, headers: Mapping[bytes, bytes]) -> int | None:
+    if status in _WITHOUT_BODY:
+        return 0
+    if b"transfer-encoding" in headers:
+        if headers[b"transfer-encoding"].lower() != b"chunked":
+            raise CutOff("the answer is encoded as nobody asked")
+        return None
+    length = headers.get(b"content-length", b"")
+    if not _LENGTH.match(length):
+        raise CutOff("the answer does not say how long it is")
+    return int(length)
 
 
 def _too_large(what: str, most: int) -> Invalid:

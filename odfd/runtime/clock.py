@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from chain.instant import Instant
@@ -34,11 +33,13 @@ class SystemClock:
         time.sleep(seconds)
 
 
-@dataclass(slots=True)
 class FixedClock:
     """A clock that stands still until it is moved: for tests and for reruns of a decision."""
 
-    instant: Instant
+    __slots__ = ("instant",)
+
+    def __init__(self, instant: Instant) -> None:
+        self.instant = instant
 
     def now(self) -> Instant:
         return self.instant

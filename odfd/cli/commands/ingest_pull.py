@@ -5,18 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 from chain.errors import Environment, NotFound
 from odfd import output
 from odfd.cli import formatting
 from odfd.cli.parsers import Subparsers
-from odfd.cli.progress import submit
+from odfd.cli.progress import result_of, submit
 from odfd.cli.row_text import rows_text
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
 from odfd.control import wire
 from odfd.control.client import Answer, part
-from odfd.errors import ExitCode, Usage
+from odfd.errors import Bug, ExitCode, Usage, exit_code, from_problem
 from odfd.errors import render as render_fault
 
 
@@ -71,7 +72,7 @@ def _ingest(args: argparse.Namespace) -> int:
         id=args.id,
         again=args.again,
     )
-    return outcome(session, submit(session, f"/datasets/{part(args.ref)}/ingest", request, wire.PullResult))
+    return outcome(session, submit(session, f"/datasets/{part(args.ref)}/ingest", request, wire.PullResult).sent)
 
 
 def _preview(session: Session, args: argparse.Namespace) -> int:
@@ -102,14 +103,19 @@ def _pull(args: argparse.Namespace) -> int:
     session = Session(args)
     if bool(args.refs) == args.all:
         raise Usage("say what to pull: names of datasets, or --all", hint="odfctl get datasets lists them")
-    request = wire.PullRequest(
-        refs=tuple(args.refs),
-        all=args.all,
-        recursive=args.recursive,
-        repair=args.repair,
-        fetch_uncacheable=args.fetch_uncacheable,
-    )
-    return outcome(session, submit(session, "/pull", request, wire.PullResult))
+    return outcome(session, result_of(session, "/pull", pull_request(args)))
+
+
+def pull_request(args: argparse.Namespace) -> dict[str, object]:
+    """The JSON of a ``wire.PullRequest``, which is asked before any type is loaded: most pulls have little to do."""
+    wishes = {
+        "refs": args.refs,
+        "all": args.all,
+        "recursive": args.recursive,
+        "repair": args.repair,
+        "fetchUncacheable": args.fetch_uncacheable,
+    }
+    return {name: wish for name, wish in wishes.items() if wish}
 
 
 _COLUMNS: tuple[TableColumn[wire.PullItem], ...] = (
@@ -126,13 +132,18 @@ def _beside(item: wire.PullItem) -> str:
     return "; ".join(part for part in (item.message, rows_text(item.rows)) if part)
 
 
-def outcome(session: Session, result: Answer[wire.PullResult]) -> int:
-    session.answer(result, lambda value: render(_COLUMNS, value.items))
+def outcome(session: Session, sent: Any) -> int:
+    """Show the JSON of a ``wire.PullResult``; types are loaded where a table is made of it."""
+    items = sent.get("items") if isinstance(sent, dict) else None
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise Bug("the daemon's answer tells nothing that was pulled", rule="answer-type")
+    session.show(sent, lambda _: render(_COLUMNS, Answer.of(sent, wire.PullResult).value.items))
     code = ExitCode.OK
-    for item in result.value.items:
-        if item.fault:
-            output.remark(render_fault(item.fault.fault(), session.verbose))
-            code = max(code, ExitCode(item.fault.exit_code))
-        elif item.outcome in ("failed", "blocked"):
+    for item in items:
+        if item.get("fault"):
+            fault = from_problem(item["fault"])
+            output.remark(render_fault(fault, session.verbose))
+            code = max(code, ExitCode(exit_code(fault)))
+        elif item.get("outcome") in ("failed", "blocked"):
             code = max(code, ExitCode.NO)
     return code

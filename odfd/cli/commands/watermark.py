@@ -30,4 +30,4 @@ def _watermark(args: argparse.Namespace) -> int:
     session = Session(args)
     request = wire.WatermarkRequest(time=args.time, ahead=args.ahead)
     ref = session.client.put(f"/datasets/{part(args.ref)}/watermark", wire.TaskRef, request).value
-    return outcome(session, follow(session, ref, wire.PullResult))
+    return outcome(session, follow(session, ref, wire.PullResult).sent)

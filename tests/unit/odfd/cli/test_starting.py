@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
+import json
+import socket
 import subprocess
 import sys
+import threading
+from pathlib import Path
 
+import msgspec
 import pytest
+
+from odfd.cli.commands.ingest_pull import pull_request
+from odfd.control import wire
 
 CLI = "import odfd.cli.main, odfd.control.client, odfd.cli.commands.{0}"
 
@@ -14,6 +23,7 @@ CLI = "import odfd.cli.main, odfd.control.client, odfd.cli.commands.{0}"
     ("code", "heavy"),
     [
         (CLI.format("sql"), ("pyarrow", "numpy", "trio", "shutil", "traceback", "odfd.control.wire.trust")),
+        (CLI.format("ingest_pull"), ("pyarrow", "numpy", "trio", "msgspec", "h11", "dataclasses", "inspect")),
         (CLI.format("reading"), ("pyarrow", "numpy", "trio", "shutil", "traceback", "odfd.control.wire.trust")),
         ("import engines.query.worker", ("pandas", "trio", "pyarrow.compute", "pyarrow.parquet")),
     ],
@@ -28,3 +38,44 @@ def test_a_query_needs_neither_numpy_nor_pandas() -> None:
     """``engines.query`` forbids them."""
     code = "import sys; sys.modules['numpy'] = sys.modules['pandas'] = None\nimport engines.query.worker"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+ITEM = {"ref": "a", "outcome": "up-to-date", "message": "", "blocks": 0, "records": 0}
+TASK = {"id": "t1", "kind": "pull", "target": "a", "done": 0, "state": "done", "result": {"items": [ITEM]}}
+
+
+def answered(listener: socket.socket, *answers: object) -> None:
+    for answer in answers:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            body = json.dumps(answer).encode() + b"\n"
+            connection.sendall(b"HTTP/1.1 200 \r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+
+
+def test_a_whole_pull_loads_no_types(tmp_path: Path) -> None:
+    """They take longer than a daemon that has nothing to do."""
+    where = tmp_path / "s"
+    script = (
+        f"import sys; from odfd.cli.main import main\n"
+        f"code = main(['--socket', {str(where)!r}, '-q', '-o', 'json', 'pull', 'a'])\n"
+        f"print(code, [name for name in ('msgspec', 'h11', 'dataclasses') if name in sys.modules], file=sys.stderr)"
+    )
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(where))
+        listener.listen()
+        listener.settimeout(60)
+        server = threading.Thread(target=answered, args=(listener, {"id": "t1", "kind": "pull"}, TASK))
+        server.start()
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        server.join()
+    assert json.loads(done.stdout) == {"items": [ITEM]}
+    assert done.stderr.strip() == "0 []"
+
+
+def test_what_a_pull_asks_is_of_its_type() -> None:
+    every = argparse.Namespace(refs=["a", "b"], all=True, recursive=True, repair=True, fetch_uncacheable=True)
+    none = argparse.Namespace(refs=["a"], all=False, recursive=False, repair=False, fetch_uncacheable=False)
+    asked = [msgspec.convert(pull_request(args), wire.PullRequest) for args in (every, none)]
+    assert asked[0] == wire.PullRequest(refs=("a", "b"), all=True, recursive=True, repair=True, fetch_uncacheable=True)
+    assert asked[1] == wire.PullRequest(refs=("a",))

@@ -8,8 +8,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from typing import cast
 
+import h11
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from chain.errors import Invalid
 from odfd.control.exchange import CutOff, Exchange
@@ -34,7 +38,7 @@ def asked(ends: tuple[socket.socket, socket.socket], answer: bytes) -> Exchange:
     assert there.recv(65536).endswith(b"\r\n\r\n")
     there.sendall(answer)
     there.close()
-    assert exchange.begin().status_code == 200
+    assert exchange.begin() == 200
     return exchange
 
 
@@ -53,6 +57,80 @@ def test_an_answer_that_is_cut_off_is_not_one_that_ended(ends: tuple[socket.sock
 def test_no_whole_answer_is_none(ends: tuple[socket.socket, socket.socket], answer: bytes) -> None:
     with pytest.raises(CutOff):
         asked(ends, answer).whole(10)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/2 200\r\ncontent-length: 0",
+        b"HTTP/1.1 200 \r\n",
+        b"HTTP/1.1 200 \r\ncontent-length: -1",
+        b"HTTP/1.1 200 \r\ncontent-length: 1\r\ncontent-length: 1",
+        b"HTTP/1.1 200 \r\ntransfer-encoding: gzip",
+        b"HTTP/1.1 200 \r\nno header",
+        b"HTTP/1.1 200 \r\n folded: line",
+        b"HTTP/1.1 200 \r\nx: " + bytes(1 << 17),
+        b"HTTP/1.1 200 \r\n" + b"x: y\r\n" * (1 << 14),
+    ],
+)
+def test_what_is_no_answer_is_none(ends: tuple[socket.socket, socket.socket], head: bytes) -> None:
+    here, there = ends
+    there.settimeout(None)
+    threading.Thread(target=lambda: (there.sendall(head + b"\r\n\r\n"), there.close()), daemon=True).start()
+    with pytest.raises(CutOff):
+        Exchange(here).begin()
+
+
+@pytest.mark.parametrize("chunk", [b"x\r\n", b"-1\r\n", b"1\r\nabc\r\n0\r\n\r\n", b"2\r\nab", b"2\r\nab\r\n0\r\n"])
+def test_what_is_no_chunk_is_none(ends: tuple[socket.socket, socket.socket], chunk: bytes) -> None:
+    exchange = asked(ends, b"HTTP/1.1 200 \r\ntransfer-encoding: chunked\r\n\r\n" + chunk)
+    with pytest.raises(CutOff):
+        exchange.whole(10)
+
+
+def test_what_the_protocol_allows_is_read(ends: tuple[socket.socket, socket.socket]) -> None:
+    """An interim answer, no reason, spaces about a value, an extension of a chunk, and headers after the last."""
+    head = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200\r\nTransfer-Encoding:\tChunked \r\n\r\n"
+    assert asked(ends, head + b"2;a=b\r\nab\r\n0\r\nx: y\r\n\r\n").whole(10) == b"ab"
+
+
+def test_an_answer_without_content_has_none(ends: tuple[socket.socket, socket.socket]) -> None:
+    here, there = ends
+    there.sendall(b"HTTP/1.1 204 \r\n\r\n")
+    exchange = Exchange(here)
+    assert (exchange.begin(), exchange.whole(10)) == (204, b"")
+
+
+@given(body=st.binary(max_size=200), cuts=st.lists(st.integers(1, 40), max_size=20), chunks=st.booleans())
+def test_how_an_answer_is_cut_does_not_matter(body: bytes, cuts: list[int], chunks: bool) -> None:
+    """A whole answer as our server's library writes it."""
+    machine = h11.Connection(h11.SERVER)
+    machine.receive_data(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+    machine.next_event()
+    machine.next_event()
+    headers = [] if chunks else [("content-length", str(len(body)))]
+    events = [h11.Response(status_code=200, headers=headers), h11.Data(data=body), h11.EndOfMessage()]
+    data = b"".join(machine.send(event) or b"" for event in events)
+    exchange = Exchange(cast(socket.socket, InPieces(data, cuts)))
+    assert exchange.begin() == 200
+    assert exchange.whole(1000) == body
+
+
+class InPieces:
+    """A connection of which each ``recv`` gives one piece."""
+
+    def __init__(self, data: bytes, cuts: list[int]) -> None:
+        stream = io.BytesIO(data)
+        self._pieces = [*(piece for cut in cuts if (piece := stream.read(cut))), stream.read()]
+
+    def recv(self, _most: int) -> bytes:
+        return self._pieces.pop(0) if self._pieces else b""
+
+
+@pytest.mark.parametrize(("target", "header"), [("/v1/a b", "x"), ("/v1/\r\nx: y", "x"), ("/v1/x", "a\r\nx: y")])
+def test_nothing_slips_into_a_request(ends: tuple[socket.socket, socket.socket], target: str, header: str) -> None:
+    with pytest.raises(ValueError, match="no request"):
+        Exchange(ends[0]).send("GET", target, {"x": header})
 
 
 @pytest.mark.parametrize("take", [lambda each: each.whole(4), lambda each: list(each.lines(4))])
@@ -80,14 +158,13 @@ def test_an_answer_before_all_was_sent_is_read(ends: tuple[socket.socket, socket
     exchange = Exchange(here)
     exchange.send("POST", "/v1/uploads", {}, io.BytesIO(bytes(64 << 20)))
     reader.join()
-    assert exchange.begin().status_code == 413
+    assert exchange.begin() == 413
     assert exchange.whole(100) == b"too much"
 
 
 def test_little_is_imported_to_ask() -> None:
     """Of two hundred modules that a command once imported, those of e-mail and TLS were most of the time."""
-    script = (
-        "import sys, odfd.control.client; print(*sorted({'ssl', 'email', 'http.client', 'asyncio'} & set(sys.modules)))"
-    )
+    heavy = {"ssl", "email", "http.client", "asyncio", "h11", "msgspec"}
+    script = f"import sys, odfd.control.client; print(*sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
