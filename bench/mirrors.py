@@ -1,4 +1,4 @@
-"""What a mirror costs from the wish to the last verified byte on disk: a real daemon and ``bench.giver`` on loopback.
+"""What a mirror costs, from the request to the last verified byte on disk: a daemon and ``bench.giver`` on loopback.
 
 Against a bare TLS socket between the same two that brings as many bytes into one hashed and synced file: what no mirror
 can go below. Every round has a daemon with an empty state directory, which has met the giver before the clock starts.
@@ -96,7 +96,7 @@ async def _measure(folder: Path, case: _Case, rounds: int) -> Row:
 
 
 def _mirror(folder: Path, link: Link, case: _Case) -> float:
-    """Seconds from the wish until all is here."""
+    """Seconds from the request until all is here."""
     with daemon(folder) as node:
         client = Client(node.socket)
         node.do("network", "join", "bench", "--bootstrap", link.where["address"])
@@ -104,8 +104,8 @@ def _mirror(folder: Path, link: Link, case: _Case) -> float:
         time.sleep(_MET)
         settle(node)
         begun = time.perf_counter()
-        wish = wire.MirrorRequest(source=str(case.dataset), as_name="bench", want=case.want)
-        with _task(client, wish) as snapshots:
+        request = wire.MirrorRequest(source=str(case.dataset), as_name="bench", want=case.want)
+        with _task(client, request) as snapshots:
             for task in snapshots:
                 assert task.value.fault is None, task
         spent = time.perf_counter() - begun
@@ -114,8 +114,8 @@ def _mirror(folder: Path, link: Link, case: _Case) -> float:
 
 
 @contextmanager
-def _task(client: Client, wish: wire.MirrorRequest) -> Iterator[Iterator[Answer[wire.TaskView]]]:
-    task = client.post("/mirrors", wire.TaskRef, wish).value
+def _task(client: Client, request: wire.MirrorRequest) -> Iterator[Iterator[Answer[wire.TaskView]]]:
+    task = client.post("/mirrors", wire.TaskRef, request).value
     stream = client.stream(f"/tasks/{task.id}", wire.TaskView, {"follow": "1"})
     try:
         yield stream

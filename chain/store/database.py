@@ -34,7 +34,7 @@ CREATE TABLE IF NOT EXISTS versions (room TEXT PRIMARY KEY, version INTEGER NOT 
 """
 _WAY_OUT: Final = (
     "stop the node and restore the file from a backup; without one move it away, start, and mirror or import again:"
-    " keys and large objects stay, names and wishes are lost"
+    " keys and large objects stay, names and intents are lost"
 )
 _SCHEMA: Final = "SELECT name, type, sql FROM sqlite_master"
 _HINTS: Final = {

@@ -1,6 +1,6 @@
 """Seals: a short hash beside each row that nothing else vouches for, so that a flipped bit is a fault, not an opinion.
 
-Blocks, objects and statements are named by their hash, and the log of the ledger is linked; wishes, conclusions and
+Blocks, objects and statements are named by their hash, and the log of the ledger is linked; intents, conclusions and
 places are not. A room declares such a table as ``Sealed`` and reads and writes it through that. A seal tells damage,
 not tampering: whoever can write the file can write seals. Rows from before their table had seals carry none and are
 believed. Indexes are not covered: those SQLite's own check compares (``Database.damage``).

@@ -122,7 +122,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Selection:
     """What is asked of a dataset."""
 
     name: str
@@ -151,10 +151,10 @@ class Dataset(Query):
     """A dataset. Methods return another that asks for less; this one stays as it is."""
 
     def __init__(
-        self, transport: Transport, wish: Wish, pins: Sequence[Pin] = (), demand: Demand | None = None
+        self, transport: Transport, selection: Selection, pins: Sequence[Pin] = (), demand: Demand | None = None
     ) -> None:
-        super().__init__(transport, wish.sql(), pins, demand)
-        self._wish = wish
+        super().__init__(transport, selection.sql(), pins, demand)
+        self._selection = selection
 
     def at(self, when: str | datetime.date) -> Dataset:
         """What was known then, by the times of the blocks. A time without a zone is of UTC."""
@@ -182,7 +182,7 @@ class Dataset(Query):
         """Only rows for which this holds, and what was said before."""
         if not isinstance(predicate, Predicate):
             raise Invalid("where takes a predicate", rule="predicate", hint='where(col("celsius") > 30), or c.sql(…)')
-        known = self._wish.where
+        known = self._selection.where
         return self._with(where=predicate if known is None else known & predicate)
 
     def limit(self, rows: int) -> Dataset:
@@ -193,11 +193,11 @@ class Dataset(Query):
 
     def require(self, facts: str, *, cut: bool = False) -> Dataset:
         """Refuse what does not satisfy ``facts`` (``attested:2``); ``cut``: read as far as it does."""
-        return Dataset(self._transport, self._wish, (), Demand(facts, cut))
+        return Dataset(self._transport, self._selection, (), Demand(facts, cut))
 
     def pinned(self, pin: Pin) -> Dataset:
         """Cut as it was for an earlier answer: the same rows, or an error that says why not."""
-        return Dataset(self._transport, self._wish, (pin,), self._demand)
+        return Dataset(self._transport, self._selection, (pin,), self._demand)
 
     def listen(
         self, after: Position | str | None = None, *, follow: bool = True, seconds: float = 60.0
@@ -207,37 +207,37 @@ class Dataset(Query):
         ``follow=False`` ends when all that is there was given. ``seconds``: the longest until the node is asked though
         it told no news.
         """
-        wish = self._wish
+        selection = self._selection
         if self._transport.is_remote:
             hint = "connect() to the node's socket; over HTTP ask again for rows after the last offset"
             raise Refused("a node tells its news over its own socket alone", rule="listen-remote", hint=hint)
-        if wish.current or wish.clauses or wish.limit is not None:
+        if selection.current or selection.clauses or selection.limit is not None:
             hint = "leave out current(), at(), at_block(), as_at() and limit(); select() and where() are understood"
             raise Invalid("a listener follows the whole log", rule="listen", hint=hint)
         position = Position.parse(after) if isinstance(after, str) else after
-        return listen(_Log(self._transport, wish, self._demand), position, follow=follow, seconds=seconds)
+        return listen(_Log(self._transport, selection, self._demand), position, follow=follow, seconds=seconds)
 
     def _at(self, words: str, said: str) -> Dataset:
-        others = tuple(each for each in self._wish.clauses if each[0] != words)
-        return Dataset(self._transport, replace(self._wish, clauses=(*others, (words, said))), (), self._demand)
+        others = tuple(each for each in self._selection.clauses if each[0] != words)
+        return Dataset(self._transport, replace(self._selection, clauses=(*others, (words, said))), (), self._demand)
 
     def _with(self, **changes: Any) -> Dataset:
-        return Dataset(self._transport, replace(self._wish, **changes), self._pins, self._demand)
+        return Dataset(self._transport, replace(self._selection, **changes), self._pins, self._demand)
 
 
 class _Log(Source):
     """A dataset for a listener."""
 
-    def __init__(self, transport: Transport, wish: Wish, demand: Demand) -> None:
-        super().__init__(transport, wish.name, always=demand.require is not None, whole=wish.where is None)
-        self._wish, self._demand = wish, demand
+    def __init__(self, transport: Transport, selection: Selection, demand: Demand) -> None:
+        super().__init__(transport, selection.name, always=demand.require is not None, whole=selection.where is None)
+        self._selection, self._demand = selection, demand
 
     def after(self, dataset: str, offset: int, mark: str) -> Answer:
         parameters: Parameters = {}
-        columns = ", ".join(map(quoted, self._wish.columns)) or "*"
+        columns = ", ".join(map(quoted, self._selection.columns)) or "*"
         text = f'SELECT {columns}, "offset" AS {quoted(mark)} FROM {quoted(dataset)} WHERE "offset" > {offset}'
-        if self._wish.where is not None:
-            text += f" AND {self._wish.where.sql(parameters)}"
+        if self._selection.where is not None:
+            text += f" AND {self._selection.where.sql(parameters)}"
         return Answer(ask(self.transport, (text, parameters), (), self._demand))
 
 

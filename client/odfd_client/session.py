@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from odfd_client.errors import Bug, Invalid
-from odfd_client.relations import Dataset, Demand, Query, Wish, parameters_of
+from odfd_client.relations import Dataset, Demand, Query, Selection, parameters_of
 from odfd_client.transport import Transport, is_url, part, socket_path
 from odfd_client.values import DatasetInfo, Pin
 
@@ -41,7 +41,7 @@ class Client:
         if not isinstance(ref, str) or not ref:
             raise Invalid("a dataset is named by a text", rule="dataset", hint='c.open("weather")')
         self._transport.get(f"/datasets/{part(ref)}")
-        return Dataset(self._transport, Wish(ref))
+        return Dataset(self._transport, Selection(ref))
 
     def sql(
         self, query: str, parameters: Mapping[str, Any] | Collection[Any] | None = None, *, pins: Sequence[Pin] = (),

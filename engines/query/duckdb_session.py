@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from chain.errors import Environment, Fault, Invalid, Refused
 from engines.query.repeatable import judge_plan, judge_text
-from engines.query.requests import ALL_ROWS, MAX_PARAMETERS, RowsWanted
+from engines.query.requests import ALL_ROWS, MAX_PARAMETERS, RowSelection
 from engines.query.statement_check import TableRef, judge, place_of
 from engines.query.temporal import first_of, take_out
 from engines.query.views import SliceView, files_sql, folded_sql, quoted, rows_sql, text
@@ -103,7 +103,7 @@ class Answering:
         parameters: Any,
         *,
         explain: bool = False,
-        wanted: RowsWanted = ALL_ROWS,
+        wanted: RowSelection = ALL_ROWS,
     ) -> pa.RecordBatchReader:
         """Rows as they are computed. ``places``: the view of each table. Raises Invalid, Refused, Environment.
 

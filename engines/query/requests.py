@@ -53,7 +53,7 @@ class TablesNamed(msgspec.Struct, frozen=True, kw_only=True):
     """Names, or numbers from 1, in their order."""
 
 
-class RowsWanted(msgspec.Struct, frozen=True, kw_only=True):
+class RowSelection(msgspec.Struct, frozen=True, kw_only=True):
     """Which rows of an answer, and how they leave."""
 
     layout: Layout | None = None
@@ -68,7 +68,7 @@ class RowsWanted(msgspec.Struct, frozen=True, kw_only=True):
     """Only what columns there are: parameters have no values yet."""
 
 
-ALL_ROWS: Final = RowsWanted()
+ALL_ROWS: Final = RowSelection()
 
 
 class Execute(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +77,7 @@ class Execute(msgspec.Struct, frozen=True, kw_only=True):
     """The view of each table."""
     parameters: dict[str, Any] | list[Any] | None = None
     explain: bool = False
-    rows: RowsWanted = ALL_ROWS
+    rows: RowSelection = ALL_ROWS
     save: str = ""
     """Write the one view to this file, instead of answering."""
     save_bytes: int = 0

@@ -1,6 +1,6 @@
 """Looks at what resources stand for, one controller a type: whether each is as declared, and what is to be told of it.
 
-Each asks the part of the node that does the work, never what was wished: a status says what is.
+Each asks the part of the node that does the work, never the intent: a status says what is.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from chain.errors import Environment, NotFound
 from chain.ids import DatasetId
 from odfd.api.datasets.flows import FlowService
 from odfd.api.network.networks import NetworkService
-from odfd.api.resources.desired_state import read_wishes
+from odfd.api.resources.desired_state import read_desired_state
 from odfd.api.trust.service import TrustService
 from odfd.api.views.views import DatasetViews
 from odfd.control import wire
-from odfd.flows.manifest import WantedFlow
+from odfd.flows.manifest import DesiredFlow
 from odfd.mirrors.scheduler import MirrorScheduler, SchedulerState
 from odfd.resources.declared import DeclaredResource
 from odfd.resources.sets import Sealing, binding
@@ -118,11 +118,11 @@ class FlowController(AsDeclared):
         return ObservedState(told={"LastRun": ConditionValue(value=view.outcome, message=view.message)})
 
     async def perform(self, resource: DeclaredResource, step: str) -> None:  # noqa: ARG002  there is one step
-        await self._flows.apply(_wanted(resource), dry_run=False)
+        await self._flows.apply(_desired(resource), dry_run=False)
 
     async def _waiting(self, resource: DeclaredResource) -> ObservedState:
         """Of one that is not in force: it waits for a dataset, or is declared now that all are here."""
-        missing = await self._flows.missing(_wanted(resource))
+        missing = await self._flows.missing(_desired(resource))
         if missing is None:
             return ObservedState(steps=("declare the flow",))
         told = {DANGLING: ConditionValue(value=True, message=missing.message)}
@@ -130,11 +130,11 @@ class FlowController(AsDeclared):
         return ObservedState(told=told, fault=fault)
 
 
-def _wanted(resource: DeclaredResource) -> WantedFlow:
+def _desired(resource: DeclaredResource) -> DesiredFlow:
     """As it was applied."""
     headers = {"name": resource.name, "annotations": resource.annotations}
     text = json.dumps({"$schema": "Flow", "headers": headers, "spec": resource.spec})
-    (flow,) = read_wishes([wire.ManifestText(source=resource.name, text=text, base="")]).flows
+    (flow,) = read_desired_state([wire.ManifestText(source=resource.name, text=text, base="")]).flows
     return flow
 
 
@@ -150,7 +150,7 @@ class MirrorController(AsDeclared):
     async def observe(self, resource: DeclaredResource) -> ObservedState:
         mirror = self._mirrors.find(DatasetId.parse(resource.spec["source"]))
         if mirror is None:
-            raise NotFound("the wish for it is gone", rule="mirror", hint="apply it again")
+            raise NotFound("the intent for it is gone", rule="mirror", hint="apply it again")
         synced = ConditionValue(
             value=mirror.state is SchedulerState.CURRENT, code=mirror.state.value, message=mirror.message
         )

@@ -1,4 +1,4 @@
-"""Brings about what resources of wished types say: the same operations that commands ask for, in the order of need."""
+"""Carries out the plan for resources that are intents, with the operations that commands use, in the order of need."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from odfd.control import wire
 from odfd.resources.plan import PlannedResource
 
 
-class WishingService:
-    """Performs plans of wished types."""
+class IntentService:
+    """Performs plans for resources that are intents."""
 
     def __init__(
         self, mirrors: MirrorService, networks: NetworkService, peers: PeerService, trust: TrustService
@@ -26,10 +26,10 @@ class WishingService:
         self._trust = trust
 
     async def apply(self, planned: Sequence[PlannedResource], *, dry_run: bool) -> list[wire.ApplyItem]:
-        """Those of wished types; what fails is an item too."""
+        """Those that are intents; what fails is an item too."""
         items = []
-        wished = [each for each in planned if each.after.type in ORDER]
-        for each in sorted(wished, key=lambda one: ORDER.index(one.after.type)):
+        intents = [each for each in planned if each.after.type in ORDER]
+        for each in sorted(intents, key=lambda one: ORDER.index(one.after.type)):
             items.append(await self._apply(each, dry_run=dry_run))
         return items
 

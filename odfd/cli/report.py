@@ -32,7 +32,9 @@ def report_text(report: wire.VerifyReport) -> str:
             f"  the rows of {formatting.plural(spared, 'block')} were in order before; --full reads them again"
         )
     if absent := checked.not_held:
-        lines.append(f"  the data of {formatting.plural(absent, 'older slice')} is not kept here, as the mirror wishes")
+        lines.append(
+            f"  the data of {formatting.plural(absent, 'older slice')} is not kept here, as the mirror was asked"
+        )
     if coming := checked.to_come:
         lines.append(f"  the data of {formatting.plural(coming, 'slice')} is on its way here, and not checked yet")
     for failure in report.failures:

@@ -80,7 +80,7 @@ _UNKNOWN: Final = 1 << 62
 
 
 class Extent(msgspec.Struct, frozen=True):
-    """Data of blocks from ``first`` on is wished here; that of blocks from ``seen`` on was looked at, each in turn.
+    """Data of blocks from ``first`` on is to be held here; that of blocks from ``seen`` on was looked at, each in turn.
 
     How far it was looked at is the ledger's to say (``Checked.data``). ``seen`` may be lower: what was looked at and
     then let go was true all the same.
@@ -89,7 +89,7 @@ class Extent(msgspec.Struct, frozen=True):
     first: int = 0
     seen: int = 0
     keep: str = ""
-    """The wish under which this was planned; empty for all."""
+    """The bound (``keep``) under which this was planned; empty for all."""
 
 
 class Holdings:
@@ -109,7 +109,7 @@ class Holdings:
         _EXTENTS.put(self._db, dataset, extent.first, extent.seen, extent.keep)
 
     def replan(self, dataset: DatasetId) -> None:
-        """A person wishes it anew: what gave way for others is looked at again."""
+        """A person asks for it anew: what gave way for others is looked at again."""
         extent = self.extent(dataset)
         if extent.first:
             self.keep_extent(dataset, Extent(extent.first, extent.seen, _UNPLANNED))

@@ -180,7 +180,7 @@ _FEW: Final = 4
 
 
 def mirrored(connection: sqlite3.Connection, dataset: DatasetId, mark: Mark, now: Instant, *, is_said: bool) -> None:
-    """In the transaction that wishes for a mirror. Unless a person says it now, what was said of it before stays."""
+    """In the transaction that keeps a mirror's spec. Unless a person says it now, what was said of it before stays."""
     marks = Marks(connection)
     if is_said or marks.of(dataset) in (None, Mark.DELETED):
         marks.put(dataset, mark, now)

@@ -17,7 +17,7 @@ from chain.codec.arrow_schema import schema_of
 from chain.data.arrow_schema import to_arrow
 from chain.errors import Environment, Fault, NotFound
 from chain.state import ChainState
-from engines.query.requests import RowsWanted
+from engines.query.requests import RowSelection
 from odfd.control import wire
 from odfd.control.responses import FrameStream, answer, body, problem
 from odfd.errors import sole_fault, told_to_others
@@ -27,8 +27,8 @@ from odfd.runtime.http import Message, Receive, Send
 from odfd.runtime.supervision import Logger
 
 SendFrame = Callable[[bytes], Awaitable[None]]
-_UNBOUND: Final = RowsWanted(limit=0, unbound=True)
-_ALL: Final = RowsWanted()
+_UNBOUND: Final = RowSelection(limit=0, unbound=True)
+_ALL: Final = RowSelection()
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ class DatasetTold(msgspec.Struct, frozen=True, kw_only=True):
 class Answering(Protocol):
     """What is asked in turn. ``owner``: whether whoever asks reads as the node's owner does."""
 
-    async def answer(self, request: wire.QueryRequest, send: SendFrame, rows: RowsWanted, *, owner: bool) -> None: ...
+    async def answer(self, request: wire.QueryRequest, send: SendFrame, rows: RowSelection, *, owner: bool) -> None: ...
 
     def states(self, *, owner: bool) -> list[tuple[str, ChainState]]:
         """Datasets by name. Called from worker threads."""
@@ -80,7 +80,7 @@ class Desk:
         wanted, rows = asked.request, _UNBOUND if asked.unbound else _ALL
         return FrameStream(lambda give: self._answer(wanted, give, rows, owner=owner))
 
-    async def _answer(self, wanted: wire.QueryRequest, give: SendFrame, rows: RowsWanted, *, owner: bool) -> None:
+    async def _answer(self, wanted: wire.QueryRequest, give: SendFrame, rows: RowSelection, *, owner: bool) -> None:
         try:
             await self._answering.answer(wanted, give, rows, owner=owner)
         except Exception as error:

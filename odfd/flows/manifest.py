@@ -76,7 +76,7 @@ class FlowSpec(msgspec.Struct, frozen=True, kw_only=True):
     tasks: Annotated[tuple[IngestTask, ...], described("Nothing, or one: a pull with settings.")] | None = None
 
 
-class WantedFlow(msgspec.Struct, frozen=True, kw_only=True):
+class DesiredFlow(msgspec.Struct, frozen=True, kw_only=True):
     """A flow as it was written: datasets are named, not yet found."""
 
     name: str
@@ -110,7 +110,7 @@ class WantedFlow(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def flow_of(draft: Draft) -> WantedFlow | None:
+def flow_of(draft: Draft) -> DesiredFlow | None:
     """``None`` where the draft says what a flow may not; the mistakes are added to it."""
     flow = _Reading(draft).flow()
     return None if draft.binding.mistakes else flow
@@ -125,7 +125,7 @@ class _Reading:
         self._spec: FlowSpec = draft.spec
         self._policy: FlowPolicySaid = draft.typed.get(POLICY) or FlowPolicySaid()
 
-    def flow(self) -> WantedFlow:
+    def flow(self) -> DesiredFlow:
         spec = self._spec
         tasks = spec.tasks or (IngestTask(),)
         if len(tasks) != 1:
@@ -134,7 +134,7 @@ class _Reading:
         for number, each in enumerate(on_data):
             if each:
                 self._reference(f"spec.triggers[{number}].dataset", each)
-        return WantedFlow(
+        return DesiredFlow(
             name=self._draft.headers.name,
             target=self._reference("spec.target", spec.target),
             inputs=tuple(each.removeprefix(_TARGET) for each in on_data),

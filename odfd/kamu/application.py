@@ -20,7 +20,7 @@ from chain.codec.manifest import to_builtins
 from chain.errors import Environment, Fault, NotFound, Refused
 from chain.state import ChainState
 from engines.query.frames import HEAD, ROWS, SCHEMA, parted
-from engines.query.requests import ALL_ROWS, RowsWanted
+from engines.query.requests import ALL_ROWS, RowSelection
 from odfd.control import wire
 from odfd.control.responses import FrameStream, answer, problem
 from odfd.errors import http_status, sole_fault, told_to_others
@@ -146,10 +146,10 @@ class Questions:
 
         rows = _Rows(reply, b'{"data":', wanted.schema_format, after)
         request = wire.QueryRequest(sql=tail_statement(state, wanted.skip, wanted.limit))
-        return await self._ask(request, rows, {}, RowsWanted(layout=requests.layout(wanted.data_format)))
+        return await self._ask(request, rows, {}, RowSelection(layout=requests.layout(wanted.data_format)))
 
     async def _ask(
-        self, request: wire.QueryRequest, rows: _Rows, bound: Mapping[str, Bound], wanted: RowsWanted
+        self, request: wire.QueryRequest, rows: _Rows, bound: Mapping[str, Bound], wanted: RowSelection
     ) -> None:
         rows.layout = wanted.layout or ""
         await self._answers.answer(request, rows.take, bound, wanted)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Protocol, TypeAlias
 
 from chain.state import ChainState
-from engines.query.requests import RowsWanted
+from engines.query.requests import RowSelection
 from odfd.control import wire
 from odfd.queries.planning import Bound
 
@@ -22,7 +22,7 @@ class PublicAnswers(Protocol):
     """Answers questions of visitors over what the site serves, and nothing else."""
 
     async def answer(
-        self, request: wire.QueryRequest, send: SendFrame, bound: Mapping[str, Bound], rows: RowsWanted
+        self, request: wire.QueryRequest, send: SendFrame, bound: Mapping[str, Bound], rows: RowSelection
     ) -> None:
         """Frames (``engines.query.frames``). Raises Refused when too many ask, and what is wrong with the question."""
 

@@ -15,7 +15,7 @@ from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from engines.query.json_rows import Layout
-from engines.query.requests import RowsWanted
+from engines.query.requests import RowSelection
 from odfd.control import wire
 from odfd.kamu.schemas import FORMATS
 from odfd.queries.planning import Bound
@@ -78,8 +78,8 @@ class SqlQuestion(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     def request(self) -> wire.QueryRequest:
         return wire.QueryRequest(sql=self.query, parameters=self.parameters, require=self.require, cut=self.cut)
 
-    def rows(self) -> RowsWanted:
-        return RowsWanted(layout=layout(self.data_format), skip=self.skip, limit=self.limit)
+    def rows(self) -> RowSelection:
+        return RowSelection(layout=layout(self.data_format), skip=self.skip, limit=self.limit)
 
     def bound(self) -> dict[str, Bound]:
         """What each name stands for. Raises Invalid."""

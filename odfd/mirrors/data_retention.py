@@ -24,7 +24,7 @@ from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from odfd.datasets.holdings import Extent, Holdings
 from odfd.datasets.references import references_to
-from odfd.mirrors import mirror_spec as wishes
+from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.retention import ALL, Piece, giving_way, oldest_kept, parse_keep, trimmed
 from odfd.resources.store import Resources
@@ -68,11 +68,11 @@ class DataRetention:
             with self._database.write() as connection:
                 Holdings(connection).count_blocks(dataset)
 
-    def give_way(self, wish: MirrorSpec, needed: int) -> bool:
-        """Let go of data of mirrors of a lower priority than this wish's, if that frees so many bytes; else of none."""
+    def give_way(self, spec: MirrorSpec, needed: int) -> bool:
+        """Let go of data of mirrors of a lower priority than this spec's, if that frees so many bytes; else of none."""
         with self._lock, ExitStack() as open_cursors, self._database.read() as connection:
             holdings = Holdings(connection)
-            lower = [each for each in wishes.all_of(Resources(connection)) if each.priority < wish.priority]
+            lower = [each for each in mirror_specs.all_of(Resources(connection)) if each.priority < spec.priority]
             lower = [each for each in lower if each.want == "data" and self._reader(each.id) is None]
             others = []
             for each in sorted(lower, key=lambda each: each.priority):
@@ -80,7 +80,7 @@ class DataRetention:
                 others.append((each.id, open_cursors.enter_context(closing(pieces))))
             plan = giving_way(needed, others)
         for dataset, first in (plan or {}).items():
-            self._gave_way[dataset] = f"data before block #{first} gave way to {wish.name}"
+            self._gave_way[dataset] = f"data before block #{first} gave way to {spec.name}"
             self.let_go(dataset, first)
         return plan is not None
 
@@ -89,20 +89,20 @@ class DataRetention:
         with self._database.write() as connection:
             Holdings(connection).note(dataset, objects)
 
-    def settle(self, wish: MirrorSpec) -> None:
-        """Plan anew when the plan in force is not that of the wish."""
+    def settle(self, spec: MirrorSpec) -> None:
+        """Plan anew when the plan in force is not that of the spec."""
         with self._database.read() as connection:
-            planned = Holdings(connection).extent(wish.id).keep
-        if planned != self._bounds(wish):
-            self.plan(wish)
+            planned = Holdings(connection).extent(spec.id).keep
+        if planned != self._bounds(spec):
+            self.plan(spec)
 
-    def plan(self, wish: MirrorSpec) -> None:
+    def plan(self, spec: MirrorSpec) -> None:
         """Settle from which block on data is to be here, before any of it is fetched."""
         with self._lock:
-            self._plan(wish)
+            self._plan(spec)
 
-    def _plan(self, wish: MirrorSpec) -> None:
-        dataset, chain, bounds = wish.id, self._chains.chain(wish.id), self._bounds(wish)
+    def _plan(self, spec: MirrorSpec) -> None:
+        dataset, chain, bounds = spec.id, self._chains.chain(spec.id), self._bounds(spec)
         head = chain.head()
         if head is None:
             with self._database.write() as connection:
@@ -134,13 +134,13 @@ class DataRetention:
                 self.note(dataset, found)
                 found = []
 
-    def trim(self, wish: MirrorSpec) -> str:
-        """Let go of what is beyond the wish; in words why nothing may be, or why more went, or empty."""
+    def trim(self, spec: MirrorSpec) -> str:
+        """Let go of what is beyond the spec; in words why nothing may be, or why more went, or empty."""
         with self._lock:
-            return self._trim(wish)
+            return self._trim(spec)
 
-    def _trim(self, wish: MirrorSpec) -> str:
-        dataset, chain = wish.id, self._chains.chain(wish.id)
+    def _trim(self, spec: MirrorSpec) -> str:
+        dataset, chain = spec.id, self._chains.chain(spec.id)
         head = chain.head()
         if head is None:
             return ""
@@ -152,8 +152,8 @@ class DataRetention:
             # Closed before the transaction is: an open cursor would keep its snapshot for whoever reads next.
             with closing(holdings.by_block(dataset, checked.data)) as by_block:
                 pieces = (Piece(number, chain.block_at(number).system_time, size) for number, size in by_block)
-                first = trimmed(parse_keep(wish.keep or ALL), newest, pieces, total, extent.first)
-        if first > extent.first and not self._bounds(wish):
+                first = trimmed(parse_keep(spec.keep or ALL), newest, pieces, total, extent.first)
+        if first > extent.first and not self._bounds(spec):
             return f"all is kept: {self._reader(dataset)} is derived from it here"
         self.let_go(dataset, first)
         return self._gave_way.get(dataset, "")
@@ -181,9 +181,9 @@ class DataRetention:
             with self._database.write() as connection:
                 Holdings(connection).drop(dataset, freed)
 
-    def _bounds(self, wish: MirrorSpec) -> str:
-        """The wish's own, unless all is needed here; empty for all."""
-        return "" if wish.keep is None or self._reader(wish.id) is not None else wish.keep
+    def _bounds(self, spec: MirrorSpec) -> str:
+        """The spec's own, unless all is needed here; empty for all."""
+        return "" if spec.keep is None or self._reader(spec.id) is not None else spec.keep
 
 
 class RetainedRange(msgspec.Struct, frozen=True):
@@ -211,7 +211,7 @@ def _needed_elsewhere(connection: sqlite3.Connection, dataset: DatasetId, name: 
     holders = Holdings(connection).holders(name)
     resources = Resources(connection)
     return any(
-        other in holders or wishes.of(resources, other) is None
+        other in holders or mirror_specs.of(resources, other) is None
         for other, _ in references_to(connection, name)
         if other != dataset
     )

@@ -24,7 +24,7 @@ MOST: Final = 4096
 
 
 class _Refusal(msgspec.Struct, frozen=True):
-    wish: MirrorSpec
+    spec: MirrorSpec
     epoch: int
     root: bytes
     fault: Fault
@@ -38,16 +38,16 @@ class DeclinedHeads:
     def __init__(self) -> None:
         self._of: FIFOCache[DatasetId, _Refusal] = FIFOCache(MOST)
 
-    def note(self, wish: MirrorSpec, head: HeadStatement, fault: Fault, now: float) -> None:
+    def note(self, spec: MirrorSpec, head: HeadStatement, fault: Fault, now: float) -> None:
         """What was signed breaks a rule, or a limit of this mirror."""
-        before = self._known(wish, head)
+        before = self._known(spec, head)
         times = 1 if before is None else before.times + 1
         until = now + (PAUSES.whole(times - 1) if times > 1 else 0.0)
-        self._of[wish.id] = _Refusal(wish, head.epoch, head.root_hash, fault, until, times)
+        self._of[spec.id] = _Refusal(spec, head.epoch, head.root_hash, fault, until, times)
 
-    def why(self, wish: MirrorSpec, head: HeadStatement, now: float) -> Fault | None:
+    def why(self, spec: MirrorSpec, head: HeadStatement, now: float) -> Fault | None:
         """Why a head is not to be looked at now; ``None`` when it is."""
-        known = self._known(wish, head)
+        known = self._known(spec, head)
         rests = known is not None and (head.root_hash == known.root or now < known.until)
         return known.fault if known is not None and rests else None
 
@@ -55,6 +55,6 @@ class DeclinedHeads:
         """What was signed is here, and broke no rule."""
         self._of.pop(dataset, None)
 
-    def _known(self, wish: MirrorSpec, head: HeadStatement) -> _Refusal | None:
-        known = self._of.get(wish.id)
-        return known if known is not None and (known.wish, known.epoch) == (wish, head.epoch) else None
+    def _known(self, spec: MirrorSpec, head: HeadStatement) -> _Refusal | None:
+        known = self._of.get(spec.id)
+        return known if known is not None and (known.spec, known.epoch) == (spec, head.epoch) else None

@@ -40,9 +40,9 @@ class FirstContact:
         self._witnesses = witnesses
         self._clock = clock
 
-    def rung(self, wish: MirrorSpec) -> str:
+    def rung(self, spec: MirrorSpec) -> str:
         """The one on which it will be met, or a higher one than ``FIRST_SIGHT`` if enough networks show the same."""
-        if wish.expect is not None:
+        if spec.expect is not None:
             return EXPECTED
         return WITNESSED if self._witnesses().quorum else FIRST_SIGHT
 
@@ -57,11 +57,11 @@ class FirstContact:
             most = max(most, count)
         return f"{plural(witnesses.quorum, 'witness', 'witnesses')} must have cosigned a head of it, and {most} did"
 
-    def keep(self, connection: sqlite3.Connection, wish: MirrorSpec, networks: int) -> None:
+    def keep(self, connection: sqlite3.Connection, spec: MirrorSpec, networks: int) -> None:
         """It was met, and peers of so many networks showed the same chain."""
-        rung = self.rung(wish)
+        rung = self.rung(spec)
         met = NETWORKS if rung == FIRST_SIGHT and networks >= ENOUGH else rung
-        MET.put(connection, wish.id, met, self._clock())
+        MET.put(connection, spec.id, met, self._clock())
 
 
 def rung_of(connection: sqlite3.Connection, dataset: DatasetId) -> str | None:

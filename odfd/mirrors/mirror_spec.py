@@ -45,7 +45,7 @@ class MirrorSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def brings_data(self) -> bool:
-        """Whether blocks count here only once their data does: all of it is wished."""
+        """Whether blocks count here only once their data does: all of it is asked for."""
         return self.want == "data" and self.keep is None
 
     @property
@@ -74,9 +74,9 @@ class MirrorSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             Multihash.parse(self.expect)
 
 
-def keep(resources: Resources, wish: MirrorSpec, now: Instant) -> bool:
-    """``False`` when it was wished already."""
-    return resources.apply(KIND, wish.dataset, msgspec.json.encode(wish), now)
+def keep(resources: Resources, spec: MirrorSpec, now: Instant) -> bool:
+    """``False`` when it was kept already."""
+    return resources.apply(KIND, spec.dataset, msgspec.json.encode(spec), now)
 
 
 def drop(resources: Resources, dataset: DatasetId, now: Instant) -> bool:
@@ -93,11 +93,11 @@ def of(resources: Resources, dataset: DatasetId) -> MirrorSpec | None:
 
 
 def purposes(resources: Resources, dataset: DatasetId) -> tuple[Expression | None, Expression | None]:
-    """``use`` and ``serve`` of a dataset where the wish names its own."""
-    wish = of(resources, dataset)
-    if wish is None:
+    """``use`` and ``serve`` of a dataset where the spec names its own."""
+    spec = of(resources, dataset)
+    if spec is None:
         return None, None
     return (
-        parse_expression(wish.use) if wish.use else None,
-        parse_expression(wish.serve) if wish.serve else None,
+        parse_expression(spec.use) if spec.use else None,
+        parse_expression(spec.serve) if spec.serve else None,
     )

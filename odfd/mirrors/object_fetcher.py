@@ -46,7 +46,7 @@ MAX_TOLD: Final = 5
 _SPOILT: Final = frozenset({"slice-physical-hash", "slice-missing", "checkpoint-physical-hash", "checkpoint-missing"})
 """Rules that bytes which were hashed when they came can break only through our own disk."""
 
-Wanted = TypeVar("Wanted")
+Item = TypeVar("Item")
 
 
 class ObjectLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +87,7 @@ class ObjectFetcher:
 
     async def bring(
         self,
-        wish: MirrorSpec | None,
+        spec: MirrorSpec | None,
         peers: Sequence[PeerId],
         terms: ChainTerms,
         blocks: Sequence[SealedBlock],
@@ -95,7 +95,7 @@ class ObjectFetcher:
     ) -> int:
         """All that blocks after ``terms`` bring; how many objects that is. However it ends, what came is counted.
 
-        ``wish``: the mirror that holds them; ``None``: what is not one yet, and is not counted.
+        ``spec``: the mirror that holds them; ``None``: what is not one yet, and is not counted.
 
         Raises Remote (peers), Invalid or Refused (an object is not what its block says, or too much), Environment.
         """
@@ -103,8 +103,8 @@ class ObjectFetcher:
         tally.slices, tally.slices_wanted = 0, len(wanted)
         tally.bytes, tally.bytes_wanted = 0, sum(size for _, size in wanted)
         missing = await trio.to_thread.run_sync(self._missing, wanted)
-        promised = await trio.to_thread.run_sync(self._promise, wish, missing)
-        counted, pace = _Counted(self.keeping, self.room, wish), self.paces.of(wish)
+        promised = await trio.to_thread.run_sync(self._promise, spec, missing)
+        counted, pace = _Counted(self.keeping, self.room, spec), self.paces.of(spec)
 
         async def take(group: Sequence[Bringing]) -> None:
             sound = await self._packs.take(peers, group, missing, pace) if len(group) > 1 else set()
@@ -138,14 +138,14 @@ class ObjectFetcher:
                 if await trio.to_thread.run_sync(self._whole, name) is None:
                     await self._fetch(peers, name, size)
 
-    async def linked(self, wish: MirrorSpec | None, peers: Sequence[PeerId], name: Multihash) -> int:
+    async def linked(self, spec: MirrorSpec | None, peers: Sequence[PeerId], name: Multihash) -> int:
         """Something that rows link to, unless it is here and whole; its size. Raises Remote, Environment.
 
-        Without a ``wish`` it was here before, and its room is still its own.
+        Without a ``spec`` it was here before, and its room is still its own.
         """
         async with self._alone(name):
             size = await trio.to_thread.run_sync(self._whole, name)
-            return await self._fetch_linked(wish, peers, name) if size is None else size
+            return await self._fetch_linked(spec, peers, name) if size is None else size
 
     async def _bring_links(
         self, peers: Sequence[PeerId], terms: ChainTerms, block: Block, tally: MirrorProgress, counted: _Counted
@@ -156,7 +156,7 @@ class ObjectFetcher:
         path = await trio.to_thread.run_sync(self.objects.path, event.new_data.physical_hash)
 
         async def take(name: Multihash) -> None:
-            size = await self.linked(counted.wish, peers, name)
+            size = await self.linked(counted.spec, peers, name)
             await counted.add(name, size, block.sequence_number)
             tally.slices += 1
             tally.bytes += size
@@ -177,7 +177,7 @@ class ObjectFetcher:
             return None
         return size
 
-    async def _fetch_linked(self, wish: MirrorSpec | None, peers: Sequence[PeerId], name: Multihash) -> int:
+    async def _fetch_linked(self, spec: MirrorSpec | None, peers: Sequence[PeerId], name: Multihash) -> int:
         """From one peer after the other, each at its word: one that says a wrong size cannot spoil it for others."""
         reasons = []
         self._turn += 1
@@ -191,7 +191,7 @@ class ObjectFetcher:
                     allowed = f"limits.object-bytes allows {self.limits.object_bytes:,}"
                     reasons.append(f"{peer}: it has {size:,} bytes, and {allowed}")
                 else:
-                    await self._fetch_promised(wish, peer, name, size)
+                    await self._fetch_promised(spec, peer, name, size)
                     return size
             except Remote as fault:
                 reasons.append(f"{peer}: {fault.message}")
@@ -210,11 +210,11 @@ class ObjectFetcher:
         for found in findings:
             raise Invalid(found.message, rule=found.rule, place=f"block #{block.sequence_number}")
 
-    async def _fetch_promised(self, wish: MirrorSpec | None, peer: PeerId, name: Multihash, size: int) -> None:
+    async def _fetch_promised(self, spec: MirrorSpec | None, peer: PeerId, name: Multihash, size: int) -> None:
         """The promise is taken back when the object is counted, or here when it does not come."""
-        promised = await trio.to_thread.run_sync(self._promise, wish, {name: size})
+        promised = await trio.to_thread.run_sync(self._promise, spec, {name: size})
         try:
-            await self._fetch([peer], name, size, self.paces.of(wish))
+            await self._fetch([peer], name, size, self.paces.of(spec))
         except BaseException:
             await self._take_back(promised)
             raise
@@ -223,7 +223,7 @@ class ObjectFetcher:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(self.room.take_back, promised)
 
-    def _promise(self, wish: MirrorSpec | None, missing: Mapping[Multihash, int]) -> list[Multihash]:
+    def _promise(self, spec: MirrorSpec | None, missing: Mapping[Multihash, int]) -> list[Multihash]:
         """Room for what is not here, by its size, before any of it is asked for; what that is.
 
         Raises Refused for an object that is too large, Environment for a full disk or a quota that is reached.
@@ -238,9 +238,9 @@ class ObjectFetcher:
                 )
         if missing:
             self._check_disk(missing)
-        if wish is None:
+        if spec is None:
             return []
-        self.room.promise(wish, dict(missing))
+        self.room.promise(spec, dict(missing))
         return list(missing)
 
     def _check_disk(self, missing: Mapping[Multihash, int]) -> None:
@@ -280,10 +280,10 @@ class ObjectFetcher:
 class _Counted:
     """Objects that came for a dataset, counted in pages."""
 
-    def __init__(self, keeping: DataRetention, room: MirrorQuota, wish: MirrorSpec | None) -> None:
+    def __init__(self, keeping: DataRetention, room: MirrorQuota, spec: MirrorSpec | None) -> None:
         self._keeping = keeping
         self._room = room
-        self.wish = wish
+        self.spec = spec
         self._waiting: list[tuple[Multihash, int, int]] = []
 
     async def add(self, name: Multihash, size: int, number: int) -> None:
@@ -294,20 +294,20 @@ class _Counted:
 
     async def settle(self) -> None:
         page, self._waiting = self._waiting, []
-        if page and self.wish is not None:
-            await trio.to_thread.run_sync(self._note, self.wish.id, page)
+        if page and self.spec is not None:
+            await trio.to_thread.run_sync(self._note, self.spec.id, page)
 
     def _note(self, dataset: DatasetId, page: Sequence[tuple[Multihash, int, int]]) -> None:
         self._keeping.note(dataset, page)
         self._room.take_back(name for name, _, _ in page)
 
 
-async def _several(waiting: Iterator[Wanted], take: Callable[[Wanted], Awaitable[None]]) -> None:
+async def _several(waiting: Iterator[Item], take: Callable[[Item], Awaitable[None]]) -> None:
     """``take`` for each, AT_ONCE at a time. Raises the first fault alone."""
 
     async def work() -> None:
-        for wanted in waiting:
-            await take(wanted)
+        for item in waiting:
+            await take(item)
 
     try:
         async with trio.open_nursery() as nursery:

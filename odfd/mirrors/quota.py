@@ -57,19 +57,19 @@ class MirrorQuota:
         begun = sum(min(size, here.get(str(name), 0)) for name, size in wanted.items()) if here else 0
         return sum(wanted.values()) - begun
 
-    def promise(self, wish: MirrorSpec, missing: Mapping[Multihash, int]) -> None:
+    def promise(self, spec: MirrorSpec, missing: Mapping[Multihash, int]) -> None:
         """Room for these, or for none of them. Raises Environment."""
         with self._lock:
             new = {name: size for name, size in missing.items() if name not in self._promised}
             if self.limit:
-                self._find(wish, sum(new.values()) + PER_OBJECT * len(new), new)
+                self._find(spec, sum(new.values()) + PER_OBJECT * len(new), new)
             self._promised |= new
 
-    def promise_blocks(self, wish: MirrorSpec, size: int) -> None:
+    def promise_blocks(self, spec: MirrorSpec, size: int) -> None:
         """Room for blocks of so many bytes. Raises Environment."""
         with self._lock:
             if self.limit:
-                self._find(wish, size)
+                self._find(spec, size)
             self._blocks += size
 
     def take_back_blocks(self, size: int) -> None:
@@ -89,7 +89,7 @@ class MirrorQuota:
             for name in names:
                 self._promised.pop(name, None)
 
-    def _find(self, wish: MirrorSpec | None, needed: int, new: Mapping[Multihash, int] = _NOTHING) -> None:
+    def _find(self, spec: MirrorSpec | None, needed: int, new: Mapping[Multihash, int] = _NOTHING) -> None:
         left = self._left(new)
         promised = sum(self._promised.values()) + PER_OBJECT * len(self._promised) + self._blocks
         used = self._keeping.taken() + promised + self.staged()
@@ -101,7 +101,7 @@ class MirrorQuota:
         idle = [file for file in left if file.name not in busy]
         over = used + sum(left.values()) + needed - self.limit
         beyond = over - sum(left[file] for file in idle)
-        if needed and beyond > 0 and (wish is None or not self._keeping.give_way(wish, beyond)):
+        if needed and beyond > 0 and (spec is None or not self._keeping.give_way(spec, beyond)):
             raise Environment(
                 f"{needed:,} bytes are missing, and of the {self.limit:,} that mirrors may hold {used:,} are taken",
                 rule="mirror-quota",
@@ -137,16 +137,16 @@ class MirrorQuota:
 class BlockRoom:
     """The room for the blocks of one walk of a mirror, promised as they come. Safe to use from any thread."""
 
-    def __init__(self, quota: MirrorQuota, wish: MirrorSpec) -> None:
+    def __init__(self, quota: MirrorQuota, spec: MirrorSpec) -> None:
         self._quota = quota
-        self._wish = wish
+        self._spec = spec
         self._taken = 0
         self._lock = threading.Lock()
 
     def take(self, size: int) -> None:
         """Raises Environment: there is no room for so many bytes more."""
         with self._lock:
-            self._quota.promise_blocks(self._wish, size)
+            self._quota.promise_blocks(self._spec, size)
             self._taken += size
 
     def give_back(self, size: int) -> None:

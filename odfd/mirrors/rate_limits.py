@@ -14,15 +14,15 @@ class RateLimits:
     def __init__(self) -> None:
         self._by_dataset: dict[DatasetId, Pace] = {}
 
-    def of(self, wish: MirrorSpec | None) -> Pace | None:
+    def of(self, spec: MirrorSpec | None) -> Pace | None:
         """``None``: no cap of its own. A cap that was changed holds for what is under way too."""
-        if wish is None:
+        if spec is None:
             return None
-        if wish.rate is None:
-            freed = self._by_dataset.pop(wish.id, None)
+        if spec.rate is None:
+            freed = self._by_dataset.pop(spec.id, None)
             if freed is not None:
                 freed.rate = 0
             return None
-        pace = self._by_dataset.setdefault(wish.id, Pace())
-        pace.rate = parse_rate(wish.rate)
+        pace = self._by_dataset.setdefault(spec.id, Pace())
+        pace.rate = parse_rate(spec.rate)
         return pace

@@ -25,7 +25,7 @@ from odfd.datasets.catalog import Catalog
 from odfd.datasets.holdings import Holdings
 from odfd.datasets.visibility import Mark
 from odfd.errors import sole_fault
-from odfd.mirrors import mirror_spec as wishes
+from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.sync import Current, MirrorSync, NobodyHasIt, Outcome, Synced
@@ -62,7 +62,7 @@ _SETTLED: Final = frozenset({SchedulerState.CURRENT, SchedulerState.REFUSED, Sch
 class Mirror(msgspec.Struct):
     """One mirror at work; its fields are for people to look at."""
 
-    wish: MirrorSpec
+    spec: MirrorSpec
     state: SchedulerState = SchedulerState.WAITING
     message: str = ""
     fault: Fault | None = None
@@ -79,7 +79,7 @@ class Mirror(msgspec.Struct):
     withheld: bool = False
     """Whether nobody gave them for a day."""
     fresh: int = 1
-    """The pass that looked at the wish as it is now."""
+    """The pass that looked at the spec as it is now."""
     poked: trio.Event = msgspec.field(default_factory=trio.Event)
     turned: trio.Event = msgspec.field(default_factory=trio.Event)
     """Set when the pass under way, or the next one, has ended; then there is another."""
@@ -106,10 +106,10 @@ class PassedOn(msgspec.Struct, frozen=True, kw_only=True):
     held: bool = False
     """Whether the dataset was here before."""
 
-    def mark(self, wish: MirrorSpec) -> Mark:
+    def mark(self, spec: MirrorSpec) -> Mark:
         """What is found in a network is public there. A web server may be within reach of few, and what is here
         already came from a folder or was made here."""
-        private = (self.held or wish.is_from_web) if self.private is None else self.private
+        private = (self.held or spec.is_from_web) if self.private is None else self.private
         return Mark.PRIVATE if private else Mark.MIRRORED
 
 
@@ -135,8 +135,8 @@ class MirrorScheduler:
         after_sync: Callable[[DatasetId], None],
         doubted: Callable[[DatasetId], object] = lambda _: None,
     ) -> None:
-        self.wished: Callable[[DatasetId], object] = lambda _: None
-        """Called from a worker thread after a wish was kept, before anything is fetched for it."""
+        self.on_stored: Callable[[DatasetId], object] = lambda _: None
+        """Called from a worker thread after a spec was kept, before anything is fetched for it."""
         self._doubted = doubted
         self._database = database
         self._sync = sync
@@ -152,8 +152,8 @@ class MirrorScheduler:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                for wish in await trio.to_thread.run_sync(self._wishes):
-                    self._begin(wish)
+                for spec in await trio.to_thread.run_sync(self._specs):
+                    self._begin(spec)
                 life.ready()
                 await life.stopping.wait()
                 self._nursery = None
@@ -161,37 +161,37 @@ class MirrorScheduler:
         finally:
             self._nursery = None
 
-    async def add(self, wish: MirrorSpec, shown: PassedOn = FOUND) -> Mirror:
-        """Wish it, and begin at once. Wishing it again with other terms replaces them. Raises Invalid, Environment."""
-        wish.check()
+    async def add(self, spec: MirrorSpec, shown: PassedOn = FOUND) -> Mirror:
+        """Mirror it, and begin at once. Adding it again with other terms replaces them. Raises Invalid, Environment."""
+        spec.check()
 
         def record() -> None:
             with self._database.write() as connection:
                 resources = Resources(connection)
                 now = self._clock.now()
-                Catalog(resources).add(wish.name, wish.id, now)
-                wishes.keep(resources, wish, now)
-                visibility.mirrored(connection, wish.id, shown.mark(wish), now, is_said=shown.private is not None)
-                Holdings(connection).replan(wish.id)
+                Catalog(resources).add(spec.name, spec.id, now)
+                mirror_specs.keep(resources, spec, now)
+                visibility.mirrored(connection, spec.id, shown.mark(spec), now, is_said=shown.private is not None)
+                Holdings(connection).replan(spec.id)
 
         await trio.to_thread.run_sync(record)
-        await trio.to_thread.run_sync(self.wished, wish.id)
-        known = self._mirrors.get(wish.id)
-        if known is None or known.wish.paused:
-            return self._begin(wish)
-        known.wish = wish
-        self._sync.wished(wish)
+        await trio.to_thread.run_sync(self.on_stored, spec.id)
+        known = self._mirrors.get(spec.id)
+        if known is None or known.spec.paused:
+            return self._begin(spec)
+        known.spec = spec
+        self._sync.spec_changed(spec)
         known.fresh = known.passes + (2 if known.passing else 1)
-        self.poke(wish.id)
+        self.poke(spec.id)
         return known
 
     async def remove(self, dataset: DatasetId) -> Mirror:
-        """Wish it no longer. Raises NotFound."""
+        """Mirror it no longer. Raises NotFound."""
         mirror = self.get(dataset)
 
         def forget() -> None:
             with self._database.write() as connection:
-                wishes.drop(Resources(connection), dataset, self._clock.now())
+                mirror_specs.drop(Resources(connection), dataset, self._clock.now())
 
         await trio.to_thread.run_sync(forget)
         await self._stop(mirror)
@@ -203,22 +203,22 @@ class MirrorScheduler:
         Raises NotFound.
         """
         mirror = self.get(dataset)
-        if mirror.wish.paused == paused:
+        if mirror.spec.paused == paused:
             return mirror
-        wish = msgspec.structs.replace(mirror.wish, paused=paused)
+        spec = msgspec.structs.replace(mirror.spec, paused=paused)
 
         def record() -> None:
             with self._database.write() as connection:
-                wishes.keep(Resources(connection), wish, self._clock.now())
+                mirror_specs.keep(Resources(connection), spec, self._clock.now())
 
         await trio.to_thread.run_sync(record)
         await self._stop(mirror)
-        self._events.emit("mirror.paused" if paused else "mirror.resumed", wish.name)
-        return self._begin(wish)
+        self._events.emit("mirror.paused" if paused else "mirror.resumed", spec.name)
+        return self._begin(spec)
 
     @asynccontextmanager
     async def still(self, dataset: DatasetId) -> AsyncIterator[None]:
-        """Inside, nobody works on this mirror, if it is one; afterwards it goes on, unless it is wished no longer."""
+        """Inside, nobody works on this mirror, if it is one; afterwards it goes on, unless it is a mirror no longer."""
         mirror = self._mirrors.get(dataset)
         if mirror is None:
             yield
@@ -228,12 +228,12 @@ class MirrorScheduler:
             yield
         finally:
             with trio.CancelScope(shield=True):
-                wish = await trio.to_thread.run_sync(self._wish, dataset)
-            if wish is not None and self._nursery is not None:
-                self._begin(wish)
+                spec = await trio.to_thread.run_sync(self._spec, dataset)
+            if spec is not None and self._nursery is not None:
+                self._begin(spec)
 
     async def _stop(self, mirror: Mirror) -> None:
-        self._mirrors.pop(mirror.wish.id, None)
+        self._mirrors.pop(mirror.spec.id, None)
         mirror.scope.cancel()
         await mirror.ended.wait()
 
@@ -252,7 +252,7 @@ class MirrorScheduler:
         return self._sync.holders(each for each in datasets if each in self._mirrors)
 
     def all(self) -> list[Mirror]:
-        return sorted(self._mirrors.values(), key=lambda mirror: mirror.wish.name.casefold())
+        return sorted(self._mirrors.values(), key=lambda mirror: mirror.spec.name.casefold())
 
     def poke(self, dataset: DatasetId) -> bool:
         """Something happened that may concern a mirror; whether it is one of ours."""
@@ -271,8 +271,8 @@ class MirrorScheduler:
         Raises NotFound, Refused for one that is paused.
         """
         mirror = self.get(dataset)
-        if mirror.wish.paused:
-            name = mirror.wish.name
+        if mirror.spec.paused:
+            name = mirror.spec.name
             raise Refused(f"{name} is paused", rule="mirror-paused", hint=f"odfctl mirror resume {name}")
         await self._sync.ask_around(dataset)
         wanted = mirror.passes + (2 if mirror.passing else 1)
@@ -283,21 +283,21 @@ class MirrorScheduler:
             raise _not_mirrored(dataset)
         return mirror
 
-    def _wish(self, dataset: DatasetId) -> MirrorSpec | None:
+    def _spec(self, dataset: DatasetId) -> MirrorSpec | None:
         with self._database.read() as connection:
-            return wishes.of(Resources(connection), dataset)
+            return mirror_specs.of(Resources(connection), dataset)
 
-    def _wishes(self) -> list[MirrorSpec]:
+    def _specs(self) -> list[MirrorSpec]:
         with self._database.read() as connection:
-            return wishes.all_of(Resources(connection))
+            return mirror_specs.all_of(Resources(connection))
 
-    def _begin(self, wish: MirrorSpec) -> Mirror:
+    def _begin(self, spec: MirrorSpec) -> Mirror:
         if self._nursery is None:
             raise Environment(
                 "mirrors are not running: the daemon is stopping", rule="draining", hint="try again later"
             )
-        mirror = self._mirrors[wish.id] = Mirror(wish)
-        if wish.paused:
+        mirror = self._mirrors[spec.id] = Mirror(spec)
+        if spec.paused:
             mirror.state = SchedulerState.PAUSED
             mirror.ended.set()
         else:
@@ -334,7 +334,7 @@ class MirrorScheduler:
     async def _pass(self, mirror: Mirror) -> bool:
         """One pass; whether to try again soon. Every fault becomes the mirror's state: none ends the keeper."""
         try:
-            return self._settle(mirror, await self._sync.sync(mirror.wish, mirror.tally, partial(_begun, mirror)))
+            return self._settle(mirror, await self._sync.sync(mirror.spec, mirror.tally, partial(_begun, mirror)))
         except (Fault, BaseExceptionGroup) as error:
             fault = sole_fault(error)
             if fault is None:
@@ -344,18 +344,18 @@ class MirrorScheduler:
     async def _note_withheld(self, mirror: Mirror) -> None:
         def note() -> tuple[bool, bool]:
             with self._database.write() as connection:
-                withheld = DataAvailability(connection).note(mirror.wish.id, self._clock.now())
+                withheld = DataAvailability(connection).note(mirror.spec.id, self._clock.now())
             return withheld, mirror.tally.blocks < mirror.tally.blocks_wanted
 
         withheld, mirror.wanting = await trio.to_thread.run_sync(note)
         if withheld and not mirror.withheld:
             wanted, here = mirror.tally.blocks_wanted, mirror.tally.blocks
             message = f"{plural(wanted, 'block')} signed, and for a day nobody gave more than {here}"
-            self._events.emit("head.withheld", mirror.wish.name, message, blocks=here, signed=wanted)
+            self._events.emit("head.withheld", mirror.spec.name, message, blocks=here, signed=wanted)
         mirror.withheld = withheld
 
     def _settle(self, mirror: Mirror, outcome: Outcome) -> bool:
-        name = mirror.wish.name
+        name = mirror.spec.name
         mirror.fault = None
         match outcome:
             case Synced(head=head, blocks=blocks, peers=peers, note=note):
@@ -364,11 +364,11 @@ class MirrorScheduler:
                 self._events.emit(
                     "mirror.synced", name, f"{plural(blocks, 'block')}, head #{head.sequence_number}", blocks=blocks
                 )
-                self._after_sync(mirror.wish.id)
+                self._after_sync(mirror.spec.id)
                 return False
             case Current(peers=peers, connected=connected, objects=objects, note=note):
                 if objects:
-                    self._after_sync(mirror.wish.id)
+                    self._after_sync(mirror.spec.id)
                 self._note(mirror, note)
                 mirror.state, mirror.asked = SchedulerState.CURRENT, peers
                 mirror.message = note if peers else _nobody_to_ask(connected)
@@ -379,18 +379,18 @@ class MirrorScheduler:
 
     def _note(self, mirror: Mirror, note: str) -> None:
         if note and note != mirror.message:
-            self._events.emit("mirror.held", mirror.wish.name, note)
+            self._events.emit("mirror.held", mirror.spec.name, note)
 
     def _fail(self, mirror: Mirror, fault: Fault) -> bool:
         refused = isinstance(fault, Invalid | Refused) and not isinstance(fault, NotFound)
         ours = isinstance(fault, Environment)
         if not ours and mirror.tally.blocks < mirror.tally.blocks_wanted:
-            self._doubted(mirror.wish.id)
+            self._doubted(mirror.spec.id)
         mirror.state = SchedulerState.REFUSED if refused else SchedulerState.FAILED if ours else SchedulerState.STALLED
         mirror.fault = fault if refused or ours else None
         if mirror.message != str(fault):
-            self._events.emit(f"mirror.{mirror.state.value}", mirror.wish.name, str(fault), rule=fault.rule)
-            self._logger.error("mirror pass failed", mirror=mirror.wish.name, fault=str(fault), rule=fault.rule)
+            self._events.emit(f"mirror.{mirror.state.value}", mirror.spec.name, str(fault), rule=fault.rule)
+            self._logger.error("mirror pass failed", mirror=mirror.spec.name, fault=str(fault), rule=fault.rule)
         mirror.message = str(fault)
         return not refused
 

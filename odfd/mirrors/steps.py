@@ -53,7 +53,7 @@ Each commit touches most pages of the indexes by hash: the more blocks it has, t
 class Goal(msgspec.Struct, frozen=True, kw_only=True):
     """The target of a pass: ``signed``, of which ``peers`` have all. Also what the dataset's authority says now."""
 
-    wish: MirrorSpec
+    spec: MirrorSpec
     signed: HeadStatement
     rights: Rights
     peers: Sequence[PeerId]
@@ -93,7 +93,7 @@ class Steps:
         Raises Remote (peers), Invalid or Refused (the chain breaks a rule or a limit), Environment (our disk).
         """
         kept = StepsKept()
-        room = BlockRoom(self._object_fetcher.room, goal.wish)
+        room = BlockRoom(self._object_fetcher.room, goal.spec)
         ahead = Prefetch(partial(self._fetch, goal, room), start, goal.signed.size)
         try:
             async with trio.open_nursery() as nursery:
@@ -118,12 +118,12 @@ class Steps:
         return kept
 
     async def _fetch(self, goal: Goal, room: BlockRoom, start: Start) -> VerifiedChain:
-        signed, wish = goal.signed, goal.wish
-        whole = _needs_whole(start.state.size, goal, self._first_contact.rung(wish))
+        signed, spec = goal.signed, goal.spec
+        whole = _needs_whole(start.state.size, goal, self._first_contact.rung(spec))
         until = signed.size if whole else min(signed.size, start.state.size + STEP)
         sink = VerifiedChain(start.state, start.frontier, signed, until, room)
         try:
-            await self._replication.pull_chain(goal.peers, wish.id, until, sink, self._object_fetcher.paces.of(wish))
+            await self._replication.pull_chain(goal.peers, spec.id, until, sink, self._object_fetcher.paces.of(spec))
         except Full as full:
             if whole or not sink.blocks:
                 raise (full.__cause__ or full) from None
@@ -131,25 +131,25 @@ class Steps:
         return sink
 
     async def _keep(self, goal: Goal, sink: VerifiedChain, objects: int, tally: MirrorProgress) -> StepsKept:
-        """Prove and commit blocks, with their objects where they are wished."""
-        wish, signed = goal.wish, goal.signed
+        """Prove and commit blocks, with their objects where the spec asks for them."""
+        spec, signed = goal.spec, goal.signed
         if sink.until < signed.size:
             await self._prove(goal.peers, sink, signed)
-        _check_expected(wish, sink)
+        _check_expected(spec, sink)
         _check_seed(sink, goal.rights)
         check_base(sink.began, sink.blocks, signed, goal.rights)
-        if wish.brings_data:
-            objects += await self._object_fetcher.bring(wish, goal.peers, ChainTerms.of(sink.start), sink.blocks, tally)
+        if spec.brings_data:
+            objects += await self._object_fetcher.bring(spec, goal.peers, ChainTerms.of(sink.start), sink.blocks, tally)
         # Asked now: once it is kept nobody tells how it was met.
         networks = 0 if sink.start.size else await self._networks(goal, sink.tip)
-        head = await trio.to_thread.run_sync(self._commit, wish, sink, networks)
+        head = await trio.to_thread.run_sync(self._commit, spec, sink, networks)
         tally.blocks = sink.size
         return StepsKept(head, objects)
 
     async def _networks(self, goal: Goal, tip: Tip) -> int:
         """In how many networks the chain is shown alike; nobody is sought who could change nothing."""
-        enough = ENOUGH if self._first_contact.rung(goal.wish) == FIRST_SIGHT else 0
-        return await self._holders.networks(goal.peers, goal.wish.id, tip, enough)
+        enough = ENOUGH if self._first_contact.rung(goal.spec) == FIRST_SIGHT else 0
+        return await self._holders.networks(goal.peers, goal.spec.id, tip, enough)
 
     async def _prove(self, peers: Sequence[PeerId], sink: VerifiedChain, signed: HeadStatement) -> None:
         """Raises Remote when nobody can show that these blocks are the beginning of what was signed."""
@@ -166,23 +166,23 @@ class Steps:
             hint="they are forgotten and asked for again",
         )
 
-    def _commit(self, wish: MirrorSpec, sink: VerifiedChain, networks: int) -> Head:
-        dataset, state, terms = wish.id, sink.start, ChainTerms.of(sink.start)
-        links = wish.brings_data and may_link(terms, sink.blocks)
+    def _commit(self, spec: MirrorSpec, sink: VerifiedChain, networks: int) -> Head:
+        dataset, state, terms = spec.id, sink.start, ChainTerms.of(sink.start)
+        links = spec.brings_data and may_link(terms, sink.blocks)
 
         def together(connection: sqlite3.Connection) -> None:
             ledger = Ledger(connection)
             whole = ledger.chain(dataset).data
-            if wish.brings_data and whole >= state.size and not links:
+            if spec.brings_data and whole >= state.size and not links:
                 whole = sink.size
             ledger.grow(dataset, sink.began, CheckedChain(sink.frontier, whole, sink.epoch), sink.groups)
             keep_references(connection, dataset, sink.blocks)
             Holdings(connection).more_blocks(dataset, len(sink.blocks), sink.bytes)
             if not state.size:
-                self._first_contact.keep(connection, wish, networks)
+                self._first_contact.keep(connection, spec, networks)
 
         expected = Head(state.head, state.sequence_number) if state.head else None
-        names = [name for block in sink.blocks for name, _ in block.objects] if wish.brings_data else []
+        names = [name for block in sink.blocks for name, _ in block.objects] if spec.brings_data else []
         self._chains.commit([Append(dataset=dataset, expected=expected, blocks=sink.blocks, objects=names)], together)
         sink.let_go()
         if links:
@@ -214,11 +214,11 @@ def _check_seed(sink: VerifiedChain, rights: Rights) -> None:
         )
 
 
-def _check_expected(wish: MirrorSpec, sink: VerifiedChain) -> None:
+def _check_expected(spec: MirrorSpec, sink: VerifiedChain) -> None:
     """``expect`` is a hash that a person learned elsewhere: the chain must hold it."""
-    if wish.expect is None or sink.start.size:
+    if spec.expect is None or sink.start.size:
         return
-    expected = Multihash.parse(wish.expect)
+    expected = Multihash.parse(spec.expect)
     if all(block.hash != expected for block in sink.blocks):
         raise Invalid(
             f"the chain does not hold the block {expected.short} that you expect",

@@ -70,7 +70,7 @@ class Current(msgspec.Struct, frozen=True):
 
 
 class NobodyHasIt(msgspec.Struct, frozen=True):
-    """Nobody can give what is wished now."""
+    """Nobody can give what is asked for now."""
 
     reason: str
 
@@ -118,25 +118,25 @@ class MirrorSync:
         self._holders = holders
         self._declined = DeclinedHeads()
 
-    async def sync(self, wish: MirrorSpec, tally: MirrorProgress, begun: Callable[[], None] = lambda: None) -> Outcome:
+    async def sync(self, spec: MirrorSpec, tally: MirrorProgress, begun: Callable[[], None] = lambda: None) -> Outcome:
         """``begun`` is called before anything is fetched; many passes find nothing to fetch.
 
         Raises Remote (peers), Invalid or Refused (the chain breaks a rule or a limit), Environment (our disk)."""
-        await trio.to_thread.run_sync(self._keeping.count_blocks, wish.id)
-        if wish.want == "data":
-            await trio.to_thread.run_sync(self._keeping.settle, wish)
-        unheard = None if wish.via is None else await self._holders.published(wish.id, wish.via)
-        outcome = await self._sync(wish, tally, begun)
+        await trio.to_thread.run_sync(self._keeping.count_blocks, spec.id)
+        if spec.want == "data":
+            await trio.to_thread.run_sync(self._keeping.settle, spec)
+        unheard = None if spec.via is None else await self._holders.published(spec.id, spec.via)
+        outcome = await self._sync(spec, tally, begun)
         served = not isinstance(outcome, NobodyHasIt) and outcome.peers
         if unheard is not None and not served:
             raise unheard
-        if wish.want == "chain" or isinstance(outcome, NobodyHasIt):
+        if spec.want == "chain" or isinstance(outcome, NobodyHasIt):
             return outcome
-        return msgspec.structs.replace(outcome, note=await trio.to_thread.run_sync(self._keeping.trim, wish))
+        return msgspec.structs.replace(outcome, note=await trio.to_thread.run_sync(self._keeping.trim, spec))
 
-    def wished(self, wish: MirrorSpec) -> None:
-        """A wish was changed: its cap holds for what is under way too."""
-        self._object_fetcher.paces.of(wish)
+    def spec_changed(self, spec: MirrorSpec) -> None:
+        """A spec was changed: its cap holds for what is under way too."""
+        self._object_fetcher.paces.of(spec)
 
     def holders(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, frozenset[PeerId]]:
         """Of each, peers that serve it, as they said when they were asked last, and are connected."""
@@ -146,73 +146,73 @@ class MirrorSync:
         """Ask connected peers for what is newer than is known here; what they know is heard before this returns."""
         await self._holders.news(dataset)
 
-    async def _sync(self, wish: MirrorSpec, tally: MirrorProgress, begun: Callable[[], None]) -> Outcome:
-        held = await trio.to_thread.run_sync(self._held, wish)
+    async def _sync(self, spec: MirrorSpec, tally: MirrorProgress, begun: Callable[[], None]) -> Outcome:
+        held = await trio.to_thread.run_sync(self._held, spec)
         if held.decided.abandoned is not None:
             raise Refused(
-                f"{wish.name} was abandoned here: nothing more of it is taken",
+                f"{spec.name} was abandoned here: nothing more of it is taken",
                 rule="abandoned",
-                hint=f"to take it up again: odfctl trust resolve {wish.name} --follow HASH",
+                hint=f"to take it up again: odfctl trust resolve {spec.name} --follow HASH",
             )
         if held.head is None:
-            await self._replication.seek(wish.id)
+            await self._replication.seek(spec.id)
             alone = "" if self._holders.connected() else ", and no peer is connected: odfctl network list"
             return NobodyHasIt(f"no signed head of it was seen yet{alone}")
         if held.lacks:
-            await self._replication.seek(wish.id)
+            await self._replication.seek(spec.id)
             return NobodyHasIt(held.lacks)
         tally.blocks, tally.blocks_wanted = held.state.size, max(held.head.size, held.state.size)
         behind = held.head.size > held.state.size
-        if not behind and not _lacks_data(wish, held):
-            return Current(await self._holders.count(wish.id, held.state.size), len(self._holders.connected()))
-        known_wrong = self._declined.why(wish, held.head, trio.current_time())
+        if not behind and not _lacks_data(spec, held):
+            return Current(await self._holders.count(spec.id, held.state.size), len(self._holders.connected()))
+        known_wrong = self._declined.why(spec, held.head, trio.current_time())
         if known_wrong is not None:
             raise known_wrong.with_traceback(None)
         size = held.head.size if behind else held.state.size
-        peers = await self._holders.of(wish.id, size)
-        if not peers and await self._replication.seek(wish.id):
-            peers = await self._holders.of(wish.id, size)
+        peers = await self._holders.of(spec.id, size)
+        if not peers and await self._replication.seek(spec.id):
+            peers = await self._holders.of(spec.id, size)
         if not peers:
             return NobodyHasIt("no connected peer serves it that far")
         begun()
         try:
-            brought = await self._bring(wish, held, held.head, peers, tally)
+            brought = await self._bring(spec, held, held.head, peers, tally)
         except NotFound:
             raise
         except (Invalid, Refused) as fault:
-            self._declined.note(wish, held.head, fault, trio.current_time())
+            self._declined.note(spec, held.head, fault, trio.current_time())
             raise
-        self._declined.forget(wish.id)
+        self._declined.forget(spec.id)
         return brought
 
     async def _bring(
-        self, wish: MirrorSpec, held: _Held, signed: HeadStatement, peers: Sequence[PeerId], tally: MirrorProgress
+        self, spec: MirrorSpec, held: _Held, signed: HeadStatement, peers: Sequence[PeerId], tally: MirrorProgress
     ) -> Outcome:
-        """Of a wish for some of the data all blocks come first: only then can be told which data is the newest."""
+        """Of a mirror of some of the data all blocks come first: only then can be told which data is the newest."""
         objects, kept = 0, StepsKept()
-        if wish.brings_data and _lacks_data(wish, held):
-            objects = await self._missing_data(wish, held, peers, tally)
+        if spec.brings_data and _lacks_data(spec, held):
+            objects = await self._missing_data(spec, held, peers, tally)
         if held.state.size < signed.size:
-            goal = Goal(wish=wish, signed=signed, rights=held.rights, peers=peers)
+            goal = Goal(spec=spec, signed=signed, rights=held.rights, peers=peers)
             start = Start(held.state, held.checked.frontier)
             kept = await self._steps.climb(goal, start, tally, partial(self._stands, goal))
             objects += kept.objects
-        if wish.keep is not None:
-            objects += await self._kept_data(wish, peers, tally)
+        if spec.keep is not None:
+            objects += await self._kept_data(spec, peers, tally)
         if kept.head is None:
             return Current(len(peers), len(self._holders.connected()), objects)
         return Synced(kept.head, kept.head.size - held.state.size, objects, len(peers))
 
     async def _stands(self, goal: Goal, kept: Head) -> bool:
         """Whether what was heard meanwhile leaves the goal where it is, and the blocks what they were."""
-        held = await trio.to_thread.run_sync(self._held, goal.wish)
+        held = await trio.to_thread.run_sync(self._held, goal.spec)
         return held.head is not None and held.head.epoch == goal.signed.epoch and held.state.head == kept.hash
 
-    async def _kept_data(self, wish: MirrorSpec, peers: Sequence[PeerId], tally: MirrorProgress) -> int:
-        """Data of the blocks of which it is wished, and of no others."""
-        await trio.to_thread.run_sync(self._keeping.plan, wish)
-        held = await trio.to_thread.run_sync(self._held, wish)
-        return await self._missing_data(wish, held, peers, tally)
+    async def _kept_data(self, spec: MirrorSpec, peers: Sequence[PeerId], tally: MirrorProgress) -> int:
+        """Data of the blocks of which it is asked for, and of no others."""
+        await trio.to_thread.run_sync(self._keeping.plan, spec)
+        held = await trio.to_thread.run_sync(self._held, spec)
+        return await self._missing_data(spec, held, peers, tally)
 
     async def repair(self, dataset: DatasetId, names: Sequence[NamedObject], linked: Sequence[Multihash]) -> None:
         """Fetch objects anew, over damaged ones, and what rows link to. Raises Remote."""
@@ -222,8 +222,8 @@ class MirrorSync:
         for name in linked:
             await self._object_fetcher.linked(None, peers, name)
 
-    def _held(self, wish: MirrorSpec) -> _Held:
-        dataset = wish.id
+    def _held(self, spec: MirrorSpec) -> _Held:
+        dataset = spec.id
         with self._database.read() as connection:
             ledger = Ledger(connection)
             newest, checked = ledger.newest_head(dataset), ledger.chain(dataset)
@@ -248,22 +248,22 @@ class MirrorSync:
             with self._database.write() as connection:
                 Ledger(connection).keep_chain(dataset, checked)
         state, lacks = load_state(self._chains.chain(dataset)), ""
-        if head is not None and not state.size and self._first_contact.rung(wish) == WITNESSED:
+        if head is not None and not state.size and self._first_contact.rung(spec) == WITNESSED:
             with self._database.read() as connection:
                 found = self._first_contact.head(connection, dataset, head.epoch)
             head, lacks = (head, found) if isinstance(found, str) else (found, "")
         return _Held(state, checked, head, walk[-1], decided, lacks)
 
-    async def _missing_data(self, wish: MirrorSpec, held: _Held, peers: Sequence[PeerId], tally: MirrorProgress) -> int:
+    async def _missing_data(self, spec: MirrorSpec, held: _Held, peers: Sequence[PeerId], tally: MirrorProgress) -> int:
         """Objects of blocks that came earlier without them, so many blocks at a time."""
         fetched = 0
-        pages = pages_of(self._chains.chain(wish.id), held.checked.data, held.state.size, PAGE)
+        pages = pages_of(self._chains.chain(spec.id), held.checked.data, held.state.size, PAGE)
         while page := await trio.to_thread.run_sync(next, pages, None):
             terms, blocks = page
-            fetched += await self._object_fetcher.bring(wish, peers, terms, blocks, tally)
-            await trio.to_thread.run_sync(self._steps.note_whole, wish.id, terms, blocks)
+            fetched += await self._object_fetcher.bring(spec, peers, terms, blocks, tally)
+            await trio.to_thread.run_sync(self._steps.note_whole, spec.id, terms, blocks)
         return fetched
 
 
-def _lacks_data(wish: MirrorSpec, held: _Held) -> bool:
-    return wish.want == "data" and held.checked.data < held.state.size
+def _lacks_data(spec: MirrorSpec, held: _Held) -> bool:
+    return spec.want == "data" and held.checked.data < held.state.size

@@ -1,6 +1,6 @@
 """Says whose statements are of interest here, and limits how many are taken: of each signer, and of all strangers.
 
-What is of interest is kept by the ledger: datasets that are held or wished for, and words of this node's own keys.
+What is of interest is kept by the ledger: datasets that are held or to be mirrored, and words of this node's own keys.
 Everything else stays in memory (``odfd.network.unheld_statements``). A signer who may speak of a dataset, as its writer
 or as a validator, is paced: so many words at once, then one in so many seconds. What exceeds that is not refused but
 heard later, since peers are asked for it again. Words of validators, observers and witnesses that nobody listed share
@@ -56,13 +56,13 @@ class StatementQuota:
     def __init__(
         self,
         is_listed: Callable[[KeyDid], bool] = lambda _: True,
-        is_wished: Callable[[sqlite3.Connection, DatasetId], bool] = lambda _connection, _dataset: True,
+        is_mirrored: Callable[[sqlite3.Connection, DatasetId], bool] = lambda _connection, _dataset: True,
         witnesses: Callable[[], Witnesses] = Witnesses,
         speaks_for_us: Callable[[PolicyStatement], bool] = lambda _: False,
         is_mine: Callable[[KeyDid], bool] = lambda _: False,
         interests: Callable[[sqlite3.Connection], Iterable[DatasetId]] = lambda _: (),
     ) -> None:
-        """``is_listed``: whether a validator's word counts here; ``is_wished``: whether a dataset is to be mirrored.
+        """``is_listed``: whether a validator's word counts here; ``is_mirrored``: whether a dataset is to be mirrored.
 
         ``speaks_for_us``: whether a policy is of the network that this node takes rules from; ``is_mine``: whether a
         key is this node's, as its own or as a dataset's; ``interests``: datasets and keys that peers are asked about
@@ -71,7 +71,7 @@ class StatementQuota:
         self._speaks_for_us = speaks_for_us
         self.witnesses = witnesses
         self.is_listed = is_listed
-        self._is_wished = is_wished
+        self._is_mirrored = is_mirrored
         self.interests = interests
         self._is_mine = is_mine
         self._lock = threading.Lock()
@@ -83,10 +83,10 @@ class StatementQuota:
         self._unlisted = Budget[None](UNLISTED)
 
     def concerns(self, connection: sqlite3.Connection, dataset: DatasetId) -> bool:
-        """Whether what is said of a dataset is kept: it is held, wished for, or this node's own."""
+        """Whether what is said of a dataset is kept: it is held, to be mirrored, or this node's own."""
         return (
             Ledger(connection).chain(dataset).frontier.size > 0
-            or self._is_wished(connection, dataset)
+            or self._is_mirrored(connection, dataset)
             or self._is_mine(KeyDid.from_public_key(dataset.public_key))
         )
 

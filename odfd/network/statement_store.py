@@ -249,7 +249,7 @@ class LedgerStatementStore:
             return self._room.concerns(connection, dataset)
 
     def _became_wanted(self, dataset: DatasetId) -> bool:
-        """Whether somebody wished for a dataset while something said of it went to memory; that is kept now."""
+        """Whether a dataset became a mirror while something said of it went to memory; that is kept now."""
         if not self._is_wanted(dataset):
             return False
         self.adopt(dataset)

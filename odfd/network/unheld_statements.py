@@ -1,4 +1,4 @@
-"""Keeps what is said of datasets that are neither held nor wished for here: in memory, within bounds, never on disk.
+"""Keeps statements on datasets that are neither held nor to be mirrored here: in memory, within bounds, never on disk.
 
 A node passes such statements on and shows them to whoever asks, so that those who want them find them. They are judged
 by the same rules as all others, over tables of the same form in a database in memory: nothing of them waits for, or

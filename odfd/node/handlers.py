@@ -18,7 +18,7 @@ from odfd.api.datasets.ingest_pull import IngestPullParts, IngestPullService
 from odfd.api.datasets.service import DatasetService, RemoteState
 from odfd.api.datasets.verification import VerificationService
 from odfd.api.datasets.visibility import VisibilityService
-from odfd.api.intents import WishingService
+from odfd.api.intents import IntentService
 from odfd.api.lineage.service import LineageService
 from odfd.api.maintenance.backups import BackupService
 from odfd.api.maintenance.clock_probe import ClockProbe
@@ -64,7 +64,7 @@ def services_of(parts: NodeParts) -> Services:
     peers = PeerService(parts.membership)
     judging = _judging(parts)
     _reconciling(parts, declarations, controllers_of(home, parts.views, flows, parts.scheduler, (networks, judging)))
-    applying = _applying(parts, flows, declarations, WishingService(mirrors, networks, peers, judging))
+    applying = _applying(parts, flows, declarations, IntentService(mirrors, networks, peers, judging))
     running = RunningParts(
         parts.engine, parts.membership, parts.site, parts.journal_recovery, flows, parts.evaluator.me
     )
@@ -146,7 +146,7 @@ def _judging(parts: NodeParts) -> TrustService:
 
 
 def _applying(
-    parts: NodeParts, flows: FlowService, declarations: DeclarationService, wishing: WishingService
+    parts: NodeParts, flows: FlowService, declarations: DeclarationService, intents: IntentService
 ) -> ApplyOperation:
     return ApplyOperation(
         parts.home,
@@ -155,5 +155,5 @@ def _applying(
         parts.context,
         lambda: parts.ingest_deps.settings,
         flows.apply,
-        (declarations, wishing.apply, Pruning(declarations, flows.delete).prune),
+        (declarations, intents.apply, Pruning(declarations, flows.delete).prune),
     )

@@ -8,7 +8,7 @@ from typing import Protocol
 from chain.ids import DatasetId
 from odfd.api.views.views import DatasetViews
 from odfd.datasets.visibility import Visibility
-from odfd.mirrors import mirror_spec as wishes
+from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.resources.store import Resources
 from odfd.state.directory import StateDirectory
 from odfd.state.effective_policy import EffectivePolicy
@@ -34,7 +34,7 @@ def interests_of(parts: InterestContext, connection: sqlite3.Connection) -> set[
     key = parts.effective_policy.key(connection)
     listed = {key for group in parts.policy.groups for key in group.keys}
     keys = {*listed, *parts.policy.witnesses.groups, *(() if key is None else (key,))}
-    mirrored = (wish.id for wish in wishes.all_of(Resources(connection)))
+    mirrored = (spec.id for spec in mirror_specs.all_of(Resources(connection)))
     return {
         *parts.policy.attended,
         *mirrored,

@@ -32,7 +32,7 @@ from odfd.datasets.visibility import Visibility
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.refetch import confined
 from odfd.ingest.slices import SliceIndex
-from odfd.mirrors import mirror_spec as wishes
+from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.mirrors.chain_repair import ChainRepair
 from odfd.mirrors.data_retention import DataRetention
 from odfd.mirrors.epoch_switch import following
@@ -264,7 +264,7 @@ class NodeParts:
         self.scheduler = MirrorScheduler(
             home.database, self.sync, context.events, context.clock, context.logger, self.moved, self.forks.doubt
         )
-        self.scheduler.wished = self.board.adopt
+        self.scheduler.on_stored = self.board.adopt
         mender = ChainRepair(home.database, home.chains, home.objects, replication, self.holders)
         self.repairing = Repair(home, self.sync, mender, self._caught_up)
         self.import_export = ImportExport(
@@ -353,7 +353,7 @@ class NodeParts:
 
     def _purposes(self, dataset: DatasetId) -> tuple[Expression | None, Expression | None]:
         with self.home.database.read() as connection:
-            return wishes.purposes(Resources(connection), dataset)
+            return mirror_specs.purposes(Resources(connection), dataset)
 
     def _known_peers(self) -> Known:
         """Whose nodes have room that no stranger touches."""
@@ -361,8 +361,8 @@ class NodeParts:
         witnesses = frozenset(self.policy.witnesses.groups)
         with self.home.database.read() as connection:
             ledger = Authorities(connection)
-            wished = sorted(wishes.all_of(Resources(connection)), key=lambda wish: -wish.priority)[:MAX_PUBLISHERS]
-            rights = (ledger.rights(wish.id) for wish in wished)
+            mirrored = sorted(mirror_specs.all_of(Resources(connection)), key=lambda spec: -spec.priority)
+            rights = (ledger.rights(spec.id) for spec in mirrored[:MAX_PUBLISHERS])
             publishers = frozenset(key for each in rights for key in each.writers)
         return Known((listed | witnesses) - {self.evaluator.me}, publishers - {self.evaluator.me})
 
@@ -370,7 +370,7 @@ class NodeParts:
         return StatementQuota(
             is_listed=lambda key: self._is_own(key) or self.policy.group_of(key) is not None,
             witnesses=lambda: self.policy.witnesses,
-            is_wished=self._is_wished,
+            is_mirrored=self._is_mirrored,
             speaks_for_us=self._speaks_for_us,
             is_mine=self._is_mine,
             interests=partial(interests_of, self),
@@ -384,10 +384,10 @@ class NodeParts:
         keys = self.home.keys
         return self._is_own(key) or keys.has_dataset_key(DatasetId.from_public_key(key.public_key))
 
-    def _is_wished(self, connection: sqlite3.Connection, dataset: DatasetId) -> bool:
+    def _is_mirrored(self, connection: sqlite3.Connection, dataset: DatasetId) -> bool:
         return (
             dataset in self.policy.attended
-            or wishes.of(Resources(connection), dataset) is not None
+            or mirror_specs.of(Resources(connection), dataset) is not None
             or self.views.readers.has_any(dataset)
         )
 

@@ -27,9 +27,9 @@ FOLLOWED: Final = {
     "blocked-peer": "Peer",
     "validator": "Validator",
 }
-"""Kinds of wishes that are resources under another name, to their types."""
+"""Kinds of intents that are resources under another name, to their types."""
 NAMED_HERE: Final = ("Peer", "Validator")
-"""Types whose wishes have no names: what people called them stands here alone."""
+"""Types whose intents have no names: what people called them stands here alone."""
 _HINT: Final = "restore the database from a backup"
 EVENTS: Final = Sealed("res_events", ("rv", "at", "op", "id", "type", "body"), _HINT)
 CURRENT: Final = Sealed("res_current", ("id", "type", "key", "did", "rv", "body"), _HINT)
@@ -37,10 +37,10 @@ TABLES: Final = ("res_events", "res_current", "res_labels", "res_touched", "res_
 Op: TypeAlias = Literal["Added", "Modified", "Deleted", "Observed"]
 """``Observed``: its status alone is another."""
 Json: TypeAlias = Any
-Wish: TypeAlias = tuple[str, str]
+IntentKey: TypeAlias = tuple[str, str]
 """Kind and key."""
 Adopted: TypeAlias = tuple[str, str | None, Json]
-"""Name, did and spec; ``None`` where the wish does not tell them. Another text may stand in the place of a did."""
+"""Name, did and spec; ``None`` where the intent does not tell them. Another text may stand in the place of a did."""
 
 
 class DeclaredResource(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,28 +199,28 @@ class DeclaredStore:
         """Of the log: the numbers of another one mean nothing here."""
         return str(self._db.execute("SELECT epoch FROM res_log").fetchone()[0])
 
-    def touched(self) -> list[Wish]:
-        """Wishes, by kind and key, that came, changed or went since they were adopted."""
+    def touched(self) -> list[IntentKey]:
+        """Intents, by kind and key, that came, changed or went since they were adopted."""
         return list(self._db.execute("SELECT kind, key FROM res_touched ORDER BY kind, key"))
 
-    def adopt(self, wishes: Mapping[Wish, Adopted | None], new_id: Callable[[], str], now: Instant) -> None:
-        """Take over what became of touched wishes: each to its name and did, or ``None`` for what is gone."""
-        here = {wish[1] for wish in wishes.values() if wish is not None and wish[1] is not None}
-        for (kind, key), wish in wishes.items():
+    def adopt(self, intents: Mapping[IntentKey, Adopted | None], new_id: Callable[[], str], now: Instant) -> None:
+        """Take over what became of touched intents: each to its name and did, or ``None`` for what is gone."""
+        here = {intent[1] for intent in intents.values() if intent is not None and intent[1] is not None}
+        for (kind, key), intent in intents.items():
             held = self.with_did(f"{kind} {key}") or self.named(FOLLOWED[kind], key)
-            if held is not None and (wish is None or wish[1] != held.did is not None) and held.did not in here:
+            if held is not None and (intent is None or intent[1] != held.did is not None) and held.did not in here:
                 self.delete(held, now)
         changed = [
             found
-            for (kind, _), wish in wishes.items()
-            if wish is not None and (found := self._came(FOLLOWED[kind], wish, new_id, now)) is not None
+            for (kind, _), intent in intents.items()
+            if intent is not None and (found := self._came(FOLLOWED[kind], intent, new_id, now)) is not None
         ]
         self.put_all(changed, now)
-        self._db.executemany("DELETE FROM res_touched WHERE kind = ? AND key = ?", list(wishes))
+        self._db.executemany("DELETE FROM res_touched WHERE kind = ? AND key = ?", list(intents))
 
-    def _came(self, type_: str, wish: Adopted, new_id: Callable[[], str], now: Instant) -> DeclaredResource | None:
+    def _came(self, type_: str, intent: Adopted, new_id: Callable[[], str], now: Instant) -> DeclaredResource | None:
         """What is to be written of one that is here; ``None``: nothing."""
-        name, did, spec = wish
+        name, did, spec = intent
         held = (self.with_did(did) if did is not None else None) or self.named(type_, name)
         if held is None:
             return DeclaredResource(

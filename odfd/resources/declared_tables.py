@@ -46,7 +46,7 @@ STEP: Final = """
     INSERT INTO res_log SELECT lower(hex(randomblob(4)));
 """
 """A step of the tables of ``odfd.resources.store``."""
-WISHES_STEP: Final = """
+INTENTS_STEP: Final = """
     -- Wishes that are resources of their own types.
     CREATE TRIGGER res_wish_came AFTER INSERT ON resources
     WHEN NEW.kind IN ('mirror', 'network', 'blocked-peer', 'validator') BEGIN

@@ -21,7 +21,7 @@ APPLY: Final = "odfctl"
 Action: TypeAlias = Literal["created", "updated", "unchanged"]
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class DesiredResource(msgspec.Struct, frozen=True, kw_only=True):
     """One resource as somebody wants it."""
 
     type: str
@@ -43,7 +43,7 @@ class PlannedResource(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[str, ...] = ()
 
 
-PreApply: TypeAlias = Callable[[Wanted, DeclaredResource | None, str], Json]
+PreApply: TypeAlias = Callable[[DesiredResource, DeclaredResource | None, str], Json]
 
 
 class Standing(Protocol):
@@ -53,31 +53,31 @@ class Standing(Protocol):
     def named(self, type_: str, name: str) -> DeclaredResource | None: ...
 
 
-def as_written(wanted: Wanted, before: DeclaredResource | None, resource_id: str) -> Json:  # noqa: ARG001
+def as_written(desired: DesiredResource, before: DeclaredResource | None, resource_id: str) -> Json:  # noqa: ARG001
     """A spec that is kept as it was written."""
-    return wanted.spec
+    return desired.spec
 
 
 def plan(
-    wanted: Sequence[Wanted],
+    desired: Sequence[DesiredResource],
     standing: Standing,
     new_id: Callable[[], str],
     now: Instant,
     manager: str = APPLY,
     kept: PreApply = as_written,
 ) -> tuple[list[PlannedResource], list[Invalid]]:
-    """In the order of ``wanted``. Where there are faults the plan must not be carried out.
+    """In the order of ``desired``. Where there are faults the plan must not be carried out.
 
     ``kept``: the spec as it is kept, of what is wanted, of what stands, and of the id. Raises Invalid.
     """
     faults: list[Invalid] = []
-    found = [_found(each, standing, faults) for each in wanted]
-    _check_twice(wanted, found, faults)
-    _check_names(wanted, found, standing, faults)
-    ordered = sorted(range(len(wanted)), key=lambda number: (wanted[number].type, wanted[number].name.casefold()))
+    found = [_found(each, standing, faults) for each in desired]
+    _check_twice(desired, found, faults)
+    _check_names(desired, found, standing, faults)
+    ordered = sorted(range(len(desired)), key=lambda number: (desired[number].type, desired[number].name.casefold()))
     ids = {number: new_id() for number in ordered if found[number] is None}
     planned = []
-    for number, (each, before) in enumerate(zip(wanted, found, strict=True)):
+    for number, (each, before) in enumerate(zip(desired, found, strict=True)):
         resource_id = ids[number] if before is None else before.id
         try:
             as_kept = msgspec.structs.replace(each, spec=kept(each, before, resource_id))
@@ -89,27 +89,29 @@ def plan(
     return planned, faults
 
 
-def _found(wanted: Wanted, standing: Standing, faults: list[Invalid]) -> DeclaredResource | None:
-    if wanted.id is None:
-        return standing.named(wanted.type, wanted.name)
-    held = standing.get(wanted.id)
-    if held is None or held.type != wanted.type:
+def _found(desired: DesiredResource, standing: Standing, faults: list[Invalid]) -> DeclaredResource | None:
+    if desired.id is None:
+        return standing.named(desired.type, desired.name)
+    held = standing.get(desired.id)
+    if held is None or held.type != desired.type:
         faults.append(
             Invalid(
-                f"headers.id: there is no {wanted.type} with the id {wanted.id}",
+                f"headers.id: there is no {desired.type} with the id {desired.id}",
                 rule="no-such-id",
                 hint="leave the id out: the node gives one",
-                place=wanted.place,
+                place=desired.place,
             )
         )
         return None
     return held
 
 
-def _check_twice(wanted: Sequence[Wanted], found: Sequence[DeclaredResource | None], faults: list[Invalid]) -> None:
+def _check_twice(
+    desired: Sequence[DesiredResource], found: Sequence[DeclaredResource | None], faults: list[Invalid]
+) -> None:
     """Two manifests of one resource: neither is right."""
-    places: dict[str, list[Wanted]] = defaultdict(list)
-    for each, held in zip(wanted, found, strict=True):
+    places: dict[str, list[DesiredResource]] = defaultdict(list)
+    for each, held in zip(desired, found, strict=True):
         places[held.id if held is not None else f"{each.type} {each.name.casefold()}"].append(each)
     for several in places.values():
         for each in several if len(several) > 1 else ():
@@ -119,11 +121,14 @@ def _check_twice(wanted: Sequence[Wanted], found: Sequence[DeclaredResource | No
 
 
 def _check_names(
-    wanted: Sequence[Wanted], found: Sequence[DeclaredResource | None], standing: Standing, faults: list[Invalid]
+    desired: Sequence[DesiredResource],
+    found: Sequence[DeclaredResource | None],
+    standing: Standing,
+    faults: list[Invalid],
 ) -> None:
     """Of the final state."""
     moving = {held.id for held in found if held is not None}
-    for each, held in zip(wanted, found, strict=True):
+    for each, held in zip(desired, found, strict=True):
         if each.id is not None and held is None:
             continue  # told already
         other = standing.named(each.type, each.name)
@@ -133,35 +138,35 @@ def _check_names(
 
 
 def _planned(
-    wanted: Wanted, before: DeclaredResource | None, new_id: str, now: Instant, manager: str
+    desired: DesiredResource, before: DeclaredResource | None, new_id: str, now: Instant, manager: str
 ) -> PlannedResource:
-    labels, annotations, managers = _kept(wanted, before, manager)
+    labels, annotations, managers = _kept(desired, before, manager)
     if before is None:
         after = DeclaredResource(
-            id=new_id, type=wanted.type, name=wanted.name, labels=labels, annotations=annotations, managers=managers,
-            spec=wanted.spec, created_at=now, updated_at=now,
+            id=new_id, type=desired.type, name=desired.name, labels=labels, annotations=annotations, managers=managers,
+            spec=desired.spec, created_at=now, updated_at=now,
         )  # fmt: skip
         return PlannedResource(action="created", before=None, after=after)
     after = msgspec.structs.replace(
-        before, name=wanted.name, labels=labels, annotations=annotations, managers=managers, spec=wanted.spec
+        before, name=desired.name, labels=labels, annotations=annotations, managers=managers, spec=desired.spec
     )
     changes = _changes(before, after)
     if not changes:
         # Who came by other ways is declared now as it is: that is no change.
-        kept = before if before.spec is not None or wanted.spec is None else after
+        kept = before if before.spec is not None or desired.spec is None else after
         return PlannedResource(action="unchanged", before=before, after=kept)
     after = msgspec.structs.replace(after, generation=before.generation + 1, updated_at=now)
     return PlannedResource(action="updated", before=before, after=after, changes=changes)
 
 
 def _kept(
-    wanted: Wanted, before: DeclaredResource | None, manager: str
+    desired: DesiredResource, before: DeclaredResource | None, manager: str
 ) -> tuple[Mapping[str, Json], Mapping[str, Json], Mapping[str, str]]:
     """Labels and annotations with those of other managers, and who set which."""
     managers = {} if before is None else dict(before.managers)
     parts: list[dict[str, Json]] = []
     for part in ("labels", "annotations"):
-        said: Mapping[str, Json] = getattr(wanted, part)
+        said: Mapping[str, Json] = getattr(desired, part)
         held: Mapping[str, Json] = {} if before is None else getattr(before, part)
         others = {key: value for key, value in held.items() if managers.get(f"{part}.{key}", APPLY) != manager}
         for key in said:

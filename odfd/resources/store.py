@@ -1,9 +1,9 @@
 """Stores resources: an append-only log of what was applied and deleted, and a table of what is in force now.
 
 Each event of the log says that something of a kind and name shall be, or no longer; generations count the events that
-applied it since it last was not. What became of a wish is its status, which replaces the one before and is in no log.
-Names are equal without regard to case. Writes go through a connection that the caller holds a transaction on, so that a
-wish and what it brings about are one commit.
+applied it since it last was not. What became of an intent is its status, which replaces the one before and is in no
+log. Names are equal without regard to case. Writes go through a connection that the caller holds a transaction on, so
+that an intent and what it brings about are one commit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from chain.instant import Instant
 from chain.store.seals import Row, Sealed
 from odfd.resources import declared_tables
 
-WISHES: Final = Sealed(
+INTENT_LOG: Final = Sealed(
     "resource_events",
     ("kind", "key", "name", "spec", "at"),
     "restore the database from a backup, or begin anew with another state directory and mirror again",
@@ -25,7 +25,7 @@ WISHES: Final = Sealed(
 IN_FORCE: Final = Sealed(
     "resources",
     ("kind", "key", "name", "spec", "status", "generation", "created_at", "updated_at", "about"),
-    WISHES.hint,
+    INTENT_LOG.hint,
 )
 ROOM: Final = "resources"
 STEPS: Final = (
@@ -40,7 +40,7 @@ STEPS: Final = (
     ) STRICT;
     CREATE INDEX resource_events_key ON resource_events (kind, key, seq);
     """,
-    WISHES.step,
+    INTENT_LOG.step,
     """
     -- What a wish is about, where its name does not tell: which names stand for a dataset is asked at every turn.
     ALTER TABLE resource_events ADD COLUMN about TEXT;
@@ -83,13 +83,13 @@ STEPS: Final = (
         AND seq NOT IN (SELECT max(seq) FROM resource_events GROUP BY kind, key);
     """,
     declared_tables.STEP,
-    declared_tables.WISHES_STEP,
+    declared_tables.INTENTS_STEP,
 )
 """Tables, as the steps that made them; steps are added at the end and never changed."""
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):
-    """A wish in force. ``spec`` is the JSON of the kind's own value, ``status`` what was told of it last."""
+    """An intent in force. ``spec`` is the JSON of the kind's own value, ``status`` what was told of it last."""
 
     kind: str
     name: str
@@ -101,13 +101,13 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Resources:
-    """What is in force, over one SQLite connection. No question costs what was ever wished."""
+    """What is in force, over one SQLite connection. No question costs what was ever asked for."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
     def apply(self, kind: str, name: str, spec: bytes, now: Instant, about: str | None = None) -> bool:
-        """Wish it so; ``False`` when it was already so and nothing was written. ``about``: what else finds it."""
+        """Record an intent; ``False`` when it was so already and nothing was written. ``about``: what else finds it."""
         before = self.get(kind, name)
         if before is not None and before.spec == spec:
             return False
@@ -129,7 +129,7 @@ class Resources:
         return True
 
     def tell(self, kind: str, name: str, status: bytes) -> bool:
-        """What has become of a wish; ``False`` when it is in force no longer."""
+        """What has become of an intent; ``False`` when it is in force no longer."""
         row = IN_FORCE.one(self._db, "kind = ? AND key = ?", (kind, name.casefold()))
         if row is None:
             return False
@@ -150,7 +150,7 @@ class Resources:
         return [_resource(row) for row in rows]
 
     def _append(self, now: Instant, kind: str, name: str, spec: bytes | None) -> None:
-        WISHES.put(self._db, kind, name.casefold(), name, spec, now)
+        INTENT_LOG.put(self._db, kind, name.casefold(), name, spec, now)
 
     def _put(self, each: Resource, about: str | None) -> None:
         IN_FORCE.put(

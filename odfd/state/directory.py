@@ -24,7 +24,7 @@ from odfd.datasets import catalog, pushes, references, row_counts, saved_views, 
 from odfd.datasets.catalog import Catalog
 from odfd.datasets.holdings import Holdings
 from odfd.flows import store as flows
-from odfd.mirrors import mirror_spec as wishes
+from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.resources import declared
 from odfd.resources import store as resources
 from odfd.resources.store import Resources
@@ -79,7 +79,7 @@ _KEYS: Final = {
     ),
     # A base, a flow, a publication and a quarantine change nothing of what is shown of the dataset that they are of.
     "resources": f"CASE {{row}}.kind WHEN '{catalog.KIND}' THEN x'{NAMES.hex()}'"
-    f" WHEN '{wishes.KIND}' THEN CAST({{row}}.key AS BLOB)"
+    f" WHEN '{mirror_specs.KIND}' THEN CAST({{row}}.key AS BLOB)"
     " WHEN 'source-base' THEN x'' WHEN 'flow' THEN x'' WHEN 'publication' THEN x'' WHEN 'quarantine' THEN x'' END",
 }
 """Tables of which a row says something of one dataset (``keys_of``), or of the names alone: as what it is watched."""
@@ -98,12 +98,12 @@ _UNWATCHED: Final = (
     *declared.TABLES,
     *saved_views.TABLES,
 )
-"""What is shown of datasets does not rest on these rows: a chain that changes has another head, and a wish that is
+"""What is shown of datasets does not rest on these rows: a chain that changes has another head, and a mirror that is
 logged is in force."""
 
 
 def keys_of(dataset: DatasetId) -> frozenset[bytes]:
-    """What ``Database.has_changed`` is asked for a dataset: of all that is recorded of it, and of the wish for it."""
+    """What ``Database.has_changed`` is asked for a dataset: of all that is recorded of it, and of the intent for it."""
     return frozenset((bytes(dataset), str(dataset).encode()))
 
 
@@ -138,9 +138,9 @@ class StateDirectory:
             return Holdings(connection).extent(dataset).first
 
     def need_data(self, dataset: DatasetId, name: str, *, whole: bool = False) -> None:
-        """Raises NotFound for a mirror that was wished without its data, or, where it is needed, without all of it."""
+        """Raises NotFound for a mirror that is to be without its data, or, where it is needed, without all of it."""
         with self.database.read() as connection:
-            wish = wishes.of(Resources(connection), dataset)
+            spec = mirror_specs.of(Resources(connection), dataset)
             first = Holdings(connection).extent(dataset).first
         if whole and first:
             raise NotFound(
@@ -148,7 +148,7 @@ class StateDirectory:
                 rule="mirror-keep",
                 hint=f"odfctl mirror add {dataset} --as {name} --keep all fetches it",
             )
-        if wish is not None and wish.want == "chain":
+        if spec is not None and spec.want == "chain":
             raise NotFound(
                 f"{name} is mirrored without its data",
                 rule="mirror-want",

@@ -17,7 +17,7 @@ from chain.errors import NotFound
 from chain.ids import DatasetId
 from chain.store.sqlite import snapshot_of
 from odfd.datasets.holdings import Holdings
-from odfd.mirrors import mirror_spec as wishes
+from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.resources.store import Resources
 from odfd.state.directory import StateDirectory
 from odfd.trust.ledger.log import Ledger
@@ -40,7 +40,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     held_from: int
     """Objects of blocks from here on are to be here."""
     held_until: int
-    """Those of later ones are on their way: a mirror was wished with data after its blocks had come."""
+    """Those of later ones are on their way: a mirror was asked for its data after its blocks had come."""
 
     def hold(self, now: Conditions | None) -> bool:
         """Whether they held from the look that began under them until ``now``."""
@@ -58,7 +58,7 @@ def conditions(connection: sqlite3.Connection, dataset: DatasetId) -> Conditions
         return None
     first = Holdings(connection).extent(dataset).first
     checked = Ledger(connection).chain(dataset)
-    is_mirror = wishes.of(Resources(connection), dataset) is not None
+    is_mirror = mirror_specs.of(Resources(connection), dataset) is not None
     is_filled = is_mirror and checked.frontier.size == snapshot.head.size and not Damage(connection).of(dataset)
     return Conditions(history=snapshot.history, held_from=first, held_until=checked.data if is_filled else _ALL)
 

@@ -78,7 +78,7 @@ class CheckedDataset(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     not_held: int = 0
     """Slices that are not to be here."""
     to_come: int = 0
-    """Slices that are not here yet: a mirror is wished with its data, and it is on its way."""
+    """Slices that are not here yet: a mirror was asked for its data, and it is on its way."""
 
 
 class VerificationResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

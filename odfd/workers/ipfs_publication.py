@@ -53,7 +53,7 @@ class PublicationSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What has become of it: the status of the wish, so that following a dataset grows no log."""
+    """What has become of it: the status of the intent, so that following a dataset grows no log."""
 
     root: str
     name: str | None
@@ -65,7 +65,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class KeptPublication(NamedTuple):
-    wish: PublicationSpec
+    spec: PublicationSpec
     done: Published
 
 
@@ -134,7 +134,7 @@ class PublicationService:
             await trio.to_thread.run_sync(self._forget, entry.id)
             await publisher.withdraw(entry.id)
         self._events.emit("publication.withdrawn", entry.name)
-        return self._view(entry.name, entry.id, kept._replace(wish=PublicationSpec(standing=False)))
+        return self._view(entry.name, entry.id, kept._replace(spec=PublicationSpec(standing=False)))
 
     async def _round(self) -> float:
         if self._publisher is None:
@@ -144,7 +144,7 @@ class PublicationService:
         public = await trio.to_thread.run_sync(self._visibility.public_of, kept)
         for dataset in kept.keys() - public:
             await self._take_back(self._publisher, dataset)
-        wanted = {dataset for dataset, each in kept.items() if each.wish.standing and dataset in public}
+        wanted = {dataset for dataset, each in kept.items() if each.spec.standing and dataset in public}
         if self._all_of_ours():
             ours = await trio.to_thread.run_sync(self._ours)
             wanted.update(each for each in ours if each not in kept)
@@ -196,7 +196,7 @@ class PublicationService:
             served = await trio.to_thread.run_sync(self._served, dataset)
             now = self._clock.now()
             known = await trio.to_thread.run_sync(self._kept_of, dataset)
-            delegation = delegation or (known.wish.delegation if known is not None else None)
+            delegation = delegation or (known.spec.delegation if known is not None else None)
             done = await publisher.publish(dataset, served, now)
             if delegation is not None:
                 await publisher.put(dataset, delegation)
@@ -276,7 +276,7 @@ class PublicationService:
     def _keep(self, dataset: DatasetId, kept: KeptPublication) -> None:
         with self._home.database.write() as connection:
             resources = Resources(connection)
-            resources.apply(KIND, str(dataset), msgspec.json.encode(kept.wish), self._clock.now())
+            resources.apply(KIND, str(dataset), msgspec.json.encode(kept.spec), self._clock.now())
             resources.tell(KIND, str(dataset), msgspec.json.encode(kept.done))
 
     def _forget(self, dataset: DatasetId) -> None:
@@ -297,7 +297,7 @@ class PublicationService:
             blocks=became.blocks,
             at=instant.render(became.at),
             expires=instant.render(Instant(became.at + LIFETIME)) if became.name is not None else None,
-            standing=kept.wish.standing,
+            standing=kept.spec.standing,
             added_blocks=done.blocks if done is not None else 0,
             added_objects=done.objects if done is not None else 0,
             added_bytes=done.bytes if done is not None else 0,
@@ -306,7 +306,7 @@ class PublicationService:
 
 
 def _read(each: Resource) -> KeptPublication:
-    assert each.status is not None, "it is told in the transaction that wishes it"
+    assert each.status is not None, "it is told in the transaction that records it"
     return KeptPublication(
         msgspec.json.decode(each.spec, type=PublicationSpec), msgspec.json.decode(each.status, type=Published)
     )

@@ -15,7 +15,7 @@ from chain.multihash import Multihash
 from chain.statements.tree import Frontier
 from chain.wording import agree, plural
 from odfd.datasets.catalog import DatasetEntry
-from odfd.mirrors import mirror_spec as wishes
+from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.mirrors.chain_repair import ChainRepair
 from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.progress import MirrorProgress
@@ -111,7 +111,7 @@ class Repair:
 
     def _is_ours(self, dataset: DatasetId) -> bool:
         with self._home.database.read() as connection:
-            return self._home.keys.has_dataset_key(dataset) and wishes.of(Resources(connection), dataset) is None
+            return self._home.keys.has_dataset_key(dataset) and mirror_specs.of(Resources(connection), dataset) is None
 
     def _lacking(self, dataset: DatasetId) -> int:
         with self._home.database.read() as connection:

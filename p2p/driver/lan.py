@@ -1,7 +1,7 @@
 """Finds peers on the local network: announces this node by multicast, asks who is there, and dials who answers.
 
-Made with the driver where a person wished it, ends with it. For IPv4 and IPv6 each one socket, two tasks and no memory
-of what others said: a packet is read under limits, and at most leads to a dial of whoever sent it.
+Made with the driver where a person asks for it; ends with it. For IPv4 and IPv6 one socket each, two tasks and no
+memory of what others said: a packet is read under limits, and at most leads to a dial of whoever sent it.
 """
 
 from __future__ import annotations

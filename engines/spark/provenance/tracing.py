@@ -35,7 +35,7 @@ _NULLS_PASSED: Final = frozenset({
 _RANKS: Final = frozenset({"RowNumber", "Rank", "DenseRank"})
 _WHOLE: Final = frozenset({"PercentRank", "CumeDist", "NTile"})
 """Window functions for which the size of the partition counts."""
-Wanted = frozenset[int] | None
+Attributes = frozenset[int] | None
 """Ids of the attributes that are asked about; ``None``: the row as a whole."""
 
 
@@ -60,7 +60,7 @@ def trace(
     """
     tracing = _Tracing(Catalyst(session), aliases, running)
     whole = tracing.catalyst.inlined(plan)
-    wanted: Wanted = None
+    wanted: Attributes = None
     if asked is not None:
         found = column(whole, asked)
         if found is None:
@@ -86,7 +86,7 @@ class _Tracing:
     query: int | None = None
     """Number of the query that the operators at hand are of; ``None``: the last."""
 
-    def go(self, plan: Any, wanted: Wanted) -> Any:
+    def go(self, plan: Any, wanted: Attributes) -> Any:
         if column(plan, ROW) is not None:
             return self._input(plan)
         kind = kind_of(plan)
@@ -116,16 +116,16 @@ class _Tracing:
         lineage = self.catalyst.read(f"array({ROW} + {base}L) as {LINEAGE}")
         return self.catalyst.project([*items(plan.output()), lineage], plan)
 
-    def _pass(self, plan: Any, wanted: Wanted) -> Any:
+    def _pass(self, plan: Any, wanted: Attributes) -> Any:
         return self._around(plan, self.go(plan.children().apply(0), wanted))
 
-    def _filter(self, plan: Any, wanted: Wanted) -> Any:
+    def _filter(self, plan: Any, wanted: Attributes) -> Any:
         return self._around(plan, self.go(plan.child(), _more(wanted, [plan.condition()])))
 
-    def _generate(self, plan: Any, wanted: Wanted) -> Any:
+    def _generate(self, plan: Any, wanted: Attributes) -> Any:
         return self._around(plan, self.go(plan.child(), _more(wanted, [plan.generator()])))
 
-    def _project(self, plan: Any, wanted: Wanted) -> Any:
+    def _project(self, plan: Any, wanted: Attributes) -> Any:
         listed = items(plan.projectList())
         below = self.go(plan.child(), _read_by(listed, wanted))
         return self.catalyst.project([*listed, _lineage(below)], below)
@@ -133,7 +133,7 @@ class _Tracing:
     def _around(self, plan: Any, below: Any) -> Any:
         return self.catalyst.analysed(plan.withNewChildren(self.catalyst.sequence([below])))
 
-    def _union(self, plan: Any, wanted: Wanted) -> Any:
+    def _union(self, plan: Any, wanted: Attributes) -> Any:
         places = [at for at, each in enumerate(items(plan.output())) if wanted is None or each.exprId().id() in wanted]
         branches = []
         for child in items(plan.children()):
@@ -143,7 +143,7 @@ class _Tracing:
             branches.append(self.catalyst.project([*columns, _lineage(below)], below))
         return self.catalyst.analysed(plan.withNewChildren(self.catalyst.sequence(branches)))
 
-    def _expand(self, plan: Any, wanted: Wanted) -> Any:
+    def _expand(self, plan: Any, wanted: Attributes) -> Any:
         rows = [items(row) for row in items(plan.projections())]
         places = [at for at, each in enumerate(items(plan.output())) if wanted is None or each.exprId().id() in wanted]
         mine = None if wanted is None else references([row[at] for row in rows for at in places])
@@ -152,12 +152,12 @@ class _Tracing:
         longer = self.catalyst.sequence(self.catalyst.sequence([*row, lineage]) for row in rows)
         return self.catalyst.analysed(plan.copy(longer, plan.output().appended(lineage), below))
 
-    def _distinct(self, plan: Any, _: Wanted) -> Any:
+    def _distinct(self, plan: Any, _: Attributes) -> Any:
         below = self.go(plan.children().apply(0), None)
         columns = items(plan.output())
         return self.catalyst.aggregate(columns, [*columns, self.catalyst.read(_ALL)], below)
 
-    def _aggregate(self, plan: Any, wanted: Wanted) -> Any:
+    def _aggregate(self, plan: Any, wanted: Attributes) -> Any:
         keys, made = items(plan.groupingExpressions()), items(plan.aggregateExpressions())
         asked = [each for each in made if wanted is not None and each.exprId().id() in wanted]
         functions = [part for each in asked for part in parts(each) if kind_of(part) == "AggregateExpression"]
@@ -204,7 +204,7 @@ class _Tracing:
         final = read(f"if(size({chosen}) = 0, {LINEAGE}, {chosen}) as {LINEAGE}")
         return self.catalyst.project([*items(plan.output()), final], grouped)
 
-    def _join(self, plan: Any, wanted: Wanted) -> Any:
+    def _join(self, plan: Any, wanted: Attributes) -> Any:
         stated = plan.joinType().sql()
         conditions = [plan.condition().get()] if plan.condition().isDefined() else []
         left, right = (self.go(side, _more(wanted, conditions)) for side in (plan.left(), plan.right()))
@@ -217,7 +217,7 @@ class _Tracing:
         joined = self.catalyst.analysed(plan.withNewChildren(self.catalyst.sequence([left, right])))
         return self.catalyst.project([*items(plan.output()), self.catalyst.read(_BOTH)], joined)
 
-    def _as_of(self, plan: Any, _: Wanted) -> Any:
+    def _as_of(self, plan: Any, _: Attributes) -> Any:
         left, right = (self.go(side, None) for side in (plan.left(), plan.right()))
         both = self.catalyst.sequence([self._renamed(left, LINEAGE), self._renamed(right, _RIGHT)])
         joined = self.catalyst.analysed(plan.withNewChildren(both))
@@ -243,7 +243,7 @@ class _Tracing:
             self.catalyst.aggregate(keys, [*columns, lineage], pairs),
         )
 
-    def _window(self, plan: Any, wanted: Wanted) -> Any:
+    def _window(self, plan: Any, wanted: Attributes) -> Any:
         made, running = items(plan.windowExpressions()), self.running > 0
         self.running -= running
         asked = [each for each in made if wanted is None or each.exprId().id() in wanted]
@@ -296,7 +296,7 @@ class _Tracing:
 _ALL: Final = f"array_distinct(flatten(collect_list({LINEAGE}))) as {LINEAGE}"
 _NONE: Final = "cast(array() as array<bigint>)"
 _BOTH: Final = f"concat(coalesce({LINEAGE}, {_NONE}), coalesce({_RIGHT}, {_NONE})) as {LINEAGE}"
-_RULES: Final[Mapping[str, Callable[[_Tracing, Any, Wanted], Any]]] = {
+_RULES: Final[Mapping[str, Callable[[_Tracing, Any, Attributes], Any]]] = {
     "Project": _Tracing._project,
     "Filter": _Tracing._filter,
     "SubqueryAlias": _Tracing._pass,
@@ -318,12 +318,12 @@ def _lineage(plan: Any) -> Any:
     return column(plan, LINEAGE)
 
 
-def _more(wanted: Wanted, expressions: list[Any]) -> Wanted:
+def _more(wanted: Attributes, expressions: list[Any]) -> Attributes:
     """What decides that a row is there is wanted with everything."""
     return None if wanted is None else wanted | references(expressions)
 
 
-def _read_by(listed: list[Any], wanted: Wanted) -> Wanted:
+def _read_by(listed: list[Any], wanted: Attributes) -> Attributes:
     return None if wanted is None else references([each for each in listed if each.exprId().id() in wanted])
 
 

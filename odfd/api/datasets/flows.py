@@ -15,7 +15,7 @@ from odfd.api.datasets.ingest_pull import IngestPullService
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.flows import store
-from odfd.flows.manifest import WantedFlow
+from odfd.flows.manifest import DesiredFlow
 from odfd.flows.plan import BAD, FlowPlan, Outcome
 from odfd.flows.schedule import duration_text
 from odfd.flows.scheduler import Entry
@@ -76,15 +76,15 @@ class FlowService:
         self._events.emit("flow.deleted", entry.plan.name)
         return view
 
-    async def apply(self, wanted: WantedFlow, *, dry_run: bool) -> wire.ApplyItem:
+    async def apply(self, desired: DesiredFlow, *, dry_run: bool) -> wire.ApplyItem:
         """A new one may name a dataset that is not here: it is declared when that is. Raises NotFound for others."""
         try:
-            plan, before = await trio.to_thread.run_sync(self._planned, wanted)
+            plan, before = await trio.to_thread.run_sync(self._planned, desired)
         except NotFound as fault:
-            if await trio.to_thread.run_sync(self._is_in_force, wanted.name):
+            if await trio.to_thread.run_sync(self._is_in_force, desired.name):
                 raise
             told = f"{fault} ({fault.hint}); the flow begins when it is"
-            return wire.ApplyItem(kind="flow", name=wanted.name, action="created", warnings=(told,))
+            return wire.ApplyItem(kind="flow", name=desired.name, action="created", warnings=(told,))
         action: _Action = "created" if before is None else "unchanged" if before == plan else "updated"
         if before != plan and not dry_run:
             await trio.to_thread.run_sync(self._keep, plan)
@@ -92,10 +92,10 @@ class FlowService:
             self._events.emit(f"flow.{action}", plan.name, id=str(plan.target))
         return wire.ApplyItem(kind="flow", name=plan.name, action=action, changes=_changes(before, plan))
 
-    async def missing(self, wanted: WantedFlow) -> NotFound | None:
+    async def missing(self, desired: DesiredFlow) -> NotFound | None:
         """Which dataset it names that is not here."""
         try:
-            await trio.to_thread.run_sync(self._planned, wanted)
+            await trio.to_thread.run_sync(self._planned, desired)
         except NotFound as fault:
             return fault
         return None
@@ -142,9 +142,9 @@ class FlowService:
         (view,) = await trio.to_thread.run_sync(self._views, [(key, entry)])
         return view
 
-    def _planned(self, wanted: WantedFlow) -> tuple[FlowPlan, FlowPlan | None]:
+    def _planned(self, desired: DesiredFlow) -> tuple[FlowPlan, FlowPlan | None]:
         with self._home.database.read() as connection:
-            return wanted.plan(self._resolve), store.find(connection, wanted.name)
+            return desired.plan(self._resolve), store.find(connection, desired.name)
 
     def _is_in_force(self, name: str) -> bool:
         with self._home.database.read() as connection:

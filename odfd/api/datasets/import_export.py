@@ -202,16 +202,16 @@ class ImportExport:
             return 0
         return epoch_of(head.size, lambda size: kept_tree(chain, size).root, walk, heads)
 
-    def _name_for(self, chain: DirectoryChain, wished: str | None, suggested: str) -> str:
-        """Before anything is copied. Without a wished name, a dataset that is here keeps its own. Raises Invalid."""
+    def _name_for(self, chain: DirectoryChain, asked: str | None, suggested: str) -> str:
+        """Before anything is copied. Without a name asked for, a dataset that is here keeps its own. Raises Invalid."""
         seed = chain.block_at(0).event
         if not isinstance(seed, Seed):
             return suggested  # it will not be verified
         with self._home.catalog() as catalog:
             known = catalog.find(seed.dataset_id)
-            if wished is None and known is not None:
+            if asked is None and known is not None:
                 return known.name
-            name = wished or suggested or default_name(seed.dataset_id)
+            name = asked or suggested or default_name(seed.dataset_id)
             return catalog.check(name, seed.dataset_id)
 
     def _settle(self, dataset: DatasetId, name: str, epoch: int) -> str:

@@ -349,7 +349,7 @@ class IngestPullService:
         )
 
     async def _sync(self, entry: DatasetEntry, report: Report) -> wire.PullItem:
-        if self._scheduler.get(entry.id).wish.paused:
+        if self._scheduler.get(entry.id).spec.paused:
             message = f"it is paused: odfctl mirror resume {entry.name}"
             return wire.PullItem(ref=entry.name, outcome="blocked", message=message)
         before = await trio.to_thread.run_sync(self._state, entry.id)

@@ -37,7 +37,7 @@ from odfd.datasets.creation import declaration
 from odfd.datasets.references import drop_references
 from odfd.flows import store as flows
 from odfd.ingest import segments
-from odfd.mirrors import mirror_spec as wishes
+from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.queries import folds
 from odfd.resources.store import Resources
@@ -239,15 +239,15 @@ class DatasetService:
         with self._home.database.write() as connection:
             resources, now = Resources(connection), self._clock.now()
             renamed = Catalog(resources).rename(entry, name, now)
-            wish = wishes.of(resources, entry.id)
-            if wish is not None:
-                wishes.keep(resources, msgspec.structs.replace(wish, name=renamed.name), now)
+            spec = mirror_specs.of(resources, entry.id)
+            if spec is not None:
+                mirror_specs.keep(resources, msgspec.structs.replace(spec, name=renamed.name), now)
 
     def _delete(self, entry: DatasetEntry) -> tuple[wire.DatasetView, Sequence[str]]:
         """What it was, and the names of its flows.
 
-        Name, wish, flows, chain and all that was concluded of it go in one transaction; objects that nobody names,
-        after.
+        Name, mirror spec, flows, chain and all that was concluded of it go in one transaction; objects that nobody
+        names, after.
 
         A crash before the last of these is gone leaves it for the collector, and nothing that a person can see.
         """
@@ -259,7 +259,7 @@ class DatasetService:
         def together(connection: sqlite3.Connection) -> None:
             resources = Resources(connection)
             Catalog(resources).remove(entry.name, now)
-            wishes.drop(resources, entry.id, now)
+            mirror_specs.drop(resources, entry.id, now)
             resources.delete(BASE_KIND, str(entry.id), now)
             resources.delete(quarantine.KIND, str(entry.id), now)
             visibility.deleted(connection, entry.id, now)

@@ -17,7 +17,7 @@ from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.visibility import Visibility
-from odfd.mirrors import mirror_spec as wishes
+from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.network.membership import KIND as NETWORK
 from odfd.resources.store import Resources
 from odfd.state.directory import StateDirectory
@@ -118,7 +118,7 @@ def settle_visibility(home: StateDirectory, visibility: Visibility, settings: Se
         return
     with home.database.read() as connection:
         resources = Resources(connection)
-        in_network, mirrors = bool(resources.all(NETWORK)), wishes.all_of(resources)
+        in_network, mirrors = bool(resources.all(NETWORK)), mirror_specs.all_of(resources)
     from_network = [each.id for each in mirrors if not each.is_from_web]
     gave = in_network or bool(settings.p2p.network or settings.http.listen or settings.policy.publish.ipfs)
     given = visibility.settle(from_network, context.clock.now(), gave=gave)
@@ -134,5 +134,5 @@ def is_elsewhere(home: StateDirectory, visibility: Visibility, dataset: DatasetI
     if visibility.is_public(dataset):
         return False
     with home.database.read() as connection:
-        wish = wishes.of(Resources(connection), dataset)
-    return wish is not None and wish.is_from_web
+        spec = mirror_specs.of(Resources(connection), dataset)
+    return spec is not None and spec.is_from_web

@@ -23,7 +23,7 @@ from odfd.datasets import row_counts
 from odfd.datasets.references import references_hold
 from odfd.datasets.visibility import MARKS, Mark, Marks, Visibility
 from odfd.resources.declared import CURRENT, EVENTS
-from odfd.resources.store import IN_FORCE, WISHES
+from odfd.resources.store import IN_FORCE, INTENT_LOG
 from odfd.state.directory import DATABASE, PARTIAL, StateDirectory
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.tables import SEALED
@@ -133,7 +133,7 @@ class Doctor:
 
     def _rows(self) -> wire.Probe:
         with self._home.database.read() as connection:
-            tables = (WISHES, IN_FORCE, EVENTS, CURRENT, VERIFIED, row_counts.COUNTS, MARKS, *SEALED)
+            tables = (INTENT_LOG, IN_FORCE, EVENTS, CURRENT, VERIFIED, row_counts.COUNTS, MARKS, *SEALED)
             found = {table: list(table.damaged(connection)) for table in tables}
             strays = connection.execute("PRAGMA foreign_key_check").fetchall()
         spoilt = [name for names in found.values() for name in names]

@@ -36,7 +36,7 @@ _WHOLE_ID: Final = re.compile(r"12D3KooW[1-9A-HJ-NP-Za-km-z]{44}")
 SHOW_SECONDS: Final = 0.2
 """How often a mirror's progress is copied into the task that shows it."""
 PATIENCE_SECONDS: Final = 60.0
-"""Without any progress, before the task that made a mirror ends: the wish stands, and holds no place on the board."""
+"""Without any progress, before the task that made a mirror ends: the spec is kept, and holds no place on the board."""
 
 
 class MirrorService:
@@ -59,7 +59,7 @@ class MirrorService:
         self._board = board
 
     async def add(self, request: wire.MirrorRequest) -> wire.TaskRef:
-        """Result: MirrorView, once all that is announced now is here. The wish stands until it is removed.
+        """Result: MirrorView, once all that is announced now is here. The spec is kept until it is removed.
 
         Which dataset is published at a place is asked within the task: a server may take its time.
         """
@@ -74,23 +74,23 @@ class MirrorService:
                 async with outside(place):
                     dataset = await self._remotes.found(place)
                 mirror = await self._begin(request, dataset, place)
-            report.begin(f"mirroring {mirror.wish.name}", None, "bytes")
-            async with outside(f"peers of {mirror.wish.name}"), trio.open_nursery() as nursery:
+            report.begin(f"mirroring {mirror.spec.name}", None, "bytes")
+            async with outside(f"peers of {mirror.spec.name}"), trio.open_nursery() as nursery:
                 nursery.start_soon(_show, mirror, report)
                 await _settled(mirror)
                 nursery.cancel_scope.cancel()
-            now = self._scheduler.find(mirror.wish.id)
+            now = self._scheduler.find(mirror.spec.id)
             if now is None:
-                raise NotFound(f"{mirror.wish.name} is a mirror no longer", rule="mirror", hint="odfctl mirror list")
+                raise NotFound(f"{mirror.spec.name} is a mirror no longer", rule="mirror", hint="odfctl mirror list")
             if now.fault is not None:
                 raise now.fault
             return await self._shown(now)
 
-        target = request.source if named is None else named.wish.name
+        target = request.source if named is None else named.spec.name
         return task_ref(self._board.submit("mirror", target, work))
 
     async def begin(self, request: wire.MirrorRequest) -> None:
-        """Wish a mirror of a dataset that is named by its did, and wait for nothing. Raises Invalid, Refused."""
+        """Mirror a dataset that is named by its did, and wait for nothing. Raises Invalid, Refused."""
         await self._begin(request, DatasetId.parse(request.source), None)
 
     async def check(self, request: wire.MirrorRequest) -> None:
@@ -104,23 +104,23 @@ class MirrorService:
             catalog.check(name, dataset)
 
     async def _checked(self, request: wire.MirrorRequest, dataset: DatasetId, found_at: str | None) -> MirrorSpec:
-        wish = self._wish(request, dataset, found_at)
-        wish.check()
+        spec = self._spec(request, dataset, found_at)
+        spec.check()
         if await trio.to_thread.run_sync(self._is_ours, dataset):
             raise Refused(f"{dataset.short} is this node's own", rule="mirror-own", hint="others mirror it from here")
-        return wish
+        return spec
 
     async def _begin(self, request: wire.MirrorRequest, dataset: DatasetId, found_at: str | None) -> Mirror:
         """``found_at``: the place that said which dataset it is."""
-        wish = await self._checked(request, dataset, found_at)
+        spec = await self._checked(request, dataset, found_at)
         shown = PassedOn(private=request.private, held=await trio.to_thread.run_sync(self._is_held, dataset))
-        return await self._scheduler.add(wish, shown)
+        return await self._scheduler.add(spec, shown)
 
     async def list(self) -> Sequence[wire.MirrorView]:
         return await self._all_shown(self._scheduler.all())
 
     async def remove(self, ref: str) -> wire.MirrorView:
-        """Wish it no longer; the dataset stays until it is deleted."""
+        """Mirror it no longer; the dataset stays until it is deleted."""
         dataset = await trio.to_thread.run_sync(known_dataset, self._home, ref)
         view = await self._shown(self._scheduler.get(dataset))
         await self._scheduler.remove(dataset)
@@ -168,7 +168,7 @@ class MirrorService:
         self._remotes.check(place)
         return place
 
-    def _wish(self, request: wire.MirrorRequest, dataset: DatasetId, found_at: str | None) -> MirrorSpec:
+    def _spec(self, request: wire.MirrorRequest, dataset: DatasetId, found_at: str | None) -> MirrorSpec:
         via = found_at or self._via(dataset, request.via)
         return MirrorSpec(
             via=via,
@@ -189,37 +189,37 @@ class MirrorService:
         return view
 
     async def _all_shown(self, mirrors: Sequence[Mirror]) -> Sequence[wire.MirrorView]:
-        peers = self._holders.of(mirror.wish.id for mirror in mirrors)
-        return [await trio.to_thread.run_sync(self._view, mirror, peers[mirror.wish.id]) for mirror in mirrors]
+        peers = self._holders.of(mirror.spec.id for mirror in mirrors)
+        return [await trio.to_thread.run_sync(self._view, mirror, peers[mirror.spec.id]) for mirror in mirrors]
 
     def _view(self, mirror: Mirror, peers: int) -> wire.MirrorView:
-        wish, tally = mirror.wish, mirror.tally
-        known = self._evaluator.known(wish.id)
-        serve = self._evaluator.serve(wish.id)
-        reach = self._evaluator.reach_of(self._home.chains.chain(wish.id), known, serve)
+        spec, tally = mirror.spec, mirror.tally
+        known = self._evaluator.known(spec.id)
+        serve = self._evaluator.serve(spec.id)
+        reach = self._evaluator.reach_of(self._home.chains.chain(spec.id), known, serve)
         with self._home.database.read() as connection:
             holdings = Holdings(connection)
-            extent, held = holdings.extent(wish.id), holdings.bytes(wish.id)
+            extent, held = holdings.extent(spec.id), holdings.bytes(spec.id)
         return wire.MirrorView(
-            name=wish.name,
-            id=wish.dataset,
+            name=spec.name,
+            id=spec.dataset,
             state=mirror.state.value,
-            want=wish.want,
-            keep=wish.keep,
-            rate=wish.rate,
-            priority=wish.priority,
+            want=spec.want,
+            keep=spec.keep,
+            rate=spec.rate,
+            priority=spec.priority,
             held_from=extent.first,
             held=held,
-            network=wish.network,
-            use=str(self._evaluator.use(wish.id)),
+            network=spec.network,
+            use=str(self._evaluator.use(spec.id)),
             serve=str(serve),
-            serving=known.size > 0 and reach.blocks == known.size and self._visibility.is_public(wish.id),
+            serving=known.size > 0 and reach.blocks == known.size and self._visibility.is_public(spec.id),
             blocks=_blocks(tally, known),
             slices=wire.Share(have=tally.slices, want=tally.slices_wanted),
             bytes=wire.Share(have=tally.bytes, want=tally.bytes_wanted),
             peers=peers,
             message=_message(mirror),
-            via=wish.via,
+            via=spec.via,
         )
 
 

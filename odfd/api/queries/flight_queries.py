@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chain.state import ChainState, load_state
-from engines.query.requests import RowsWanted
+from engines.query.requests import RowSelection
 from odfd.api.queries.public_queries import PublicQueries, check_unproven
 from odfd.api.queries.service import QueryService, SendFrame
 from odfd.control import wire
@@ -17,7 +17,7 @@ class FlightQueries:
     def __init__(self, home: StateDirectory, queries: QueryService, public: PublicQueries) -> None:
         self._home, self._queries, self._public = home, queries, public
 
-    async def answer(self, request: wire.QueryRequest, send: SendFrame, rows: RowsWanted, *, owner: bool) -> None:
+    async def answer(self, request: wire.QueryRequest, send: SendFrame, rows: RowSelection, *, owner: bool) -> None:
         """Frames, as ``QueryService.answer``. Raises Refused for a proof: the process that asks is no owner."""
         check_unproven(request)
         if owner:

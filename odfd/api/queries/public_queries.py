@@ -14,7 +14,7 @@ import trio
 from chain.errors import Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.state import ChainState, load_state
-from engines.query.requests import RowsWanted
+from engines.query.requests import RowSelection
 from odfd.api.queries.service import QueryService, SendFrame
 from odfd.control import wire
 from odfd.kamu.ports import BUSY, UNPROVEN
@@ -36,7 +36,7 @@ class PublicQueries:
         self._turns = trio.CapacityLimiter(max(1, readers // 2))
 
     async def answer(
-        self, request: wire.QueryRequest, send: SendFrame, bound: Mapping[str, Bound], rows: RowsWanted
+        self, request: wire.QueryRequest, send: SendFrame, bound: Mapping[str, Bound], rows: RowSelection
     ) -> None:
         """Frames, as ``QueryService.answer``. Raises Refused where too many wait already (``query-busy``), and for a
         proof: this node signs answers for its owner alone.

@@ -14,7 +14,7 @@ from chain.ids import DatasetId
 from engines.errors import LimitExceeded
 from engines.query.frames import COLUMNS, END, HEAD, PLAIN, ROWS, SCHEMA, frame
 from engines.query.reader import QueryProcess, QueryProcesses
-from engines.query.requests import ALL_ROWS, Execute, RowsWanted, TableNamed
+from engines.query.requests import ALL_ROWS, Execute, RowSelection, TableNamed
 from odfd.api.queries.answer_proofs import AnswerProof, Signer
 from odfd.api.queries.fold_cache import Folding
 from odfd.control import wire
@@ -43,7 +43,7 @@ class QueryService:
         self._signer = signer
 
     async def answer(
-        self, request: wire.QueryRequest, send: SendFrame, asker: Asker = OWNER, rows: RowsWanted = ALL_ROWS
+        self, request: wire.QueryRequest, send: SendFrame, asker: Asker = OWNER, rows: RowSelection = ALL_ROWS
     ) -> None:
         """Frames (``engines.query.frames``): what is read, rows as they are computed, the end.
 
@@ -64,7 +64,7 @@ class QueryService:
         )
 
     async def _answer(
-        self, process: QueryProcess, asked: tuple[wire.QueryRequest, Asker, RowsWanted], send: SendFrame
+        self, process: QueryProcess, asked: tuple[wire.QueryRequest, Asker, RowSelection], send: SendFrame
     ) -> None:
         request, asker, rows = asked
         if request.by_pins:

@@ -40,7 +40,7 @@ from engines.errors import EngineFault, EngineLost
 from engines.faults import Diagnostic, Severity
 from engines.spark.analysis.source_declarations import read_source
 from odfd.api.resources.declarations import ELSEWHERE, DeclarationService
-from odfd.api.resources.desired_state import WantedSnapshot, Wishes, in_order, read_wishes
+from odfd.api.resources.desired_state import DesiredSnapshot, DesiredState, in_order, read_desired_state
 from odfd.api.transforms.check import TransformCheck
 from odfd.api.transforms.evolution import EvolutionCheck
 from odfd.api.transforms.schemas import judge_preprocess, read_schema
@@ -50,7 +50,7 @@ from odfd.control.board import task_ref
 from odfd.datasets.catalog import Catalog
 from odfd.datasets.creation import changed_events, founding_events
 from odfd.errors import sole_fault
-from odfd.flows.manifest import WantedFlow
+from odfd.flows.manifest import DesiredFlow
 from odfd.ingest.acceptance import check_source
 from odfd.ingest.settings import IngestSettings
 from odfd.resources.plan import PlannedResource
@@ -74,11 +74,11 @@ _UNBORN = DatasetId.from_public_key(bytes(32))
 class ApplyFlow(Protocol):
     """Declares one flow. Raises Invalid for a dataset that is not here."""
 
-    async def __call__(self, wanted: WantedFlow, *, dry_run: bool) -> wire.ApplyItem: ...
+    async def __call__(self, desired: DesiredFlow, *, dry_run: bool) -> wire.ApplyItem: ...
 
 
-class ApplyWishes(Protocol):
-    """Brings about those of a plan that are wishes: networks, peers, mirrors. What fails is an item too."""
+class ApplyIntents(Protocol):
+    """Brings about those of a plan that are intents: networks, peers, mirrors. What fails is an item too."""
 
     async def __call__(self, planned: Sequence[PlannedResource], *, dry_run: bool) -> list[wire.ApplyItem]: ...
 
@@ -102,13 +102,13 @@ class ApplyOperation:
         context: Context,
         ingestion: Callable[[], IngestSettings],
         apply_flow: ApplyFlow,
-        declarations: tuple[DeclarationService, ApplyWishes, Prune],
+        declarations: tuple[DeclarationService, ApplyIntents, Prune],
     ) -> None:
         """``ingestion``: what sources may do here, asked each time. ``apply_flow`` declares one flow.
 
-        ``declarations``: keeps resources, brings about those that are wishes, and deletes what is left out.
+        ``declarations``: keeps resources, brings about those that are intents, and deletes what is left out.
         """
-        self._declarations, self._apply_wishes, self._prune = declarations
+        self._declarations, self._apply_intents, self._prune = declarations
         self._apply_flow = apply_flow
         self._home = home
         self._ingestion = ingestion
@@ -122,19 +122,19 @@ class ApplyOperation:
 
     async def submit(self, request: wire.ApplyRequest) -> wire.TaskRef:
         """Raises Invalid at once for manifests that cannot be read, with every mistake."""
-        wanted = read_wishes(request.manifests)
+        wanted = read_desired_state(request.manifests)
         if request.prune is not None:
             parse_selector(request.prune)
-        wishes = wanted.snapshots
+        snapshots = wanted.snapshots
         planned = await trio.to_thread.run_sync(
             partial(self._declarations.plan, wanted.drafts, dry_run=request.dry_run)
         )
         others = [each for each in planned if each.after.type not in ELSEWHERE]
-        total = len(planned) + sum(each.is_legacy for each in wishes)
+        total = len(planned) + sum(each.is_legacy for each in snapshots)
 
         async def work(report: Report) -> wire.ApplyResult:
             report.begin("applying", total, "manifests")
-            if planned and len(planned) + len(wishes) > 1 and not request.dry_run:
+            if planned and len(planned) + len(snapshots) > 1 and not request.dry_run:
                 items = await self._perform(wanted, planned, report, dry_run=True)
                 if any(each.action == "failed" for each in items):
                     return _refused(items, others)
@@ -153,46 +153,46 @@ class ApplyOperation:
                     self._events.emit(f"resource.{each.action}", each.after.name, each.after.type)
             if request.prune is not None:
                 named = {(each.after.type, each.after.name.casefold()) for each in planned}
-                named |= {("Dataset", wish.name.casefold()) for wish in wishes}
+                named |= {("Dataset", desired.name.casefold()) for desired in snapshots}
                 items += await self._prune(request.prune, named, dry_run=request.dry_run)
             told = [_with_warnings(each, wanted.warnings) for each in items]
             return wire.ApplyResult(items=tuple(told), dry_run=request.dry_run)
 
-        names = [*(wish.name for wish in wishes if wish.is_legacy), *(each.after.name for each in planned)]
+        names = [*(desired.name for desired in snapshots if desired.is_legacy), *(each.after.name for each in planned)]
         target = ", ".join(names)
         return task_ref(self._board.submit("apply", target, work))
 
     async def _perform(
-        self, wanted: Wishes, planned: Sequence[PlannedResource], report: Report, *, dry_run: bool
+        self, wanted: DesiredState, planned: Sequence[PlannedResource], report: Report, *, dry_run: bool
     ) -> list[wire.ApplyItem]:
         """Networks, peers and mirrors, then datasets, then flows; what fails is an item too."""
-        items = await self._apply_wishes(planned, dry_run=dry_run)
+        items = await self._apply_intents(planned, dry_run=dry_run)
         report.advance(len(items))
         promised: set[str] = set()
-        for wish in in_order(wanted.snapshots):
-            items.append(await self._apply(wish, promised, dry_run=dry_run))
-            promised.add(wish.name.casefold())
+        for desired in in_order(wanted.snapshots):
+            items.append(await self._apply(desired, promised, dry_run=dry_run))
+            promised.add(desired.name.casefold())
             report.advance()
         for flow in wanted.flows:
             items.append(await self._declare(flow, promised, dry_run=dry_run))
             report.advance()
         return items
 
-    async def _apply(self, wish: WantedSnapshot, promised: AbstractSet[str], *, dry_run: bool) -> wire.ApplyItem:
+    async def _apply(self, desired: DesiredSnapshot, promised: AbstractSet[str], *, dry_run: bool) -> wire.ApplyItem:
         """``promised``: names that the manifests before this one make."""
         try:
             for _ in range(ATTEMPTS - 1):
                 with contextlib.suppress(Conflict):
-                    return await self._bring_about(wish, promised, dry_run=dry_run)
-            return await self._bring_about(wish, promised, dry_run=dry_run)
+                    return await self._bring_about(desired, promised, dry_run=dry_run)
+            return await self._bring_about(desired, promised, dry_run=dry_run)
         except (Fault, BaseExceptionGroup) as error:
             fault = sole_fault(error)
             if fault is None:
                 raise
-            fault.place = fault.place or wish.manifest.place()
-            return wire.ApplyItem(kind="dataset", name=wish.name, action="failed", fault=wire.Problem.of(fault))
+            fault.place = fault.place or desired.manifest.place()
+            return wire.ApplyItem(kind="dataset", name=desired.name, action="failed", fault=wire.Problem.of(fault))
 
-    async def _declare(self, flow: WantedFlow, promised: AbstractSet[str], *, dry_run: bool) -> wire.ApplyItem:
+    async def _declare(self, flow: DesiredFlow, promised: AbstractSet[str], *, dry_run: bool) -> wire.ApplyItem:
         """``promised``: names of datasets that are made by the same apply."""
         if dry_run and any(each.casefold() in promised for each in (flow.target, *flow.inputs)):
             return wire.ApplyItem(kind="flow", name=flow.name, action="created")
@@ -201,10 +201,12 @@ class ApplyOperation:
         except Fault as fault:
             return wire.ApplyItem(kind="flow", name=flow.name, action="failed", fault=wire.Problem.of(fault))
 
-    async def _bring_about(self, wish: WantedSnapshot, promised: AbstractSet[str], *, dry_run: bool) -> wire.ApplyItem:
-        parse_own_name(wish.name)
-        held = await trio.to_thread.run_sync(self._held, wish.name)
-        pin = (await self._engine.identity()).digest if _asks_engine(wish.snapshot) else None
+    async def _bring_about(
+        self, desired: DesiredSnapshot, promised: AbstractSet[str], *, dry_run: bool
+    ) -> wire.ApplyItem:
+        parse_own_name(desired.name)
+        held = await trio.to_thread.run_sync(self._held, desired.name)
+        pin = (await self._engine.identity()).digest if _asks_engine(desired.snapshot) else None
 
         def pinned(transform: TransformSql) -> str | None:
             return pin if transform.engine == "spark" else None
@@ -215,26 +217,26 @@ class ApplyOperation:
             except Invalid as fault:
                 if dry_run and ref.casefold() in promised:
                     return _UNBORN
-                fault.place = wish.input_place(ref)
+                fault.place = desired.input_place(ref)
                 raise
 
         def planned() -> Sequence[MetadataEvent]:
             if held is None:
-                return founding_events(wish.snapshot, _UNBORN, resolve, pinned)
-            return changed_events(held[1], wish.snapshot, resolve, pinned)
+                return founding_events(desired.snapshot, _UNBORN, resolve, pinned)
+            return changed_events(held[1], desired.snapshot, resolve, pinned)
 
         events = await trio.to_thread.run_sync(planned)
-        warnings = await self._validate(events, wish, held[1] if held else None)
+        warnings = await self._validate(events, desired, held[1] if held else None)
         dataset = held[0] if held else None
         if events and not dry_run:
-            dataset = await trio.to_thread.run_sync(self._commit, wish, held, events)
+            dataset = await trio.to_thread.run_sync(self._commit, desired, held, events)
             done = "updated" if held else "created"
-            self._events.emit(f"dataset.{done}", wish.name, plural(len(events), "block"), id=str(dataset))
+            self._events.emit(f"dataset.{done}", desired.name, plural(len(events), "block"), id=str(dataset))
         elif held is not None and not dry_run:
-            await trio.to_thread.run_sync(self._place, wish, held[0])
+            await trio.to_thread.run_sync(self._place, desired, held[0])
         return wire.ApplyItem(
             kind="dataset",
-            name=wish.name,
+            name=desired.name,
             action="unchanged" if not events else "updated" if held else "created",
             id=None if dataset is None else str(dataset),
             changes=tuple(type(event).__name__ for event in events),
@@ -256,17 +258,17 @@ class ApplyOperation:
             return catalog.resolve(ref).id
 
     def _commit(
-        self, wish: WantedSnapshot, held: tuple[DatasetId, ChainState] | None, events: Sequence[MetadataEvent]
+        self, desired: DesiredSnapshot, held: tuple[DatasetId, ChainState] | None, events: Sequence[MetadataEvent]
     ) -> DatasetId:
         """On the head that was planned on. Raises Conflict."""
         if held is not None:
             dataset, state = held
-            self._append(wish, dataset, Head(state.head, state.sequence_number) if state.head else None, events)
+            self._append(desired, dataset, Head(state.head, state.sequence_number) if state.head else None, events)
             return dataset
         dataset = self._home.keys.new_dataset_key().dataset_id
         born = (msgspec.structs.replace(events[0], dataset_id=dataset), *events[1:])
         try:
-            self._append(wish, dataset, None, born)
+            self._append(desired, dataset, None, born)
         except Fault:
             if self._home.chains.chain(dataset).head() is None:
                 self._home.keys.discard_dataset_key(dataset)
@@ -274,37 +276,37 @@ class ApplyOperation:
         return dataset
 
     def _append(
-        self, wish: WantedSnapshot, target: DatasetId, head: Head | None, events: Sequence[MetadataEvent]
+        self, desired: DesiredSnapshot, target: DatasetId, head: Head | None, events: Sequence[MetadataEvent]
     ) -> None:
         """Blocks, name and the folder of relative paths are one commit."""
         now = self._clock.now()
 
         def name_it(connection: sqlite3.Connection) -> None:
             resources = Resources(connection)
-            Catalog(resources).add(wish.name, target, now)
-            resources.apply(BASE_KIND, str(target), wish.base.encode(), now)
+            Catalog(resources).add(desired.name, target, now)
+            resources.apply(BASE_KIND, str(target), desired.base.encode(), now)
 
         self._committer.commit_now(target, head, events, (), _whole(now), name_it)
 
-    def _place(self, wish: WantedSnapshot, target: DatasetId) -> None:
+    def _place(self, desired: DesiredSnapshot, target: DatasetId) -> None:
         """Relative paths of a dataset that was imported begin nowhere until its manifest is applied here."""
         with self._home.database.read() as connection:
             kept = Resources(connection).get(BASE_KIND, str(target))
-        if wish.base and (kept is None or not kept.spec):
+        if desired.base and (kept is None or not kept.spec):
             with self._home.database.write() as connection:
-                Resources(connection).apply(BASE_KIND, str(target), wish.base.encode(), self._clock.now())
+                Resources(connection).apply(BASE_KIND, str(target), desired.base.encode(), self._clock.now())
 
-    def _check_source(self, event: SetPollingSource | AddPushSource, wish: WantedSnapshot) -> None:
+    def _check_source(self, event: SetPollingSource | AddPushSource, desired: DesiredSnapshot) -> None:
         """Raises Invalid, Refused: what would be refused with the first data is refused now. Blocking."""
-        settings = msgspec.structs.replace(self._ingestion(), base=Path(wish.base) if wish.base else None)
+        settings = msgspec.structs.replace(self._ingestion(), base=Path(desired.base) if desired.base else None)
         refused = check_source(event, settings)
         if refused is not None:
             part, fault = refused
-            fault.place = wish.source_place(event, part)
+            fault.place = desired.source_place(event, part)
             raise fault
 
     async def _check_preprocess(
-        self, event: SetPollingSource | AddPushSource, names: Vocab, wish: WantedSnapshot
+        self, event: SetPollingSource | AddPushSource, names: Vocab, desired: DesiredSnapshot
     ) -> tuple[str, ...]:
         """Raises Invalid with all that the engine refuses of the query; why it cannot be judged yet is returned."""
         query, _ = read_source(event.preprocess)
@@ -321,11 +323,11 @@ class ApplyOperation:
                 raise
             return (f"{later}{fault.message}",)
         if not answer.ok:
-            raise refusal(answer.diagnostics, wish.source_place(event, "preprocess"))
+            raise refusal(answer.diagnostics, desired.source_place(event, "preprocess"))
         return tuple(_told(each) for each in answer.diagnostics)
 
     async def _validate(
-        self, events: Sequence[MetadataEvent], wish: WantedSnapshot, state: ChainState | None
+        self, events: Sequence[MetadataEvent], desired: DesiredSnapshot, state: ChainState | None
     ) -> tuple[str, ...]:
         """Show the engine each transform. Raises Invalid with all that it refuses; warnings are returned."""
         warnings: list[str] = []
@@ -333,8 +335,8 @@ class ApplyOperation:
         names = ChainState(set_vocab=stated[-1]).vocab if stated else state.vocab if state is not None else Vocab()
         for event in events:
             if isinstance(event, SetPollingSource | AddPushSource):
-                await trio.to_thread.run_sync(self._check_source, event, wish)
-                warnings += await self._check_preprocess(event, names, wish)
+                await trio.to_thread.run_sync(self._check_source, event, desired)
+                warnings += await self._check_preprocess(event, names, desired)
             if not isinstance(event, SetTransform):
                 continue
             if event.transform.engine != "spark":
@@ -342,7 +344,7 @@ class ApplyOperation:
                     f"no engine {event.transform.engine!r} here",
                     rule="engine-unknown",
                     hint="write engine: spark",
-                    place=wish.transform_place(),
+                    place=desired.transform_place(),
                 )
             try:
                 answer = await self._check.validate(event, names)
@@ -355,11 +357,11 @@ class ApplyOperation:
                 warnings.append(f"the query {_LATER}{why}")
                 continue
             if not answer.ok:
-                raise refusal(answer.diagnostics, wish.transform_place())
+                raise refusal(answer.diagnostics, desired.transform_place())
             warnings += [_told(each) for each in answer.diagnostics]
             warnings += await self._check.remarks(event, answer)
             if state is not None:
-                await self._succession.check(wish.name, state, event, _whole(self._clock.now()))
+                await self._succession.check(desired.name, state, event, _whole(self._clock.now()))
         return tuple(warnings)
 
 

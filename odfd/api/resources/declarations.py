@@ -22,9 +22,9 @@ from odfd.datasets.catalog import KIND as DATASET_KIND
 from odfd.datasets.catalog import Catalog
 from odfd.flows.store import KIND as FLOW_KIND
 from odfd.flows.store import find as find_flow
-from odfd.resources.declared import Adopted, DeclaredResource, DeclaredStore, ResourceEvent, Wish
+from odfd.resources.declared import Adopted, DeclaredResource, DeclaredStore, IntentKey, ResourceEvent
 from odfd.resources.manifest import Draft, wrong_entries
-from odfd.resources.plan import PlannedResource, Wanted, plan
+from odfd.resources.plan import DesiredResource, PlannedResource, plan
 from odfd.resources.selectors import first_equality, matches, parse_selector
 from odfd.resources.sets import Revealing, Sealing, binding, sealed_secrets
 from odfd.resources.status import COMMON, ResourceStatus, shown
@@ -68,17 +68,17 @@ class DeclarationService:
         """What is to become of them, in their order. Raises Invalid; nothing is written but what others had changed."""
         keys: Sealing = DrySealing(self._home.secrets) if dry_run else self._home.secrets
 
-        def kept(wanted: Wanted, before: DeclaredResource | None, resource_id: str) -> Any:
-            if wanted.type != SECRET_SET:
-                return as_kept(wanted.name, said[wanted.place]) if wanted.type in ORDER else wanted.spec
+        def kept(desired: DesiredResource, before: DeclaredResource | None, resource_id: str) -> Any:
+            if desired.type != SECRET_SET:
+                return as_kept(desired.name, said[desired.place]) if desired.type in ORDER else desired.spec
             held = {} if before is None else before.spec["secrets"]
-            return {"secrets": sealed_secrets(wanted.spec["secrets"], held, resource_id, keys)}
+            return {"secrets": sealed_secrets(desired.spec["secrets"], held, resource_id, keys)}
 
-        wanted = [_wanted(each) for each in drafts]
-        said = {each.place: draft.spec for each, draft in zip(wanted, drafts, strict=True)}
+        desired = [_desired(each) for each in drafts]
+        said = {each.place: draft.spec for each, draft in zip(desired, drafts, strict=True)}
         with self._home.database.write() as connection:
             store = self._store(connection)
-            planned, faults = plan(wanted, store, self._new_id, self._clock.now(), kept=kept)
+            planned, faults = plan(desired, store, self._new_id, self._clock.now(), kept=kept)
         faults += [fault for each in planned if (fault := _rename_fault(each)) is not None]
         if faults:
             raise faults[0] if len(faults) == 1 else Mistakes("the manifests", tuple(faults))
@@ -122,8 +122,8 @@ class DeclarationService:
     async def list(self, word: str | None, labels: str | None) -> Sequence[wire.ResourceView]:
         """Of one type or all. Raises NotFound for a type, Invalid for a selector."""
         kind = None if word is None else self._type(word)
-        wanted = None if labels is None else parse_selector(labels)
-        return await trio.to_thread.run_sync(self._list, kind, wanted)
+        selector = None if labels is None else parse_selector(labels)
+        return await trio.to_thread.run_sync(self._list, kind, selector)
 
     async def get(self, word: str, name: str) -> wire.ResourceView:
         """By name, id or did. Raises NotFound."""
@@ -201,11 +201,11 @@ class DeclarationService:
         with self._home.database.read() as connection:
             return DeclaredStore(connection).events(at, PAGE)
 
-    def _list(self, kind: ResourceType | None, wanted: dict[str, Any] | None) -> Sequence[wire.ResourceView]:
+    def _list(self, kind: ResourceType | None, selector: dict[str, Any] | None) -> Sequence[wire.ResourceView]:
         with self._home.database.write() as connection:
-            label = None if wanted is None or kind is None else first_equality(wanted)
+            label = None if selector is None or kind is None else first_equality(selector)
             found = self._store(connection).all(None if kind is None else kind.name, label)
-        return [self._view(each) for each in found if wanted is None or matches(wanted, each.labels)]
+        return [self._view(each) for each in found if selector is None or matches(selector, each.labels)]
 
     def _find(self, kind: ResourceType, name: str) -> DeclaredResource:
         with self._home.database.write() as connection:
@@ -248,7 +248,7 @@ class DeclarationService:
         store = DeclaredStore(connection)
         touched = store.touched()
         if touched:
-            store.adopt({wish: _become(connection, wish) for wish in touched}, self._new_id, self._clock.now())
+            store.adopt({intent: _become(connection, intent) for intent in touched}, self._new_id, self._clock.now())
         return store
 
     def _type(self, word: str) -> ResourceType:
@@ -294,8 +294,8 @@ class DrySealing:
         return self._keys.open(sealed, bindings)
 
 
-def _wanted(draft: Draft) -> Wanted:
-    return Wanted(
+def _desired(draft: Draft) -> DesiredResource:
+    return DesiredResource(
         type=draft.type.name,
         name=draft.headers.name,
         id=draft.headers.id,
@@ -330,9 +330,9 @@ def _standing(planned: PlannedResource, store: DeclaredStore, catalog: Catalog) 
     return None if after == held else after
 
 
-def _become(connection: sqlite3.Connection, wish: Wish) -> Adopted | None:
-    """What a wish for a dataset or a flow stands for now."""
-    kind, key = wish
+def _become(connection: sqlite3.Connection, intent: IntentKey) -> Adopted | None:
+    """What an intent for a dataset or a flow stands for now."""
+    kind, key = intent
     resources = Resources(connection)
     held = resources.get(kind, key)
     if held is None:

@@ -1,4 +1,4 @@
-"""Reads manifests into what they wish for: snapshots of datasets, in the order in which they can be made, and flows."""
+"""Reads manifests into the desired state: snapshots of datasets, in the order in which they can be made, and flows."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from chain.codec.manifest import Manifest, Mistakes, parse_manifests
 from chain.codec.yaml_tree import Node
 from chain.errors import Invalid
 from chain.model.events import AddPushSource, DatasetSnapshot, SetPollingSource, SetTransform
-from odfd.api.resources.intent_types import ORDER, check_wish
+from odfd.api.resources.intent_types import ORDER, check_intent
 from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.datasets.manifest import DatasetSpec, snapshot_of
-from odfd.flows.manifest import FlowSpec, WantedFlow, flow_of
+from odfd.flows.manifest import DesiredFlow, FlowSpec, flow_of
 from odfd.resources.manifest import Draft, is_resource, read_resource
 from odfd.resources.sets import SecretSetSpec, VariableSetSpec, check_secrets, check_variables
 from odfd.resources.types import TypeRegistry
 
 
-class WantedSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+class DesiredSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One snapshot of an apply, and where it was written."""
 
     snapshot: DatasetSnapshot
@@ -68,24 +68,24 @@ class WantedSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         return [ref for ref in refs if ref != self.name.casefold()]
 
 
-class Wishes(msgspec.Struct, frozen=True):
+class DesiredState(msgspec.Struct, frozen=True):
     """What all manifests of an apply ask for."""
 
-    snapshots: list[WantedSnapshot]
-    flows: list[WantedFlow]
+    snapshots: list[DesiredSnapshot]
+    flows: list[DesiredFlow]
     warnings: dict[tuple[str, str], tuple[str, ...]]
     """Of resources, by kind and name in lower case."""
     drafts: list[Draft]
     """Of resources, those of datasets and flows too."""
 
 
-def read_wishes(texts: Sequence[wire.ManifestText], registry: TypeRegistry = TYPES) -> Wishes:
+def read_desired_state(texts: Sequence[wire.ManifestText], registry: TypeRegistry = TYPES) -> DesiredState:
     """All that all texts say. Raises Invalid; with every mistake of every text, where there are several."""
     reading = _Reading(registry)
     for each in texts:
         reading.text(each)
     reading.check_twice()
-    return reading.wishes()
+    return reading.mirror_specs()
 
 
 class _Reading:
@@ -94,7 +94,7 @@ class _Reading:
     def __init__(self, registry: TypeRegistry) -> None:
         self._registry = registry
         self._faults: list[Invalid] = []
-        self._wishes = Wishes([], [], {}, [])
+        self._desired = DesiredState([], [], {}, [])
 
     def text(self, text: wire.ManifestText) -> None:
         with self._collected():
@@ -104,14 +104,14 @@ class _Reading:
 
     def check_twice(self) -> None:
         """Two manifests of one thing have one place too few."""
-        kinds: tuple[Sequence[WantedSnapshot | WantedFlow], ...] = (self._wishes.snapshots, self._wishes.flows)
-        for wishes in kinds:
-            counts = Counter(each.name.casefold() for each in wishes)
+        kinds: tuple[Sequence[DesiredSnapshot | DesiredFlow], ...] = (self._desired.snapshots, self._desired.flows)
+        for mirror_specs in kinds:
+            counts = Counter(each.name.casefold() for each in mirror_specs)
             if twice := sorted(name for name, count in counts.items() if count > 1):
                 told = f"applied twice in one go: {', '.join(twice)}"
                 self._faults.append(Invalid(told, rule="manifest-twice", hint="keep one of them"))
 
-    def wishes(self) -> Wishes:
+    def mirror_specs(self) -> DesiredState:
         """Raises Invalid."""
         if len(self._faults) == 1:
             raise self._faults[0]
@@ -119,10 +119,10 @@ class _Reading:
             places = {(fault.place or "").rpartition(":")[0] for fault in self._faults}
             (source,) = places if len(places) == 1 else (f"{len(places)} files",)
             raise Mistakes(source or "the manifests", tuple(self._faults))
-        if not self._wishes.snapshots and not self._wishes.drafts:
+        if not self._desired.snapshots and not self._desired.drafts:
             hint = "a manifest begins with $schema: … or kind: …"
             raise Invalid("there is no manifest to apply", rule="manifest-empty", hint=hint)
-        return self._wishes
+        return self._desired
 
     @contextmanager
     def _collected(self) -> Iterator[None]:
@@ -141,8 +141,8 @@ class _Reading:
                 hint="write a DatasetSnapshot, or a resource ($schema: Dataset)",
                 place=manifest.place(),
             )
-        self._wishes.snapshots.append(
-            WantedSnapshot(snapshot=manifest.content, manifest=manifest, base=text.base, is_legacy=is_legacy)
+        self._desired.snapshots.append(
+            DesiredSnapshot(snapshot=manifest.content, manifest=manifest, base=text.base, is_legacy=is_legacy)
         )
 
     def _take(self, text: wire.ManifestText, node: Node) -> Sequence[Mistake] | None:
@@ -155,23 +155,23 @@ class _Reading:
         if draft.type.spec is DatasetSpec:
             self._snapshot(snapshot_of(draft), text, is_legacy=False)
         elif draft.type.spec is FlowSpec and (flow := flow_of(draft)) is not None:
-            self._wishes.flows.append(flow)
+            self._desired.flows.append(flow)
         elif draft.type.spec is VariableSetSpec:
             check_variables(draft)
         elif draft.type.spec is SecretSetSpec:
             check_secrets(draft)
         elif draft.type.name in ORDER:
-            check_wish(draft)
-        self._wishes.drafts.append(draft)
-        self._wishes.warnings[draft.type.name.lower(), draft.headers.name.casefold()] = draft.warnings
+            check_intent(draft)
+        self._desired.drafts.append(draft)
+        self._desired.warnings[draft.type.name.lower(), draft.headers.name.casefold()] = draft.warnings
         return draft.binding.mistakes
 
 
-def in_order(wishes: Sequence[WantedSnapshot]) -> list[WantedSnapshot]:
+def in_order(mirror_specs: Sequence[DesiredSnapshot]) -> list[DesiredSnapshot]:
     """Inputs before what derives from them; otherwise as written. A cycle stays as written and fails by name."""
-    waiting = list(wishes)
-    names = {wish.name.casefold() for wish in waiting}
-    ordered: list[WantedSnapshot] = []
+    waiting = list(mirror_specs)
+    names = {snapshot.name.casefold() for snapshot in waiting}
+    ordered: list[DesiredSnapshot] = []
     done: set[str] = set()
     while waiting:
         ready = next(

@@ -1,7 +1,7 @@
-"""Types of resources that stand for wishes of this node: mirrors, networks, peers that are shut out, and validators.
+"""Types of resources that stand for intents of this node: mirrors, networks, peers that are shut out, and validators.
 
-The wish is the truth, whoever made it: a manifest, or a command. Here is what each type may say, the form in which its
-spec is kept, and which spec a wish is. Pure; ``odfd.api.intents`` brings them about.
+The intent is the truth, whoever made it: a manifest, or a command. Here is what each type may say, the form in which
+its spec is kept, and which spec an intent has. Pure; ``odfd.api.intents`` brings them about.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from odfd.state.effective_policy import GROUP
 from odfd.state.remotes import place_of
 from p2p.address import parse_address
 
-WISHES: Final = {MIRROR: "Mirror", NETWORK: "Network", BLOCKED: "Peer", GROUP: "Validator"}
-"""Kinds of wishes, to the types that stand for them."""
+INTENT_TYPES: Final = {MIRROR: "Mirror", NETWORK: "Network", BLOCKED: "Peer", GROUP: "Validator"}
+"""Kinds of intents, to the types that stand for them."""
 ORDER: Final = ("Network", "Peer", "Validator", "Mirror")
 """Who is met first, then who is believed, then what is fetched."""
 
@@ -68,8 +68,8 @@ class ValidatorResourceSpec(msgspec.Struct, frozen=True, kw_only=True):
     group: Annotated[str, described("Whose it is; the name of the resource.")] | None = None
 
 
-def check_wish(draft: Draft) -> None:
-    """Adds to the mistakes of a draft what its wish may not be."""
+def check_intent(draft: Draft) -> None:
+    """Adds to the mistakes of a draft what its intent may not be."""
     path, read = _READ[type(draft.spec)]
     try:
         read(draft.headers.name, draft.spec)
@@ -78,16 +78,16 @@ def check_wish(draft: Draft) -> None:
 
 
 def as_kept(name: str, spec: msgspec.Struct) -> Json:
-    """The one form of all ways to write a spec; that of its wish. ``check_wish`` found nothing."""
+    """The one form of all ways to write a spec; that of its intent. ``check_intent`` found nothing."""
     _, read = _READ[type(spec)]
     return read(name, spec)
 
 
 def key_of(type_: str, name: str, spec: Json) -> str:
-    """What tells one wish from others of its kind."""
+    """What tells one intent from others of its kind."""
     parts = {"Mirror": "source", "Peer": "peerId", "Validator": "did"}
     key: str = spec[parts[type_]] if type_ in parts else name.casefold()
-    kind = next(kind for kind, each in WISHES.items() if each == type_)
+    kind = next(kind for kind, each in INTENT_TYPES.items() if each == type_)
     return link(kind, key)
 
 
@@ -97,11 +97,11 @@ def link(kind: str, key: str) -> str:
 
 
 def adopted(kind: str, name: str, raw: bytes) -> Adopted:
-    """What a wish is as a resource; ``name``: of the wish."""
+    """The resource that an intent is; ``name``: of the intent."""
     match kind:
         case "mirror":
-            wish = msgspec.json.decode(raw, type=MirrorSpec)
-            return wish.name, link(kind, wish.dataset), mirror_spec_of(wish)
+            mirror = msgspec.json.decode(raw, type=MirrorSpec)
+            return mirror.name, link(kind, mirror.dataset), mirror_spec_of(mirror)
         case "network":
             network = msgspec.json.decode(raw, type=Network)
             return (
@@ -117,10 +117,10 @@ def adopted(kind: str, name: str, raw: bytes) -> Adopted:
             return name.removeprefix(DID_KEY), link(kind, name), spec
 
 
-def mirror_spec_of(wish: MirrorSpec) -> Json:
+def mirror_spec_of(mirror: MirrorSpec) -> Json:
     said = MirrorResourceSpec(
-        source=wish.dataset, network=wish.network, want=wish.want, priority=wish.priority, keep=wish.keep,
-        rate=wish.rate, use=wish.use, serve=wish.serve, expect=wish.expect, via=wish.via,
+        source=mirror.dataset, network=mirror.network, want=mirror.want, priority=mirror.priority, keep=mirror.keep,
+        rate=mirror.rate, use=mirror.use, serve=mirror.serve, expect=mirror.expect, via=mirror.via,
     )  # fmt: skip
     return plain_of(said)
 
@@ -133,14 +133,14 @@ def _mirror(name: str, spec: MirrorResourceSpec) -> Json:
         )  # fmt: skip
     if spec.want not in (None, "data", "chain"):
         raise Invalid(f"unknown want {spec.want!r}", rule="enum-member", hint="data or chain")
-    wish = MirrorSpec(
+    mirror = MirrorSpec(
         dataset=str(DatasetId.parse(spec.source)), name=name, network=spec.network,
         want="chain" if spec.want == "chain" else "data", priority=spec.priority or 0,
         keep=None if spec.keep == "all" else spec.keep, rate=spec.rate, use=spec.use, serve=spec.serve,
         expect=spec.expect, via=_place(spec.via, DatasetId.parse(spec.source)),
     )  # fmt: skip
-    wish.check()
-    return mirror_spec_of(wish)
+    mirror.check()
+    return mirror_spec_of(mirror)
 
 
 def _place(via: str | None, dataset: DatasetId) -> str | None:

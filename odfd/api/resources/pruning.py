@@ -1,7 +1,7 @@
 """Deletes what an apply leaves out: sets and flows with the labels that a person named, of which no manifest speaks.
 
-Only those that a manifest made. Datasets, and wishes for data of others, go by commands of their own alone: it is too
-easy to leave a file out.
+Only those that a manifest made. Datasets, and intents to hold data of others, go by commands of their own alone: it is
+too easy to leave a file out.
 """
 
 from __future__ import annotations

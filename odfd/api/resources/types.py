@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from odfd.api.resources import intent_types as wished_types
+from odfd.api.resources import intent_types as intent_types
 from odfd.datasets import manifest as datasets
 from odfd.flows import manifest as flows
 from odfd.resources import sets
@@ -98,7 +98,7 @@ _MIRROR: Final = ResourceType(
     context="net",
     plural="mirrors",
     about="A dataset of others that is held here, verified as it comes.",
-    spec=wished_types.MirrorResourceSpec,
+    spec=intent_types.MirrorResourceSpec,
     example="""\
 $schema: Mirror
 headers:
@@ -117,7 +117,7 @@ _NETWORK: Final = ResourceType(
     plural="networks",
     aliases=("net",),
     about="Peers that meet each other. A node is in one at a time.",
-    spec=wished_types.NetworkResourceSpec,
+    spec=intent_types.NetworkResourceSpec,
     example="""\
 $schema: Network
 headers:
@@ -132,7 +132,7 @@ _PEER: Final = ResourceType(
     context="net",
     plural="peers",
     about="What this node thinks of a peer. Peers that it merely met are no resources.",
-    spec=wished_types.PeerResourceSpec,
+    spec=intent_types.PeerResourceSpec,
     example="""\
 $schema: Peer
 headers:
@@ -149,7 +149,7 @@ _VALIDATOR: Final = ResourceType(
     context="trust",
     plural="validators",
     about="Somebody whose verdicts count here.",
-    spec=wished_types.ValidatorResourceSpec,
+    spec=intent_types.ValidatorResourceSpec,
     example="""\
 $schema: Validator
 headers:

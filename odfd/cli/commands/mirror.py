@@ -18,19 +18,19 @@ def register(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "mirror",
         help="hold datasets of others",
-        description="A mirror is a standing wish to hold someone's dataset; what comes is verified as it arrives.",
+        description="A mirror is a standing request to hold someone's dataset; what comes is verified as it arrives.",
         epilog="example:  odfctl mirror add did:odf:fed01… --as flights --serve 'data & attested:1'",
     )
     actions = parser.add_subparsers(metavar="ACTION", required=True, parser_class=type(parser))
     _register_add(actions)
-    every = actions.add_parser("list", help="what we wish to hold", epilog="example:  odfctl mirror list")
+    every = actions.add_parser("list", help="the mirrors of this node", epilog="example:  odfctl mirror list")
     every.set_defaults(run=_list)
     _register_named(
         actions,
         "remove",
         _remove,
-        "wish it no longer",
-        "Wish it no longer; the dataset stays until it is deleted.",
+        "mirror it no longer",
+        "Mirror it no longer; the dataset stays until it is deleted.",
     )
     _register_named(
         actions,
@@ -51,9 +51,9 @@ def register(subparsers: Subparsers) -> None:
 def _register_add(actions: Subparsers) -> None:
     add = actions.add_parser(
         "add",
-        help="wish to hold a dataset",
+        help="mirror a dataset",
         description=(
-            "Wish to hold a dataset, and fetch what there is of it now.\n"
+            "Mirror a dataset, and fetch what there is of it now.\n"
             "EXPR is an expression of facts: chain, data, reproduced, attested:K, fresh, with & | and ( ).\n"
             "With --keep 30d data of the newest block's last 30 days is held, and older data let go; blocks all stay.\n"
             "Data that was never here was never looked at: of such a mirror rely on chain, not on data.\n"

@@ -89,7 +89,7 @@ def rules_of(file: str) -> wire.NetworkRulesRequest:
         raise Environment(f"cannot read {file}: {error.strerror}", rule="file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise Invalid(f"{file} is no TOML: {error}", rule="policy-file") from error
-    wish: dict[str, Any] = {name: said.pop(name) for name in ("use", "serve") if name in said}
+    rules: dict[str, Any] = {name: said.pop(name) for name in ("use", "serve") if name in said}
     tables = {name: said.pop(name, {}) for name in ("validators", "witness", "fresh")}
     for name, table in tables.items():
         if not isinstance(table, dict):
@@ -103,17 +103,17 @@ def rules_of(file: str) -> wire.NetworkRulesRequest:
             rule="policy-file",
             hint=_SAYS,
         )
-    wish |= {_VALIDATORS[name]: value for name, value in validators.items()}
-    if "groups" in wish:
-        wish["groups"] = _groups(file, wish["groups"])
+    rules |= {_VALIDATORS[name]: value for name, value in validators.items()}
+    if "groups" in rules:
+        rules["groups"] = _groups(file, rules["groups"])
     if witness:
         rules = {_WITNESS[name]: value for name, value in witness.items()}
         if "groups" in witness:
             rules["groups"] = dict(_single(file, *each) for each in _groups(file, witness["groups"]).items())
-        wish["witness"] = wire.WitnessRulesRequest(**rules)
+        rules["witness"] = wire.WitnessRulesRequest(**rules)
     if "max-stale" in fresh:
-        wish["max_stale"] = fresh["max-stale"]
-    return wire.NetworkRulesRequest(**wish)
+        rules["max_stale"] = fresh["max-stale"]
+    return wire.NetworkRulesRequest(**rules)
 
 
 def _groups(file: str, written: Any) -> dict[str, list[str]]:

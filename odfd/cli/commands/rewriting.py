@@ -40,7 +40,7 @@ def register(subparsers: Subparsers) -> None:
         "--reason",
         choices=("reset", "recovery", "fork"),
         default="reset",
-        help="what the epoch says: history was wished otherwise, or a lie or a theft is undone, or two histories end",
+        help="what the epoch says: history is to be another, or a lie or a theft is undone, or two histories end",
     )
     compact = subparsers.add_parser(
         "compact",

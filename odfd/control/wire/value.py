@@ -15,7 +15,7 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class Request(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """Something the API is asked. An unknown field is a mistake of the caller, not a wish to be ignored.
+    """Something the API is asked. An unknown field is a mistake of the caller, not an option to be ignored.
 
     Fields with their defaults are not sent, so that an older daemon, which does not know all of them, can be asked.
     """

@@ -55,8 +55,8 @@ class NetworkPolicies:
 
     def accepted(self, key: KeyDid) -> AcceptedPolicy | None:
         """The one that a person accepted last."""
-        wish = Resources(self._db).get(KIND, str(key))
-        sid = None if wish is None else Multihash.parse(msgspec.json.decode(wish.spec)["sid"])
+        resource = Resources(self._db).get(KIND, str(key))
+        sid = None if resource is None else Multihash.parse(msgspec.json.decode(resource.spec)["sid"])
         return next((each for each in self.of(key) if each.sid == sid), None)
 
     def later(self, key: KeyDid) -> list[AcceptedPolicy]:

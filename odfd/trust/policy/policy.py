@@ -167,7 +167,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     recheck: bool = True
     """Whether evidence that listed validators name is fetched and looked into unasked."""
     floors: tuple[Expression | None, Expression | None] = (None, None)
-    """For use and serve: what a network asks of each dataset too, whatever a person wished for that one."""
+    """For use and serve: what a network asks of each dataset too, whatever a person set for that one."""
     witnesses: Witnesses = Witnesses()
     public: tuple[PublicWitness, ...] = ()
     """Witnesses of the web that are asked to cosign what this node publishes."""
@@ -202,12 +202,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         counts = [fact.count for each in expressions for fact in facts_of(each) if fact.name == "witnessed"]
         return max([self.witnesses.quorum, *counts])
 
-    def use_of(self, wished: Expression | None) -> Expression:
-        """What must hold before a dataset is used, for which a person wished something of its own, or nothing."""
-        return _above(self.floors[0], wished) or self.use
+    def use_of(self, own: Expression | None) -> Expression:
+        """What must hold before a dataset is used, for which a person set something of its own, or nothing."""
+        return _above(self.floors[0], own) or self.use
 
-    def serve_of(self, wished: Expression | None) -> Expression:
-        return _above(self.floors[1], wished) or self.serve
+    def serve_of(self, own: Expression | None) -> Expression:
+        return _above(self.floors[1], own) or self.serve
 
     def group_of(self, key: KeyDid) -> str | None:
         return self._groups_of_keys.get(key)
@@ -217,8 +217,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return {key: group.name for group in self.groups for key in group.keys}
 
 
-def _above(floor: Expression | None, wished: Expression | None) -> Expression | None:
-    return wished if floor is None or wished is None else AllOf((wished, floor))
+def _above(floor: Expression | None, own: Expression | None) -> Expression | None:
+    return own if floor is None or own is None else AllOf((own, floor))
 
 
 Read = TypeVar("Read")

@@ -143,8 +143,8 @@ async def test_rows_arrive_in_frames_and_what_breaks_is_told(serve: Serve) -> No
 async def test_a_rewrite_and_a_collection_are_tasks(serve: Serve) -> None:
     async with serve() as served:
         signature = wire.SignatureText(key="k", signature="cw==")
-        wish = wire.RewriteRequest(action="compact", max_slice_rows=5, signatures=(signature,))
-        ref = await served.ask("post", "/datasets/nyc.flights/rewrite", wire.TaskRef, wish)
+        request = wire.RewriteRequest(action="compact", max_slice_rows=5, signatures=(signature,))
+        ref = await served.ask("post", "/datasets/nyc.flights/rewrite", wire.TaskRef, request)
         last = (await followed(served, ref))[-1]
         assert (last.kind, last.target) == ("compact", "nyc.flights")
         assert {name: last.result[name] for name in ("outcome", "kept", "before", "blocks", "draft")} == {
@@ -179,8 +179,8 @@ async def test_an_upload_streams_and_becomes_a_task(serve: Serve) -> None:
         upload = await served.ask("upload", "january.csv", io.BytesIO(data))
         assert upload.value == wire.Upload(id="january.csv", name="january.csv", size=len(data))
         assert served.node.uploads["january.csv"] == data
-        wish = wire.IngestRequest(uploads=("january.csv",))
-        ref = await served.ask("post", "/datasets/nyc.flights/ingest", wire.TaskRef, wish)
+        request = wire.IngestRequest(uploads=("january.csv",))
+        ref = await served.ask("post", "/datasets/nyc.flights/ingest", wire.TaskRef, request)
         last = (await followed(served, ref))[-1]
         assert last.state == "done"
         assert last.result["items"][0]["records"] == len(data)

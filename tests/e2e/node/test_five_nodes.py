@@ -54,10 +54,10 @@ class Five:
     def publish_many(self, times: int) -> str:
         """The same so many times, straight over the socket: a command takes ten times as long to start."""
         client = Client(self.daemons[0].socket)
-        wish = wire.PullRequest(refs=("cities",))
+        request = wire.PullRequest(refs=("cities",))
         for _ in range(times):
             self._write()
-            task = client.post("/pull", wire.TaskRef, wish).value
+            task = client.post("/pull", wire.TaskRef, request).value
             *_, last = client.stream(f"/tasks/{task.id}", wire.TaskView, {"follow": "1"})
             assert [item["outcome"] for item in last.value.result["items"]] == ["updated"], last
         return self.head(self.daemons[0])

@@ -36,21 +36,21 @@ def load(name: str) -> ModuleType:
 
 
 def main() -> None:
-    folder, wish = Path(sys.argv[1]), json.loads(sys.argv[2])
+    folder, request = Path(sys.argv[1]), json.loads(sys.argv[2])
     folder.mkdir()
     laboratory, layout = load("conftest"), load("test_layout")
     vars(views)["FEW"] = -1  # executors read slices themselves
     # How work is spread has a place of its own only on a cluster.
-    cluster = Cluster(wish["master"], settings=wish["settings"]) if wish["master"] else None
+    cluster = Cluster(request["master"], settings=request["settings"]) if request["master"] else None
     archive = find_archive(install_folder(), find_java(os.environ, folder))
-    options = SessionOptions(folder, wish["cores"], wish["heap"], quick=True, archive=archive, cluster=cluster)
+    options = SessionOptions(folder, request["cores"], request["heap"], quick=True, archive=archive, cluster=cluster)
     spark = start_session(options)
     try:
         lab = laboratory.Lab(spark, folder)
         before = _work(spark)
         interpreted = layout.LAYOUTS[layout.INTERPRETED]
         digests = {
-            name: layout.digest(lab, name, interpreted if name in wish["interpreted"] else {}, wish["rows"])
+            name: layout.digest(lab, name, interpreted if name in request["interpreted"] else {}, request["rows"])
             for name in layout.QUERIES
         }
         executors = sum(done > before.get(name, 0) for name, done in _work(spark).items())

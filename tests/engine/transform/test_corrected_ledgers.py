@@ -101,8 +101,8 @@ class Ledger(World):
         """``None``: retract it."""
         text = f"1970-01-01T00:{minute:02}:00Z"
         values = {} if value is None else {"v": str(value), **more}
-        wish = CorrectionSpec(key={"event_time": text, "k": str(key)}, values=values, retract=value is None)
-        return await correct(self.ingest, ROOT, wish)
+        spec = CorrectionSpec(key={"event_time": text, "k": str(key)}, values=values, retract=value is None)
+        return await correct(self.ingest, ROOT, spec)
 
     def derived(self, sql: str, of: Mapping[str, DatasetId] | None = None, **more: Any) -> DatasetId:
         self._made += 1

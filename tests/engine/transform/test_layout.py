@@ -124,12 +124,12 @@ def spilled(spark):
     return sum(stages.apply(at).diskBytesSpilled() for at in range(stages.size()))
 
 
-def elsewhere(folder, environ=None, python=sys.executable, **wish):
+def elsewhere(folder, environ=None, python=sys.executable, **request):
     """What a Spark of its own makes of all queries."""
     script = Path(__file__).with_name("elsewhere.py")
-    wish = {"cores": 2, "heap": "512m", "master": None, "rows": ROWS, "settings": {}, "interpreted": []} | wish
+    request = {"cores": 2, "heap": "512m", "master": None, "rows": ROWS, "settings": {}, "interpreted": []} | request
     env = os.environ | {"PYTHONPATH": f"{TREE}:{TREE / 'tests'}"} | (environ or {})
-    argv = [python, str(script), str(folder), json.dumps(wish)]
+    argv = [python, str(script), str(folder), json.dumps(request)]
     done = subprocess.run(argv, env=env, cwd=TREE, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

@@ -226,7 +226,7 @@ class Node:
     # Statements
 
     def learn(self, envelope: bytes, sender: PeerId) -> Judgement:
-        """Judge, keep, pass on, and wish for what it speaks of."""
+        """Judge, keep, pass on, and ask for what it speaks of."""
         if envelope in self.world.idle:
             self.pass_on(envelope, sender)
             return Judgement.ACCEPT

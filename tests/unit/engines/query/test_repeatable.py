@@ -9,7 +9,7 @@ import pytest
 
 from chain.errors import Refused
 from engines.query.duckdb_session import Answering, Limits
-from engines.query.requests import RowsWanted
+from engines.query.requests import RowSelection
 from engines.query.views import SliceView
 
 SCHEMA = pa.schema({"offset": pa.int64(), "op": pa.int32(), "k": pa.string(), "n": pa.int64(), "x": pa.float64()})
@@ -23,7 +23,7 @@ def proven(tmp_path: Path, sql: str) -> list[dict[str, object]]:
     places = [0] * len(prepared.tables)
     with answering.told(prepared, [VIEW], places):
         rows: list[dict[str, object]] = answering.run(
-            prepared, [VIEW], places, None, wanted=RowsWanted(prove=True)
+            prepared, [VIEW], places, None, wanted=RowSelection(prove=True)
         ).read_all().to_pylist()  # fmt: skip
     return rows
 

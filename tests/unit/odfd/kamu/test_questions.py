@@ -18,7 +18,7 @@ from chain.state import ChainState
 from chain.statements.keys import SigningKey
 from engines.query.frames import END, HEAD, ROWS, SCHEMA, frame
 from engines.query.json_rows import json_pieces
-from engines.query.requests import RowsWanted
+from engines.query.requests import RowSelection
 from odfd.control import wire
 from odfd.kamu import commitments
 from odfd.kamu.application import Questions
@@ -37,9 +37,11 @@ class Answers:
 
     def __init__(self, fault: Exception | None = None, *, late: bool = False) -> None:
         self.fault, self.late = fault, late
-        self.asked: list[tuple[wire.QueryRequest, Mapping[str, Bound], RowsWanted]] = []
+        self.asked: list[tuple[wire.QueryRequest, Mapping[str, Bound], RowSelection]] = []
 
-    async def answer(self, request: wire.QueryRequest, send: Any, bound: Mapping[str, Bound], rows: RowsWanted) -> None:
+    async def answer(
+        self, request: wire.QueryRequest, send: Any, bound: Mapping[str, Bound], rows: RowSelection
+    ) -> None:
         self.asked.append((request, bound, rows))
         if self.fault is not None and not self.late:
             raise self.fault

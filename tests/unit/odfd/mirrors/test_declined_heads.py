@@ -14,7 +14,7 @@ from odfd.mirrors.declined_heads import PAUSES, DeclinedHeads
 from odfd.mirrors.mirror_spec import MirrorSpec
 
 DATASET = SigningKey(b"d" * 32).dataset_id
-WISH = MirrorSpec(dataset=str(DATASET), name="theirs")
+SPEC = MirrorSpec(dataset=str(DATASET), name="theirs")
 WRONG = Invalid("a slice is not what its block says", rule="slice-logical-hash")
 DAY = 86_400
 
@@ -36,20 +36,20 @@ def head(number: int, epoch: int = 0) -> HeadStatement:
 def test_however_fast_a_publisher_signs(every: int) -> None:
     declined, looks = DeclinedHeads(), 0
     for at in range(0, DAY, every):
-        if declined.why(WISH, head(at + 1), at) is None:
+        if declined.why(SPEC, head(at + 1), at) is None:
             looks += 1
-            declined.note(WISH, head(at + 1), WRONG, at)
+            declined.note(SPEC, head(at + 1), WRONG, at)
     assert 2 <= looks <= 13
 
 
-def test_the_same_tree_never_and_another_epoch_or_wish_at_once() -> None:
+def test_the_same_tree_never_and_another_epoch_or_spec_at_once() -> None:
     declined = DeclinedHeads()
     for number in range(1, 9):
-        declined.note(WISH, head(number), WRONG, 0.0)
-    assert declined.why(WISH, head(9), 1.0) is WRONG
-    assert declined.why(WISH, head(9), PAUSES.most) is None
-    assert declined.why(WISH, head(8), 10 * PAUSES.most) is WRONG
-    assert declined.why(WISH, head(8, epoch=1), 1.0) is None
-    assert declined.why(msgspec.structs.replace(WISH, want="chain"), head(9), 1.0) is None
+        declined.note(SPEC, head(number), WRONG, 0.0)
+    assert declined.why(SPEC, head(9), 1.0) is WRONG
+    assert declined.why(SPEC, head(9), PAUSES.most) is None
+    assert declined.why(SPEC, head(8), 10 * PAUSES.most) is WRONG
+    assert declined.why(SPEC, head(8, epoch=1), 1.0) is None
+    assert declined.why(msgspec.structs.replace(SPEC, want="chain"), head(9), 1.0) is None
     declined.forget(DATASET)
-    assert declined.why(WISH, head(8), 1.0) is None
+    assert declined.why(SPEC, head(8), 1.0) is None

@@ -36,8 +36,8 @@ class Kept:
         objects = sum(self.objects.values()) + PER_OBJECT * len(self.objects)
         return objects + sum(self.blocks) + PER_BLOCK * len(self.blocks)
 
-    def give_way(self, wish: MirrorSpec, needed: int) -> bool:
-        if wish.priority <= 0 or sum(self.objects[name] for name in self.lower) < needed:
+    def give_way(self, spec: MirrorSpec, needed: int) -> bool:
+        if spec.priority <= 0 or sum(self.objects[name] for name in self.lower) < needed:
             return False
         while needed > 0:
             needed -= self.objects.pop(self.lower.pop(0))
@@ -76,14 +76,14 @@ class Mirrors(RuleBasedStateMachine):
         self.number += 1
         return Multihash.sha3_256(self.number.to_bytes(4, "big"))
 
-    def _wish(self, priority: int) -> MirrorSpec:
+    def _spec(self, priority: int) -> MirrorSpec:
         return MirrorSpec(dataset="did:odf:x", name="x", priority=priority)
 
     @rule(sizes=st.lists(SIZES, min_size=1, max_size=4), priority=st.integers(0, 1))
     def promise(self, sizes: list[int], priority: int) -> None:
         wanted = {self._name(): size for size in sizes}
         with suppress(Environment):
-            self.quota.promise(self._wish(priority), wanted)
+            self.quota.promise(self._spec(priority), wanted)
             self.coming |= wanted
 
     @rule(part=st.floats(0, 1))
@@ -110,7 +110,7 @@ class Mirrors(RuleBasedStateMachine):
 
     @rule(priority=st.integers(0, 1))
     def a_walk_begins(self, priority: int) -> None:
-        self.walks.append((BlockRoom(self.quota, self._wish(priority)), []))
+        self.walks.append((BlockRoom(self.quota, self._spec(priority)), []))
 
     @rule(sizes=st.lists(SIZES, min_size=1, max_size=3))
     def blocks_come(self, sizes: list[int]) -> None:

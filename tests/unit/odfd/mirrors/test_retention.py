@@ -86,7 +86,7 @@ def test_from_either_end_the_same_is_kept(
 
 @given(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9), st.integers(0, 12))
 def test_a_plan_claims_nothing_that_was_not_looked_at(seen: int, first: int, data: int, wanted: int) -> None:
-    """Blocks from ``seen`` to ``data`` were looked at, and stay so; nothing wished is left out."""
+    """Blocks from ``seen`` to ``data`` were looked at, and stay so; nothing asked for is left out."""
     seen, first, data = sorted((seen, first, data))
     after = replanned(RetainedRange(first, data, seen), wanted)
     assert after.seen <= after.first <= after.data

@@ -66,15 +66,15 @@ def versions(owner: SigningKey, count: int) -> list[bytes]:
 
 
 class Node:
-    """A statement store as a node with default settings has it: it lists nobody, and wishes for nothing it is not
+    """A statement store as a node with default settings has it: it lists nobody, and mirrors nothing it is not
     told."""
 
-    def __init__(self, database: Database, folder: Path, *wished: DatasetId) -> None:
-        self.database, self.now, self.wished = database, NOW, set(wished)
+    def __init__(self, database: Database, folder: Path, *mirrored: DatasetId) -> None:
+        self.database, self.now, self.mirrored = database, NOW, set(mirrored)
         self.news: list[Any] = []
         self.chains = SqliteChains(database, DiskObjects(folder / "objects", database))
         self.quota = StatementQuota(
-            is_listed=lambda _: False, is_wished=lambda _connection, dataset: dataset in self.wished
+            is_listed=lambda _: False, is_mirrored=lambda _connection, dataset: dataset in self.mirrored
         )
         self.board = LedgerStatementStore(
             database, self.chains, lambda: self.now, frozenset, Subscribers(self.news.append), self.quota
@@ -123,14 +123,14 @@ def test_what_nobody_wants_costs_nothing_lasting(database: Database, tmp_path: P
 
 
 def test_what_was_said_before_is_kept_once_it_is_wanted(database: Database, tmp_path: Path) -> None:
-    """Said while nobody wanted it; then a person wishes for the dataset."""
+    """Said while nobody wanted it; then a person mirrors the dataset."""
     node, dataset = Node(database, tmp_path), OWNER.dataset_id
     told = [*versions(OWNER, 3), head(OWNER, 5, version=3)]
     for raw in told:
         assert node.hear(raw) is Judgement.ACCEPT
     assert {node.board.envelope(ref.sid) for ref in node.board.refs([dataset])} == {(Topic.HEADS, raw) for raw in told}
     assert node.newest(dataset) is None
-    node.wished.add(dataset)
+    node.mirrored.add(dataset)
     node.board.adopt(dataset)
     assert node.newest(dataset) == 5
     with database.read() as connection:
@@ -143,7 +143,7 @@ def test_what_is_wanted_no_more_is_forgotten(database: Database, tmp_path: Path)
     node, dataset = Node(database, tmp_path, OWNER.dataset_id), OWNER.dataset_id
     node.hear(head(OWNER, 5))
     assert forget_unwanted(database, node.quota.concerns) == 0
-    node.wished.clear()
+    node.mirrored.clear()
     assert forget_unwanted(database, node.quota.concerns) == 1
     assert node.newest(dataset) is None
     assert node.hear(head(OWNER, 6)) is Judgement.ACCEPT
@@ -327,7 +327,7 @@ def test_who_asks_of_one_dataset_pays_for_one(database: Database, tmp_path: Path
     for number in range(2, 600):
         other = key(number)
         if number % 2:
-            node.wished.add(other.dataset_id)
+            node.mirrored.add(other.dataset_id)
         node.hear(head(other, 3))
         if number in (20, 599):
             steps.append(work())

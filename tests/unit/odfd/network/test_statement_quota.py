@@ -47,9 +47,9 @@ class Board:
         return self.board.judge(topic, raw, peer)
 
 
-def strangers(*wished: DatasetId) -> StatementQuota:
-    """The quota of a node that wishes for these datasets, and lists nobody."""
-    return StatementQuota(is_listed=lambda _: False, is_wished=lambda _connection, dataset: dataset in wished)
+def strangers(*mirrored: DatasetId) -> StatementQuota:
+    """The quota of a node that mirrors these datasets, and lists nobody."""
+    return StatementQuota(is_listed=lambda _: False, is_mirrored=lambda _connection, dataset: dataset in mirrored)
 
 
 @pytest.fixture
@@ -67,8 +67,8 @@ def other_database(tmp_path: Path) -> Iterator[Database]:
 
 
 def test_a_peer_brings_so_many_new_datasets_an_hour(database: Database, tmp_path: Path) -> None:
-    wished = key(5000).dataset_id
-    board = Board(database, strangers(wished), tmp_path)
+    mirrored = key(5000).dataset_id
+    board = Board(database, strangers(mirrored), tmp_path)
     burst = int(NEW_DATASETS.burst)
     heads = [head(key(number)) for number in range(1000, 1000 + burst + 2)]
     assert [board.hear(raw) for raw in heads[:burst]] == [Judgement.ACCEPT] * burst
@@ -80,7 +80,7 @@ def test_a_peer_brings_so_many_new_datasets_an_hour(database: Database, tmp_path
     assert board.hear(heads[burst]) is Judgement.ACCEPT, "refused for want of room is not remembered"
 
 
-def test_of_interest_is_what_is_kept_or_wished_for_and_public(database: Database, tmp_path: Path) -> None:
+def test_of_interest_is_what_is_kept_or_mirrored_and_public(database: Database, tmp_path: Path) -> None:
     kept, unsaid, brought, private, unheld = (key(number).dataset_id for number in range(1, 6))
     room = strangers(kept, private)
     room.interests = lambda _connection: (unsaid, private)
@@ -99,12 +99,13 @@ def test_of_interest_is_what_is_kept_or_wished_for_and_public(database: Database
         assert board.board.concern(Topic.HEADS, head(key(number))) == Concern((dataset,), is_wanted), number
 
 
-@pytest.mark.parametrize("is_wished", [True, False])
-def test_proofs_are_listed_by_whom_they_accuse(database: Database, tmp_path: Path, *, is_wished: bool) -> None:
+@pytest.mark.parametrize("is_mirrored", [True, False])
+def test_proofs_are_listed_by_whom_they_accuse(database: Database, tmp_path: Path, *, is_mirrored: bool) -> None:
     """So that who lists a validator hears of them though he wants none of their datasets."""
     validator, dataset, other = key(1), key(2).dataset_id, key(3)
     room = StatementQuota(
-        is_listed=lambda each: is_wished and each == validator.did, is_wished=lambda _connection, _dataset: is_wished
+        is_listed=lambda each: is_mirrored and each == validator.did,
+        is_mirrored=lambda _connection, _dataset: is_mirrored,
     )
     board = Board(database, room, tmp_path)
     votes = [attestation(validator, dataset, previous=each) for each in (None, Multihash.sha3_256(b"?"))]
@@ -113,13 +114,13 @@ def test_proofs_are_listed_by_whom_they_accuse(database: Database, tmp_path: Pat
     assert board.hear(found.raw, topic=Topic.PROOFS) is Judgement.ACCEPT
     accused = DatasetId.from_public_key(validator.did.public_key)
     concern = board.board.concern(Topic.PROOFS, found.raw)
-    assert concern == Concern((dataset, accused), is_wished), "of who is listed, whatever dataset it is on"
+    assert concern == Concern((dataset, accused), is_mirrored), "of who is listed, whatever dataset it is on"
     asked = [accused, DatasetId.from_public_key(other.did.public_key)]
     assert board.board.refs(asked) == [StatementRef(found.id, accused)]
     assert StatementRef(found.id, dataset) in board.board.refs([dataset])
     assert {ref.dataset for ref in board.board.refs()} == {dataset}, "sums are over datasets alone"
     board.board._public_of = lambda _datasets: frozenset()
-    assert not is_wished or board.board.refs(asked) == []
+    assert not is_mirrored or board.board.refs(asked) == []
 
 
 def test_a_round_over_listed_keys_brings_proofs_on_datasets_nobody_wants(
@@ -132,7 +133,7 @@ def test_a_round_over_listed_keys_brings_proofs_on_datasets_nobody_wants(
         other_database,
         StatementQuota(
             is_listed=lambda each: each == validator.did,
-            is_wished=lambda _connection, _dataset: False,
+            is_mirrored=lambda _connection, _dataset: False,
             interests=lambda _connection: (accused,),
         ),
         tmp_path,

@@ -87,9 +87,9 @@ async def test_a_row_is_taken_back_once(world: Any, worlds: Any) -> None:
         assert told(done.rows) == {"retracted": 1}
         assert await rows_of(alice, "cities") == [*FIRST, (3, 1, "c2", 2)]
         size = alice.size("cities")
-        for wish in ({"retract": True}, {"values": {"population": "3"}}):
+        for request in ({"retract": True}, {"values": {"population": "3"}}):
             with pytest.raises(NotFound, match="taken back at offset 3"):
-                await corrected(alice, **wish)
+                await corrected(alice, **request)
         assert alice.size("cities") == size
 
 
@@ -107,7 +107,7 @@ async def test_what_says_so_already_and_what_is_only_tried_writes_nothing(world:
 
 
 @pytest.mark.parametrize(
-    ("wish", "fault", "message"),
+    ("request", "fault", "message"),
     [
         ({"key": {"city": "c2"}, "retract": True}, Invalid, "the key lacks event_time"),
         ({"key": {**KEY, "city": "c9"}, "retract": True}, NotFound, "no row has .*city=c9"),
@@ -125,13 +125,13 @@ async def test_what_says_so_already_and_what_is_only_tried_writes_nothing(world:
     ],
 )
 async def test_what_cannot_be_is_refused_and_nothing_is_written(
-    world: Any, worlds: Any, wish: Any, fault: type[Fault], message: str
+    world: Any, worlds: Any, request: Any, fault: type[Fault], message: str
 ) -> None:
     async with world.running("alice") as alice:
         await begun(world, worlds, alice)
         size = alice.size("cities")
         with pytest.raises(fault, match=message):
-            await corrected(alice, **wish)
+            await corrected(alice, **request)
         assert alice.size("cities") == size
 
 

@@ -44,7 +44,7 @@ async def published(node: Any, **more: Any) -> Any:
 
 
 async def test_following_a_dataset_grows_no_log(world: Any, worlds: Any, daemons: Any) -> None:
-    """Each publication was a wish of its own, and all of them were read whenever a name was looked up."""
+    """Each publication was an intent of its own, and all of them were read whenever a name was looked up."""
     async with world.running("alice", ipfs=daemons[0]) as alice:
         await made(world, worlds, alice)
         for _ in range(5):

@@ -89,7 +89,7 @@ async def test_listing_again_asks_nothing_and_looks_anew_at_what_moved(world: Wo
 
 @pytest.mark.slow
 async def test_views_that_are_kept_are_those_that_a_new_look_gives(world: World) -> None:
-    """Whatever happens in between: data, names, wishes, policy, deletion, and days that pass."""
+    """Whatever happens in between: data, names, intents, policy, deletion, and days that pass."""
     world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
     async with world.running("alice") as node:
         await node.apply(BOTH)

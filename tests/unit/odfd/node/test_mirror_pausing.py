@@ -65,7 +65,7 @@ async def test_a_pause_in_the_middle_loses_nothing(world: Any, worlds: Any) -> N
             await begun.wait()
             assert (await bob.api.mirrors.pause("theirs")).state == "paused"
         assert bob.parts.scheduler.get(cities).state is SchedulerState.PAUSED
-        await bob.mirror(cities, "theirs")  # wishing it anew resumes it too
+        await bob.mirror(cities, "theirs")  # adding it anew resumes it too
         assert bob.size("theirs") == alice.size("cities")
         assert bob.member.bytes <= whole + 2 * 4096
 

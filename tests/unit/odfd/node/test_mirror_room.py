@@ -160,7 +160,7 @@ def test_what_is_written_just_now_is_left_alone(tmp_path: Path, monkeypatch: pyt
         def taken(self) -> int:
             return 60
 
-        def give_way(self, _wish: Any, needed: int) -> bool:
+        def give_way(self, _spec: Any, needed: int) -> bool:
             return needed <= 0
 
     for number, name in enumerate(["old", "busy", "new"]):
@@ -168,16 +168,16 @@ def test_what_is_written_just_now_is_left_alone(tmp_path: Path, monkeypatch: pyt
         os.utime(tmp_path / name, (number, number))
     keeping: Any = Held()
     room = MirrorQuota(keeping, tmp_path, 100, lambda: ["busy"])
-    wish = MirrorSpec(dataset="did:odf:x", name="x")
+    spec = MirrorSpec(dataset="did:odf:x", name="x")
     with pytest.raises(Environment, match="60 are taken"):
-        room.promise(wish, {Multihash.sha3_256(b"a"): 31})
+        room.promise(spec, {Multihash.sha3_256(b"a"): 31})
     assert len(list(tmp_path.iterdir())) == 3, "nothing goes in vain"
-    room.promise(wish, {Multihash.sha3_256(b"b"): 15})
+    room.promise(spec, {Multihash.sha3_256(b"b"): 15})
     assert sorted(file.name for file in tmp_path.iterdir()) == ["busy", "new"]
-    room.promise(wish, {Multihash.sha3_256(b"b"): 15, Multihash.sha3_256(b"c"): 15})
+    room.promise(spec, {Multihash.sha3_256(b"b"): 15, Multihash.sha3_256(b"c"): 15})
     assert (room.to_come({}), [file.name for file in tmp_path.iterdir()]) == (30, ["busy"])
     room.take_back([Multihash.sha3_256(b"b"), Multihash.sha3_256(b"c")])
-    room.promise(wish, {Multihash.sha3_256(b"d"): 30})
+    room.promise(spec, {Multihash.sha3_256(b"d"): 30})
 
 
 def test_what_is_on_the_disk_is_not_to_come(tmp_path: Path) -> None:
@@ -186,9 +186,9 @@ def test_what_is_on_the_disk_is_not_to_come(tmp_path: Path) -> None:
         (tmp_path / str(name)).write_bytes(bytes(size))
     keeping: Any = None
     room = MirrorQuota(keeping, tmp_path, 0)
-    wish = MirrorSpec(dataset="did:odf:x", name="x")
+    spec = MirrorSpec(dataset="did:odf:x", name="x")
     assert room.to_come({begun: 100, new: 7}) == 77
-    room.promise(wish, {begun: 100, whole: 80})
+    room.promise(spec, {begun: 100, whole: 80})
     assert room.to_come({}) == 70
     assert room.to_come({begun: 100, new: 7}) == 77, "what two want comes once"
 
@@ -243,10 +243,10 @@ async def test_a_mirror_keeps_to_a_rate_of_its_own(world: Any, worlds: Any) -> N
             view = await bob.mirror(cities, "cities", rate="100B/s")
             assert (view.state, view.rate) == ("current", "100B/s")
             paces = bob.parts.object_fetcher.paces
-            pace = paces.of(bob.parts.scheduler.get(cities).wish)
+            pace = paces.of(bob.parts.scheduler.get(cities).spec)
             assert pace.due(began) - began > sum(sizes(alice, "cities")) / 100
             assert (await bob.mirror(towns, "towns")).rate is None
-            assert paces.of(bob.parts.scheduler.get(towns).wish) is None
+            assert paces.of(bob.parts.scheduler.get(towns).spec) is None
             assert (await bob.mirror(cities, "cities", rate="none")).rate is None
             assert pace.due(began) == began, "what is under way is free at once"
             with pytest.raises(Invalid, match="'fast' is no rate"):
@@ -271,7 +271,7 @@ async def test_nobody_gives_way_when_it_would_not_do(world: Any, worlds: Any) ->
 
 
 @pytest.mark.slow
-async def test_what_gave_way_comes_back_when_it_is_wished_anew(world: Any, worlds: Any) -> None:
+async def test_what_gave_way_comes_back_when_it_is_mirrored_anew(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
         cities = await published(world, worlds, alice, 3)
         towns, first = alice.dataset("towns"), sizes(alice, "cities")

@@ -45,9 +45,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     commits: list[int] = []
     commit = steps.Steps._commit
 
-    def count(self: Any, wish: Any, *more: Any) -> Any:
+    def count(self: Any, spec: Any, *more: Any) -> Any:
         commits.append(len(more[0].blocks))
-        return commit(self, wish, *more)
+        return commit(self, spec, *more)
 
     monkeypatch.setattr(steps.Steps, "_commit", count)
     return commits
@@ -72,9 +72,9 @@ async def test_the_next_step_is_fetched_while_one_is_kept(
     asked = threading.Event()
     commit = steps.Steps._commit
 
-    def wait(self: Any, wish: Any, *more: Any) -> Any:
+    def wait(self: Any, spec: Any, *more: Any) -> Any:
         assert asked.wait(20), "nothing was asked for meanwhile"
-        return commit(self, wish, *more)
+        return commit(self, spec, *more)
 
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities = await published(world, worlds, alice)

@@ -84,8 +84,8 @@ async def test_it_is_on_offer_after_a_compaction_and_not_after_its_rows_went(
         commit(alice, cities, [SetInfo(description="later")], [])
         append(alice, cities, tmp_path / "d", [b"a poem"])
         poem, before = Multihash.sha3_256(b"a poem"), alice.size("cities")
-        wish = wire.RewriteRequest(action="compact")
-        done = await alice.done(alice.api.rewriting.rewrite("cities", wish))
+        request = wire.RewriteRequest(action="compact")
+        done = await alice.done(alice.api.rewriting.rewrite("cities", request))
         assert (done.merged, done.into, alice.size("cities")) == (3, 1, before - 2)
         merged = alice.home.chains.chain(cities).block_at(done.kept).event.new_data.physical_hash
         with alice.home.database.read() as connection:

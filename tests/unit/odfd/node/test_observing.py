@@ -240,10 +240,10 @@ async def test_what_was_corrected_by_hand_is_not_looked_for_at_the_source(open_w
     world = open_world
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities = await published(world, page, alice)
-        wish = wire.CorrectRequest(
+        request = wire.CorrectRequest(
             key={"event_time": "2024-01-01T00:00:00Z", "city": "Graz"}, values={"population": "300001"}
         )
-        await alice.done(alice.api.flow.correct("cities", wish))
+        await alice.done(alice.api.flow.correct("cities", request))
         await world.spread(alice, "cities")
         await bob.mirror(cities, "theirs")
         assert bob.size("theirs") == alice.size("cities")

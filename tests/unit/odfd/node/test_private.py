@@ -322,8 +322,8 @@ async def test_what_comes_from_a_folder_is_private(world: Any) -> None:
         await alice.done(alice.api.flow.import_(source))
         flights = alice.dataset("flights")
         assert told_of(alice, flights) == []
-        assert not (await alice.mirror_in_vain(flights, "flights", lambda mirror: mirror.passes > 0)).wish.via
-        assert told_of(alice, flights) == [], "wishing for news of it publishes nothing"
+        assert not (await alice.mirror_in_vain(flights, "flights", lambda mirror: mirror.passes > 0)).spec.via
+        assert told_of(alice, flights) == [], "asking for news of it publishes nothing"
         await alice.publish("flights")
         assert told_of(alice, flights) == ["presence", "by did", "proof", "by hash"]
         await alice.api.datasets.delete("flights")

@@ -15,7 +15,7 @@ import odfd_client
 from chain.errors import Refused
 from chain.multihash import Multihash
 from config import model
-from engines.query.requests import ALL_ROWS, RowsWanted
+from engines.query.requests import ALL_ROWS, RowSelection
 from odfd.api.queries.flight_queries import FlightQueries
 from odfd.api.queries.public_queries import WAITING
 from odfd.control import wire
@@ -248,7 +248,7 @@ async def test_nobody_but_the_owner_has_an_answer_signed(world: Any, worlds: Any
         flight = FlightQueries(alice.home, alice.parts.queries, alice.parts.public_queries)
         for owner in (True, False):
             with pytest.raises(Refused, match="to its owner alone"):
-                await flight.answer(asked, never, RowsWanted(), owner=owner)
+                await flight.answer(asked, never, RowSelection(), owner=owner)
 
 
 async def never(_frame: bytes) -> None:

@@ -168,7 +168,7 @@ async def test_without_an_engine_one_bundle_is_kept(world: Any, worlds: Any) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("whom", ["nobody", "switched off"])
-async def test_nothing_is_fetched_on_the_word_of_strangers_or_unwished(world: Any, worlds: Any, whom: str) -> None:
+async def test_nothing_is_fetched_on_the_word_of_strangers_or_unasked(world: Any, worlds: Any, whom: str) -> None:
     async with accusing(world, worlds, lies=True) as (alice, bob):
         policy = listens_to() if whom == "nobody" else listens_to(bob.key, recheck=False)
         async with world.running("carol", policy) as carol:

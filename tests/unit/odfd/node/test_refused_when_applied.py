@@ -12,7 +12,7 @@ from chain.errors import Fault
 from chain.instant import Instant
 from chain.model.events import SetPollingSource
 from config import model
-from odfd.api.resources.desired_state import read_wishes
+from odfd.api.resources.desired_state import read_desired_state
 from odfd.control import wire
 from odfd.ingest.acceptance import check_source
 from odfd.ingest.fetch.base import FetchJob
@@ -190,8 +190,8 @@ async def test_a_pipe_that_is_allowed_is_taken(world: Any) -> None:
 @pytest.mark.parametrize("rule,part,text", [each for each in BAD if each[1] in ("fetch", "prepare")])
 async def test_a_pull_refuses_the_same(tmp_path: Any, rule: str, part: str, text: str) -> None:
     """Both ask the same: what a chain of an earlier time holds is refused by name when it is pulled."""
-    (wish,) = read_wishes([wire.ManifestText(source="m.yaml", text=text, base=str(tmp_path))]).snapshots
-    (event,) = wish.snapshot.metadata
+    (desired,) = read_desired_state([wire.ManifestText(source="m.yaml", text=text, base=str(tmp_path))]).snapshots
+    (event,) = desired.snapshot.metadata
     assert isinstance(event, SetPollingSource)
     variables = {"HOST": "a.example"}
     settings = IngestSettings(staging=tmp_path, base=tmp_path, variables=variables)

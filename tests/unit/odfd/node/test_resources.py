@@ -192,7 +192,7 @@ MIRROR = "$schema: Mirror\nheaders: {{name: {name}, labels: {{env: prod}}}}\nspe
 PEER = "12D3KooWEyopopk2Ka2tf5fvGDPQEbYWrSnWFk8T9Bks5pZuWnaz"
 
 
-async def test_a_mirror_is_wished_by_a_manifest_and_a_command_alike(world: Any, worlds: Any) -> None:
+async def test_a_mirror_is_made_by_a_manifest_and_a_command_alike(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
         await alice.apply(worlds.ROOT)
         world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
@@ -260,7 +260,7 @@ async def test_peers_that_are_shut_out_are_resources_under_their_ids(world: Any)
         ("$schema: Network\nheaders: {name: a}\nspec: {bootstrap: [/ip4/1.2.3.4/tcp/1]}\n", "does not say whose"),
     ],
 )
-async def test_what_is_wrong_with_a_wish_is_told_at_its_line(world: Any, text: str, told: str) -> None:
+async def test_what_is_wrong_with_an_intent_is_told_at_its_line(world: Any, text: str, told: str) -> None:
     async with world.running("alice") as alice:
         with pytest.raises(Invalid, match=told) as caught:
             await alice.apply(text)
@@ -333,7 +333,7 @@ async def status(node: Any, word: str, name: str) -> dict[str, Any]:
     return found
 
 
-async def test_r40_a_phase_and_conditions_say_what_is_and_not_what_was_wished(world: Any) -> None:
+async def test_r40_a_phase_and_conditions_say_what_is_and_not_what_was_intended(world: Any) -> None:
     secret = "$schema: SecretSet\nheaders: {name: s}\nspec: {secrets: {k: v}}\n"
     async with world.running("alice") as alice:
         await alice.apply(plain("one"), secret)

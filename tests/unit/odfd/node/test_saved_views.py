@@ -19,7 +19,7 @@ from config import model
 from odfd.control import wire
 from odfd.datasets import saved_views
 from odfd.datasets.catalog import Catalog
-from odfd.mirrors import mirror_spec as wishes
+from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.resources.store import Resources
 from odfd.state.directory import DATABASE
 from worlds.counted import Questions, questions
@@ -152,7 +152,7 @@ async def test_a_write_drops_what_was_saved_of_what_rests_on_it_in_the_same_tran
     assert rows(node) == all_of_them
 
 
-async def test_a_name_a_wish_and_a_mark_of_one_leave_what_was_saved_of_others(world: World) -> None:
+async def test_a_name_a_mirror_and_a_mark_of_one_leave_what_was_saved_of_others(world: World) -> None:
     await saved(world, "alice", 3)
     node = world.node("alice")
     everything, c0, c1, now = rows(node), node.dataset("c0"), node.dataset("c1"), node.clock.now()
@@ -164,7 +164,7 @@ async def test_a_name_a_wish_and_a_mark_of_one_leave_what_was_saved_of_others(wo
     assert rows(node) == everything
     assert "new" in {view.name for view in node.parts.views.all()}
     with node.home.database.write() as connection:
-        wishes.keep(Resources(connection), wishes.MirrorSpec(dataset=str(c0), name="c0", use="chain"), now)
+        mirror_specs.keep(Resources(connection), mirror_specs.MirrorSpec(dataset=str(c0), name="c0", use="chain"), now)
     assert rows(node) == everything - {c0}
     node.parts.visibility.publish(c1, now)
     assert rows(node) == everything - {c0, c1}

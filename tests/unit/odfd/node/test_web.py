@@ -265,7 +265,7 @@ async def test_a_rate_of_its_own_counts_what_comes_from_the_web(
     async with world.running("bob") as bob:
         began, rate = trio.current_time(), int(size / 1.2)
         assert (await bob.mirror(cities, "c", via=f"{site.url}/cities", rate=f"{rate}B")).state == "current"
-        pace = bob.parts.object_fetcher.paces.of(bob.parts.scheduler.get(cities).wish)
+        pace = bob.parts.object_fetcher.paces.of(bob.parts.scheduler.get(cities).spec)
         assert pace.due(began) >= began - BURST + size / rate
 
 

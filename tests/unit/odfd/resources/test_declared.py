@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from chain.errors import Invalid
 from chain.instant import Instant
-from odfd.resources import store as wishes
+from odfd.resources import store as resource_store
 from odfd.resources.declared import DeclaredResource, DeclaredStore, fold
-from odfd.resources.plan import PlannedResource, Wanted, plan
+from odfd.resources.plan import DesiredResource, PlannedResource, plan
 from odfd.resources.selectors import first_equality, matches, parse_selector
 
 NOW = Instant(1_000)
@@ -25,14 +25,16 @@ NOW = Instant(1_000)
 @pytest.fixture(scope="module")
 def empty() -> Iterator[sqlite3.Connection]:
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    for step in wishes.STEPS:
+    for step in resource_store.STEPS:
         connection.executescript(step)
     yield connection
     connection.close()
 
 
-def wanted(name: str, value: Any = 1, **more: Any) -> Wanted:
-    return Wanted(type="VariableSet", name=name, spec={"variables": {"x": value}}, place=f"{name}.yaml:2", **more)
+def desired(name: str, value: Any = 1, **more: Any) -> DesiredResource:
+    return DesiredResource(
+        type="VariableSet", name=name, spec={"variables": {"x": value}}, place=f"{name}.yaml:2", **more
+    )
 
 
 class Shelf:
@@ -51,11 +53,11 @@ class Shelf:
     def __exit__(self, *_: object) -> None:
         self.db.execute("ROLLBACK")
 
-    def plan(self, *wishes: Wanted, manager: str = "odfctl") -> tuple[list[PlannedResource], list[Invalid]]:
-        return plan(wishes, self.store, lambda: next(self.ids), Instant(next(self.time)), manager)
+    def plan(self, *desired: DesiredResource, manager: str = "odfctl") -> tuple[list[PlannedResource], list[Invalid]]:
+        return plan(desired, self.store, lambda: next(self.ids), Instant(next(self.time)), manager)
 
-    def apply(self, *wishes: Wanted, manager: str = "odfctl") -> list[str]:
-        planned, faults = self.plan(*wishes, manager=manager)
+    def apply(self, *desired: DesiredResource, manager: str = "odfctl") -> list[str]:
+        planned, faults = self.plan(*desired, manager=manager)
         assert not faults
         changed = [each.after for each in planned if each.action != "unchanged"]
         self.store.put_all(changed, Instant(next(self.time)))
@@ -67,7 +69,7 @@ class Shelf:
 
 def test_p01_a_second_apply_is_unchanged_and_tells_nothing(empty: sqlite3.Connection) -> None:
     with Shelf(empty) as shelf:
-        batch = [wanted("a", labels={"env": "prod"}), wanted("b", annotations={"note": {"by": ["me"]}})]
+        batch = [desired("a", labels={"env": "prod"}), desired("b", annotations={"note": {"by": ["me"]}})]
         assert shelf.apply(*batch) == ["created", "created"]
         newest = shelf.store.newest()
         assert shelf.apply(*reversed(batch)) == ["unchanged", "unchanged"]
@@ -76,7 +78,7 @@ def test_p01_a_second_apply_is_unchanged_and_tells_nothing(empty: sqlite3.Connec
 
 def test_r12_ids_do_not_depend_on_the_order_of_manifests(empty: sqlite3.Connection) -> None:
     found = []
-    for batch in itertools.permutations([wanted("c"), wanted("a"), wanted("B")]):
+    for batch in itertools.permutations([desired("c"), desired("a"), desired("B")]):
         with Shelf(empty) as shelf:
             shelf.apply(*batch)
             found.append({each.name: each.id for each in shelf.store.all()})
@@ -85,39 +87,39 @@ def test_r12_ids_do_not_depend_on_the_order_of_manifests(empty: sqlite3.Connecti
 
 def test_r13_an_id_is_exactly_that_resource_and_never_makes_one(empty: sqlite3.Connection) -> None:
     with Shelf(empty) as shelf:
-        shelf.apply(wanted("a"))
-        _, faults = shelf.plan(wanted("a", id="00000000-0000-4000-8000-00000000ffff"))
+        shelf.apply(desired("a"))
+        _, faults = shelf.plan(desired("a", id="00000000-0000-4000-8000-00000000ffff"))
         assert [each.rule for each in faults] == ["no-such-id"]
         held = shelf.store.named("VariableSet", "A")
         assert held is not None
-        assert shelf.plan(wanted("a", id=held.id))[0][0].action == "unchanged"
+        assert shelf.plan(desired("a", id=held.id))[0][0].action == "unchanged"
 
 
 def test_r14_two_resources_swap_their_names_in_one_batch(empty: sqlite3.Connection) -> None:
     with Shelf(empty) as shelf:
-        shelf.apply(wanted("a", 1), wanted("b", 2))
+        shelf.apply(desired("a", 1), desired("b", 2))
         ids = {each.name: each.id for each in shelf.store.all()}
-        assert shelf.apply(wanted("b", 1, id=ids["a"]), wanted("a", 2, id=ids["b"])) == ["updated", "updated"]
+        assert shelf.apply(desired("b", 1, id=ids["a"]), desired("a", 2, id=ids["b"])) == ["updated", "updated"]
         assert {each.name: each.id for each in shelf.store.all()} == {"a": ids["b"], "b": ids["a"]}
-        _, faults = shelf.plan(wanted("b", 1, id=ids["b"]))
+        _, faults = shelf.plan(desired("b", 1, id=ids["b"]))
         assert [(each.rule, each.place) for each in faults] == [("name-taken", "b.yaml:2")]
 
 
 def test_r44_two_manifests_of_one_resource_are_both_wrong(empty: sqlite3.Connection) -> None:
     with Shelf(empty) as shelf:
-        shelf.apply(wanted("a"))
+        shelf.apply(desired("a"))
         held = shelf.store.named("VariableSet", "a")
         assert held is not None
-        for batch in ((wanted("x"), wanted("X")), (wanted("a"), wanted("z", id=held.id))):
+        for batch in ((desired("x"), desired("X")), (desired("a"), desired("z", id=held.id))):
             _, faults = shelf.plan(*batch)
             assert [each.rule for each in faults] == ["manifest-twice", "manifest-twice"]
 
 
 def test_r37_a_generation_counts_changes_of_headers_and_spec_alone(empty: sqlite3.Connection) -> None:
     with Shelf(empty) as shelf:
-        shelf.apply(wanted("a"))
+        shelf.apply(desired("a"))
         seen = []
-        for each in (wanted("a"), wanted("a", 2), wanted("A", 2), wanted("A", 2, labels={"k": 1}), wanted("A", 2)):
+        for each in (desired("a"), desired("a", 2), desired("A", 2), desired("A", 2, labels={"k": 1}), desired("A", 2)):
             shelf.apply(each)
             held = shelf.store.named("VariableSet", "a")
             assert held is not None
@@ -127,19 +129,19 @@ def test_r37_a_generation_counts_changes_of_headers_and_spec_alone(empty: sqlite
 
 def test_labels_that_others_set_stay_and_are_taken_over_by_who_writes_them(empty: sqlite3.Connection) -> None:
     with Shelf(empty) as shelf:
-        shelf.apply(wanted("a", labels={"mine": 1}))
-        shelf.apply(wanted("a", labels={"theirs": 2}), manager="tool")
+        shelf.apply(desired("a", labels={"mine": 1}))
+        shelf.apply(desired("a", labels={"theirs": 2}), manager="tool")
         assert shelf.standing()["a"][1] == {"mine": 1, "theirs": 2}
-        shelf.apply(wanted("a"))
+        shelf.apply(desired("a"))
         assert shelf.standing()["a"][1] == {"theirs": 2}
-        shelf.apply(wanted("a", labels={"theirs": 3}))
-        shelf.apply(wanted("a"))
+        shelf.apply(desired("a", labels={"theirs": 3}))
+        shelf.apply(desired("a"))
         assert shelf.standing()["a"][1] == {}
 
 
 def test_r18_labels_are_found_by_an_index_and_by_their_value(empty: sqlite3.Connection) -> None:
     with Shelf(empty) as shelf:
-        shelf.apply(wanted("a", labels={"n": 5}), wanted("b", labels={"n": "5"}), wanted("c", annotations={"n": 5}))
+        shelf.apply(desired("a", labels={"n": 5}), desired("b", labels={"n": "5"}), desired("c", annotations={"n": 5}))
         assert [each.name for each in shelf.store.all("VariableSet", ("n", "5"))] == ["a", "b"]
         planned = list(empty.execute("EXPLAIN QUERY PLAN SELECT id FROM res_labels WHERE type = 1 AND key = 2"))
         assert "PRIMARY KEY" in planned[0][3]
@@ -178,7 +180,7 @@ def test_p02_order_and_split_do_not_show(empty: sqlite3.Connection, told: list[d
     with Shelf(empty) as whole:
         generations: dict[str, int] = {}
         for batch in told:
-            items = [wanted(name, value, labels=labels) for name, (value, labels) in batch.items()]
+            items = [desired(name, value, labels=labels) for name, (value, labels) in batch.items()]
             before = {each.id: each for each in whole.store.all()}
             whole.apply(*items)
             for each in whole.store.all():
@@ -189,7 +191,7 @@ def test_p02_order_and_split_do_not_show(empty: sqlite3.Connection, told: list[d
         one = whole.standing()
     with Shelf(empty) as split:
         for batch in told:
-            items = [wanted(name, value, labels=labels) for name, (value, labels) in batch.items()]
+            items = [desired(name, value, labels=labels) for name, (value, labels) in batch.items()]
             chance.shuffle(items)
             for each in items:
                 split.apply(each)
@@ -207,7 +209,7 @@ def test_p09_what_stands_is_the_sum_of_what_was_told(
             gone = [each for each in shelf.store.all() if each.name not in batch]
             for each in gone[:1]:
                 shelf.store.delete(each, NOW)
-            shelf.apply(*(wanted(name, value, labels=labels) for name, (value, labels) in batch.items()))
+            shelf.apply(*(desired(name, value, labels=labels) for name, (value, labels) in batch.items()))
         standing = {each.id: each for each in shelf.store.all()}
         news = shelf.store.events(0, 1_000)
         assert fold(news) == standing
@@ -218,7 +220,7 @@ def test_p09_what_stands_is_the_sum_of_what_was_told(
 
 def test_a_damaged_row_is_no_opinion(empty: sqlite3.Connection) -> None:
     with Shelf(empty) as shelf:
-        shelf.apply(wanted("a"))
+        shelf.apply(desired("a"))
         empty.execute("UPDATE res_current SET body = CAST(replace(CAST(body AS TEXT), '\"x\":1', '\"x\":9') AS BLOB)")
         with pytest.raises(Exception, match="damaged on disk"):
             shelf.store.all()
@@ -268,7 +270,7 @@ def test_p09_what_is_removed_is_older_than_what_is_kept(
     """Of the log, never of what stands; what came after the floor is whole, and no number is given twice."""
     with Shelf(empty) as shelf:
         for batch in told:
-            shelf.apply(*(wanted(name, value, labels=labels) for name, (value, labels) in batch.items()))
+            shelf.apply(*(desired(name, value, labels=labels) for name, (value, labels) in batch.items()))
         before, standing, newest = shelf.store.events(0, 1_000), shelf.store.all(), shelf.store.newest()
         now = Instant(next(shelf.time))
         shelf.store.trim(now, kept=kept, kept_for=age)
@@ -278,16 +280,16 @@ def test_p09_what_is_removed_is_older_than_what_is_kept(
         assert left[-kept - len(young) :] == [each for each in before if each in young or each.rv > newest - kept]
         assert shelf.store.all() == standing
         if before:
-            shelf.apply(wanted("z"))
+            shelf.apply(desired("z"))
             assert shelf.store.newest() > newest
 
 
 def test_p08_a_batch_that_breaks_anywhere_leaves_nothing(
     empty: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batch = [wanted(name, 2) for name in "abc"]
+    batch = [desired(name, 2) for name in "abc"]
     with Shelf(empty) as shelf:
-        shelf.apply(wanted("a"), wanted("b"))
+        shelf.apply(desired("a"), desired("b"))
         before = list(empty.iterdump())
         write, broken = DeclaredStore._append, 0
         for at in range(10):
@@ -312,22 +314,22 @@ def test_p08_a_batch_that_breaks_anywhere_leaves_nothing(
 
 def test_r34_selectors_are_asked_anew_each_time(empty: sqlite3.Connection) -> None:
     with Shelf(empty) as shelf:
-        shelf.apply(wanted("a", labels={"env": "prod"}), wanted("b"))
+        shelf.apply(desired("a", labels={"env": "prod"}), desired("b"))
         assert [each.name for each in shelf.store.all("VariableSet", ("env", "prod"))] == ["a"]
-        shelf.apply(wanted("a", labels={"env": "dev"}), wanted("b", labels={"env": "prod"}))
+        shelf.apply(desired("a", labels={"env": "dev"}), desired("b", labels={"env": "prod"}))
         assert [each.name for each in shelf.store.all("VariableSet", ("env", "prod"))] == ["b"]
 
 
 def test_r54_a_deleted_resource_frees_its_name_and_is_told_of(empty: sqlite3.Connection) -> None:
     with Shelf(empty) as shelf:
-        shelf.apply(wanted("a"))
+        shelf.apply(desired("a"))
         first = shelf.store.named("VariableSet", "a")
         assert first is not None
         at = shelf.store.newest()
         shelf.store.delete(first, NOW)
         assert shelf.store.named("VariableSet", "a") is None
         assert [(each.op, each.resource.id) for each in shelf.store.events(at, 10)] == [("Deleted", first.id)]
-        assert shelf.apply(wanted("a")) == ["created"]
+        assert shelf.apply(desired("a")) == ["created"]
         again = shelf.store.named("VariableSet", "a")
         assert again is not None
         assert again.id != first.id

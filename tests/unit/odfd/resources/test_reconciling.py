@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from chain.errors import Environment, Fault, Invalid, Refused, Remote
 from chain.instant import SECOND, Instant
 from odfd.errors import Bug
-from odfd.resources import store as wishes
+from odfd.resources import store as resource_store
 from odfd.resources.declared import DeclaredResource, DeclaredStore
 from odfd.resources.status import EDGES, ConditionValue, ResourceStatus, failed, is_told, moved, pending, ready, shown
 from odfd.resources.workqueue import HOURLY, LEAST, MOST, WorkQueue
@@ -37,7 +37,7 @@ def attempted(status: ResourceStatus, fault: Fault | None, generation: int = 1) 
 def test_p07_every_path_of_phases_is_one_of_the_diagram(acts: list[str]) -> None:
     """As watchers see it, also where an attempt is cut off or overtaken."""
     connection = sqlite3.connect(":memory:")
-    for step in wishes.STEPS:
+    for step in resource_store.STEPS:
         connection.executescript(step)
     store = DeclaredStore(connection)
     one = DeclaredResource(id="x", type="VariableSet", name="a", spec={}, created_at=NOW, updated_at=NOW)
@@ -70,7 +70,7 @@ def test_r42_no_other_way_leads_from_phase_to_phase() -> None:
 
 def test_r39_an_attempt_says_which_generation_it_was_of_and_when() -> None:
     connection = sqlite3.connect(":memory:")
-    for step in wishes.STEPS:
+    for step in resource_store.STEPS:
         connection.executescript(step)
     store = DeclaredStore(connection)
     one = DeclaredResource(id="x", type="VariableSet", name="a", spec={}, created_at=NOW, updated_at=NOW)

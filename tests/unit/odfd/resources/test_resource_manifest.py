@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from chain.codec import yaml_tree
 from chain.errors import Invalid
 from chain.model.read_options import read_options
-from odfd.api.resources.desired_state import Wishes, in_order, read_wishes
+from odfd.api.resources.desired_state import DesiredState, in_order, read_desired_state
 from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.resources.manifest import described, read_resource
@@ -39,8 +39,10 @@ class ToySpec(msgspec.Struct, frozen=True, kw_only=True):
 TOY = ResourceType(name="Toy", context="play", plural="toys", about="A toy.", base=OURS, spec=ToySpec)
 
 
-def read(*texts: str) -> Wishes:
-    return read_wishes([wire.ManifestText(source=f"{n}.yaml", text=text, base="") for n, text in enumerate(texts, 1)])
+def read(*texts: str) -> DesiredState:
+    return read_desired_state(
+        [wire.ManifestText(source=f"{n}.yaml", text=text, base="") for n, text in enumerate(texts, 1)]
+    )
 
 
 def refused(*texts: str) -> list[tuple[str | None, str, str]]:
@@ -68,9 +70,9 @@ def test_r01_all_parts_must_be_there_and_others_are_refused_with_what_was_meant(
 
 def test_r02_what_the_node_writes_is_passed_over_with_a_warning() -> None:
     text = FLOW.replace("{name: often}", "{name: often, generation: 3}") + "status: {phase: Ready}\n"
-    wishes = read(text)
-    assert wishes.flows == [msgspec.structs.replace(read(FLOW).flows[0], lines=wishes.flows[0].lines)]
-    assert wishes.warnings["flow", "often"] == (
+    desired = read(text)
+    assert desired.flows == [msgspec.structs.replace(read(FLOW).flows[0], lines=desired.flows[0].lines)]
+    assert desired.warnings["flow", "often"] == (
         "status is passed over: the node writes it",
         "headers.generation is passed over: the node writes it",
     )

@@ -1,4 +1,4 @@
-"""Wishes in force: as replaying the log gives them, and at a cost that does not grow with the log."""
+"""Intents in force: as replaying the log gives them, and at a cost that does not grow with the log."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def database(tmp_path: Path) -> Any:
 
 
 def replayed(connection: sqlite3.Connection) -> dict[tuple[str, str], tuple[bytes, int, int, int]]:
-    """Spec, generation, when it was wished first and last: from the log, as the code did that read it whole."""
+    """Spec, generation, when it was applied first and last: from the log, as the code did that read it whole."""
     found: dict[tuple[str, str], tuple[bytes, int, int, int]] = {}
     for kind, key, spec, at in connection.execute("SELECT kind, key, spec, at FROM resource_events ORDER BY seq"):
         if spec is None:
@@ -125,8 +125,8 @@ def steps(connection: sqlite3.Connection, ask: Callable[[], object]) -> int:
     return counted
 
 
-def test_no_question_costs_what_was_ever_wished(database: Database) -> None:
-    """A wish that was changed 1,000 times was read 1,000 times at each question."""
+def test_no_question_costs_all_that_was_ever_intended(database: Database) -> None:
+    """An intent that was changed 1,000 times was read 1,000 times at each question."""
     with database.write() as connection:
         resources = Resources(connection)
         asks = [lambda: resources.get("mirror", "a"), lambda: resources.all("mirror"),

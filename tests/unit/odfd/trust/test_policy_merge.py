@@ -77,10 +77,10 @@ def test_what_tightens_lets_nothing_pass_that_did_not(mine: Expression, theirs: 
 
 
 @given(EXPRESSIONS, st.lists(EXPRESSIONS, min_size=1, max_size=3), WORLDS)
-def test_a_wish_for_one_dataset_is_tightened_too(wished: Expression, asked: list[Expression], facts: Any) -> None:
+def test_the_policy_of_one_dataset_is_tightened_too(own: Expression, asked: list[Expression], facts: Any) -> None:
     policy = in_force(OWN, None, [Rules(use=str(each)) for each in asked])
-    assert holds(policy.use_of(wished), facts) == all(holds(each, facts) for each in (wished, *asked))
-    assert policy.serve_of(wished) == wished
+    assert holds(policy.use_of(own), facts) == all(holds(each, facts) for each in (own, *asked))
+    assert policy.serve_of(own) == own
     assert policy.use_of(None) == policy.use
 
 

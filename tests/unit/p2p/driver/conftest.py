@@ -263,7 +263,7 @@ class Board:
     def __init__(self) -> None:
         self.held: dict[Multihash, tuple[Topic, bytes, DatasetId]] = {}
         self.judged: list[tuple[Topic, bytes, PeerId]] = []
-        self.wished: set[DatasetId] = set()
+        self.wanted: set[DatasetId] = set()
         self.wants_all = True
 
     def judge(self, topic: Topic, envelope: bytes, sender: PeerId) -> Judgement:
@@ -281,11 +281,11 @@ class Board:
 
     def interests(self) -> Sequence[DatasetId]:
         held = {each[2] for each in self.held.values()} if self.wants_all else set()
-        return sorted(held | self.wished)
+        return sorted(held | self.wanted)
 
     def concern(self, topic: Topic, envelope: bytes) -> Concern:
         dataset = about(envelope)
-        return Concern((dataset,), self.wants_all or dataset in self.wished)
+        return Concern((dataset,), self.wants_all or dataset in self.wanted)
 
     def envelope(self, sid: Multihash) -> tuple[Topic, bytes] | None:
         return self.held[sid][:2] if sid in self.held else None

@@ -38,7 +38,7 @@ def indifferent(*nodes: Any) -> None:
 def wanting(town: Any, *nodes: Any, serves: bool = True) -> None:
     indifferent(*nodes)
     for node in nodes:
-        node.board.wished.add(WANTED)
+        node.board.wanted.add(WANTED)
         if serves:
             node.shelf.chains[WANTED] = town.made_chain("w", 5)
             node.driver.look_again()

@@ -44,7 +44,7 @@ async def test_rounds_bring_what_is_wanted_and_no_more(
     a = await town.node("a")
     b = await town.node("b", connect=[a])
     await trio.testing.wait_all_tasks_blocked()
-    b.board.wished.add(WANTED)
+    b.board.wanted.add(WANTED)
     spend(b)
     said(a, b"okA lost by gossip", b"okB lost too")
     await trio.sleep(80)
@@ -56,7 +56,7 @@ async def test_rounds_bring_what_is_wanted_and_no_more(
 async def test_a_newcomer_is_met_with_what_it_wants(autojump_clock: Any, town: Any) -> None:
     a, b = await town.node("a"), await town.node("b")
     said(a, b"okA one", b"okB two")
-    b.board.wished.add(WANTED)
+    b.board.wanted.add(WANTED)
     spend(b)
     await b.driver.connect("/memory/a")
     await trio.sleep(5)
@@ -118,7 +118,7 @@ class Throng:
 
 async def test_what_nobody_wants_costs_so_much_however_many_tell_it(autojump_clock: Any, town: Any) -> None:
     node = await town.node("node")
-    node.board.wished.add(WANTED)
+    node.board.wanted.add(WANTED)
     throng = [Throng() for _ in range(3)]
     for number, peer in enumerate(throng):
         town.bare(f"t{number}", trust=peer.serve)
