@@ -1,4 +1,4 @@
-"""Open Data Fabric as data: blocks, events, identities, hashes, rules, slices and the store that keeps them.
+"""Reads, checks, hashes and stores Open Data Fabric data: blocks, events, identities, append rules and slices.
 
 Knows nobody. Everything but ``chain.store`` and ``chain.data.parquet`` is pure and synchronous.
 """

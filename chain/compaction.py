@@ -1,4 +1,4 @@
-"""What rewriting a history amounts to: which slices are merged into one, and the events that stand after it.
+"""Plans the compaction of a history: which slices are merged into one, and which events stand after it.
 
 Pure planning over blocks as they stream; who reads and writes slices, and moves the head, is ``store.rewriting``. As
 the reference does it: AddData events with nothing between them are merged, newest first, up to a limit of bytes and

@@ -1,4 +1,4 @@
-"""Two copies of one chain: equal, one ahead of the other, or parted, and after which block. Spec: Synchronization.
+"""Compares two copies of a chain: equal, one ahead, or diverged, and after which block. Spec: Synchronization.
 
 A block's hash covers its predecessor's, so chains that agree on one block agree on all before it: the last common
 block is found by bisection, with a number of reads that grows with the logarithm of the length.

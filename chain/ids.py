@@ -1,4 +1,4 @@
-"""Identities and names: who a dataset is (its key), and what people call it.
+"""Defines identities (the key of a dataset) and names (what people call it).
 
 ``did:odf:f…`` and ``did:key:z…`` are two spellings of one Ed25519 public key; the first names a dataset,
 the second a node, a writer or a validator. Names follow the grammar of the reference (compared without case).

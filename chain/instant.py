@@ -1,4 +1,4 @@
-"""Points in time as the format keeps them: whole nanoseconds since the epoch, always UTC.
+"""Defines points in time as the format keeps them: whole nanoseconds since the epoch, always UTC.
 
 Python's datetime stops at microseconds and at the years 1 and 9999; honest blocks carry nanoseconds, and event times
 of history and prehistory, so an instant is an int. The calendar is the Gregorian one in both directions, with a year 0.

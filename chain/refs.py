@@ -1,4 +1,4 @@
-"""How people point at datasets: a name, an account's, a repository's, an identity, a URL; and patterns of names.
+"""Parses references to datasets: a name, an account's, a repository's, an identity, a URL; and patterns of names.
 
 Text to values and back; whether anything is there is for others to say. Spec: the reference's grammar of names.
 """

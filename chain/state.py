@@ -1,4 +1,4 @@
-"""What a chain amounts to at its head: all that append rules, planners and readers need to know of its past.
+"""Computes the state of a chain at its head: all that append rules, planners and readers need of its past.
 
 A ChainState is a value. ``advance`` adds one block in constant time; ``load_state`` makes the same value from a stored
 chain with a number of reads that does not grow with its length. It trusts the blocks: whoever takes a block from

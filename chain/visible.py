@@ -1,4 +1,4 @@
-"""Tells text that people can be shown from text that commands a terminal, and makes the one of the other. Pure.
+"""Detects text that commands a terminal, and makes it safe to show. Pure.
 
 A terminal obeys control characters: they make it show another text than the one that is there, change its title, answer
 as if a person had typed. Characters that turn the direction of text, or are not seen, make a text read as another.

@@ -1,4 +1,4 @@
-"""Ways through a stored chain: newest first and only some kinds, or oldest first and all. Lazy, bounded memory."""
+"""Walks through a stored chain: newest first and only some kinds, or oldest first and all. Lazy, bounded memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nouns with their numbers and articles, and words that agree with them, for messages. English, as all messages are."""
+"""Words nouns with their numbers and articles, for messages. English, as all messages are."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Settings as values: typed, with every mistake reported at once. Knows nobody, uses the standard library only."""
+"""Loads settings as typed values, and reports every mistake at once. Uses the standard library only."""

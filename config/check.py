@@ -1,4 +1,4 @@
-"""Rules between settings: what each alone cannot tell. Pure; gives all mistakes, believes nothing about the machine."""
+"""Checks rules between settings, which each alone cannot tell. Pure; reports all mistakes, assumes no machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistakes in settings: all of them, each with its place. Made by ``load`` and ``check``, told by the program."""
+"""Collects mistakes in settings, each with its place. ``load`` and ``check`` make them; the program shows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From defaults, a file, the environment and flags (each over the one before) to settings; all mistakes at once."""
+"""Loads settings from defaults, a file, the environment and flags, each over the one before; reports all mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every setting there is: its type, default, unit, bounds and reason. Frozen values; nothing here reads anything.
+"""Declares every setting: its type, default, unit, bounds and reason. Frozen values; nothing here reads anything.
 
 Each class is a table of the file, each field a key of it (``state_dir`` is written ``state-dir``). A default of
 ``None`` means "not said": whoever uses the setting knows what follows, and the reason names it.

@@ -1,4 +1,4 @@
-"""Where things are: systemd's directories when it gives them, else those of the XDG base directory specification."""
+"""Finds the directories: systemd's when it gives them, else those of the XDG base directory specification."""
 
 from __future__ import annotations
 

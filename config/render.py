@@ -1,4 +1,4 @@
-"""Settings as text: the effective file with where each value comes from, secrets masked; and their JSON Schema."""
+"""Renders settings as text: the effective file with the origin of each value, secrets masked; and their JSON Schema."""
 
 from __future__ import annotations
 

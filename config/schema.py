@@ -1,4 +1,4 @@
-"""The settings as a flat list of keys, found by looking at the model: what loading and rendering walk over."""
+"""Lists settings as flat keys, found in the model; loading and rendering walk over the list."""
 
 from __future__ import annotations
 

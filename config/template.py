@@ -1,4 +1,4 @@
-"""A file of settings to begin with: every setting there is, with its reason and bounds; what was chosen is in force."""
+"""Writes a first file of settings: every setting with its reason and bounds; what was chosen is in force."""
 
 from __future__ import annotations
 

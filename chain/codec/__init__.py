@@ -1,1 +1,1 @@
-"""Bytes and text to values of the format and back, under limits; both derived from the classes of ``chain.model``."""
+"""Decodes bytes and text to values of the format and encodes them, under limits; derived from ``chain.model``."""

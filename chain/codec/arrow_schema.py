@@ -1,4 +1,4 @@
-"""The legacy form of a schema: an Arrow IPC ``Schema`` inside of SetDataSchema, read as ODF's own types.
+"""Reads the legacy form of a schema, an Arrow IPC ``Schema`` inside of SetDataSchema, as ODF's own types.
 
 Read only, by the same bounded reader as blocks: hostile bytes never reach a native parser. What ODF has no word for
 (dictionaries, unions, intervals) is Invalid. Spec: Arrow columnar format, Schema.fbs; ODF DataSchema.

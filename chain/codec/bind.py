@@ -1,4 +1,4 @@
-"""Trees of plain values to values of the model, every mistake reported at its own place; and values to plain ones.
+"""Converts trees of plain values to values of the model and back; reports every mistake at its own place.
 
 Serves manifests (YAML, with lines) and JSON alike; spellings are those that the reference accepts: names of kinds and
 enum members in any case, ``type: String`` short for ``type: {kind: String}``. Names of fields are exact. Layouts come

@@ -1,4 +1,4 @@
-"""Blocks: a FlatBuffers MetadataBlock inside of a Manifest, named by the sha3-256 of the whole.
+"""Encodes and decodes blocks: a FlatBuffers MetadataBlock inside of a Manifest, named by the sha3-256 of the whole.
 
 Versions 2 and 3 are read, 3 is written by default. Bytes received are kept as they are: a Block is never encoded
 again to be stored, hashed, signed or sent. Spec: section Metadata, Manifest; multicodec odf-metadata-block.

@@ -1,4 +1,4 @@
-"""FlatBuffers: any class of ``chain.model`` (and the messages of the engine contract) to bytes and back.
+"""Encodes any class of ``chain.model`` (and messages of the engine contract) as FlatBuffers, and decodes it.
 
 Two functions; the layout comes from the class. Decoding bytes that this module wrote gives an equal value; encoding a
 value gives the bytes that the reference gives. Spec: Reference / FlatBuffers schema.

@@ -1,4 +1,4 @@
-"""The bounded reader: FlatBuffers bytes to a value of a model class, or one Invalid that says where.
+"""Decodes FlatBuffers bytes to a value of a model class under limits, or raises one Invalid that says where.
 
 Input is hostile. Every offset is checked before it is followed, nesting ends at MAX_DEPTH, and every table, text and
 vector visited is paid for from a budget that grows with the input, so that buffers whose parts point at each other

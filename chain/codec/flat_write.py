@@ -1,4 +1,4 @@
-"""The writer: a value of a model class to the one sequence of bytes that the reference writes for it.
+"""Encodes a value of a model class as the one sequence of FlatBuffers bytes that the reference writes for it.
 
 Children come first, depth first in field order; then the table's slots in field order, unsorted; equal vtables are
 written once. Hash stability rests on this order and on nothing else here being clever. A writer is compiled from a

@@ -1,4 +1,4 @@
-"""The JSON that stands inside of a block: keys in order at every level, no spaces, numbers as the reference has them.
+"""Writes the JSON that stands inside of a block: keys sorted at every level, no spaces, numbers as in the reference.
 
 One pure function, of values as ``msgspec`` decodes them. The text is part of what is hashed, so it is a function of
 the value alone: the shortest digits that give the number back, plain from 1e-5 up to 1e16 and with a signed exponent

@@ -1,4 +1,4 @@
-"""How each model class lies on the wire, derived once from its annotations and kept: the only list of fields there is.
+"""Derives how each model class lies on the wire from its annotations, once; this is the only list of fields.
 
 Pure description: both directions of the FlatBuffers codec and the manifest codec are compiled from it. A layout is made
 on first use of a class, never changes, and lives as long as the program. A class that cannot be laid out is a mistake

@@ -1,4 +1,4 @@
-"""Manifests: what people write and read, as YAML documents ``kind / version / content``.
+"""Reads and writes manifests, YAML documents of ``kind / version / content``.
 
 Kinds are DatasetSnapshot, MetadataEvent (version 1) and MetadataBlock (its block's own version). All mistakes of a
 file are reported at once, each with its line. A rendered block, parsed and encoded, gives the same bytes as the block.

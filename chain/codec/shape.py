@@ -1,4 +1,4 @@
-"""Shapes: what blocks have in common that one writer makes in a row, so that a thousand are read as one.
+"""Decodes runs of blocks of one writer together: what they have in common is read once for a thousand.
 
 A shape is taken from a decoded block. It knows which of the block's bytes the bounded reader takes for structure
 (offsets, vtables, lengths, tags, the rest of the buffer) and which for values (numbers, times, digests, texts). A

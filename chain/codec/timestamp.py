@@ -1,4 +1,4 @@
-"""The struct Timestamp of the wire: year, day of the year from one, second of the day, nanosecond; always UTC.
+"""Encodes the struct Timestamp of the wire: year, day of the year from one, second of the day, nanosecond; in UTC.
 
 Two pure functions over its 16 bytes. Spec: FlatBuffers schema, struct Timestamp.
 """

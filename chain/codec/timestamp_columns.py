@@ -1,4 +1,4 @@
-"""Many Timestamps at once, as columns: what ``stamp`` does for one. Apart from it, because it needs numpy.
+"""Converts many Timestamps at once, as columns, as ``stamp`` converts one. A module of its own, as it needs numpy.
 
 A pure function. Spec: FlatBuffers schema, struct Timestamp.
 """

@@ -1,4 +1,4 @@
-"""YAML text to a tree of plain values that remember their lines; no dates, no yes and no, no types in tags.
+"""Parses YAML to a tree of plain values that know their lines; no dates, no yes and no, no types in tags.
 
 Scalars follow the core schema of YAML 1.2: ``null``, ``true``, integers, floats, and text for all else. Size, depth and
 number of nodes are bounded; aliases share a node but each use is counted. Trees are built and thrown away per parse.

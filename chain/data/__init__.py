@@ -1,1 +1,1 @@
-"""Rows: their logical hash, Parquet slices, and ODF schemas as Arrow sees them; no Python loop per row, no chains."""
+"""Handles rows: their logical hash, Parquet slices, ODF schemas as Arrow types. No Python loop per row, no chains."""

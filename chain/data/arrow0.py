@@ -1,4 +1,4 @@
-"""The columns of arrow0-sha3-256 (digest of rows, independent of their encoding): which there are, and what is in them.
+"""Lists the columns that arrow0-sha3-256 (a digest of rows, independent of their encoding) hashes, with their types.
 
 Pure functions from Arrow's types and arrays. Nothing here hashes, reads files or keeps state; the bytes of values are
 ``arrow0_values``'s.

@@ -1,4 +1,4 @@
-"""Values as arrow0-sha3-256 hashes them: the bytes that a leaf column's hasher is fed for one window of rows.
+"""Gives the bytes of values that arrow0-sha3-256 hashes for a leaf column, for one window of rows.
 
 Whole arrays at a time, as rows of bytes that are then joined. Which rows have a value was settled before (``arrow0``).
 """

@@ -1,4 +1,4 @@
-"""Logical types of ODF and the types of Arrow: both ways, without loss in what both can say.
+"""Converts logical types of ODF to types of Arrow and back, without loss in what both can express.
 
 Pure functions. ``Option`` is Arrow's nullable flag; attributes of fields and schemas travel in Arrow metadata under
 one key. Encodings (large or viewed text, dictionaries of a file) are not types and are not kept (ODF RFC-016).

@@ -1,4 +1,4 @@
-"""Arrow's numbers seen as NumPy arrays, without a copy and without pandas.
+"""Shows Arrow's numbers as NumPy arrays, without a copy and without pandas.
 
 ``Array.to_numpy`` and ``pyarrow.array`` import pandas to look for its types, which takes longer than most commands.
 """

@@ -1,4 +1,4 @@
-"""Columns read as references into a dictionary, written out as the texts that they stand for, a few rows at a time.
+"""Writes columns that are read as references into a dictionary as their texts, a few rows at a time.
 
 One generator over batches. It yields their rows in order, under the schema that the file has when it is read plainly,
 in pieces that take no more than BATCH_BYTES as far as whole rows allow: what lets a million references to one

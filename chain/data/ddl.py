@@ -1,4 +1,4 @@
-"""Columns as people write them, ``city STRING NOT NULL``, to the schema that they mean. A pure function.
+"""Parses columns as people write them, ``city STRING NOT NULL``, to the schema that they mean. A pure function.
 
 The grammar is that of SQL's CREATE TABLE, one or more columns to a text; names keep their case, and may be quoted with
 ``"`` or backticks. A column may be null unless it says NOT NULL; a TIMESTAMP is in UTC, in milliseconds

@@ -1,4 +1,4 @@
-"""Texts that repeat, left as the dictionaries that they are in a Parquet file: faster to read, and to hash.
+"""Keeps texts that repeat as the dictionaries of the Parquet file: faster to read, and to hash.
 
 Which columns are worth it, and whether they turn out to be what the footer says. That a column is encoded so is no
 part of its type: ``decoded`` is the schema that everybody else sees.

@@ -1,4 +1,4 @@
-"""Rows of an older schema as rows of the one in force: what was added since, at any depth, is null in them.
+"""Converts rows of an older schema to the one in force: what was added since, at any depth, is null.
 
 A schema only ever changes so that this can be done (rule ``schema-compatible``): optional fields come, order changes,
 nothing goes. Pure functions over Arrow. Spec: DataSchema, schema evolution.

@@ -1,4 +1,4 @@
-"""The footer of a Parquet file: what it says of columns and of their chunks, read under Thrift's strictest rules.
+"""Reads the footer of a Parquet file under Thrift's strictest rules: its columns and their chunks.
 
 pyarrow has the same facts, but asks its C++ library for a column chunk in a way that lets no error pass: a footer whose
 chunk has no metadata, an unknown codec, or a bound of the wrong width ends the process. So chunks are read here, and

@@ -1,4 +1,4 @@
-"""How much memory the rows of a Parquet file may take, told from its page headers before a page is opened.
+"""Estimates the memory that rows of a Parquet file may take from its page headers, before a page is opened.
 
 A few bytes of a file can stand for gigabytes of rows: pages that inflate, one long text of a dictionary that a million
 rows refer to, a list of a billion nulls. Headers say how large a page becomes and how many values it holds, and are

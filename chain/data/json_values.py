@@ -1,4 +1,4 @@
-"""Values of Arrow columns as JSON: times in RFC 3339, decimals and integers beyond 2^53 as text. Pure.
+"""Converts values of Arrow columns to JSON: times in RFC 3339, decimals and integers beyond 2^53 as text. Pure.
 
 Loads neither numpy nor ``pyarrow.compute``, which take longer than most answers.
 """

@@ -1,4 +1,4 @@
-"""Links: columns whose values name objects by hash, large files beside the rows (spec: RFC-017, ObjectLink).
+"""Finds link columns, whose values name objects by hash: large files beside the rows (spec: RFC-017, ObjectLink).
 
 Pure but for reading a slice. A schema says which columns are links; a slice says what they name. A name is a multihash
 in text, and the object lies with the dataset's slices.

@@ -1,4 +1,4 @@
-"""Logical hash of rows, arrow0-sha3-256: the name of what a slice says, whatever its Parquet encoding.
+"""Computes the logical hash of rows, arrow0-sha3-256, which is the same whatever their Parquet encoding.
 
 A ``LogicalHasher`` is made for one slice's schema, fed its batches in row order and asked once; memory is one window
 of rows. Batches may be of any size: the hash does not depend on them. See ``arrow0`` for the bytes that are hashed.

@@ -1,4 +1,4 @@
-"""What a record of a slice does to the rows before it, and how many of a slice do what. Pure."""
+"""Reads what each record of a slice does to the rows before it, and counts records by operation. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parquet slices: written with pinned settings so that equal rows make equal bytes, read under limits.
+"""Writes Parquet slices with pinned settings, so that equal rows make equal bytes; reads them under limits.
 
 A ``SliceWriter`` lives for one file and holds at most one row group in memory; an open ``SliceFile`` one window of
 rows. Neither syncs to disk nor names files by hash: that is the object store's. Settings are those of the reference

@@ -1,4 +1,4 @@
-"""Rows of a dataset that takes the records that another could not read. Pure.
+"""Builds the rows of a quarantine dataset, which keeps the records that another dataset could not read. Pure.
 
 A row is a record: where it stood, what it says, and why it could not be read. ``event_time`` is the time of the
 transaction that read it, and ``follows`` the block of the other dataset after which it did.

@@ -1,5 +1,4 @@
-"""Thrift's compact protocol, as much of it as the headers inside of a Parquet file need: numbers are read, the rest is
-passed over.
+"""Parses Thrift's compact protocol as far as Parquet headers need it: numbers are read, the rest is passed over.
 
 A ``Compact`` reads one buffer from the front and never beyond it; nesting is bounded. Bytes that are no Thrift, or not
 enough of it, are ``Broken``: the caller knows which of the two it has. Spec: Thrift compact protocol encoding.

@@ -1,4 +1,4 @@
-"""Times of columns as instants. Needs no numpy, as the process of a query has none. Pure."""
+"""Converts times of columns to instants without numpy, which the process of a query does not have. Pure."""
 
 from __future__ import annotations
 

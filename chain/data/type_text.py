@@ -1,4 +1,4 @@
-"""Logical types in one line for people and tables: ``Timestamp(Millisecond, UTC)``. Pure; nothing parses this."""
+"""Writes logical types in one line for people and tables, ``Timestamp(Millisecond, UTC)``. Nothing parses it. Pure."""
 
 from __future__ import annotations
 

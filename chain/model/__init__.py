@@ -1,1 +1,1 @@
-"""Values of the format: events, blocks, schemas; frozen, typed, the one declaration that codecs are derived from."""
+"""Declares the values of the format: events, blocks, schemas; frozen and typed. Codecs are derived from them."""

@@ -1,4 +1,4 @@
-"""A block: its bytes as first written are the truth; everything else here was read from them."""
+"""Defines a block: its bytes as first written are the truth; everything else here was read from them."""
 
 from __future__ import annotations
 

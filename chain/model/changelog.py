@@ -1,4 +1,4 @@
-"""What a schema says of a dataset's rows: whether they can be taken back by later ones, and how versions are ranked.
+"""Tells from a schema whether later rows can retract rows of a dataset, and how versions are ranked.
 
 A root's sources tell it of a root, until one of its rows is corrected by hand. Of a derived dataset only the engine
 that analysed its query knows, and whoever mirrors the dataset without its inputs could not find out; so it is said in

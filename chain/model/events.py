@@ -1,4 +1,4 @@
-"""The thirteen events that a block can carry, as the schema of the format declares them (spec 0.39, section Metadata).
+"""Declares the thirteen events that a block can carry, as the schema of the format does (spec 0.39, Metadata).
 
 Field order is wire order; the FlatBuffers codec and the manifest codec are both derived from these classes.
 """

@@ -1,4 +1,4 @@
-"""What a read step says of records that cannot be read: the file is refused, or they are set aside.
+"""Reads what a read step says of records that cannot be read: the file is refused, or they are set aside.
 
 The format has no field for it, so it is an attribute of the columns that the step declares (``schema.extra``), which
 every reader of a chain carries along. One that does not know it refuses the file, as is done where nothing is said.

@@ -1,4 +1,4 @@
-"""What a read step says beyond the fields that the format has for it: other spellings of CSV, and other kinds of file.
+"""Reads options of a read step that the format has no field for: other spellings of CSV, other kinds of file.
 
 The format has no place for it, so it is an attribute of the columns that the step declares (``schema.extra``), which
 every reader of a chain carries along, and is in the chain to the byte. One that does not know it reads the file as the

@@ -1,4 +1,4 @@
-"""Logical types of data: the schema that a dataset declares for its rows (spec: DataSchema, DataField, DataType)."""
+"""Declares the logical types of data and the schema of a dataset (spec: DataSchema, DataField, DataType)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How data enters a root dataset: where it is fetched, how it is prepared, read, shaped and merged."""
+"""Declares the sources of a root dataset: where data is fetched, how it is prepared, read, shaped and merged."""
 
 from __future__ import annotations
 

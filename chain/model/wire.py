@@ -1,4 +1,4 @@
-"""How a field of a model class lies in FlatBuffers, said beside its type.
+"""Declares how a field of a model class lies in FlatBuffers, beside the field's type.
 
 A model class is a table; its fields, in order, are the table's slots. ``int`` fields name their width with one of the
 aliases below; a field that may be ``None`` is written only when it has a value (scalars then even when zero), a

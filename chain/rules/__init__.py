@@ -1,4 +1,4 @@
-"""Append rules: what a block must satisfy to follow a chain, and a snapshot to become one."""
+"""Defines append rules: what a block must satisfy to follow a chain, and a snapshot to become one."""
 
 from chain.rules.check import RULES, check_block
 from chain.rules.rule import Binds, Rule, Violation

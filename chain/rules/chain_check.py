@@ -1,4 +1,4 @@
-"""A chain as it arrives: raw blocks in, each kept to the rules, sealed blocks out, nothing decoded without need.
+"""Checks a chain as it arrives: takes raw blocks, keeps each to the rules, gives sealed blocks; decodes only at need.
 
 For whoever takes blocks in bulk (import, a packed stream from a peer). Blocks that one writer made in a row are judged
 as columns, others one by one, with the same answer. A ``Judge`` lives for one stream and holds one state; it knows

@@ -1,4 +1,4 @@
-"""The one list of append rules, and the fold of them over a block."""
+"""Lists the append rules in order, and applies them to a block."""
 
 from __future__ import annotations
 

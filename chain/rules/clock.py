@@ -1,4 +1,4 @@
-"""Time moves forward: system time from block to block, the watermark from data block to data block."""
+"""Checks that time moves forward: system time from block to block, the watermark from data block to data block."""
 
 from __future__ import annotations
 

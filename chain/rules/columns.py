@@ -1,4 +1,4 @@
-"""A run: data events of one kind in a row, as columns; what append rules look at a thousand blocks at a time.
+"""Arranges a run, data events of one kind in a row, as columns, so that rules check a thousand blocks at a time.
 
 Columns are lifted from the blocks' bytes by their shapes and compared with numpy. They decide one thing only: which
 blocks are *doubtful*. What is not doubtful keeps every rule; a doubtful block is decoded and asked rule by rule, and

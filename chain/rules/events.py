@@ -1,4 +1,4 @@
-"""Events say something new, in the kind of dataset they belong to, and hand checkpoints on. Spec: Metadata."""
+"""Checks that events change something, fit the kind of dataset, and hand checkpoints on. Spec: Metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offsets number the rows of a dataset from zero without gaps, across all slices. Spec: DataSlice, OffsetInterval."""
+"""Checks that offsets number the rows of a dataset from zero without gaps. Spec: DataSlice, OffsetInterval."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages: many blocks of a chain at once, sorted into runs that columns can judge and blocks that are taken one by one.
+"""Sorts pages of blocks into runs that rules check as columns, and blocks that they check one by one.
 
 ``Pages`` lives for one walk along a chain and keeps the shapes it met, at most MAX_SHAPES of them, so that the next
 page is sorted by comparing bytes. Work is linear in the page's bytes whatever they are: a page may teach a few new

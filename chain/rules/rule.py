@@ -1,4 +1,4 @@
-"""What an append rule is: one clause of the format with a stable name, checked on a block and the state before it.
+"""Defines what an append rule is: a clause of the format with a stable name, checked on a block and the state before.
 
 Rules are stateless and pure, made once at import. Who is bound by a rule is said here and nowhere else: EVERYONE for
 what no honest writer ever breaks, AUTHORS for what we ask of our own blocks beyond that and forgive in others'.

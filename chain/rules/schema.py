@@ -1,4 +1,4 @@
-"""Append rules of the declared schema: it precedes data, and old slices stay readable under it. Spec: DataSchema."""
+"""Checks the declared schema: it precedes data, and old slices stay readable under it. Spec: DataSchema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snapshots: what a person may apply, and the form in which their events enter a chain. Spec: DatasetSnapshot."""
+"""Checks the snapshots that a person may apply, and makes their events ready for a chain. Spec: DatasetSnapshot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sources of root datasets: one polling source or many push sources, never both. Spec: Ingestion; RFC-011."""
+"""Checks the sources of root datasets: one polling source or many push sources. Spec: Ingestion; RFC-011."""
 
 from __future__ import annotations
 

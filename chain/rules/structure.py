@@ -1,4 +1,4 @@
-"""How blocks join into one chain: the seed, the links, the numbers. Spec: Metadata Chain, MetadataBlock."""
+"""Checks how blocks join into one chain: the seed, the links, the numbers. Spec: Metadata Chain, MetadataBlock."""
 
 from __future__ import annotations
 

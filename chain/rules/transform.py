@@ -1,4 +1,4 @@
-"""What SetTransform declares and how each ExecuteTransform goes on from the one before. Spec: Transforms."""
+"""Checks SetTransform, and that each ExecuteTransform continues from the one before. Spec: Transforms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signed statements as values and bytes: heads, authorities, attestations, and the trees that heads commit to.
+"""Encodes and verifies signed statements: heads, authorities, attestations, and the trees that heads commit to.
 
 Says who spoke and what was said; whether it is believed is decided elsewhere. Pure: time and keys are arguments.
 """

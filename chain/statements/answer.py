@@ -1,4 +1,4 @@
-"""Statements about answers: what was asked of which blocks, and the hash of what came (docs/spec/trust.md#queries).
+"""Encodes statements about answers: the query, the blocks it read, the hash of the answer (docs/spec/trust.md#queries).
 
 Signed by the node that answered. Unlike other statements they speak of several datasets, contradict nothing, and are
 not gossiped: they travel in files.

@@ -1,4 +1,4 @@
-"""Who may speak for a dataset: the walk from its id over all versions of its authority.
+"""Decides who may sign for a dataset: walks from its id over all versions of its authority.
 
 Version 0 is implicit: the dataset's own key is its only root and only writer. Each later version is signed by enough
 roots of the version before *and* by enough of its own, so that whoever holds all versions needs nothing but the id to

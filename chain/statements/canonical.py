@@ -1,4 +1,4 @@
-"""Canonical JSON of signed payloads: RFC 8785, narrowed so that no two parsers can read one payload differently.
+"""Writes canonical JSON of signed payloads: RFC 8785, narrowed so that no two parsers read one payload differently.
 
 A payload must equal its own canonical form; integers lie in 0…2^53-1; no floats, no null; nesting at most eight deep
 (docs/spec/trust.md#bytes).

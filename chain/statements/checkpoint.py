@@ -1,4 +1,4 @@
-"""Checkpoints and signed notes of C2SP: how a dataset's tree reads to the witnesses of transparency logs.
+"""Encodes C2SP checkpoints and signed notes: a dataset's tree as witnesses of transparency logs read it.
 
 A checkpoint is ``origin\\nsize\\nroot\\n``: the origin is ``<did:odf>/<epoch>``, or ``<did:odf>/authority``, whose
 leaves are the ids of the authority's versions. A note adds a blank line and signature lines, each ``— <name> <base64>``

@@ -1,4 +1,4 @@
-"""Cosignatures: a witness promises that of this origin it never signed two trees of which neither begins the other.
+"""Encodes cosignatures, by which a witness states that it signed no two trees of which neither begins the other.
 
 The bytes signed are ``cosignature/v1\\ntime <seconds>\\n`` and the checkpoint; the name, which is not signed, is the
 witness's did:key, whatever else it goes by. Between nodes it travels as a JSON object beside the tree that it is about.

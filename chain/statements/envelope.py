@@ -1,4 +1,4 @@
-"""DSSE v1 envelopes around canonical payloads (docs/spec/trust.md#bytes).
+"""Encodes and verifies DSSE v1 envelopes around canonical payloads (docs/spec/trust.md#bytes).
 
 Received bytes are verified, then the same bytes are parsed. Rights follow from the key that verified; ``keyid`` is
 only a hint which key to try. We pass on our own re-encoding, with only the signatures that we verified.

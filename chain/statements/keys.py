@@ -1,4 +1,4 @@
-"""Ed25519 keys, verified strictly.
+"""Signs with Ed25519 keys, and verifies signatures strictly.
 
 RFC 8032 leaves corners in which libraries differ, and a signature that some accept and others refuse splits a network.
 So before the library is asked we refuse: S not below the group order (malleable), public keys that are not the one

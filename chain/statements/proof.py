@@ -1,4 +1,4 @@
-"""Proofs that a key contradicted itself: two statements that no honest key makes (docs/spec/trust.md#forks).
+"""Checks proofs that a key contradicted itself: two statements that no honest key makes (docs/spec/trust.md#forks).
 
 A proof is an unsigned canonical JSON object; its id is the sha3-256 of it. Whoever holds it checks it alone, in O(log
 n) and without blocks: all of it hangs from the accused key's own signatures, so the reporter adds bytes and no

@@ -1,4 +1,4 @@
-"""in-toto statements of this project: the frame that heads, authorities, verdicts and policies share.
+"""Declares the in-toto statements of this project, and the frame that heads, authorities, verdicts and policies share.
 
 One subject, ``{name: <did:odf>, digest: {sha3_256: …}}``; the predicate's type is NS + kind + ``/v1``. Predicates are
 frozen structs here; unknown fields are ignored when read and absent when written. Spec: docs/spec/trust.md#bytes.

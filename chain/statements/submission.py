@@ -1,4 +1,4 @@
-"""What a log sends to a witness of transparency logs: ``old`` and its size, a consistency proof, an empty line, a note.
+"""Parses what a log sends to a witness: ``old`` and its size, a consistency proof, an empty line, a note.
 
 The note is a checkpoint, a blank line and signature lines. Ours has one line of kind 0x01, by the key that signed the
 head of the same tree, under the origin as its name. Pure. Spec: c2sp.org/tlog-witness, signed-note;

@@ -1,4 +1,4 @@
-"""The Merkle tree of RFC 6962 over a chain: leaf i is the sha3-256 digest of block i, nodes are SHA-256.
+"""Computes the Merkle tree of RFC 6962 over a chain: leaf i is the sha3-256 of block i, nodes are SHA-256.
 
 A head signs this tree, so that inclusion, consistency and forks are provable in O(log n) without blocks. ``Frontier``
 holds the log2(n) full subtrees that appending needs, so a writer never reads history. Proofs are built from a function

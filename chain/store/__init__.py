@@ -1,1 +1,1 @@
-"""Where chains and objects are kept: the ports and their implementations."""
+"""Stores chains and objects: the ports and their implementations."""

@@ -1,4 +1,4 @@
-"""What every store demands of an append before it touches anything: blocks that are whole and follow each other."""
+"""Checks what every store demands of an append before it writes: blocks that are whole and follow each other."""
 
 from __future__ import annotations
 

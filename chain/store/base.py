@@ -1,4 +1,4 @@
-"""Ports of the store: what the rest of the house may ask of it. Synchronous; async callers use a worker thread.
+"""Declares the ports of the store. Synchronous; asynchronous callers use a worker thread.
 
 Durable order of a commit: objects are staged, fsynced and renamed first; then blocks, heads and any rows that must
 appear with them go into one SQLite transaction that compares the old heads. A crash leaves the old or the new state,

@@ -1,4 +1,4 @@
-"""The block files of a folder, and the way from a chain's head back to its Seed through them.
+"""Reads the block files of a folder, and walks through them from a chain's head back to its Seed.
 
 Files are named by hash, so each block is found in the one above it. Blocks of a row look alike: where the link stood in
 a block of some size, it is guessed to stand in the next of that size, and the guess holds when there is a file of that

@@ -1,4 +1,4 @@
-"""Rows by the thousand, given to SQLite in one statement.
+"""Gives SQLite rows by the thousand in one statement.
 
 ``executemany`` lets go of the interpreter's lock before each row and takes it back after. Beside a thread that
 computes, each taking back can cost 5 ms: a commit next to a busy network took 25 times as long. Here the columns of all

@@ -1,4 +1,4 @@
-"""Collection: objects that no chain names any more are freed; nothing that anyone may still need ever is.
+"""Frees objects that no chain names any more, and never one that anyone may still need.
 
 Reachable is what blocks of any chain name, what rows of their slices link to, and what the caller adds (evidence).
 Beside that the store's holds decide: what was just added, what was asked for or handed out, what a reader holds

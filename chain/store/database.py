@@ -1,4 +1,4 @@
-"""The node's one SQLite file, shared by rooms that must commit together: chains, trust ledger, resources, events.
+"""Opens the node's one SQLite file, shared by what must commit together: chains, trust ledger, resources, events.
 
 A ``Database`` is opened once per process and closed at the end. One writing connection stands behind a lock; reading
 connections come from a small pool, see a snapshot, and never wait for the writer (WAL). Rooms bring their own tables

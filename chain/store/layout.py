@@ -1,4 +1,4 @@
-"""The ODF directory layout: ``refs/head blocks/ data/ checkpoints/``, and a dataset's folder in a workspace of kamu.
+"""Reads and writes the ODF directory layout ``refs/head blocks/ data/ checkpoints/``, and kamu's workspace folders.
 
 ``DirectoryChain`` and ``DirectoryObjects`` read a folder that anyone may have made; ``DirectoryWriter`` makes one,
 each file under a staging name with a leading dot and then renamed, the head last. Blocks lie by hash, so a place in

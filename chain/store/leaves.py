@@ -1,4 +1,4 @@
-"""The leaves of a chain's Merkle tree: the digests of its blocks."""
+"""Keeps the leaves of a chain's Merkle tree: the digests of its blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One process per state directory: a lock file that the kernel releases when its holder dies, however it dies."""
+"""Locks a state directory for one process; the kernel releases the lock when its holder dies, however it dies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store's ports in memory: for simulations and tests, and for checking a chain before anything is kept.
+"""Implements the store's ports in memory: for simulations and tests, and for checking a chain before it is kept.
 
 Nothing is durable. ``also`` of a commit gets a private in-memory SQLite connection, so that rooms which keep tables
 beside the chains run unchanged. Not safe for several threads at once.

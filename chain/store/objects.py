@@ -1,4 +1,4 @@
-"""Immutable bytes by their sha3-256: large ones as files ``objects/ab/f1620ab…``, small ones as rows of the database.
+"""Keeps immutable bytes by sha3-256: large ones as files ``objects/ab/f1620ab…``, small ones in the database.
 
 A small object waits in memory until a commit (or the limit) writes it, so that a commit costs one fsync; a crash loses
 only what no block names yet. A large one is fsynced and renamed before ``add_file`` returns. ``DiskObjects`` is made

@@ -1,4 +1,4 @@
-"""Mending a stored chain: what may stand where blocks were spoilt, found by the hashes of those that are whole.
+"""Repairs a stored chain: finds blocks for spoilt places by the hashes of those that are whole.
 
 A block's name stands in the one after it, and the last one's in the head; so from a whole block downwards every name
 is known, and bytes of any origin (the damaged row itself, a row out of place, a peer) either have it or are worthless.

@@ -1,4 +1,4 @@
-"""Rewriting a stored chain: back to an ancestor, slices merged into larger ones, or metadata alone.
+"""Rewrites a stored chain: back to an ancestor, slices merged into larger ones, or metadata alone.
 
 A plan says what another history would be, and is enough to declare it; ``prepare`` makes all that it names durable and
 gives the rewrite, which is one atomic change of head: after a crash there is the old history or the new one. Nothing is

@@ -1,4 +1,4 @@
-"""Tables of chains and small objects, as the steps that made them. Steps are added at the end and never changed."""
+"""Creates the tables of chains and small objects, step by step. Steps are added at the end and never changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seals: a short hash beside each row that nothing else vouches for, so that a flipped bit is a fault, not an opinion.
+"""Seals rows that nothing else vouches for with a short hash, so that a flipped bit is found.
 
 Blocks, objects and statements are named by their hash, and the log of the ledger is linked; intents, conclusions and
 places are not. A room declares such a table as ``Sealed`` and reads and writes it through that. A seal tells damage,

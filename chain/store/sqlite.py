@@ -1,4 +1,4 @@
-"""Chains in SQLite: blocks as BLOBs by (dataset, sequence), indexed by hash and by kind of event.
+"""Keeps chains in SQLite: blocks as BLOBs by (dataset, sequence), indexed by hash and by kind of event.
 
 A ``SqliteChains`` lives as long as its Database. A commit is one transaction over any number of chains, the small
 objects they name and the rows of other rooms; its durable order is that of ``chain.store.base``. What is read is

@@ -1,4 +1,4 @@
-"""What a write-ahead log of SQLite says that it holds, read before SQLite recovers it.
+"""Reads what a write-ahead log of SQLite holds, before SQLite recovers it.
 
 Recovery ends at the first page whose checksum does not fit, and says nothing of those after it: they are taken for
 a transaction that was cut off. But a process that is killed leaves nothing after what it wrote last. So where pages of

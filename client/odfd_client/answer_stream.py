@@ -1,4 +1,4 @@
-"""The answer to a query as it comes: frames around one Arrow IPC stream, and what is told before and after it.
+"""Reads the answer to a query as it comes: frames around one Arrow IPC stream, and the facts before and after it.
 
 A frame is a byte that says what it is, four of length, and so many bytes. An answer that ends without its last frame
 was cut off, and raises; it never looks like one with fewer rows.

@@ -1,4 +1,4 @@
-"""What can go wrong, as the node tells it: a message, the rule that was broken, and what to do next."""
+"""Defines the faults that a node reports: a message, the rule that was broken, and what to do next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predicates that a query is given: columns, comparisons, and values that are sent beside the text, never in it."""
+"""Builds the predicates of a query: columns, comparisons, and values, which are sent beside the text, never in it."""
 
 from __future__ import annotations
 

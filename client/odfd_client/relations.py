@@ -1,4 +1,4 @@
-"""Queries, and datasets that are asked without writing SQL. They are lazy, and each is read at one cut for ever.
+"""Defines queries and datasets, which are lazy; each is read at one cut for ever.
 
 Nothing is asked before rows, or what they are read from, are asked for. The first answer says where each dataset was
 cut; later readings of the same object are pinned there. A new ``open`` or ``sql`` reads the newest.

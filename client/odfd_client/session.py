@@ -1,4 +1,4 @@
-"""Where one begins: ``connect``."""
+"""Connects to a node: ``connect`` is where to begin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""New rows of a dataset as they come, each once. Events of the node say when to look; offsets say what is new.
+"""Delivers new rows of a dataset as they come, each once. Events of the node say when to look, offsets what is new.
 
 A position is the offset of the last row that was delivered, and the block up to which was read. What comes later must
 stand on that block: where a history was rewritten, a listener ends with an error and never skips or repeats rows.

@@ -1,4 +1,4 @@
-"""HTTP/1.1 over the control socket of a node, one connection a request."""
+"""Speaks HTTP/1.1 over the control socket of a node, one connection a request."""
 
 from __future__ import annotations
 

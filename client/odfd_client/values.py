@@ -1,4 +1,4 @@
-"""What a node says beside rows."""
+"""Defines what a node says beside rows."""
 
 from __future__ import annotations
 
