@@ -1,1 +1,1 @@
-"""Engines: what turns a planned transaction into rows. The contract, its client, the sandbox, and the Spark engine."""
+"""Runs planned transactions on engines: the contract, its client, the sandbox, and the Spark engine."""

@@ -1,4 +1,4 @@
-"""Limits of calls to an engine; whoever only sets them imports no gRPC, which takes a tenth of a second."""
+"""Declares the limits of calls to an engine. Imports no gRPC, which takes a tenth of a second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An engine behind gRPC, as the port ``contract.Engine``: trio on this side, a blocking call in a thread on that.
+"""Calls an engine over gRPC, as the port ``contract.Engine``: trio on this side, a blocking call in a thread on that.
 
 Every call has a deadline and is cancelled on the engine's side when its trio scope is; the thread then ends by itself,
 so nothing is abandoned. Never starts or restarts anything (``engines.provision`` does) and never retries: a

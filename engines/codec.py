@@ -1,4 +1,4 @@
-"""Messages of the engine contract as bytes: a FlatBuffers root inside the one-field protobuf message of ODF.
+"""Encodes messages of the engine contract: a FlatBuffers root inside the one-field protobuf message of ODF.
 
 Every message of both services is ``message { bytes flatbuffer = 1; }``, so twenty lines of varints replace protoc and
 a protobuf runtime. The FlatBuffers inside are derived from ``engines.contract`` by the codec of the chain. Nothing here

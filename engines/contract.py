@@ -1,4 +1,4 @@
-"""The engine contract: what a coordinator asks of an engine, and what it may answer.
+"""Declares the engine contract: what a coordinator asks of an engine, and what it may answer.
 
 ``TransformRequest``, ``RawQueryRequest`` and their answers are the tables of the Open Data Fabric schema (service
 ``engine.Engine``), field for field, so that a foreign coordinator or a foreign engine can take either side. What the

@@ -1,4 +1,4 @@
-"""What can go wrong between a coordinator and its engine; a query's own faults are answers, never one of these."""
+"""Defines the faults between a coordinator and its engine; a query's own faults are answers, never one of these."""
 
 from __future__ import annotations
 

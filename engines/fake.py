@@ -1,4 +1,4 @@
-"""A small engine in this process, without Spark, for tests of everything around engines: daemons start in milliseconds.
+"""Implements a small engine in this process, without Spark, for tests of all around engines: daemons start at once.
 
 It understands ``select * from ALIAS``, which passes on what is corrected and retracted, ingest of CSV with append or
 ledger merge, and nothing else; the rest is an InvalidQuery, as it would be for any query that an engine cannot run.

@@ -1,4 +1,4 @@
-"""Footers of slices: which columns there are, and between which values those of a slice lie.
+"""Reads the footers of slices: which columns there are, and between which values those of a slice lie.
 
 Pure over files; nothing of Spark. Footers of unchanged files are remembered by the process.
 """

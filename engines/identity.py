@@ -1,4 +1,4 @@
-"""The digest of an engine that runs on the host: sha256 of a canonical manifest of everything its answers come from.
+"""Computes the digest of an engine on the host: sha256 of a canonical manifest of all that its answers come from.
 
 Spark's version and each of its jars, our code that runs inside, every pinned setting, Java, the time zone database,
 Python and pyarrow. Two nodes with equal digests must agree on every slice; where digests differ, a disagreement may

@@ -1,4 +1,4 @@
-"""Which file lies where when an engine looks: a request in host paths becomes one in the engine's, and a list of links.
+"""Plans where an engine finds its files: turns host paths of a request into the engine's, with a list of links.
 
 A warm engine sees two trees for its whole life, one to read and one to write. Each transaction has a folder of the
 same name in both; inputs appear in the first under their own names, outputs come out of the second. Pure: a plan is a

@@ -1,4 +1,4 @@
-"""Says of many slices at once which of them may hold a key: a file with the bounds of each slice, a row a slice.
+"""Finds the slices that may hold a key, from one file that has the bounds of each slice as a row.
 
 A coordinator gives an engine this file in place of slices that it may not need. Columns: ``name``, the hash of the
 slice; ``changed``, whether it may hold corrections; and of each key column that can be compared its least and greatest

@@ -1,4 +1,4 @@
-"""Where an engine listens: ``unix:PATH``, ``HOST:PORT``, ``:PORT`` for this machine alone; tried before Spark starts.
+"""Parses the address of an engine, ``unix:PATH``, ``HOST:PORT`` or ``:PORT`` (this machine), and tries it first.
 
 An engine obeys whoever reaches it, with all files of its user, so an address that says no host means this machine.
 Stands for nothing between the check and the serving: gRPC binds the address again and has the last word.

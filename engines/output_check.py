@@ -1,4 +1,4 @@
-"""What a file that an engine wrote really holds: what its answer says of it is compared, never believed.
+"""Compares what an engine says of a file that it wrote with what the file holds.
 
 The same for rows that were ingested and rows that were derived. Both hashes of a large file are made by all cores: the
 engine has finished, and a transaction waits for nothing else.

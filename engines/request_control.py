@@ -1,4 +1,4 @@
-"""A request in flight, as whoever works on it sees it: is anybody still waiting, and who is told of progress."""
+"""Tells whoever works on a request whether somebody still waits for it, and passes progress on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine's side of the contract: a gRPC server around one synchronous ``Handler``.
+"""Serves the engine contract: a gRPC server around one synchronous ``Handler``.
 
 The shell does what every engine needs and none should write again: framing, limits, one transaction at a time per
 dataset, the same answer to the same transaction id, heartbeats, cancellation when the caller goes away or its deadline

@@ -1,4 +1,4 @@
-"""The two folders that a warm engine sees: inputs appear in one by hard link, outputs are copied out of the other.
+"""Fills the two folders that a warm engine sees: inputs come by hard link, outputs are copied out.
 
 The engine reads ``in/`` through a read-only mount where the sandbox has one, so a hard link exposes an object's bytes
 and nothing else. Outputs are copied, never renamed: a file that the engine may still hold open is not ours to keep.

@@ -1,4 +1,4 @@
-"""What all messages of the engine contract share: how they are spelt, and that what is not said takes no room."""
+"""Defines how all messages of the engine contract are spelt; what is not said takes no room."""
 
 from __future__ import annotations
 

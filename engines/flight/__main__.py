@@ -1,4 +1,4 @@
-"""The process of Flight SQL: a server at one socket, for which it asks at another.
+"""Runs the process of Flight SQL: it serves at one socket, and asks the node at another.
 
     python -m engines.flight --place DIR --version TEXT
 

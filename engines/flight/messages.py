@@ -1,4 +1,4 @@
-"""Messages of Flight SQL, as protobuf classes that are made of the table below (Arrow format: FlightSql, Flight).
+"""Builds the messages of Flight SQL as protobuf classes, from the table below (Arrow format: FlightSql, Flight).
 
 What is not in the table is refused by name. Enumerations are their numbers; a message within another is its bytes.
 """

@@ -1,4 +1,4 @@
-"""Answers of the commands that ask what there is: catalogs, schemas, tables, types, keys, and what SQL is spoken. Pure.
+"""Answers the commands that list catalogs, schemas, tables, types, keys and the features of SQL. Pure.
 
 A dataset is a table (its log), and a view of the same name in the schema ``current``; there are no catalogs.
 """

@@ -1,4 +1,4 @@
-"""Names that the process of Flight SQL and the node have agreed on. Pure."""
+"""Defines names that the process of Flight SQL and the node have agreed on. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gRPC side: pyarrow's Flight server, whose threads call ``FlightSql``. Faults become statuses of gRPC in words.
+"""Serves Flight SQL over gRPC: pyarrow's threads call ``FlightSql``, and faults become gRPC statuses in words.
 
 Who asks is told by the header ``authorization``: a bearer's token, or a name and a token as a password, which a
 handshake gives back as a bearer's. What a token may read the node decides.

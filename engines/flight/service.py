@@ -1,4 +1,4 @@
-"""What Flight SQL's calls mean, as calls of the node: no socket is opened here, and nothing is known of gRPC.
+"""Translates calls of Flight SQL to calls of the node. Opens no socket, and knows nothing of gRPC.
 
 Commands about what there is are answered from the node's list of datasets; statements are asked of the node, and their
 rows passed on as they come. An answer that was begun for a FlightInfo waits a few seconds to be fetched; a ticket that

@@ -1,4 +1,4 @@
-"""Statements that clients prepared, and answers that wait to be fetched: few, and each for whoever made it. Pure.
+"""Keeps prepared statements and answers that wait to be fetched: few, and each for the caller who made it. Pure.
 
 A token names whoever asks; nobody reaches what another one made. What is forgotten is said to be, and prepared again.
 """

@@ -1,1 +1,1 @@
-"""The engine image: built to the same digest from the same inputs, unpacked and checked with no tool but Python."""
+"""Builds the engine image to one digest from equal inputs, unpacks and checks it, with no tool but Python."""

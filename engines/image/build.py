@@ -1,4 +1,4 @@
-"""``python -m engines.image.build``: the engine image, to the same digest from the same inputs.
+"""Builds the engine image, to the same digest from the same inputs: ``python -m engines.image.build``.
 
 Inputs: Debian packages and wheels, each by a hash in a lock, and our own code. Three layers, so that a change of code
 does not move the gigabyte below it. Needs Debian's apt-get to fetch and uv to unpack wheels; no daemon, no privilege.

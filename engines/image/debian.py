@@ -1,4 +1,4 @@
-"""Debian packages by a lock: fetched by version, checked against a hash, unpacked without running anything of theirs.
+"""Fetches Debian packages by a lock, checks their hashes, and unpacks them without running anything of theirs.
 
 No maintainer script is needed for what an engine is made of: a C library, Python, a shell and a few tools. Their files
 go below /usr, to which /bin, /lib and their like are links, as on an installed Debian.

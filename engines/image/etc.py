@@ -1,4 +1,4 @@
-"""Files of /etc that an engine needs in any sandbox."""
+"""Lists the files of /etc that an engine needs in any sandbox."""
 
 from __future__ import annotations
 

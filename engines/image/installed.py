@@ -1,4 +1,4 @@
-"""The image that this installation has: which digests are pinned, and what a process inside finds where.
+"""Describes the image of this installation: which digests are pinned, and what a process inside finds where.
 
 ``make engine-image`` leaves a layout, a record of its two digests and the image's files beside the interpreter; the
 record is as much to be trusted as our code, layout and files only as far as they hash to the record.

@@ -1,4 +1,4 @@
-"""A layer as a tar that depends on nothing but the files in it: sorted, with one time, one owner and plain modes."""
+"""Writes a layer as a tar that depends on its files alone: sorted, with one time, one owner and plain modes."""
 
 from __future__ import annotations
 

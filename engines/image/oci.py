@@ -1,4 +1,4 @@
-"""An OCI image layout: one manifest, its configuration and uncompressed layers, each named by its digest.
+"""Reads and writes an OCI image layout: one manifest, its configuration and uncompressed layers, named by digest.
 
 Layers are plain tar on purpose: what a compressor makes changes with its version, and the digest with it.
 """

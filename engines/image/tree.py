@@ -1,4 +1,4 @@
-"""What a root file system holds, as a listing that can be hashed: path, kind, mode, and content by digest.
+"""Lists what a root file system holds, in a form that is hashed: path, kind, mode, and content by digest.
 
 The listing's digest is an annotation of the image's manifest, so whoever pins the manifest pins every file, and an
 unpacked image can be checked at each start without its layers.

@@ -1,4 +1,4 @@
-"""An image as a folder: each layer hashed as it is read, each name looked at, and the whole compared with its listing.
+"""Unpacks an image to a folder: hashes each layer, checks each name, and compares the whole with its listing.
 
 Unprivileged, with the standard library alone. Only what ``layers`` writes is taken: files, folders, links, each once.
 """

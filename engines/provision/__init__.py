@@ -1,1 +1,1 @@
-"""Engines kept warm: started on first use in the best sandbox, watched, replaced when they die, stopped when idle."""
+"""Keeps engines warm: starts them in the best sandbox, watches them, replaces dead ones, stops idle ones."""

@@ -1,9 +1,8 @@
-"""The class data archive of the JVM: Spark's classes as one start left them, so that later starts need not load them.
-What Spark's files hash to is remembered with it: a new node would hash half a gigabyte.
+"""Records the class data archive of the JVM, so that later starts need not load Spark's classes.
 
 Recorded by an engine that starts once, without a sandbox, for a few queries of its own (``warm_up``). A JVM that
 does not fit an archive passes over it, so an old one costs nothing but its place; one that is lost is recorded again
-when asked for.
+when asked for. The digests of Spark's files are kept with it: a new node would hash half a gigabyte.
 """
 
 from __future__ import annotations

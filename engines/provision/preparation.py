@@ -1,4 +1,4 @@
-"""What makes a start of an engine quick: a class data archive of its Java and, where it runs from an image, bytecode.
+"""Prepares quick starts of an engine: a class data archive of its Java and, in an image, bytecode.
 
 An image holds neither, because both differ each time that they are made. So one engine is started from it once, in the
 sandbox of all engines and for a few queries of its own (``warm_up``), and what it leaves is kept beside the image's

@@ -1,4 +1,4 @@
-"""One engine process from its fork to the removal of its last file.
+"""Runs one engine process, from its fork to the removal of its last file.
 
 ``run`` is the owner: whatever ends it (exit, ``leave``, cancellation) also ends the process, closes the channel and
 removes the folders. Never decides whether there should be another one.

@@ -1,4 +1,4 @@
-"""What a warm engine is made of, as values: the program, its sandbox, its identity, and when processes come and go."""
+"""Declares what a warm engine is made of: program, sandbox, identity, and when processes come and go."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process of one query.
+"""Runs the process of one query.
 
 python -m engines.query --inputs DIR --temporary DIR --memory BYTES --temporary-bytes BYTES --threads N
 """

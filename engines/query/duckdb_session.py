@@ -1,4 +1,4 @@
-"""The DuckDB side of a query: one connection that is locked before the first word of a person runs in it.
+"""Runs one query in DuckDB, on a connection that is locked before any text of a person runs in it.
 
 It reads the files of its views and nothing else: external access is off, extensions are not loaded, settings are
 locked. Faults are told as values, with the place in the person's own text.

@@ -1,4 +1,4 @@
-"""Frames of an answer: a byte that says what it is, four of length, and so many bytes. Pure.
+"""Encodes the frames of an answer: a byte for the kind, four for the length, and the content. Pure.
 
 A whole answer is one ``HEAD`` (JSON), ``ROWS`` (together one Arrow IPC stream), and one ``END`` (JSON) or one ``FAULT``
 (JSON). What ends with neither was cut off. Where rows are JSON, ``SCHEMA`` (an Arrow IPC message) comes before them.

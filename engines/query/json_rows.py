@@ -1,4 +1,4 @@
-"""Rows as JSON in the layouts that kamu's nodes know, as they are computed: objects, arrays, or a list for each column.
+"""Writes rows as JSON in the layouts that kamu's nodes know: objects, arrays, or a list for each column.
 
 Integers are numbers whatever their size; decimals, times and bytes are text. Pure.
 """

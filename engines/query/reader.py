@@ -1,4 +1,4 @@
-"""The node's side of queries: so many confined processes at once, each for one query, and one more that waits started.
+"""Runs queries for the node: so many confined processes at once, one each, and one more that waits started.
 
 A process sees its runtime, a folder with the slices of its query, and a folder for what does not fit into memory; no
 network. What it says is parsed under limits. It is ended when its query is over, however that came, and with it all

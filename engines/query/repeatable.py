@@ -1,4 +1,4 @@
-"""Judges whether a query gives the same rows whenever and wherever it runs; all else is refused by its name.
+"""Decides whether a query gives the same rows whenever and wherever it runs; refuses all else by its name.
 
 The order of rows does not count: those of a proven answer are ordered by all columns. What chooses among rows by an
 order that may have ties, asks for the moment or for chance, or adds floating-point numbers in the order in which they

@@ -1,4 +1,4 @@
-"""What is said to the process of a query and by it, beside rows. Values.
+"""Declares the requests to the process of a query, and its answers beside rows. Values.
 
 The process is not trusted: what it says has limits.
 """

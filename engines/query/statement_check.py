@@ -1,4 +1,4 @@
-"""Judges a statement by DuckDB's own parse tree against lists of what may be in it; all else is refused by its name.
+"""Checks a statement by DuckDB's own parse tree against lists of what may be in it; refuses all else by its name.
 
 One SELECT, over tables that the caller knows and functions that compute from their arguments. What a table is, is not
 decided here: the tables are returned with their places in the text. Names of common table expressions are told from

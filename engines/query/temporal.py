@@ -1,4 +1,4 @@
-"""Clauses of time that DuckDB does not know, taken out of a statement so that all else stays where it was.
+"""Takes clauses of time that DuckDB does not know out of a statement; all else stays where it was.
 
 ``FOR SYSTEM_TIME AS OF '…'`` (or ``AS OF '…'``), ``AT BLOCK '…'`` and ``AS AT '…'`` stand behind the name of a dataset.
 They are replaced by blanks of the same length, so positions in errors are those of what a person wrote. Whatever the

@@ -1,4 +1,4 @@
-"""What a table of a query is, as a value, and the SQL of the view over its files. Pure.
+"""Describes a table of a query, and writes the SQL of the view over its files. Pure.
 
 A fold is done by columns: windows over keys or whole rows, never a loop. Operations are those of ODF: 0 appends, 1
 retracts, 2 and 3 are the old and the new row of a correction.

@@ -1,4 +1,4 @@
-"""What the process of a query does: requests on standard input, frames on standard output, and its end.
+"""Serves one query inside its process: requests on standard input, frames on standard output, then it ends.
 
 First comes the statement; the answer (``HEAD``) names its tables. Then come the views, whose files are there by then,
 and rows follow. Whoever holds standard input may close it at any time: the process is then ended from outside.

@@ -1,1 +1,1 @@
-"""Levels of isolation for a process that runs strangers' queries: each one tried before it is believed."""
+"""Isolates processes that run strangers' queries, at several levels; each is tried before it is relied on."""

@@ -1,4 +1,4 @@
-"""What a sandbox is asked: a job and the folders it may see; what it answers: a command line and the paths inside.
+"""Defines what a sandbox is asked, a job and the folders it may see, and what it answers: a command line and paths.
 
 Values and one port, nothing else: starting is ``process``, trying is ``probe``. Every level can do every job, they
 differ in what the job could reach besides.

@@ -1,4 +1,4 @@
-"""Bubblewrap over the host's runtime or an unpacked image: no network, no host processes, given folders, few calls.
+"""Runs jobs in Bubblewrap over the host's runtime or an image: no network, no host processes, given folders.
 
 The command line is a pure function of the job; whether it holds on this machine is for ``probe`` to find out (nested
 containers and AppArmor can refuse any part of it). As root the inner user is still root of the host for files that

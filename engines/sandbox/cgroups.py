@@ -1,4 +1,4 @@
-"""Limits for all processes of a job together, by control groups: version 2 in a delegated subtree, or version 1.
+"""Limits all processes of a job together by control groups: version 2 in a delegated subtree, or version 1.
 
 Bubblewrap has no limits of its own, and rlimits bind each process alone. Where no group can be made (no delegation, a
 container that shows them read-only) ``find_groups`` says why, and rlimits are what is left. A group is named after the

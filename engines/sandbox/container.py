@@ -1,4 +1,4 @@
-"""Level ``container``: podman or docker, from an image that is named by digest and never fetched.
+"""Runs jobs at level ``container``: podman or docker, from an image that is named by digest and never fetched.
 
 Podman keeps the digest of the manifest, docker only that of the configuration (its image id), so each is asked for by
 what it keeps; both are pinned by ``Image``. A container outlives whoever asked for it, so its first process holds the

@@ -1,4 +1,4 @@
-"""Last step before a sandboxed command: set its limits, tie its life to the starter's, become it.
+"""Starts a sandboxed command: sets its limits, ties its life to the starter's, and becomes it.
 
 Run by path with the system's ``-I -S`` Python, standard library only, because a function between fork and exec
 (``preexec_fn``) is not safe in a process with threads. Arguments: parent's pid, bytes of private memory or ``-``, the

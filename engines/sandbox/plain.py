@@ -1,4 +1,4 @@
-"""Level ``none``: a process of the node's own user, with limits and a tied life but nothing out of its reach."""
+"""Runs jobs at level ``none``: as the node's own user, with limits and a tied life, and with all in its reach."""
 
 from __future__ import annotations
 

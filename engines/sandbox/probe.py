@@ -1,4 +1,4 @@
-"""Tries each level of isolation on this machine, for real, and picks the strongest that holds.
+"""Tries each level of isolation on this machine, and picks the strongest that holds.
 
 A trial starts a suspect inside the sandbox and sets baits outside: a listening port, an abstract socket, a socket
 file, a secret file, a process with a known command line. What it reaches is compared with a table. A level that

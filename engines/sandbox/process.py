@@ -1,4 +1,4 @@
-"""A confined process under trio: started with its limits, watched, and ended together with all it started.
+"""Runs a confined process under trio: starts it with its limits, watches it, and ends it with all it started.
 
 The fork happens in the thread of the event loop, never in a worker thread: what ties the child's life to ours
 (PR_SET_PDEATHSIG, also inside bubblewrap) goes by threads, and worker threads end when idle. Its standard input is a

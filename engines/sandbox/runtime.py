@@ -1,5 +1,4 @@
-"""What a sandbox is filled with: an unpacked image, or what of the host a Python and Java engine needs to see: the
-interpreter, its packages, the JVM, a few files of /etc.
+"""Lists what a sandbox contains: an unpacked image, or the host's interpreter, packages, JVM and files of /etc.
 
 Everything is read-only and appears under its own path, so that no path in an interpreter or a JVM has to change.
 Found anew at each start (an upgrade may have moved things); never includes a home directory or the node's state.

@@ -1,4 +1,4 @@
-"""The system call filter of an engine, as a classic BPF program: no libseccomp, no tool, just bytes.
+"""Builds the system call filter of an engine as a classic BPF program, without libseccomp.
 
 It closes what namespaces leave open: socket families that ignore them (AF_VSOCK), new namespaces and mounts from
 within, tracing, kernel keyrings, io_uring (which would do sockets behind the filter's back). Everything else passes:

@@ -1,1 +1,1 @@
-"""The Spark engine: a process of its own that reads slices, runs SQL and writes slices; it never sees a chain."""
+"""Implements the Spark engine: a process that reads slices, runs SQL and writes slices, and never sees a chain."""

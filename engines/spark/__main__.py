@@ -1,4 +1,4 @@
-"""The engine process: ``python -m engines.spark``, or ``odfd engine spark`` for one without a daemon.
+"""Runs the engine process: ``python -m engines.spark``, or ``odfd engine spark`` for one without a daemon.
 
 Prints one line when it serves, then works until it is told to stop (SIGTERM, SIGINT) or its parent is gone. It reads
 and writes the paths that requests name, with the rights of its user, and keeps nothing from one start to the next.

@@ -1,4 +1,4 @@
-"""The Spark engine behind the service shell: each request gets a Spark session and a job group of its own.
+"""Handles requests to the Spark engine: each gets a Spark session and a job group of its own.
 
 Made once per process around the one Spark session; holds memories (analyses, facts of slices), never state that an
 answer could depend on. Whatever a request names in its session goes with it.

@@ -1,4 +1,4 @@
-"""The conclusion drawn from a plan: in which mode a transform runs, and how its inputs bear on its event time.
+"""Decides from a plan in which mode a transform runs, and how its inputs bear on its event time.
 
 ``classify`` is a pure function of the plan and the names of columns. A value of ``Classification`` holds no ids of the
 plan, so it is kept for as long as query and input schemas stay the same. Spec: docs/spec/engine-semantics.md#modes,

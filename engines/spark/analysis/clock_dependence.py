@@ -1,4 +1,4 @@
-"""Texts that mean another instant on another day, read as times: ``cast(k as timestamp)`` of '12:34' is today's. Pure.
+"""Finds texts that mean another time on another day, as ``cast(k as timestamp)`` of '12:34' means today's. Pure.
 
 Spark takes the day of the clock where a text of a timestamp has none, in casts that are written, casts that it adds by
 itself, and in JSON and CSV. A pattern always has a day: 1970-01-01 where it states none. Dates and local timestamps

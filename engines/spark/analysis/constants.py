@@ -1,4 +1,4 @@
-"""Constants of a query that fail whatever the rows are: known when a query is judged, and not with its first row. Pure.
+"""Finds constants of a query that fail whatever the rows are, so that it is refused before its first row. Pure.
 
 A regular expression that nobody can read, a division by zero, ``cast('abc' as int)``: here they are found in a plan
 without columns that nobody uses; Spark's own evaluation says which fail. What may not be evaluated is left alone.

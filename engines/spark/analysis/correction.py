@@ -1,4 +1,4 @@
-"""What late rows would change of a query that gives final rows: one row each, single windows, or too much to say.
+"""Decides what late rows change of a query that gives final rows: one row each, single windows, or too much.
 
 Pure. Spec: docs/spec/engine-semantics.md#late-rows.
 """

@@ -1,4 +1,4 @@
-"""``SET odf.x = y`` at the head of a query: what the author says about lateness; the rest of the text is the query.
+"""Reads ``SET odf.x = y`` at the head of a query: what the author declares on lateness; the rest is the query.
 
 Declarations stand in statements of their own before the first query, or at the head of its text. No other SET is
 read. Pure. Spec: docs/spec/engine-semantics.md#declarations, #late-rows.

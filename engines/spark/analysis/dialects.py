@@ -1,4 +1,4 @@
-"""Words of other SQL dialects in a query, each with Spark's words for the same. Pure.
+"""Recognises words of other SQL dialects in a query, each with Spark's words for the same. Pure.
 
 Spark's parser takes Flink's windows for unknown functions, a temporal join for a table of another catalog, and a name
 in double quotes for a text. None of its errors says so. Here the words of a query are searched for these phrases, and

@@ -1,4 +1,4 @@
-"""Which aggregates are computed exactly, and in which grids of numbers. Pure; ADR 20 says why.
+"""Decides which aggregates are computed exactly, and in which grids of numbers. Pure; ADR 20 says why.
 
 ``engines.spark.catalyst.exact`` makes the plans. Spec: docs/spec/engine-semantics.md#determinism.
 """

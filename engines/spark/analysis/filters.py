@@ -1,4 +1,4 @@
-"""Conditions above a join, in WHERE or in a query around it: its rows have to fulfil them as those of ON. Pure.
+"""Collects conditions above a join, in WHERE or a query around it, which its rows fulfil as those of ON. Pure.
 
 A condition holds for the rows of an inner join whichever side of it is written in; so ``from a, b where …`` says what
 ``from a join b on …`` does. Spec: docs/spec/engine-semantics.md#influence.

@@ -1,4 +1,4 @@
-"""Flink's windows and temporal joins among the words of a query, each with Spark's words for the same. Pure."""
+"""Recognises Flink's windows and temporal joins in a query, each with Spark's words for the same. Pure."""
 
 from __future__ import annotations
 

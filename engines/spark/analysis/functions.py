@@ -1,4 +1,4 @@
-"""The table of functions: what the value of each one that the pinned Spark knows depends on, and where it may be used.
+"""Lists what the value of each function of the pinned Spark depends on, and where it may be used.
 
 ``functions.tsv`` beside this file has one row for each function and table function of Spark's registry, and one for
 each Catalyst expression that Spark writes by itself. What has no row is refused everywhere: a new Spark brings new

@@ -1,4 +1,4 @@
-"""How much larger than its data a value may become: bounded before a query runs, since no heap can be. Pure.
+"""Bounds how much larger than its data a value may become, before a query runs, since no heap can be. Pure.
 
 ``repeat(k, v)`` asks for as much memory as a row says. So a length must be a constant, or have one: ``least(v, 1000)``;
 what grows within what grows is multiplied, through all steps of a query. ``replace(k, 'a', j)`` asks for the product of

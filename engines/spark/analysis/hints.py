@@ -1,4 +1,4 @@
-"""What to do about an error of Spark's own, by its condition. Pure.
+"""Says what to do about an error of Spark's own, by its condition. Pure.
 
 Spark names what is wrong and where, and seldom what to write. A condition is looked up with fewer and fewer of its
 parts, so each has an answer.

@@ -1,4 +1,4 @@
-"""Follows event time through expressions: which times of an output can one input row touch.
+"""Follows event time through expressions: finds which times of an output one input row can touch.
 
 A value of ``Influence`` says, for each path (an occurrence of an input in the plan), the least and the greatest time
 that a row with event time *t* can give the attribute: two monotone functions of *t*. An expression that is not in the

@@ -1,4 +1,4 @@
-"""What the rows of each input are to a query: facts or statements, and whether they can be taken back. Pure values.
+"""Describes the rows of each input to a query: facts or statements, and whether they can be retracted. Values.
 
 Spec: docs/spec/engine-semantics.md#readings.
 """

@@ -1,4 +1,4 @@
-"""Joins: how far apart in event time two rows may be and still meet, read from the conditions between them.
+"""Derives from join conditions how far apart in event time two rows may be and still meet.
 
 Every comparison of a time of one side with a time of the other bounds each of the two given the other, through
 whatever monotone functions stand on either side; so intervals, equal windows and equal days are one case. Pure.

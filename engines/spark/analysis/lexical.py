@@ -1,4 +1,4 @@
-"""Words of a query as Spark's own lexer cuts them: what is judged of a text before it is parsed. Pure.
+"""Cuts a query into words as Spark's own lexer does, for checks of a text before it is parsed. Pure.
 
 A parser recurses as deep as brackets nest, and forgets how a constant was written: ``date'today'`` and ``time '12:00'``
 are plain constants in its plan. So depth, size and typed literals are looked at here. The words come from the lexer of

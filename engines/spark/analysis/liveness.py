@@ -1,4 +1,4 @@
-"""Which columns below a window function anything above it looks at: the others cannot make two rows differ. Pure."""
+"""Finds the columns below a window function that are used above it; others cannot make two rows differ. Pure."""
 
 from __future__ import annotations
 

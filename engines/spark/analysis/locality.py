@@ -1,4 +1,4 @@
-"""Which columns of the inputs split a whole query into parts that have nothing to do with each other. Pure.
+"""Finds the columns of inputs that split a whole query into independent parts. Pure.
 
 A table that changes for ever is kept up key by key. That is possible when every operator that looks at several rows
 looks at rows of one key only: GROUP BY, DISTINCT, PARTITION BY and equi-joins that all contain the same columns, traced

@@ -1,4 +1,4 @@
-"""Monotone functions of time, as values: what a query does to event time, in a form that can be turned round.
+"""Represents what a query does to event time as monotone functions, which can be inverted.
 
 Time here is Spark's own: whole microseconds since the epoch, UTC, as an int. A function is a tuple of steps applied
 left to right, so composition is concatenation. Every step never decreases; that is what makes ``least`` possible and

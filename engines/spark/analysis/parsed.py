@@ -1,4 +1,4 @@
-"""Judges a query as it was parsed, before anything is analysed: only what is listed here goes on. Pure.
+"""Checks a query as it was parsed, before anything is analysed: only what is listed here goes on. Pure.
 
 Spark's analyser acts on what it finds: it runs EXECUTE IMMEDIATE, evaluates IDENTIFIER(...) and other constants, looks
 tables and functions up in catalogs, writes common table expressions out. So operators and expressions are let through

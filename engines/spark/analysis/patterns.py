@@ -1,4 +1,4 @@
-"""Patterns and zones of times that a query writes out: a bad one fails with the first row, so it needs none. Pure."""
+"""Checks patterns and zones of times that a query writes out; a bad one would fail with the first row. Pure."""
 
 from __future__ import annotations
 

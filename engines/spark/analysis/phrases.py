@@ -1,4 +1,4 @@
-"""Neighbouring words of a query that another dialect has for something, and how words are read for them. Pure."""
+"""Matches neighbouring words of a query that another dialect has for something. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused: operators that a transform cannot be made of, each with the reason and what to write instead."""
+"""Refuses operators that a transform cannot be made of, each with the reason and what to write instead."""
 
 from __future__ import annotations
 

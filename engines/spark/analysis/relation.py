@@ -1,4 +1,4 @@
-"""What is known of an operator's output while a plan is walked: columns, times, and where columns came from. Pure."""
+"""Holds what is known of an operator's output in the walk over a plan: columns, times, origins of columns. Pure."""
 
 from __future__ import annotations
 

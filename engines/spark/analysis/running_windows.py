@@ -1,4 +1,4 @@
-"""OVER all history of a key in the order of event time: running sums, and the last rows of each key.
+"""Recognises OVER all history of a key in event time order: running sums, and the last rows of each key.
 
 ``sum(v) over (partition by k order by event_time)`` needs every earlier row of a key, so no bound of event time says
 which input rows are wanted again. But its rows come in order: a row is settled when the watermark has passed it, and

@@ -1,4 +1,4 @@
-"""``SET odf.x = y`` at the head of a source's ``preprocess``: what its author says about event times and the watermark.
+"""Reads ``SET odf.x = y`` at the head of ``preprocess``: what a source's author declares on event times.
 
 They stand where those of a transform stand (``declarations``); declarations without a query after them are all that is
 said, and rows go on as they were read. Pure.

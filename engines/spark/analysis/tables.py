@@ -1,4 +1,4 @@
-"""Queries whose result is a table that changes for ever: which columns are its key, and how it can be kept up.
+"""Decides for queries whose result is a changing table which columns are its key, and how it can be kept up.
 
 One ``GROUP BY``, ``DISTINCT`` or ranking per key over rows that speak for themselves, with projections and filters
 above; or any query that is split by columns of its inputs, as joins of tables are. Anything else is refused. Pure.

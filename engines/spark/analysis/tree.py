@@ -1,4 +1,4 @@
-"""An analysed Catalyst plan as a tree of nodes, read from ``LogicalPlan.toJSON``.
+"""Reads an analysed Catalyst plan as a tree of nodes from ``LogicalPlan.toJSON``.
 
 The JSON is a list of nodes in preorder, each with its number of children; expressions are such lists inside the fields
 of operators. Nothing is evaluated here, and nothing is kept of the plan's objects in the JVM.

@@ -1,4 +1,4 @@
-"""Goes through the operators of an analysed plan from the inputs up, carrying what is known of event time.
+"""Walks through the operators of an analysed plan from the inputs up, with what is known of event time.
 
 Each operator has one rule; an operator without a rule is refused. New shapes are new rules. The walk collects every
 finding instead of stopping at the first, so that a person mends a query once.

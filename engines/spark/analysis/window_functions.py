@@ -1,4 +1,4 @@
-"""OVER: which rows a window function looks at in event time, and whether their order is decided. Pure.
+"""Finds which rows a window function reads in event time, and whether their order is decided. Pure.
 
 Spec: docs/spec/engine-semantics.md#influence, #shapes, #determinism.
 """

@@ -1,4 +1,4 @@
-"""Calendars of places: the start of a local day, week, month or year, as one function of time that never decreases.
+"""Computes local calendars: the start of a local day, week, month or year, as a function that never decreases.
 
 Local time falls back in autumn, and in a few zones over midnight, so a day may begin, end and go on for a minute: there
 the function is enclosed by the nearest two that never decrease, everywhere else it is exact. Rules of zones are values,

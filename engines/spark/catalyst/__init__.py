@@ -1,1 +1,1 @@
-"""Plans and expressions made in the JVM, which no SQL text can say: types of the format, exact aggregates."""
+"""Makes plans and expressions in the JVM that no SQL text can express: types of the format, exact aggregates."""

@@ -1,4 +1,4 @@
-"""Arithmetic of ``java.math.BigInteger`` as Catalyst expressions: what is worked out once for every group.
+"""Computes with ``java.math.BigInteger`` in Catalyst expressions: what is worked out once for every group.
 
 Expressions call the methods of the JDK (``Invoke``), so nothing has to be compiled or shipped, and executors of a
 cluster have it too. Every method returns an expression (a JVM object); nothing is computed here.

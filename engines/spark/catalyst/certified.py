@@ -1,4 +1,4 @@
-"""Sums, means and variances of doubles as few sums of doubles that lose nothing, with a bound of what was left out.
+"""Computes sums, means and variances of doubles as a few lossless sums, with a bound of what was left out.
 
 A double is cut at fixed powers of two by adding and subtracting a constant, which rounds it there; sums of the pieces
 are exact in any order, since each has fewer than 54 bits in units of its place. What is below the last place is not

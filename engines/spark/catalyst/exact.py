@@ -1,4 +1,4 @@
-"""Aggregates that need no order of the rows, computed exactly and rounded once: plans of the JVM.
+"""Computes aggregates that need no order of the rows exactly, and rounds them once: plans of the JVM.
 
 Spark adds floating point in whatever order rows come, so the last digits of ``avg`` would depend on how an input was
 cut. Here every number is split into whole numbers on a fixed grid of powers of two (``analysis.exact``). Those are

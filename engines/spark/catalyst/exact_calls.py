@@ -1,4 +1,4 @@
-"""What decides how an aggregate is computed exactly. Pure."""
+"""Decides how an aggregate is computed exactly. Pure."""
 
 from __future__ import annotations
 

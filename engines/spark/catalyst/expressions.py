@@ -1,4 +1,4 @@
-"""Small pieces of Catalyst plans, made in the JVM: what ``tracing`` builds with. Nothing here decides anything.
+"""Builds small pieces of Catalyst plans in the JVM, for ``tracing``. Decides nothing.
 
 Expressions come as texts, which Spark's own parser reads and its analyser resolves against the operator below; so no
 piece depends on how a class of this Spark version is put together. One per request, over its session.

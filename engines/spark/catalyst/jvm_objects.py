@@ -1,4 +1,4 @@
-"""Classes and constants of the JVM by their names, looked up once for each JVM.
+"""Looks up classes and constants of the JVM by their names, once for each JVM.
 
 Every step of a dotted name is a round trip, so that a class costs as many as the call of it costs several times over.
 What is kept holds nothing of a session or a query, and goes with the gateway that it was looked up through.

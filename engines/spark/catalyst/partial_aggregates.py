@@ -1,4 +1,4 @@
-"""An aggregation taken apart: bare aggregates, which can be merged, and what a query computes of them. JVM plans.
+"""Splits an aggregation into bare aggregates, which can be merged, and what a query computes of them. JVM plans.
 
 ``sum(v) / count(*)`` cannot be merged, its sum and its count can. So over inputs that only grow a table keeps the bare
 aggregates of each key, and evaluates the rest of the query over them whenever they change.

@@ -1,4 +1,4 @@
-"""The JVM side of analysed plans: make frames of them, find places in them, carry hidden columns through them.
+"""Works on analysed plans in the JVM: makes frames of them, finds places in them, carries hidden columns through.
 
 Everything here works on one session. Texts become plans in ``parsing``.
 """

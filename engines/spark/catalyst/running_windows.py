@@ -1,4 +1,4 @@
-"""A query with OVER over all history, taken apart at each such window operator. JVM plans.
+"""Splits a query with OVER over all history at each such window operator. JVM plans.
 
 Below the operator stands what gives its rows; the rows come out here with what each adds to its key, its *parts*:
 aggregates of one row, which can be merged, or the value that later rows look back to. What the operator makes of them,

@@ -1,4 +1,4 @@
-"""Types of the format as Spark holds them, and back: nothing is lost on the way, and nothing is rounded unseen.
+"""Converts types of the format to Spark's and back: nothing is lost, and nothing is rounded unseen.
 
 Spark has fewer types. Unsigned numbers widen; nanoseconds and times of day are numbers, for Spark has microseconds
 only. A column remembers the type that it had in its metadata, which Spark hands on wherever a query only passes the

@@ -1,4 +1,4 @@
-"""From one query to the next: the new one goes on where the old one stopped, as if it had always run.
+"""Hands over from one query to the next: the new one continues as if it had always run.
 
 What the old one has emitted stays. In final mode the new one emits from the old one's bound on; in log mode from the
 next block on; in table mode the difference between both tables, at the tick that was reached. The state is rebuilt from

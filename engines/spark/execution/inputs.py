@@ -1,4 +1,4 @@
-"""The inputs of one request: their columns, their blocks as facts for planning, their rows as views.
+"""Opens the inputs of one request: their columns, their blocks as facts for planning, their rows as views.
 
 Made for a request and gone with it. Reads slices, writes nothing.
 """

@@ -1,4 +1,4 @@
-"""A query over all blocks up to a cut, of which nothing is to be emitted: what it would have, had it always run.
+"""Runs a query over all blocks up to a cut without emitting rows: finds what it would have, had it always run.
 
 State is a function of the cut, so it is made from the blocks, a few at a time.
 Spec: docs/spec/engine-semantics.md#state, #handover.

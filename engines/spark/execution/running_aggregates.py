@@ -1,4 +1,4 @@
-"""Running aggregates: what each settled row makes of its key's history, of which only what it adds up to is kept.
+"""Computes running aggregates: of a key's history only the sums of its settled rows are kept.
 
 State is a table for each window operator, by key: of a function over all rows so far its value, of one over the last
 n rows, or the first n, what each of these adds, and of one over all rows but the last n both. New rows of a transaction

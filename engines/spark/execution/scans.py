@@ -1,4 +1,4 @@
-"""Slices of a changing table's inputs that Spark reads by itself, with the round of each row computed in the query.
+"""Reads slices of a changing table's inputs in Spark, and computes the round of each row in the query.
 
 Rows that all count in this transaction need not pass through Python: of such a slice only times and operations are read
 here, to know that they do. Small slices do, which is faster than one more scan. Spec:

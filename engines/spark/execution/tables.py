@@ -1,4 +1,4 @@
-"""Keeps up a table that changes for ever: its rows at every tick, and the corrections from one to the next.
+"""Keeps up a changing table: its rows at every tick, and the corrections from one to the next.
 
 Over inputs that only grow, the row last written for a key is an accumulator, or its bare aggregates are, where the
 query computes something of them: new rows are aggregated and merged with it. Over changelogs the rows that stand are

@@ -1,4 +1,4 @@
-"""Executes one transaction of a transform: judge, plan, query, order, write, and say what was done.
+"""Executes one transaction of a transform: judges, plans, queries, orders, writes, and reports what was done.
 
 One call of ``run_transform`` is one request and leaves nothing behind but its two files. A transaction in which nothing
 becomes settled runs no query. Spec: docs/spec/engine-semantics.md#law, #modes, #influence, #changelogs, #output,

@@ -1,4 +1,4 @@
-"""The versions of an input's keys: which are in force when, as rows that a query can join.
+"""Computes the versions of an input's keys: which are in force when, as rows that a query can join.
 
 State is one table: versions that end at the bound or later, each with its effective time and its end as far as it is
 known. Made of the former state and new rows, in columns; knows no queries.

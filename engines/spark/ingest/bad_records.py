@@ -1,4 +1,4 @@
-"""Records of a text that cannot be read, found so that all others can be.
+"""Finds the records of a text that cannot be read, so that all others can be.
 
 Done only when a text was refused. The text is cut into records, and each text that a column holds in them is asked of
 the parser once (``bad_values``): most bad records are found so, all at once, with the columns at fault. What is left is

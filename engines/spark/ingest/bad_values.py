@@ -1,4 +1,4 @@
-"""Values that cannot be read, found in all records at once: each text that a column holds is asked of the parser once.
+"""Finds values that cannot be read, in all records at once: the parser is asked once for each text of a column.
 
 A record has one text for each column. Texts that many records share are asked together, in the place of them all, and
 texts of which it is known that the parser refuses them alike are asked by one of them. What is said of a text is what

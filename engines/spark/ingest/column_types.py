@@ -1,4 +1,4 @@
-"""Types that a file, or a query over one, has and no slice can hold: refused by name, with what to do next.
+"""Refuses types that a file, or a query over one, has and no slice can hold: by name, with what to do next.
 
 A slice holds what has a logical hash. Queries see what Spark can read.
 """

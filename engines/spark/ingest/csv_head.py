@@ -1,4 +1,4 @@
-"""The head of a CSV file: where its rows begin, which columns they have, and of which types when nobody says.
+"""Reads the head of a CSV file: where its rows begin, which columns they have, and which types when none are declared.
 
 A header is held against the schema. Equal names match wherever they stand, also when only case, blanks and punctuation
 differ. Columns that have other names in the file are taken by place, as in the reference, and told, so long as others

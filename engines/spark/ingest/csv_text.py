@@ -1,4 +1,4 @@
-"""CSV text to rows of exact types, by pyarrow.csv; a fault names file, line, column, the text, and what to do.
+"""Parses CSV text to rows of exact types by pyarrow.csv; a fault names file, line, column, text, and what to do.
 
 Pure over bytes: the columns of a file are settled once (``csv_head``), then every range is parsed with them.
 Columns of times are read as text first, for pyarrow takes either zoned or naive times, and a file may hold both.

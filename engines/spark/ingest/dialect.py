@@ -1,4 +1,4 @@
-"""The CSV dialect of a read step, resolved: defaults filled in, contradictions refused before a byte is read.
+"""Resolves the CSV dialect of a read step: fills in defaults, refuses contradictions before a byte is read.
 
 It is RFC 4180: quotes within quoted values are doubled. An escape character works only where the manifest declares one,
 and only "inside quoted values, to escape quotes" (spec: ReadStep.Csv), so a path like ``C:\\new`` keeps its backslash.

@@ -1,4 +1,4 @@
-"""Text in the encoding that a read step declares, made UTF-8; and which encoding other text looks like.
+"""Decodes text in the encoding that a read step declares to UTF-8, and guesses the encoding of other text.
 
 Nothing is guessed to be read: a guess is for the message, and whoever reads it declares it.
 """

@@ -1,4 +1,4 @@
-"""Event times of a batch: none is missing unless the source says so, none far ahead of its block without being asked.
+"""Checks event times of a batch: none missing unless the source says so, none far ahead of its block unasked.
 
 A row that is at fault is told with its file and line.
 """

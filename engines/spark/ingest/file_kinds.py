@@ -1,4 +1,4 @@
-"""Files that are no text, told by how they begin: an archive read as CSV is one garbled row, or "not UTF-8"."""
+"""Recognises files that are no text by how they begin, such as an archive that is given as CSV."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of other kinds, converted by a process of their own and read as what they became."""
+"""Converts files of other kinds in a process of their own, and reads what they became."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a dataset holds already, for merging: which slices matter, their columns in Spark, single rows by offset.
+"""Reads what a dataset holds already, for merging: which slices matter, their columns, single rows by offset.
 
 Reads footers first. Never holds more than the columns asked for, and leaves a slice out only where its statistics prove
 that it cannot matter. A slice whose rows are read is hashed before, for what is merged with it gets a hash of its own.

@@ -1,4 +1,4 @@
-"""Types of JSON objects that come without a schema, from the first of them.
+"""Infers types of JSON objects that come without a schema, from the first of them.
 
 Guessing may cost no digit: whole numbers beyond 64 bits become Decimals, and what a column cannot hold as it stands is
 refused, naming the line. Texts stay texts, also where they look like times, as in the reference.

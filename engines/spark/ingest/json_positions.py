@@ -1,4 +1,4 @@
-"""Places of records in a JSON text, for faults that the parser does not place, and for records that are none.
+"""Finds the places of records in a JSON text, for faults that the parser does not place.
 
 Only brackets and quotes are looked at, so that no nesting is too deep. Nothing here is asked for of a text without
 faults, unless a record of it fills no column.

@@ -1,4 +1,4 @@
-"""JSON objects to rows of exact types, by pyarrow.json: the one place where JSON becomes columns.
+"""Parses JSON objects to rows of exact types by pyarrow.json: the one place where JSON becomes columns.
 
 Pure over bytes. A number goes from its digits to the type of its column: no decimal is ever a double on the way. Fields
 that the schema does not name are passed over, and counted.

@@ -1,4 +1,4 @@
-"""Primary keys of a batch: every row has a value in each of their columns.
+"""Checks the primary keys of a batch: every row has a value in each of their columns.
 
 A row without one is no row that a later row could be about: a ledger would append it again each time it is read. The
 reference writes such rows; here they are refused as SQL's PRIMARY KEY refuses them. What is written already stays.

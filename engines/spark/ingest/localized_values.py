@@ -1,4 +1,4 @@
-"""Texts as a country or a program spells them, made values of exact types: numbers, dates, times in a zone.
+"""Parses texts as a country or a program spells them to exact values: numbers, dates, times in a zone.
 
 Pure and vectorised. A format of times is turned into the spelling that all of ours are parsed in, so a day that no
 calendar has is refused here as there, and nothing depends on the machine's language.

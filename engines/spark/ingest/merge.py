@@ -1,4 +1,4 @@
-"""Merge strategies: which rows of a batch are news, and what they say about rows that are there already.
+"""Applies merge strategies: finds which rows of a batch are new, and what they say of rows that are there already.
 
 Joins run on Spark and answer with places only: ordinals of new rows, offsets of old ones. Rows are then taken from the
 batch and from the slices themselves, so no value passes through Spark's types. Equal keys keep input order, therefore

@@ -1,4 +1,4 @@
-"""Where the rows of a batch come from, and the search for the row of a file at which a query of the source is at fault.
+"""Records where rows of a batch come from, and finds the row of a file on which a query of the source fails.
 
 Where a query stands between file and row, the row of the file is found by asking the query again about halves of the
 files, which is done for a fault only.

@@ -1,4 +1,4 @@
-"""Source files to parts: cut into ranges, parsed by Spark's workers with Arrow, in the order of the input.
+"""Parses source files in parts: cut into ranges, parsed by Spark's workers with Arrow, in the order of the input.
 
 The driver looks only at heads of files (columns, a sample for types) and at where they may be cut; the ranges are one
 Spark job. Parts are numbered, so input order is (part, row). The caller owns the directory of parts and removes it.

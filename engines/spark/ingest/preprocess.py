@@ -1,4 +1,4 @@
-"""The preprocess queries of a source, run by Spark over the parsed rows as the view ``input``.
+"""Runs the preprocess queries of a source in Spark over the parsed rows, as the view ``input``.
 
 A chain of queries: each but the last names a view for those after it. The order of rows stays that of the input where
 the queries only project and filter; where they do more (join, group, deduplicate) SQL promises none, and the result is

@@ -1,4 +1,4 @@
-"""Whether quotes in CSV text stand where RFC 4180 has them, and where records may end.
+"""Checks whether quotes in CSV text stand where RFC 4180 has them, and finds where records may end.
 
 Sans-IO over a buffer. A quote opens a value only at the value's beginning, and the quote that closes it stands before a
 separator or a line's end; within, a quote is doubled. A quote within a value that no quote opened is a letter, as every

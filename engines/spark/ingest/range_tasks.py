@@ -1,4 +1,4 @@
-"""One range of one source file, parsed in a Spark worker: what it is told, what it does, what it answers.
+"""Parses one range of one source file in a Spark worker; declares the task and its result.
 
 A task reads its bytes, makes rows of exact types and writes them as one part, under a temporary name first, because
 Spark may run a task twice. Rows never go back through Spark; counts and faults do.

@@ -1,4 +1,4 @@
-"""Where a text file may be cut so that its parts can be parsed apart and give the rows of the whole.
+"""Finds where a text file may be cut so that its parts, parsed apart, give the rows of the whole.
 
 Sans-IO over a buffer (usually a memory map). A cut is sound only at a newline that ends a record. For JSON lines that
 is every newline; in CSV a newline may be inside quotes, so a file is cut only if that is proven of none (``quoting``),

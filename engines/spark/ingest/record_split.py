@@ -1,4 +1,4 @@
-"""A text cut into its records, for taking out those that cannot be read: where each begins, and on which line.
+"""Splits a text into its records, to take out those that cannot be read: where each begins, and on which line.
 
 Pure over bytes. Places are found with numpy, but for CSV in which some quotes are letters, and for elements of
 documents, which are walked through.

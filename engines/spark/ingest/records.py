@@ -1,4 +1,4 @@
-"""JSON objects as the parser takes them, cut out of documents as they stand, with the line on which each begins.
+"""Cuts JSON objects out of documents as they stand, with the line on which each begins.
 
 Nothing is decoded that need not be: a number reaches the parser with the digits that the file has, and a key that a
 record has twice reaches it twice. What a GeoJSON feature becomes: its properties, and the column ``geometry`` with the

@@ -1,4 +1,4 @@
-"""One ingest request from end to end: parse, preprocess, shape, merge, write the slice, say what came of it.
+"""Runs one ingest request from end to end: parse, preprocess, shape, merge, write the slice, report.
 
 A request owns one scratch directory beside its output, made at its start and gone at its end. What is wrong with data,
 schema or query is an answer (``InvalidQuery``); what is wrong with the machine is raised for the service to report.

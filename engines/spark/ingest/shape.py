@@ -1,4 +1,4 @@
-"""Rows of a batch made into rows of a dataset: reserved names, event time, exact types, order, offsets.
+"""Shapes rows of a batch as rows of a dataset: reserved names, event time, exact types, order, offsets.
 
 Pure over Arrow tables; the rules are those of the reference, in its order (format notes: write pipeline). What differs
 from the schema in force is refused here, by name, before anything is written.

@@ -1,4 +1,4 @@
-"""The files of a request as the parsers take them: unpacked, and text in UTF-8.
+"""Prepares the files of a request for the parsers: unpacks them, and converts text to UTF-8.
 
 All that is made lies in a folder of the request, and no file unpacks beyond its bounds.
 """

@@ -1,4 +1,4 @@
-"""Columns of text to columns of exact types, and the search for the value that would not go.
+"""Converts columns of text to exact types, and finds the value that cannot be converted.
 
 Times are RFC 3339; a time without zone is UTC; digits finer than the unit declared are cut off. Vectorised throughout;
 only after a failure are values looked at singly, by bisection.

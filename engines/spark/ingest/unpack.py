@@ -1,4 +1,4 @@
-"""Packed files to the files in them, known by how they begin: gzip, bzip2, xz, zstandard, and members of a zip.
+"""Unpacks files, known by how they begin: gzip, bzip2, xz, zstandard, and members of a zip.
 
 Bytes of strangers are unpacked where they can hurt nobody: in the engine's process, a block at a time, up to a size and
 to a ratio to what they were packed in. What is packed in another packing is unpacked too, a few times.

@@ -1,1 +1,1 @@
-"""Results as the rows of a slice: exact types, the final order, system columns; large ones through sorted runs."""
+"""Writes results as the rows of a slice: exact types, final order, system columns; large ones by sorted runs."""

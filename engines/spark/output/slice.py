@@ -1,4 +1,4 @@
-"""The result of a query as the rows of a slice: exact types, final order, system columns.
+"""Writes the result of a query as the rows of a slice: exact types, final order, system columns.
 
 Pure, over Arrow tables that Spark returned. Types are part of the logical hash, so everything is cast to those of the
 slice before it is ordered and written, and refused where that would change a value.

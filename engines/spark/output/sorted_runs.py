@@ -1,4 +1,4 @@
-"""Results too large to hold: Spark writes them as runs of the total order, which become row groups of one slice.
+"""Writes results too large for memory: Spark sorts runs in the total order, which become row groups of one slice.
 
 A run is a range of the order and bounded in size; within it Arrow orders rows as it orders small results, so that only
 the run that a row is in is left to Spark. Spec: docs/spec/engine-semantics.md#clusters. This is for final mode: a log

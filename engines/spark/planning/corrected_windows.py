@@ -1,4 +1,4 @@
-"""Windows that late rows correct: the settled part of a query as a table that changes for ever, its keys windows.
+"""Plans corrections of windows by late rows: the settled part of a query is a changing table, keyed by window.
 
 A row counts from its effective time as in any such table, but not before its window is settled; so a window's rows
 appear together at the tick that settles it, and what comes later corrects exactly what it changes. Plans, and works on

@@ -1,4 +1,4 @@
-"""The windows of one input's rows, where each row is in exactly one: numbers in columns.
+"""Computes the windows of one input's rows, where each row is in exactly one: numbers in columns.
 
 Spec: docs/spec/engine-semantics.md#late-rows.
 """

@@ -1,4 +1,4 @@
-"""Where late rows come out that a query takes one by one: at their output time, but never among what was settled.
+"""Places the output of late rows that a query takes one by one: at their output time, never among settled rows.
 
 A row comes out at the greater of its output time and that of the watermark before its block, so its place follows from
 its own chain. Pure. Spec: docs/spec/engine-semantics.md#late-rows.

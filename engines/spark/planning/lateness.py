@@ -1,4 +1,4 @@
-"""What an author declared of late rows and watermarks, met with what the query can do. Pure.
+"""Checks what an author declared on late rows and watermarks against what the query can do. Pure.
 
 A declaration that would mean nothing for a query is refused, never passed over: its author expects something of it.
 Spec: docs/spec/engine-semantics.md#declarations, #late-rows, #output.

@@ -1,4 +1,4 @@
-"""When the sessions of inputs' rows begin and end, read from their slices: what a plan alone cannot say.
+"""Finds when sessions of inputs' rows begin and end from their slices, which a plan alone does not tell.
 
 A session is of the rows of all members together: what a row of one input keeps open is not settled for the others
 either. Made for one transaction over the slices that it sees; a session still open is whole among them, since the

@@ -1,4 +1,4 @@
-"""What planning must know of slices: how many rows, which event times, whether there are changes among them.
+"""Reads what planning must know of slices: number of rows, event times, whether there are changes among them.
 
 Read from the columns themselves, never from Parquet statistics: those are a stranger's word, not part of the logical
 hash, and must not decide an answer. Slices never change, so what was read is remembered by file identity.

@@ -1,4 +1,4 @@
-"""Plans a transaction of a table that changes for ever: which ticks are reached, which blocks are new. Pure.
+"""Plans a transaction of a changing table: which ticks are reached, which blocks are new. Pure.
 
 Ticks are the values of all inputs' watermarks up to the slowest, or the places of a grid up to it at which something
 happens: both are in the chains, so they are the same however blocks are grouped.

@@ -1,4 +1,4 @@
-"""Plans one transaction: what is late, what is settled, which rows of which slices the query must see, what is kept.
+"""Plans one transaction: what is late, what is settled, which rows the query must see, and what is kept.
 
 Pure: facts about blocks in, a plan out; nothing is read and no query runs here. All of it follows from the influence
 intervals of the query's paths, whatever its windows are. Spec: docs/spec/engine-semantics.md#law, #final-mode,

@@ -1,4 +1,4 @@
-"""Which rows of the inputs a record of a transform's output was made of, and why of these.
+"""Answers which input rows a record of a transform's output was made of, and why of these.
 
 ``tracing`` sends a column of lineage through the user's own plan (``catalyst.expressions`` builds, ``reasons`` tells of
 operators), ``witnesses`` reads it; ``question`` plans the transaction again, and ``log_mode``, ``final_mode`` and

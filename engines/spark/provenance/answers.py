@@ -1,4 +1,4 @@
-"""What was found, as the contract says it: rows told up to the limit, paths with their steps, what was missing.
+"""Writes what was found as the contract says it: rows up to the limit, paths with their steps, what was missing.
 
 Pure.
 """

@@ -1,4 +1,4 @@
-"""Provenance in final mode: rows of inputs that can bear on the record's event time, and the query over these alone.
+"""Traces records in final mode: runs the query over the input rows that can bear on the record's event time.
 
 Which these are the query's influence intervals say, turned round. Spec: docs/spec/engine-semantics.md#final-mode,
 #influence.

@@ -1,4 +1,4 @@
-"""Which event times of an input can bear on an output time: the influence of its paths, turned round. Pure.
+"""Computes which event times of an input can bear on an output time: inverts the influence of its paths. Pure.
 
 Spec: docs/spec/engine-semantics.md#influence.
 """

@@ -1,4 +1,4 @@
-"""When the rows of a key counted in a changing table, and which statements ended them. Pure, in columns.
+"""Computes when rows of a key counted in a changing table, and which statements ended them. Pure, in columns.
 
 The same effective times as ``tables`` works with, for the rows of one key from the first block on; kept besides is
 which statement took a row back, for that is what people ask about. Spec: docs/spec/engine-semantics.md#table-mode,

@@ -1,4 +1,4 @@
-"""Provenance in log mode: every record speaks of one row of one input, in an order that the transaction fixed.
+"""Traces records in log mode, where each comes from one row of one input, in an order that the transaction fixed.
 
 Which row it was the transaction itself says, run again over the same blocks with offsets carried along; the way it took
 through the query is then traced for that row alone. Spec: docs/spec/engine-semantics.md#modes, #operations.

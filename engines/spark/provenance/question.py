@@ -1,4 +1,4 @@
-"""What a question stands on: the transform, its inputs up to the transaction, the records asked about.
+"""Declares a request for provenance: the transform, its inputs up to the transaction, the records asked about.
 
 Made for one request. The transaction is planned again from the inputs' blocks alone, by the functions that planned it
 when it ran; no checkpoint is read, so none has to be held or believed. Spec: docs/spec/engine-semantics.md#law, #modes,

@@ -1,4 +1,4 @@
-"""What stands between an input and the result, told to people: operators with what they ask and their place in the SQL.
+"""Explains what stands between an input and the result: operators, their conditions and their place in the SQL.
 
 Read from the JVM's plan, whose nodes know where in the text they were written; nothing is changed.
 """

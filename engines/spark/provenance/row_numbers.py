@@ -1,4 +1,4 @@
-"""Rows of inputs as numbers, and back: path, role and row of a witness in one whole number. Pure.
+"""Encodes rows of inputs as numbers: path, role and row of a witness in one integer. Pure.
 
 A number is what travels through Spark in the column of lineage; it is taken apart here, put in the order in which
 witnesses are told, and counted. Nothing of a request lives longer than it.

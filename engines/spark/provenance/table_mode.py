@@ -1,7 +1,7 @@
-"""Provenance in table mode: the rows of the record's key that counted at its tick, and what changed since the last one.
-Windows that late rows correct are such a table.
+"""Traces records in table mode: finds rows of the record's key that counted at its tick, and what changed there.
 
-A record of a changing table is a difference between two ticks of its key. The key's rows are read from the inputs'
+A record of a changing table is a difference between two ticks of its key; windows that late rows correct are such a
+table. The key's rows are read from the inputs'
 blocks, the query is run over them at every tick of the transaction, and the tick is the one whose differences hold the
 record; then the query is traced over that tick's rows and over those of the tick before.
 Spec: docs/spec/engine-semantics.md#table-mode.

@@ -1,4 +1,4 @@
-"""The user's query with one more column: which rows of which inputs each row of the result was made of.
+"""Adds a column to the user's query: which rows of which inputs each row of the result was made of.
 
 Every operator of the analysed plan hands the column on by a rule of its own: a group has the rows of its members, a
 pair those of both sides, a rank its row's and those ranked before it. Values are computed as ever; the column rides

@@ -1,1 +1,1 @@
-"""Rows as Arrow columns, without queries: reading slices, order, event times, changelogs, ticks of a changing table."""
+"""Handles rows as Arrow columns, without queries: slices, order, event times, changelogs, ticks of a table."""

@@ -1,4 +1,4 @@
-"""Changelogs as arithmetic on columns: which row takes back which, when each begins to count, what is valid when.
+"""Computes changelogs on columns: which row retracts which, when each begins to count, what is valid when.
 
 Works on whole columns, in the order of the chain; knows no files and no queries. Effective time: a fact counts from its
 own time, but never from before what its chain had promised when it was said.

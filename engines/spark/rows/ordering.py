@@ -1,4 +1,4 @@
-"""The total order of rows: all columns ascending, so that rows which compare equal are the same row.
+"""Sorts rows in the total order: all columns ascending, so that rows which compare equal are the same row.
 
 Nulls first, NaN last, -0.0 before 0.0, text by its UTF-8 bytes, structs and lists field by field. Vectorised: a
 column becomes one or more key columns that Arrow can sort. Pure. Spec: docs/spec/engine-semantics.md#determinism.

@@ -1,4 +1,4 @@
-"""Rows of slices as Arrow tables in the columns of their input, for what is worked out outside of Spark.
+"""Reads rows of slices as Arrow tables in the columns of their input, for work outside of Spark.
 
 The same columns and types as a view of the input has, whatever a slice has. Synchronous; reads files, keeps nothing.
 """

@@ -1,4 +1,4 @@
-"""Ticks of a changing table as numbers: which rows a key has at each, and what changes from one to the next.
+"""Computes ticks of a changing table: which rows a key has at each, and what changes from one to the next.
 
 A round is one key at one tick. All rounds of a transaction are evaluated at once, so the work is that of the keys that
 change, whatever the history. Pure, in columns. Spec: docs/spec/engine-semantics.md#table-mode.

@@ -1,4 +1,4 @@
-"""Event times of rows as columns of whole microseconds. Pure."""
+"""Converts event times of rows to columns of whole microseconds. Pure."""
 
 from __future__ import annotations
 

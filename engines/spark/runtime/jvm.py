@@ -1,4 +1,4 @@
-"""The Spark of an engine process over the lives of its JVMs: a query can end one, the next request starts another.
+"""Keeps Spark running in an engine process: a query can end a JVM, and the next request starts another.
 
 Made when the process starts and stopped with it. Whoever was at work when a JVM ended is told how it ended, never that
 the query is wrong; nothing is tried again here.

@@ -1,4 +1,4 @@
-"""What a request may have of the machine beside time: its share of the disk, and what it means when Spark has no more.
+"""Limits a request's share of the disk, and explains what it means when Spark has no more.
 
 Spark spills what does not fit into memory; an exploding join would fill the disk of the whole node. So the folder is
 measured while requests are at work, and those that are at work when it is too full are stopped. Lives as long as the

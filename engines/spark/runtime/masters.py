@@ -1,4 +1,4 @@
-"""Addresses of a Spark cluster's master: the forms that are taken, and whether anybody is there.
+"""Checks addresses of a Spark cluster's master: their form, and whether anybody answers there.
 
 Knows no Spark, so that a daemon can judge a setting without loading it. Spark itself would try an address where nobody
 is for a minute, and say then that all masters are unresponsive.

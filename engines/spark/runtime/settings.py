@@ -1,4 +1,4 @@
-"""Every setting that an answer could depend on, written out with its reason. Part of the engine's digest.
+"""Lists every setting that an answer could depend on, with its reason. Part of the engine's digest.
 
 A default that is not written down changes with a release and takes the answers with it, so even defaults are pinned
 where a value, its type or its text depends on them. What only changes speed is kept apart.

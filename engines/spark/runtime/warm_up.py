@@ -1,4 +1,4 @@
-"""Small queries like those that come later, so that the class data archive holds their classes too.
+"""Runs small queries like those that come later, so that the class data archive holds their classes too.
 
 Run once, by the start that records the archive, and never by an engine that serves. What they answer is of no interest.
 """

@@ -1,1 +1,1 @@
-"""SQL texts to analysed plans: the gate that judges a text before Spark analyses it, views over slices, and queries."""
+"""Turns SQL texts into analysed plans: the check before Spark analyses a text, views over slices, and queries."""

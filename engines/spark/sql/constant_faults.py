@@ -1,4 +1,4 @@
-"""Constants of a query tried with Spark's own evaluation, before any row is read."""
+"""Evaluates constants of a query with Spark before any row is read, to find those that fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark says against a text, asked of the JVM with few round trips.
+"""Reads what Spark says against a text from the JVM, with few round trips.
 
 PySpark turns an error of the JVM into one of Python's with some fifty calls: it asks for its class in turn, for the
 stacks of it and of its causes as texts, and for what it would log. A query that is judged is most often judged wrong,

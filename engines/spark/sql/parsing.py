@@ -1,4 +1,4 @@
-"""Texts to analysed plans, through one gate: what is not judged is not analysed.
+"""Parses texts to analysed plans, through one check: what is not checked is not analysed.
 
 Spark's analyser runs some statements while it looks at them, and evaluates constants. So a text is cut into words by
 Spark's lexer, bounded, parsed, and its plan judged by ``analysis.parsed``; only a ``ParsedQuery`` can be analysed.

@@ -1,4 +1,4 @@
-"""Texts to plans: analyses the queries of a transform over empty views, and runs them over filled ones.
+"""Analyses the queries of a transform over empty views, and runs them over filled ones.
 
 Analysis is done once per text and input schemas; its verdict holds nothing of the session. A query is judged before
 anything runs: a statement that is not a query has no rule in the walk, so it is refused, and never executed.

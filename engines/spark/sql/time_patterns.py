@@ -1,4 +1,4 @@
-"""Patterns and zones of times, tried with what Spark reads them with before any row is."""
+"""Tries patterns and zones of times with what Spark reads them with, before any row is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs as views: what a query calls by name, over the rows of some slices within bounds of event time.
+"""Registers inputs as views: what a query calls by name, over rows of some slices within bounds of event time.
 
 A view has the columns and types of the input's schema whatever a slice has: old slices read as null where a column, or
 a field inside of one, is missing; unsigned numbers as Spark's wider ones, offset and op as Int64 and Int32.

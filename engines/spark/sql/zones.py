@@ -1,4 +1,4 @@
-"""Rules of time zones out of the JVM's own database, so that bounds of local calendars are those of its functions."""
+"""Reads rules of time zones from the JVM's database, so that bounds of local calendars are those of its functions."""
 
 from __future__ import annotations
 

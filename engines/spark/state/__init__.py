@@ -1,1 +1,1 @@
-"""What a transform keeps between its transactions: the checkpoint, the tables behind it, their buckets, their files."""
+"""Keeps the state of a transform between transactions: the checkpoint, the tables behind it, their buckets, files."""

@@ -1,4 +1,4 @@
-"""State by key: rows in buckets of bounded size, of which a transaction opens those of the keys that it changes.
+"""Keeps state by key: rows in buckets of bounded size, of which a transaction opens those whose keys it changes.
 
 Buckets are the leaves of a tree over the bits of a hash of the key. A leaf is split when it holds more than ``BUCKET``
 rows, and put together with its neighbour when both together do not: so the tree is a function of the rows, however they

@@ -1,4 +1,4 @@
-"""A transform's state between transactions: canonical JSON that names the rows still needed.
+"""Encodes a transform's state between transactions: canonical JSON that names the rows still needed.
 
 Rows of windows are named by the blocks that hold them. Rows that no block holds as they are (versions in force, the
 table that was last written) follow after the JSON and a newline; ``tables`` packs them.

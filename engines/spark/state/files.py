@@ -1,4 +1,4 @@
-"""Checkpoints as files: read whole under limits, written whole. Spec: docs/spec/engine-semantics.md#state."""
+"""Reads and writes checkpoint files, whole and under limits. Spec: docs/spec/engine-semantics.md#state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State that is rows: tables that a checkpoint carries behind its JSON, each named with its digest.
+"""Keeps state that is rows: tables that a checkpoint carries behind its JSON, each named with its digest.
 
 The rows are few against the history (one per live key, or the versions in force), and a function of the cut like all of
 the state: sorted, and written as Parquet without anything that could tell how they came about.

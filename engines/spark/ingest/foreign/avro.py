@@ -1,4 +1,4 @@
-"""An Avro container as Parquet: types to the last digit, or refused by column."""
+"""Converts an Avro container to Parquet: types to the last digit, or refused by column."""
 
 from __future__ import annotations
 

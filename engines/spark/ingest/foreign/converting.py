@@ -1,4 +1,4 @@
-"""The body of a converting process: one file in, one file out, and one of JSON about it."""
+"""Runs a converting process: one file in, one file out, and one of JSON about it."""
 
 from __future__ import annotations
 

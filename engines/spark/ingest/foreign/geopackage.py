@@ -1,4 +1,4 @@
-"""A layer of an OGC GeoPackage as lines of GeoJSON features."""
+"""Converts a layer of an OGC GeoPackage to lines of GeoJSON features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a converting process is told and answers; and the limits that it lays on itself."""
+"""Declares what a converting process is told and answers, and sets the limits of that process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sheet of an xlsx or ods table as CSV: row 7 of the sheet is line 7, and an empty row is an empty line."""
+"""Converts a sheet of an xlsx or ods table to CSV: row 7 is line 7, and an empty row is an empty line."""
 
 from __future__ import annotations
 

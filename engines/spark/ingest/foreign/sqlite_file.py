@@ -1,4 +1,4 @@
-"""Tables of an SQLite file as lines of JSON: read only, with nothing of the file run."""
+"""Converts tables of an SQLite file to lines of JSON: read only, with nothing of the file run."""
 
 from __future__ import annotations
 

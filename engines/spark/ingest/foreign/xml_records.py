@@ -1,4 +1,4 @@
-"""Elements of XML that are records, as CSV: a column for each element and attribute below, named by its path.
+"""Converts record elements of XML to CSV: a column for each element and attribute below, named by its path.
 
 The record of line 7 stands on line 7, where lines allow it. An element that stands twice in a record is refused, for a
 column holds one value. Document types are refused, and with them all that XML can be made to expand to.
