@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from worlds.eventually import PATIENCE
+
 HERE = Path(__file__).parent
 TREE = HERE.parents[1]
 """Whose programs run, wherever they are installed from."""
@@ -72,7 +74,7 @@ def daemon(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     }
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, (tmp_path / "log").open("wb") as log:
         manager.bind(str(tmp_path / "notify"))
-        manager.settimeout(120)
+        manager.settimeout(PATIENCE)
         command = [sys.executable, "-m", "odfd.daemon.main", "run", "--state", str(state)]
         process = subprocess.Popen(command, env=environ, stdout=log, stderr=log)
         try:
@@ -80,5 +82,5 @@ def daemon(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
             yield state / "control.sock"
         finally:
             process.terminate()
-            code = process.wait(40)
+            code = process.wait(PATIENCE)
     assert code == 0, (tmp_path / "log").read_text()[-3000:]

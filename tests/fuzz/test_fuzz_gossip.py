@@ -18,6 +18,7 @@ from p2p.host.host import open_host
 from p2p.host.pubsub import ID, BoundedPubsub, StreamEOF, open_gossip, rpc_pb2
 from p2p.identity import peer_of_seed
 from p2p.ports import Judgement, PeerId, Verdict
+from worlds.eventually import PATIENCE
 from worlds.mutation import mutated
 
 MUTANTS = int(os.environ.get("ODFD_FUZZ", "1000"))
@@ -86,7 +87,7 @@ async def test_gossip_frames_are_taken_or_end_their_stream() -> None:
             await pubsub.continuously_read_stream(stream)
             resets += stream.was_reset
         assert len(pubsub.peer_topics) <= 1, "topics that nobody joined are kept"
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE):
             await gossip.publish(TOPIC, b"still here")
     assert 0 < resets < MUTANTS
     assert not judged, "nobody signed any of this"

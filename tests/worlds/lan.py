@@ -32,7 +32,7 @@ TUN = Path("/dev/net/tun")
 _TUNSETIFF = 0x400454CA
 _IFF_TUN, _IFF_NO_PI = 1, 0x1000
 MTU = 1400
-SECONDS = 20
+SECONDS = 120
 WAITING = 20_000
 """Packets on their way; more are lost, as in any switch."""
 

@@ -62,13 +62,13 @@ from p2p.ports import (
     TreeHead,
 )
 from p2p.wire.limits import MAX_PACK, MAX_PACKED
+from worlds.eventually import PATIENCE
 from worlds.manifests import DERIVED, ROOT
 
 __all__ = ["DERIVED", "ROOT", "Node", "SmallEngine", "Ticking", "World", "until"]
 
 START = instant.parse("2026-01-01T00:00:00Z")
 PART = 4096
-DEADLINE = 20.0
 
 
 _AT_ONCE: Final[dict[str, Any]] = {
@@ -97,7 +97,7 @@ def opened(folder: Path) -> AbstractContextManager[StateDirectory]:
 
 async def until(holds: Callable[[], Any]) -> None:
     """What threads write to a database they tell nobody; who asks without a pause leaves them no core."""
-    with trio.fail_after(DEADLINE):
+    with trio.fail_after(PATIENCE):
         while not holds():  # noqa: ASYNC110
             await trio.sleep(0.005)
 
@@ -444,7 +444,7 @@ class Node:
 
     async def done(self, submitted: Any) -> Any:
         """The result of a task. Raises its fault."""
-        with trio.fail_after(DEADLINE):
+        with trio.fail_after(PATIENCE):
             task = self.board.get((await submitted).id)
             await task.finished.wait()
         if task.state is TaskState.FAILED:
@@ -456,7 +456,7 @@ class Node:
     async def heard(self, kind: str, count: int = 1) -> list[Event]:
         """The first ``count`` events of a kind, from the beginning on."""
         found: list[Event] = []
-        with trio.fail_after(DEADLINE):
+        with trio.fail_after(PATIENCE):
             async with aclosing(self.events.follow(0)) as events:
                 async for event in events:
                     if isinstance(event, Event) and event.kind.startswith(kind):
@@ -475,7 +475,7 @@ class Node:
                         break
             nursery.cancel_scope.cancel()
 
-        with trio.fail_after(DEADLINE):
+        with trio.fail_after(PATIENCE):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(told)
                 while size not in {each.size for each in self.parts.board.unheld.heads().values()}:
@@ -525,7 +525,7 @@ class Node:
         """Mirror what cannot be had, until a pass has ended as expected; it is tried again and again."""
         await self.api.mirrors.add(wire.MirrorRequest(source=str(source), as_name=name))
         mirror = self.parts.scheduler.get(source)
-        with trio.fail_after(DEADLINE):
+        with trio.fail_after(PATIENCE):
             while not is_there(mirror):
                 await mirror.turned.wait()
         return mirror

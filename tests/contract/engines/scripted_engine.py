@@ -39,6 +39,10 @@ class Handler:
             case "sleep":
                 control.cancelled.wait(float(rest))
                 return InvalidQuery(message="slept")
+            case "work":
+                while not control.cancelled.wait(0.02) and not Path(rest).exists():
+                    pass
+                return InvalidQuery(message="worked")
             case "fail":
                 raise ValueError(rest)
             case "hang":

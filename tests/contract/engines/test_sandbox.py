@@ -26,6 +26,7 @@ from engines.sandbox.plain import PlainProcess
 from engines.sandbox.probe import BOUNDS, FORBIDDEN, choose, trial, unconfined
 from engines.sandbox.process import start
 from engines.sandbox.runtime import host_runtime
+from worlds.eventually import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -160,7 +161,7 @@ async def test_a_plain_job_in_a_group_leaves_nothing_when_it_is_stopped() -> Non
     grandchild = int(await process.stdout.receive_some())
     watched = os.pidfd_open(grandchild)
     await process.stop(grace=0.1)
-    assert select.select([watched], [], [], 10)[0]
+    assert select.select([watched], [], [], PATIENCE)[0]
     os.close(watched)
     assert not [folder for parent in groups.parents.values() for folder in parent.glob(f"odfd-{os.getpid()}-*")]
 
@@ -205,7 +206,7 @@ trio.run(main)
     assert len(tree) >= 2
     # Without namespaces nothing reaches what a job has put into a session of its own: that is what level host is for.
     doomed = tree if level is Level.HOST else [leader]
-    left = [pid for pid in doomed if not select.select([watched[pid]], [], [], 10)[0]]
+    left = [pid for pid in doomed if not select.select([watched[pid]], [], [], PATIENCE)[0]]
     for handle in watched.values():
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(handle, signal.SIGKILL)

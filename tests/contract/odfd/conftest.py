@@ -26,6 +26,7 @@ from odfd.runtime.clock import FixedClock
 from odfd.runtime.http import Limits
 from odfd.runtime.supervision import Life
 from odfd.runtime.tasks import TaskBoard
+from worlds.eventually import PATIENCE
 
 
 def _module(name: str) -> ModuleType:
@@ -46,7 +47,7 @@ class Served:
         self.client = Client(path)
 
     async def ask(self, method: str, *args: Any) -> Any:
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE):
             return await trio.to_thread.run_sync(lambda: getattr(self.client, method)(*args))
 
 

@@ -18,7 +18,7 @@ from odfd.control import wire
 from odfd.control.client import Answer, part
 from odfd.control.credentials import Caller, Gate
 from odfd.errors import Bug, Unreachable
-from odfd.runtime.http import Limits
+from worlds.eventually import PATIENCE
 
 Serve = Callable[..., Any]
 
@@ -133,7 +133,7 @@ async def test_rows_arrive_in_frames_and_what_breaks_is_told(serve: Serve) -> No
             with served.client.frames("/query", wire.QueryRequest(sql=sql)) as frames:
                 return list(frames)
 
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE):
             assert [kind for kind, _ in await trio.to_thread.run_sync(asked, "select")] == [b"H", b"A", b"E"]
             for sql, family in (("fault-invalid", Invalid), ("late", Environment), ("cut off", Unreachable)):
                 with pytest.raises(family):
@@ -251,7 +251,7 @@ async def _raw(served: Any, *pieces: bytes) -> bytes:
         for piece in pieces:
             await stream.send_all(piece)
         answer = b""
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             while chunk := await stream.receive_some(65536):
                 answer += chunk
     return answer
@@ -302,14 +302,13 @@ async def test_a_client_that_leaves_cancels_its_request_but_not_the_task(serve: 
         assert (await served.ask("get", f"/tasks/{ref.value.id}", wire.TaskView)).value.state == "running"
         served.node.release.set()
         view = served.node.board.get(ref.value.id)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             await view.finished.wait()
         assert view.state.value == "done"
 
 
-async def test_a_silent_client_is_let_go(serve: Serve) -> None:
-    limits = Limits(idle_seconds=0.05, head_seconds=0.05, stall_seconds=0.05)
-    async with serve(limits=limits) as served:
+async def test_a_silent_client_is_let_go(serve: Serve, autojump_clock: object) -> None:
+    async with serve() as served:
         assert await _raw(served) == b""
         assert await _raw(served, b"GET /v1/st") == b""
         assert await _raw(served, b"POST /v1/pull HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{") == b""

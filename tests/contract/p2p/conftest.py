@@ -15,6 +15,7 @@ from p2p.host.limits import HostLimits
 from p2p.host.stream import Stream
 from p2p.ports import PeerId
 from p2p.yamux.limits import Limits
+from worlds.eventually import PATIENCE
 
 ANY_PORT = "/ip4/127.0.0.1/tcp/0"
 ALICE, BOB, EVE = (bytes([letter]) * 32 for letter in b"abe")
@@ -57,7 +58,7 @@ async def read_exactly(stream: trio.abc.ReceiveStream, size: int) -> bytes:
 
 @asynccontextmanager
 async def _pair(alice: HostLimits | None = None, bob: HostLimits | None = None) -> AsyncIterator[Pair]:
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE):
         async with open_host(ALICE, [ANY_PORT], alice) as one, open_host(BOB, [], bob) as other:
             one.set_handler("/echo", echo)
             await other.connect(one.addresses()[0])

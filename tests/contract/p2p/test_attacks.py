@@ -220,13 +220,14 @@ async def test_ten_thousand_opens_keep_nobody_out(pair: Any) -> None:
 async def test_one_stream_too_many_is_told_not_waited_for_without_end(
     pair_of: Any, yamux: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(muxer, "OPEN_TIMEOUT", 0.2)
     async with pair_of(bob=yamux(max_outbound=3)) as pair:
         while pair.bobs_muxer.session.open_streams:
             await trio.lowlevel.checkpoint()
         streams = [await pair.stream() for _ in range(3)]
-        with pytest.raises(TooManyStreams, match="3 streams are open"):
-            await pair.stream()
+        with monkeypatch.context() as impatient:
+            impatient.setattr(muxer, "OPEN_TIMEOUT", 0.2)
+            with pytest.raises(TooManyStreams, match="3 streams are open"):
+                await pair.stream()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(streams[0].reset)
             late = await pair.stream()

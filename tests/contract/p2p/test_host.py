@@ -18,6 +18,7 @@ from p2p.host.stream import BrokenStream, Stream
 from p2p.host.suites import AES, CHACHA, Suite
 from p2p.identity import peer_of_seed
 from p2p.ports import PeerId
+from worlds.eventually import PATIENCE
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 SEED, OTHER = b"s" * 32, b"o" * 32
@@ -100,7 +101,7 @@ async def test_the_network_of_a_peer_is_that_of_its_connection(pair: Any) -> Non
 
 
 async def test_somebody_else_at_the_address_is_not_spoken_to() -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE):
         async with open_host(SEED, [LOOPBACK]) as host, open_host(OTHER) as dialer:
             address = host.addresses()[0].replace(host.peer_id, peer_of_seed(b"v" * 32))
             with pytest.raises(WrongIdentity) as caught:
@@ -211,7 +212,7 @@ async def test_leaving_the_block_closes_every_socket() -> None:
             await dialer.connect(host.addresses()[0])
             assert open_files() > before
 
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE):
         before = open_files()
         await life()
         await life()

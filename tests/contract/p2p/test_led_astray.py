@@ -28,13 +28,13 @@ from p2p.identity import peer_of_did
 from p2p.ports import Judgement
 from p2p.wire import presence as wire
 from p2p.wire.presence import Presence
+from worlds.eventually import PATIENCE
 from worlds.internet import Internet
 
 WANTED = DatasetId.from_public_key(b"w" * 32)
 ALICE, SEED = bytes(31) + b"a", bytes(31) + b"l"
 LIAR = SigningKey(SEED)
 WALL = 1_700_000_000_000
-PATIENCE = 60.0
 LAN = ("/ip4/10.1.2.3/tcp/4150",)
 """Where a node behind a router says that it is, having asked its interfaces."""
 

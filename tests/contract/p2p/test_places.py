@@ -17,6 +17,7 @@ from p2p.budget.work import WorkShares
 from p2p.errors import PeerFault
 from p2p.host.host import Host, open_host
 from p2p.host.limits import HostLimits
+from worlds.eventually import PATIENCE
 from worlds.hostile import from_address
 
 DAEMONS = HostLimits(max_connections=64)
@@ -25,7 +26,7 @@ DAEMONS = HostLimits(max_connections=64)
 
 @asynccontextmanager
 async def attacked(limits: HostLimits = DAEMONS) -> AsyncIterator[Host]:
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         async with open_host(b"a" * 32, ["/ip4/0.0.0.0/tcp/0"], limits) as alice:
             yield alice
 

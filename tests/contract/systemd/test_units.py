@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from config.load import load
+from worlds.eventually import PATIENCE
 
 UNITS = Path(__file__).parents[3] / "systemd"
 ANALYZE = shutil.which("systemd-analyze")
@@ -32,7 +33,7 @@ def installed(tmp_path: Path, *names: str) -> list[str]:
 def complaints(units: list[str], *options: str) -> str:
     assert ANALYZE is not None
     command = [ANALYZE, "verify", "--man=no", *options, *units]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     return done.stderr + ("" if done.returncode == 0 else f"exit code {done.returncode}")
 
 
@@ -61,7 +62,7 @@ def test_the_service_is_closed_enough(tmp_path: Path) -> None:
     assert ANALYZE is not None
     done = subprocess.run(
         [ANALYZE, "security", "--offline=true", f"--threshold={EXPOSURE}", unit],
-        capture_output=True, text=True, timeout=30, check=False,
+        capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-300:] + done.stderr
 

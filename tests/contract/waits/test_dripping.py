@@ -34,10 +34,9 @@ from p2p.web.posting import Posts
 from p2p.web.site import Web
 from p2p.web.timeouts import Patience
 from worlds.dripping import Dripping, Manner
+from worlds.eventually import PATIENCE
 
 QUICK: Final = Patience(connect=0.2, silence=0.2, span=0.2, least=1000, total=0.6)
-WATCHDOG: Final = 30.0
-"""Seconds; far beyond all bounds that are tried."""
 SIZE: Final = 400_000
 """Bytes that are taken at most: fewer than those that STOPS gives before it stops."""
 
@@ -156,7 +155,7 @@ SIZED: Final = {Manner.DRIPS_BODY, Manner.STOPS}
 
 @asynccontextmanager
 async def tried(manner: Manner) -> AsyncIterator[Dripping]:
-    with Dripping(manner).open() as server, trio.fail_after(WATCHDOG):
+    with Dripping(manner).open() as server, trio.fail_after(PATIENCE):
         yield server
 
 

@@ -20,6 +20,8 @@ from typing import Any
 import pytest
 import trio
 
+from worlds.eventually import PATIENCE
+
 HERE = Path(__file__).parent
 KUBO = "v0.43.0"
 BUILD_SECONDS = 1500
@@ -156,7 +158,7 @@ class Kubo:
         """What a command gives that is not text."""
         command = [str(self._binary), *words]
         environment = {**os.environ, "IPFS_PATH": str(self._folder)}
-        return subprocess.run(command, env=environment, capture_output=True, timeout=60, check=True).stdout
+        return subprocess.run(command, env=environment, capture_output=True, timeout=PATIENCE, check=True).stdout
 
     async def do(self, *words: str) -> str:
         return await trio.to_thread.run_sync(self.ipfs, *words)

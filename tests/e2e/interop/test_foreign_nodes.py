@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from p2p.host.host import Host, open_host
+from worlds.eventually import PATIENCE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 SEED = b"i" * 32
@@ -55,7 +56,7 @@ async def identified(host: Host, peer: Any, protocol: str) -> None:
 
 async def test_js_libp2p(foreign: ModuleType) -> None:
     async with foreign.open_js() as js, open_host(SEED, [ANY_PORT]) as host:
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE):
             host.set_handler(ECHO, echo)
             peer = await host.connect(js.address)
             assert await host.ping(peer) < 5
@@ -67,7 +68,7 @@ async def test_js_libp2p(foreign: ModuleType) -> None:
 
 async def test_js_libp2p_dials(foreign: ModuleType) -> None:
     async with foreign.open_js() as js, open_host(SEED, [ANY_PORT]) as host:
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE):
             host.set_handler(ECHO, echo)
             (address,) = host.addresses()
             assert (await js.do("ping", address))["ms"] < 5000
@@ -80,7 +81,7 @@ async def test_js_libp2p_dials(foreign: ModuleType) -> None:
 async def test_kubo(foreign: ModuleType, tmp_path: Path) -> None:
     """Its ``p2p listen`` hands streams of a protocol to a TCP server, which echoes."""
     async with foreign.open_kubo(tmp_path) as kubo, open_host(SEED, [ANY_PORT]) as host, trio.open_nursery() as nursery:
-        with trio.fail_after(90):
+        with trio.fail_after(PATIENCE):
             listeners = await nursery.start(trio.serve_tcp, echo_tcp, 0)
             port = listeners[0].socket.getsockname()[1]
             await kubo.do("p2p", "listen", MOUNT, f"/ip4/127.0.0.1/tcp/{port}")
@@ -96,7 +97,7 @@ async def test_kubo(foreign: ModuleType, tmp_path: Path) -> None:
 async def test_kubo_dials(foreign: ModuleType, tmp_path: Path) -> None:
     """Its ``p2p forward`` makes a stream to us of each TCP connection to it."""
     async with foreign.open_kubo(tmp_path) as kubo, open_host(SEED, [ANY_PORT]) as host:
-        with trio.fail_after(90):
+        with trio.fail_after(PATIENCE):
             host.set_handler(MOUNT, echo)
             (address,) = host.addresses()
             assert "success" in await kubo.do("swarm", "connect", address)

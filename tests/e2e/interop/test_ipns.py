@@ -12,6 +12,7 @@ from chain.instant import Instant
 from chain.statements.keys import SigningKey
 from p2p.ipfs import names, record
 from p2p.ipfs.record import Pointer
+from worlds.eventually import PATIENCE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 KEY = SigningKey(b"\x44" * 32)
@@ -23,7 +24,7 @@ SECOND = "/ipfs/bafkqaaa"
 async def test_kubo_takes_our_records(foreign: ModuleType, tmp_path: Path) -> None:
     name = names.name_of(KEY.dataset_id)
     async with foreign.open_kubo(tmp_path) as kubo:
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE):
             for sequence, value in enumerate((FIRST, SECOND)):
                 file = trio.Path(tmp_path / "record")
                 pointer = Pointer(value=value, sequence=sequence, expires=YEAR_2100, ttl=60 * 10**9)

@@ -31,13 +31,13 @@ from odfd.trust.policy.public_witness import read_witness
 from odfd.workers.witness_submission import PAUSE, WitnessSubmission
 from p2p.web.posting import Posts
 from worlds import node_world
+from worlds.eventually import PATIENCE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 TORCHWOOD = "v0.9.0"
 SEED = b"w" * 32
 NAME = "witness.example/w1"
 VKEY = checkpoint.verifier_key(NAME, COSIGNATURE_KEY, SigningKey(SEED).public)
-SECONDS = 20
 
 
 def built(foreign: ModuleType, name: str, source: str | Path) -> Path:
@@ -64,7 +64,7 @@ def built(foreign: ModuleType, name: str, source: str | Path) -> Path:
 def until_open(place: str | tuple[str, int]) -> None:
     """Until something listens there."""
     kind = socket.AF_UNIX if isinstance(place, str) else socket.AF_INET
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         with socket.socket(kind) as tried:
             if tried.connect_ex(place) == 0:
@@ -126,7 +126,7 @@ def lite(foreign: ModuleType, tmp_path: Path) -> Iterator[Lite]:
         finally:
             for process in reversed(running):
                 process.terminate()
-                process.wait(SECONDS)
+                process.wait(PATIENCE)
 
 
 def cosigned(node: Any, dataset: DatasetId) -> list[cosignature.Cosignature]:
@@ -188,7 +188,7 @@ async def test_a_litewitness_cosigns_what_we_publish(lite: Lite, world: Any) -> 
 
         async with world.running("carol", lists) as carol:
             await carol.parts.scheduler.add(MirrorSpec(dataset=str(cities), name="theirs"))
-            with trio.fail_after(SECONDS):
+            with trio.fail_after(PATIENCE):
                 await carol.parts.scheduler.pass_now(cities)
             assert (await carol.api.trust.show("theirs")).facts.met == "witnessed"
 
@@ -205,7 +205,7 @@ async def test_we_cosign_a_log_that_others_wrote(foreign: ModuleType, world: Any
         vkey = checkpoint.verifier_key(str(key.did), COSIGNATURE_KEY, key.public)
         url = f"{witness.parts.site.urls[0]}/witness"
         command = [str(log), url, f"{seed.dataset_id}/0", (b"d" * 32).hex(), vkey]
-        with trio.fail_after(SECONDS):
+        with trio.fail_after(PATIENCE):
             done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
         assert done.stdout.decode().splitlines() == [
             "1 200", "3 200", "7 200", "12 200", "12 409 12", "15 422",

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from odfd.cli import main
+from worlds.eventually import PATIENCE
 
-SECONDS = 60
 TREE = Path(__file__).parents[3]
 
 
@@ -83,7 +83,7 @@ class Daemon:
             notify = self.folder / "n"
             notify.unlink(missing_ok=True)
             manager.bind(str(notify))
-            manager.settimeout(SECONDS)
+            manager.settimeout(PATIENCE)
             self.more["NOTIFY_SOCKET"] = str(notify)
             self.spawn(*words)
             assert manager.recv(4096).startswith(b"READY=1"), self.told()
@@ -93,7 +93,7 @@ class Daemon:
     def refuses(self, *words: str) -> Said:
         """A start that must fail: its code, and what it said last."""
         process = self.spawn(*words)
-        code = process.wait(SECONDS)
+        code = process.wait(PATIENCE)
         self.process = None
         lines = [line for line in self.told().splitlines() if not line.startswith("{")]
         start = max((number for number, line in enumerate(lines) if line.startswith("error: ")), default=0)
@@ -107,7 +107,7 @@ class Daemon:
             [sys.executable, "-m", "odfd.cli.main", "--socket", str(self.socket), *words],
             input=stdin,
             capture_output=True,
-            timeout=SECONDS,
+            timeout=PATIENCE,
             check=False,
             env={**os.environ, **self.environ, **environ},
         )
@@ -129,13 +129,13 @@ class Daemon:
     def kill(self) -> None:
         assert self.process is not None
         os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(SECONDS)
+        self.process.wait(PATIENCE)
         self.process = None
 
     def stop(self) -> int:
         assert self.process is not None
         self.process.terminate()
-        code = self.process.wait(SECONDS)
+        code = self.process.wait(PATIENCE)
         self.process = None
         return code
 

@@ -16,6 +16,7 @@ from p2p.errors import PeerFault
 from p2p.host.host import Host, open_host
 from p2p.host.stream import BrokenStream, Stream
 from p2p.ports import PeerId
+from worlds.eventually import PATIENCE
 from worlds.hostile import from_address, joins, processor_seconds, subscriptions
 
 pytestmark = pytest.mark.e2e
@@ -35,7 +36,7 @@ def attacked(daemon: Any, attack: Callable[[Host, PeerId, str], Awaitable[None]]
     address = daemon.ask("status")["listen"][0]
 
     async def mount() -> float:
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE):
             async with open_host(b"e" * 32) as eve:
                 for version in ("1.1.0", "1.2.0"):
                     eve.set_handler(f"/meshsub/{version}", swallow)

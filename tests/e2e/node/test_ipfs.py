@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import trio
 
+from worlds.eventually import PATIENCE
 from worlds.manifests import ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 SMALL = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
-SECONDS = 60
 
 
 def written(daemon: Any, number: int) -> None:
@@ -31,7 +31,7 @@ async def meet(one: Any, other: Any) -> None:
 
 async def published(daemon: Any, blocks: int) -> Any:
     """Until the standing publication has come so far."""
-    with trio.fail_after(SECONDS):
+    with trio.fail_after(PATIENCE):
         while True:
             (view,) = await trio.to_thread.run_sync(daemon.ask, "ipfs", "list")
             if view["blocks"] >= blocks:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from worlds.eventually import PATIENCE
 from worlds.manifests import BOTH
 
 pytestmark = pytest.mark.e2e
@@ -30,7 +31,7 @@ def interrupted(daemon: Any, rng: random.Random, *words: str) -> None:
         with suppress(subprocess.TimeoutExpired):
             asking.wait(rng.uniform(0.3, 2.5))
         daemon.kill()
-        asking.wait(60)
+        asking.wait(PATIENCE)
 
 
 def is_well(daemon: Any, *names: str) -> None:

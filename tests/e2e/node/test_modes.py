@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from worlds.eventually import PATIENCE
+
 pytestmark = pytest.mark.e2e
-PATIENCE = 180.0
 SETTINGS = '[p2p]\nlisten = ["/ip4/127.0.0.1/tcp/0"]\n'
 
 

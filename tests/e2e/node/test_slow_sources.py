@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from worlds.dripping import Dripping, Manner
+from worlds.eventually import PATIENCE
 
 pytestmark = pytest.mark.e2e
 SMALL = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
-WATCHDOG = 60
 DRAIN = "3600"
 """Seconds for what computes: who waited for the source through them would not end in this test."""
 ROOT = """kind: DatasetSnapshot
@@ -44,9 +44,9 @@ def test_a_daemon_ends_though_a_source_drips(make_daemon: Callable[..., Any], ma
             [sys.executable, "-m", "odfd.cli.main", "--socket", str(daemon.socket), "pull", "slow", "-q"],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, **daemon.environ},
         )  # fmt: skip
-        assert server.taken.wait(WATCHDOG)
+        assert server.taken.wait(PATIENCE)
         assert daemon.ask("get", "datasets")[0]["blocks"] == 2, "others are answered meanwhile"
         assert daemon.stop() == 0
-        pull.wait(WATCHDOG)
+        pull.wait(PATIENCE)
     daemon.start()
     assert daemon.ask("get", "datasets")[0]["blocks"] == 2

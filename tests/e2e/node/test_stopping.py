@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ from typing import Any
 import pytest
 
 from engines.sandbox.container import TOOLS
+from worlds.eventually import PATIENCE, until
 
 pytestmark = pytest.mark.e2e
-WATCHDOG = 60
 HANGS = "#!/bin/sh\necho $$ >> {told}\nexec sleep 3600\n"
 DERIVED = """kind: DatasetSnapshot
 version: 1
@@ -53,11 +52,7 @@ def program(path: Path, text: str) -> Path:
 
 def awaited(file: Path) -> None:
     """Until the program that hangs was started."""
-    for _ in range(100 * WATCHDOG):
-        if file.exists():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it was never started")
+    until(file.exists)
 
 
 def check_ends(daemon: Any) -> None:
@@ -104,4 +99,4 @@ def test_while_its_jvm_starts(make_daemon: Callable[..., Any], tmp_path: Path) -
     ) as apply:
         awaited(told)
         check_ends(daemon)
-        apply.wait(WATCHDOG)
+        apply.wait(PATIENCE)

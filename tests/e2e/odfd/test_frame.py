@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from worlds.eventually import PATIENCE
+
 pytestmark = pytest.mark.e2e
 FRAME = Path(__file__).with_name("frame.py")
 GIVEN_FD = 9
@@ -29,7 +31,7 @@ class Daemon:
         self.file.touch()
         self.manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.manager.bind(str(folder / "n"))
-        self.manager.settimeout(20)
+        self.manager.settimeout(PATIENCE)
         self.log = folder / "log"
         self.environ = {**os.environ, "NOTIFY_SOCKET": str(folder / "n")}
         self.process: subprocess.Popen[bytes] | None = None
@@ -48,12 +50,12 @@ class Daemon:
 
     def ctl(self, *words: str, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
         command = [sys.executable, "-m", "odfd.cli.main", "--socket", str(self.socket), *words]
-        return subprocess.run(command, input=stdin, capture_output=True, timeout=30, check=False)
+        return subprocess.run(command, input=stdin, capture_output=True, timeout=PATIENCE, check=False)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         assert self.process is not None
         self.process.send_signal(number)
-        return self.process.wait(20)
+        return self.process.wait(PATIENCE)
 
     def close(self) -> None:
         if self.process is not None and self.process.poll() is None:
@@ -92,7 +94,7 @@ def test_start_serve_stop(daemon: Daemon) -> None:
 def test_a_second_daemon_is_told_and_the_first_lives(daemon: Daemon) -> None:
     daemon.start()
     second = daemon.spawn()
-    assert second.wait(20) == 7
+    assert second.wait(PATIENCE) == 7
     assert "another daemon listens on" in daemon.log.read_text()
     assert daemon.ctl("status").returncode == 0
 
@@ -152,7 +154,7 @@ def test_draining_has_an_end(daemon: Daemon) -> None:
         while not tasks:
             tasks = json.loads(daemon.ctl("get", "tasks", "-o", "json").stdout)
         assert daemon.stop() == 0
-        assert puller.wait(20) in (3, 4)
+        assert puller.wait(PATIENCE) in (3, 4)
     assert "cancelled" in [line["event"] for line in told(daemon)]
 
 
@@ -184,7 +186,7 @@ def test_detaching_leaves_the_task_running(daemon: Daemon) -> None:
             tasks = json.loads(daemon.ctl("get", "tasks", "-o", "json").stdout)
         puller.send_signal(signal.SIGINT)
         try:
-            said = puller.communicate(timeout=20)[1].decode()
+            said = puller.communicate(timeout=PATIENCE)[1].decode()
         finally:
             puller.kill()
         assert puller.returncode == 130

@@ -18,6 +18,7 @@ from p2p.driver.replication import ReplicationDriver
 from p2p.driver.settings import ReplicationSettings
 from p2p.host.host import open_host
 from p2p.ports import Concern, Judgement, PeerId, StatementRef, Topic
+from worlds.eventually import PATIENCE
 
 pytestmark = pytest.mark.e2e
 DATASET = DatasetId.from_public_key(b"f" * 32)
@@ -81,7 +82,7 @@ async def node(
 
 
 async def test_found_three_hops_away() -> None:
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         async with AsyncExitStack() as stack:
             first, shelf = await stack.enter_async_context(node(1, []))
             shelf.chain = [b"block %d" % number for number in range(7)]
@@ -97,7 +98,7 @@ async def test_found_three_hops_away() -> None:
 
 async def test_a_handful_grows_together() -> None:
     """Five nodes that know one address each end up with three connections each at least."""
-    with trio.fail_after(90):
+    with trio.fail_after(PATIENCE):
         async with AsyncExitStack() as stack:
             drivers = [(await stack.enter_async_context(node(11, [], 3)))[0]]
             for number in range(12, 16):

@@ -23,6 +23,7 @@ from p2p.driver.settings import ReplicationSettings
 from p2p.host.host import open_host
 from p2p.ports import PeerId
 from p2p.wire.lan import encode_presence, encode_question
+from worlds.eventually import PATIENCE
 from worlds.lan import NoLan, open_lan
 
 pytestmark = pytest.mark.e2e
@@ -80,7 +81,7 @@ async def until(come_true: Callable[[], bool], again: Callable[[], None] = lambd
 
 
 async def test_peers_of_one_network_meet_and_those_of_another_do_not(port: int) -> None:
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         async with (
             node(31, port) as first, node(32, port, "office") as other, node(33, None) as silent,
             node(34, port) as second,
@@ -93,7 +94,7 @@ async def test_peers_of_one_network_meet_and_those_of_another_do_not(port: int) 
 async def test_noise_floods_and_lies_lead_to_nobody(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The liar names a third, then the listener itself, then a place where nobody is, hundreds of times."""
     dialled: list[str] = []
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         async with node(41, port) as first:
             assert first._lan is not None
             visit = first._lan._visit
@@ -119,7 +120,7 @@ async def test_noise_floods_and_lies_lead_to_nobody(port: int, monkeypatch: pyte
 async def test_a_machine_without_multicast_does_without(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Group4, "address", "203.0.113.1")
     monkeypatch.setattr(Group6, "address", "2001:db8::1")
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         async with node(51, port) as first, node(52, None) as second:
             await first.connect(second.addresses()[0])
             assert connected(first) == {second.peer_id}
@@ -155,7 +156,7 @@ async def meet_by_ipv6() -> None:
             for packet in (third, itself):
                 speaker.sendto(packet, (Group6.address, 5353, 0, socket.if_nametoindex("lan0")))
 
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         async with node(61, 5353, listen=listen) as first:
             assert first._lan is not None
             visit = first._lan._visit

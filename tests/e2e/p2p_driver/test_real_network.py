@@ -18,13 +18,13 @@ from p2p.driver.replication import ReplicationDriver
 from p2p.driver.settings import ReplicationSettings
 from p2p.host.host import open_host
 from p2p.ports import Concern, Judgement, PeerId, StatementRef, Tip, Topic
+from worlds.eventually import PATIENCE
 
 pytestmark = pytest.mark.e2e
 DATASET = DatasetId.from_public_key(b"d" * 32)
 BLOCKS = tuple(b"block %d " % number * 50 for number in range(20_000))
 OBJECT = bytes(range(256)) * 4 * 16 * 1024
 NAME = Multihash.sha3_256(OBJECT)
-DEADLINE = 20.0
 
 
 class Holdings:
@@ -126,7 +126,7 @@ async def node(seed: int, holdings: Holdings, bootstrap: Sequence[str] = ()) -> 
 
 
 async def test_bytes_come_over_a_real_network() -> None:
-    with trio.fail_after(DEADLINE):
+    with trio.fail_after(PATIENCE):
         async with node(1, Holdings(BLOCKS, {NAME: OBJECT})) as giver, node(2, Holdings()) as puller:
             peer = await puller.connect(giver.addresses()[0])
             assert peer == giver.peer_id
@@ -142,7 +142,7 @@ async def test_bytes_come_over_a_real_network() -> None:
 async def test_statements_reach_a_third_node() -> None:
     """a <- b <- c: gossip goes through b, and what was said before is pulled."""
     one, two, three = Holdings(), Holdings(), Holdings()
-    with trio.fail_after(DEADLINE):
+    with trio.fail_after(PATIENCE):
         async with (
             node(3, one) as a,
             node(4, two, [a.addresses()[0]]) as b,
@@ -165,7 +165,7 @@ async def test_statements_reach_a_third_node() -> None:
 
 
 async def test_a_giver_that_dies_in_the_middle() -> None:
-    with trio.fail_after(DEADLINE):
+    with trio.fail_after(PATIENCE):
         async with node(7, Holdings(BLOCKS, {NAME: OBJECT})) as staying, node(8, Holdings()) as puller:
             part = Sink()
             async with trio.open_nursery() as nursery, node(6, Holdings(BLOCKS, {NAME: OBJECT})) as dying:

@@ -25,11 +25,11 @@ from engines.sandbox import process as confined
 from engines.sandbox.base import Job
 from engines.sandbox.bubblewrap import Bubblewrap
 from engines.sandbox.runtime import image_runtime
+from worlds.eventually import PATIENCE
 from worlds.processes import names_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 TREE = Path(__file__).parents[3]
-GONE_SECONDS = 30
 
 
 def inside(folder: Path) -> set[int]:
@@ -60,7 +60,7 @@ async def test_a_start_from_the_image_compiles_nothing(tmp_path: Path) -> None:
     job = Job(argv=(PYTHON, "-P", "-c", COUNT), env=start.env, mounts=start.mounts)
     process = confined.start(Bubblewrap(bubblewrap, image_runtime(image)), job)
     said = b""
-    with trio.fail_after(GONE_SECONDS):
+    with trio.fail_after(PATIENCE):
         while piece := await process.stdout.receive_some(1 << 16):
             said += piece
     await process.stop(grace=1.0)
@@ -106,7 +106,7 @@ def test_an_engine_works_and_dies_with_its_node(tmp_path: Path, level: str) -> N
     if facts["grouped"] or level == "container":
         assert not facts["unbounded"]
     assert len(left) >= 2  # Python and its JVM
-    late = [pid for pid, handle in left.items() if not select.select([handle], [], [], GONE_SECONDS)[0]]
+    late = [pid for pid, handle in left.items() if not select.select([handle], [], [], PATIENCE)[0]]
     for handle in left.values():
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(handle, signal.SIGKILL)

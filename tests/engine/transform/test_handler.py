@@ -24,6 +24,7 @@ from engines.contract import (
 )
 from engines.request_control import RequestCancelled, RequestControl
 from engines.spark.handler import SparkHandler
+from worlds.eventually import PATIENCE
 
 pytestmark = pytest.mark.engine
 TIME = pa.timestamp("ms", "UTC")
@@ -221,7 +222,7 @@ def test_a_request_that_nobody_waits_for_ends(handler, slices, tmp_path):
     while not tracker.getActiveJobsIds() and thread.is_alive():
         thread.join(0.01)
     control.cancel()
-    thread.join(60)
+    thread.join(PATIENCE)
     assert ended
     tasks = handler._spark.sparkContext._jsc.sc().statusStore()
     while tasks.executorList(True).apply(0).activeTasks():

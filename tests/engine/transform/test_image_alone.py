@@ -23,6 +23,7 @@ from engines.image.installed import Image, installed
 from engines.listen_address import READY
 from engines.sandbox.container import NAME
 from worlds import foreign_coordinator as foreign
+from worlds.eventually import PATIENCE
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 INSIDE = "/opt/engine"
@@ -66,7 +67,7 @@ def started(image: str, *words: str, mounts: tuple[str, ...] = ()) -> Iterator[s
             assert line.startswith(READY)
             yield line.removeprefix(READY).strip()
             subprocess.run(["podman", "kill", "--signal", "TERM", name], check=True, capture_output=True)
-            process.wait(30)
+            process.wait(PATIENCE)
             assert process.returncode == 0
         finally:
             subprocess.run(["podman", "rm", "--force", "--ignore", name], check=True, capture_output=True)

@@ -17,6 +17,7 @@ import pytest
 
 from engines.listen_address import READY
 from worlds import foreign_coordinator as foreign
+from worlds.eventually import PATIENCE
 from worlds.processes import computed
 
 pytestmark = pytest.mark.engine
@@ -57,7 +58,7 @@ class Engine:
         """Exit code; one that does not end says where its threads are, and dies of it."""
         self.process.send_signal(signal.SIGTERM)
         try:
-            code = self.process.wait(60)
+            code = self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             self.process.send_signal(signal.SIGABRT)
             code = self.process.wait()
@@ -242,7 +243,7 @@ def test_a_jvm_that_dies_at_work_is_told_and_replaced(engine, ask, tmp_path):
         thread.join(0.05)
         assert not answers
     os.kill(before, signal.SIGKILL)
-    thread.join(60)
+    thread.join(PATIENCE)
     assert [(each.kind, "JVM ended (signal 9)" in each.message) for each in answers] == [(foreign.INTERNAL_ERROR, True)]
     assert works(ask)
     assert engine.jvm() != before

@@ -53,7 +53,7 @@ def test_shared_parts_are_paid_for_each_time() -> None:
     begin = time.process_time()
     with pytest.raises(Invalid, match="parts overlap") as caught:
         flat.decode(DataSchema, doubling(30))
-    assert time.process_time() - begin < 0.1
+    assert time.process_time() - begin < 10, "a thousand million fields would take a day"
     assert caught.value.place.startswith("$.fields[0].type.fields[0].type.")
 
 

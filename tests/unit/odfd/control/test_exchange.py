@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from chain.errors import Invalid
 from odfd.control.exchange import CutOff, Exchange
+from worlds.eventually import PATIENCE
 
 LINES = b"HTTP/1.1 200 \r\ntransfer-encoding: chunked\r\n\r\n3\r\na\nb\r\n3\r\nb\nc\r\n"
 
@@ -25,8 +26,8 @@ LINES = b"HTTP/1.1 200 \r\ntransfer-encoding: chunked\r\n\r\n3\r\na\nb\r\n3\r\nb
 def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
     here, there = socket.socketpair()
     with here, there:
-        here.settimeout(10)
-        there.settimeout(10)
+        here.settimeout(PATIENCE)
+        there.settimeout(PATIENCE)
         yield here, there
 
 

@@ -17,6 +17,7 @@ from chain.errors import Environment, Invalid, NotFound, Refused
 from chain.model.source import CompressionFormat, Decompress, Pipe
 from odfd.ingest import prep
 from odfd.ingest.settings import IngestSettings
+from worlds.eventually import PATIENCE
 from worlds.sources import prepare, prepared
 
 GZIP = Decompress(format=CompressionFormat.GZIP)
@@ -175,7 +176,7 @@ async def test_a_command_ends_when_nobody_waits(tmp_path: Path) -> None:
     path.write_text("")
     os.mkfifo(child)
     step = Pipe(command=("sh", "-c", f"echo $$ > {child}; exec sleep 1000"))
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(prep.prepare, path, [step], tmp_path, settings(tmp_path, allow_pipe=True))
             process = int(await trio.to_thread.run_sync(child.read_text))
@@ -190,6 +191,6 @@ def ends(process: int) -> bool:
     except ProcessLookupError:
         return True
     try:
-        return bool(select.select([watched], [], [], 20)[0])
+        return bool(select.select([watched], [], [], PATIENCE)[0])
     finally:
         os.close(watched)

@@ -20,8 +20,7 @@ from odfd.runtime.clock import SystemClock
 from odfd.runtime.supervision import Child, Life, Restart, run_tree
 from p2p.host.limits import HostLimits
 from p2p.identity import did_of_seed, peer_of_did, peer_of_seed
-
-DEADLINE = 20
+from worlds.eventually import PATIENCE
 
 
 class Lines:
@@ -36,7 +35,7 @@ class Lines:
     error = info
 
     async def until(self, event: str, count: int) -> None:
-        with trio.fail_after(DEADLINE):
+        with trio.fail_after(PATIENCE):
             while self.said.count(event) < count:
                 self.more = trio.Event()
                 await self.more.wait()
@@ -108,7 +107,7 @@ async def test_without_a_network_it_listens_nowhere(tmp_path: Path, monkeypatch:
             nursery.start_soon(member.run, life)
             await life.wait_ready()
             assert at() == set()
-            with trio.fail_after(DEADLINE):
+            with trio.fail_after(PATIENCE):
                 await member.join(Network(name="demo"))
                 assert at() == {"127.0.0.2"}
                 await member.leave("demo")
@@ -134,7 +133,7 @@ async def test_who_only_dials_needs_no_host_before_a_network_is_joined(tmp_path:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(member.run, life)
             await life.wait_ready()
-            with trio.fail_after(DEADLINE):
+            with trio.fail_after(PATIENCE):
                 for name in ("one", "two"):
                     assert member._host is None
                     await member.join(Network(name=name))

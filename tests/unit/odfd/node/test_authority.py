@@ -25,6 +25,7 @@ from odfd.mirrors.epoch_switch import RewriteWaiting
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.log import CheckedChain, Ledger
 from p2p.ports import Judgement, PeerId, Topic
+from worlds.eventually import PATIENCE
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 PEER = PeerId("12D3KooWPeer")
@@ -89,7 +90,7 @@ async def test_the_key_goes_offline_and_work_goes_on(world: Any, worlds: Any) ->
             await alice.api.authority.dataset_key("cities")
         world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
         assert [item.outcome for item in await alice.pull("cities")] == ["updated"]
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE):
             while bob.size("theirs") < alice.size("cities"):
                 await bob.parts.scheduler.get(cities).turned.wait()
         assert newest(bob, cities) == newest(alice, cities)
@@ -317,7 +318,7 @@ async def test_an_epoch_that_gives_up_blocks_is_followed_by_policy(world: Any, w
         await bob.mirror(cities, "theirs")
         await trio.to_thread.run_sync(reset_to, alice, cities, size - 1)
         await bob.heard_head(size - 1)
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE):
             mirror = bob.parts.scheduler.get(cities)
             while bob.size("theirs") != size - 1 and not isinstance(mirror.fault, RewriteWaiting):
                 await mirror.turned.wait()
@@ -327,7 +328,7 @@ async def test_an_epoch_that_gives_up_blocks_is_followed_by_policy(world: Any, w
             return
         world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
         await alice.pull("cities")
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE):
             while newest(bob, cities) != newest(alice, cities) or bob.size("theirs") < alice.size("cities"):
                 await mirror.turned.wait()
         mine, theirs = (list(node.home.chains.chain(cities).raw_blocks(0, 99)) for node in (alice, bob))

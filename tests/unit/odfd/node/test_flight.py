@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from config import model
 from engines.flight.messages import CLASSES, packed, unpacked
+from worlds.eventually import PATIENCE
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000", "2024-01-03T00:00:00Z,Wels,62000")
 TOKEN = "owner-token-of-sixteen"
@@ -82,7 +83,7 @@ async def test_the_adbc_driver_asks(world: Any, worlds: Any, tmp_path: Path) -> 
 
     async with world.running("alice", private=True, flight=door(tmp_path)) as alice:
         await filled(world, worlds, alice)
-        with trio.fail_after(120):
+        with trio.fail_after(PATIENCE):
             await trio.to_thread.run_sync(ask, url_of(alice))
 
 
@@ -124,7 +125,7 @@ def acted(client: Any, kind: str, **values: Any) -> bytes:
 
 
 async def in_thread(call: Any, *args: Any) -> Any:
-    with trio.fail_after(120):
+    with trio.fail_after(PATIENCE):
         return await trio.to_thread.run_sync(call, *args)
 
 
@@ -132,7 +133,7 @@ async def idle(node: Any) -> None:
     """Until no process works at a query."""
     turns = node.parts.readers._turns
     tasks = [object() for _ in range(int(turns.total_tokens))]
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         for each in tasks:
             await turns.acquire_on_behalf_of(each)
     for each in tasks:
@@ -216,7 +217,7 @@ async def test_a_process_of_flight_that_dies_is_started_again(world: Any, worlds
         server = alice.parts.flight
         born = server.born
         server.process.kill()
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE):
             await born.wait()
         assert (await in_thread(fetched, client_of(alice), CITIES)).num_rows == 3
         assert (await alice.api.datasets.get("cities")).records == 3
@@ -283,7 +284,7 @@ async def test_the_jdbc_driver_asks(world: Any, worlds: Any, tmp_path: Path) -> 
         place = url_of(alice).removeprefix("grpc://")
         url = f"jdbc:arrow-flight-sql://{place}?useEncryption=false&user=anonymous&password=anonymous"
         command = [java, "--add-opens=java.base/java.nio=ALL-UNNAMED", "-cp", driver, str(program), url]
-        with trio.fail_after(120):
+        with trio.fail_after(PATIENCE):
             said = await trio.run_process(command, capture_stdout=True, capture_stderr=True)
     lines = said.stdout.decode().splitlines()
     assert lines[:-1] == [

@@ -13,6 +13,7 @@ from chain.state import load_state
 from config import model
 from odfd.control import wire
 from odfd.flows import store
+from worlds.eventually import PATIENCE
 from worlds.manifests import DERIVED, ROOT
 
 FLOW = """$schema: Flow
@@ -23,7 +24,6 @@ spec:
 """
 MINUTELY = "{kind: Schedule, every: 1min}"
 FOLLOWING: dict[str, Any] = {"flows": model.Flows(follow=True, cooldown_seconds=0)}
-DEADLINE = 20
 
 
 def flow(name: str = "often", target: str = "cities", trigger: str = MINUTELY) -> str:
@@ -45,7 +45,7 @@ async def view(node: Any, name: str) -> wire.FlowView:
 
 
 async def ran(node: Any, name: str, runs: int) -> wire.FlowView:
-    with trio.fail_after(DEADLINE):
+    with trio.fail_after(PATIENCE):
         while True:
             # Taken before the look: a turn may end while it is under way.
             turned = node.parts.flows.turned

@@ -11,6 +11,7 @@ from chain.statements import proof
 from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.trust.ledger.log import Ledger
 from p2p.ports import Topic
+from worlds.eventually import PATIENCE
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 SEED = b"\x2a" * 32
@@ -69,7 +70,7 @@ async def test_who_comes_later_learns_of_the_fork(world: Any, worlds: Any) -> No
     """A proof is among the statements that peers compare: a newcomer stops there before it has a block."""
     await test_both_branches_end_where_they_part(world, worlds, 1, 0)
     async with world.running("bob"), world.running("carol") as carol:
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE):
             while not (found := carol.parts.board.unheld.datasets()):
                 await carol.member.shown.wait()
         await carol.parts.scheduler.add(MirrorSpec(dataset=str(found[0]), name="theirs"))

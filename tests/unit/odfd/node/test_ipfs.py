@@ -19,10 +19,10 @@ from odfd.mirrors import steps
 from odfd.published import source
 from odfd.trust.keys.keystore import KeyStore
 from p2p.ipfs import names, record
+from worlds.eventually import PATIENCE
 from worlds.memory_ipfs import MemoryIpfs, Swarm
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
-DEADLINE = 30
 
 
 @pytest.fixture
@@ -239,14 +239,14 @@ async def test_a_kubo_that_lies_achieves_nothing(
         await bob.api.mirrors.add(wire.MirrorRequest(source=str(cities), as_name="theirs", via="ipfs"))
         mirror = bob.parts.scheduler.get(cities)
         if part != "refs/head":  # which only says where to begin; the signed head says the same
-            with trio.fail_after(DEADLINE):
+            with trio.fail_after(PATIENCE):
                 while not mirror.passes:
                     await mirror.turned.wait()
             assert bob.home.chains.chain(cities).head() is None
             assert mirror.state.value in ("stalled", "refused")
         liar.lie = lambda _path, raw: raw
         bob.parts.scheduler.poke(cities)
-        with trio.fail_after(DEADLINE):
+        with trio.fail_after(PATIENCE):
             while mirror.state.value != "current":
                 bob.parts.scheduler.poke(cities)
                 await mirror.turned.wait()

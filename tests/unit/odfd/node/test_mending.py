@@ -20,6 +20,7 @@ from p2p.driver import response_bodies
 from p2p.wire import chains, objects
 from p2p.wire.frames import PREFIX
 from p2p.wire.refusal import Reason, Refusal
+from worlds.eventually import PATIENCE
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 BIG = tuple(f"2024-01-01T00:00:{number % 60:02}Z,{number * 7919 % 10**9:x}-{number},{number}" for number in range(8000))
@@ -268,7 +269,7 @@ async def test_a_mirror_mends_by_itself_what_it_finds_when_asked(world: Any, wor
         data = path.read_bytes()
         rot(path, 60_000)
         assert bob.parts.library.object_size(Multihash.parse(path.name)) is None
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE):
             while not path.exists() or path.read_bytes() != data:
                 await bob.parts.scheduler.get(cities).turned.wait()
         assert bob.parts.library.object_size(Multihash.parse(path.name)) == len(data)

@@ -14,6 +14,7 @@ from config import model
 from odfd.node.gauges import Readings
 from odfd.obs.metric_table import METRICS, MetricKind
 from odfd.runtime.addresses import url_of
+from worlds.eventually import PATIENCE
 
 LISTEN = model.Metrics(listen=("127.0.0.1:0",))
 
@@ -33,7 +34,7 @@ async def asked(node: Any, path: str, host: str | None = None) -> tuple[int, byt
 
     def fetch() -> tuple[int, bytes]:
         try:
-            with urllib.request.urlopen(request, timeout=20) as answer:
+            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
                 return int(answer.status), bytes(answer.read())
         except urllib.error.HTTPError as refused:
             return refused.code, refused.read()

@@ -16,6 +16,7 @@ from chain.multihash import Multihash
 from chain.state import load_state
 from odfd.control import wire
 from odfd.datasets.holdings import Holdings
+from worlds.eventually import PATIENCE
 from worlds.linked_world import schema, slice_at
 
 DAY = instant.DAY * instant.SECOND
@@ -215,7 +216,7 @@ async def test_a_long_absence_fetches_nothing_that_would_be_let_go_at_once(world
         for day in range(3, 9):
             await grow(world, alice, day)
         async with world.running("bob") as bob:
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE):
                 while bob.size("theirs") < alice.size("cities") or len(here(bob, cities)) != 2:
                     await bob.parts.scheduler.pass_now(cities)
             assert here(bob, cities) == [number for number, _, _ in slices(alice, cities)[-2:]]

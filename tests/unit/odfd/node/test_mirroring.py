@@ -17,6 +17,7 @@ from config import model
 from odfd.control import wire
 from odfd.mirrors.object_fetcher import ObjectLimits
 from odfd.mirrors.scheduler import SchedulerState
+from worlds.eventually import PATIENCE
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 HOUR = 3600 * instant.SECOND
@@ -33,7 +34,7 @@ async def published(world: Any, worlds: Any, node: Any, *rows: str) -> Any:
 
 async def mirrored(node: Any, name: str, size: int) -> None:
     """Until the mirror has so many blocks."""
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE):
         while node.size(name) < size:
             mirror = node.parts.scheduler.get(node.dataset(name))
             await mirror.turned.wait()
@@ -222,7 +223,7 @@ async def test_chain_first_then_data(world: Any, worlds: Any) -> None:
             await bob.api.datasets.tail("theirs", 5)
         assert (await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest(level="chain")))).ok
         await bob.mirror(cities, "theirs", want="data")
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE):
             turned = bob.parts.scheduler.get(cities).turned
             while (await bob.api.datasets.get("theirs")).rely_on.blocks < alice.size("cities"):
                 await turned.wait()
@@ -373,13 +374,15 @@ async def test_a_mirror_that_waits_holds_no_place_and_can_be_taken_back(
         world.wires.cut.add(alice.member.peer_id)
         async with world.running("carol") as carol:
             view = await carol.mirror(cities, "theirs")
-            assert (view.state, view.message) == ("waiting", "no connected peer serves it that far")
+            assert view.state == "waiting"
+            waits = carol.parts.scheduler.get(cities)
+            await worlds.until(lambda: waits.message == "no connected peer serves it that far")
             monkeypatch.setattr("odfd.api.network.mirrors.PATIENCE_SECONDS", 60)
             task = carol.board.get(
                 (await carol.api.mirrors.add(wire.MirrorRequest(source=view.id, as_name="theirs"))).id
             )
             await carol.api.mirrors.remove("theirs")
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE):
                 await task.finished.wait()
             assert isinstance(task.fault, NotFound)
         assert bob.member.peer_id

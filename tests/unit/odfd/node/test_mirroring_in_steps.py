@@ -11,6 +11,7 @@ import trio
 from chain.errors import NotFound, Refused
 from odfd.mirrors import sinks, steps
 from odfd.mirrors.scheduler import SchedulerState
+from worlds.eventually import PATIENCE
 
 DAYS = 9
 
@@ -29,7 +30,7 @@ async def published(world: Any, worlds: Any, node: Any) -> Any:
 
 
 async def settled(node: Any, name: str, size: int) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE):
         while node.size(name) < size:
             await node.parts.scheduler.get(node.dataset(name)).turned.wait()
 
@@ -73,7 +74,7 @@ async def test_the_next_step_is_fetched_while_one_is_kept(
     commit = steps.Steps._commit
 
     def wait(self: Any, spec: Any, *more: Any) -> Any:
-        assert asked.wait(20), "nothing was asked for meanwhile"
+        assert asked.wait(PATIENCE), "nothing was asked for meanwhile"
         return commit(self, spec, *more)
 
     async with world.running("alice") as alice, world.running("bob") as bob:

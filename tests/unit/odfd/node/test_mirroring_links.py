@@ -19,6 +19,7 @@ from odfd.mirrors import object_fetcher, steps
 from odfd.mirrors.object_fetcher import ObjectLimits
 from odfd.mirrors.scheduler import SchedulerState
 from odfd.trust.ledger.log import Ledger
+from worlds.eventually import PATIENCE
 from worlds.linked_world import FILES, schema, slice_at
 
 NAMES = [Multihash.sha3_256(each) for each in FILES]
@@ -55,7 +56,7 @@ def whole(node: Any, name: str = "theirs") -> bool:
 
 
 async def until(node: Any, name: str, done: Any) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE):
         while not done():
             mirror = node.parts.scheduler.get(node.dataset(name))
             mirror.poked.set()

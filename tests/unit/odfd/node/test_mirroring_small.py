@@ -13,6 +13,7 @@ from odfd.control import wire
 from odfd.mirrors.packs import together
 from odfd.mirrors.scheduler import SchedulerState
 from p2p.wire.limits import MAX_PACKED
+from worlds.eventually import PATIENCE
 
 DAYS = 9
 
@@ -92,7 +93,7 @@ async def test_one_that_nobody_has_is_named_and_the_others_stay(world: Any, worl
         alice.home.objects.add_bytes(data)
         asked.clear()
         bob.parts.scheduler.poke(cities)
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE):
             while bob.size("theirs") < alice.size("cities"):
                 await mirror.turned.wait()
         assert sum(asked) <= len(names) - 4, "what came is not asked for again"

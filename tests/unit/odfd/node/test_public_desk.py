@@ -18,6 +18,7 @@ from odfd.trust.ledger.cosignatures import Cosignatures
 from odfd.trust.policy.public_witness import read_witness
 from odfd.workers.witness_submission import PAUSE, WitnessSubmission
 from p2p.web.posting import Posts
+from worlds.eventually import PATIENCE
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 HTTP = model.Http(listen=("127.0.0.1:0",), witness=True)
@@ -64,7 +65,7 @@ async def test_requests_over_the_limit_end_unread(world: Any, worlds: Any) -> No
 
 async def test_a_site_takes_nothing_unless_it_was_asked_to(world: Any, worlds: Any) -> None:
     async with world.running("plain", http=model.Http(listen=("127.0.0.1:0",))) as plain, httpx.AsyncClient() as client:
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE):
             answer = await client.post(plain.parts.site.urls[0] + SUBMIT, content=b"old 0\n\n")
         assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
 

@@ -17,6 +17,7 @@ from chain.store.files import DAMAGED
 from engines.query.frames import END, HEAD, ROWS, FrameReader
 from odfd.cli.sql.query import Shown
 from odfd.control import wire
+from worlds.eventually import PATIENCE
 
 ROWS_A = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 ROWS_B = ("2024-01-03T00:00:00Z,Wels,62000",)
@@ -42,7 +43,7 @@ async def ask(alice: Any, sql: str, **more: Any) -> tuple[wire.QueryHead, list[d
     async def take(data: bytes) -> None:
         said.extend(data)
 
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         await alice.api.queries.answer(wire.QueryRequest(sql=sql, **more), take)
     frames = list(FrameReader().feed(bytes(said)))
     assert [frames[0][0], frames[-1][0]] == [HEAD, END]
@@ -235,7 +236,7 @@ async def test_who_goes_away_leaves_no_process_behind(world: Any, worlds: Any) -
         endless = wire.QueryRequest(sql="select a.range from range(1000000000) a, cities")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(alice.api.queries.answer, endless, never)
-            with trio.fail_after(60):
+            with trio.fail_after(PATIENCE):
                 await begun.wait()
             nursery.cancel_scope.cancel()
         _, rows = await ask(alice, "select 1 as one")
@@ -252,7 +253,7 @@ async def test_what_held_is_kept_and_folded_on(world: Any) -> None:
             """The answer, and the folds that there are when it was given."""
             folding._least = least
             answer = await ask(alice, sql)
-            with trio.fail_after(60):
+            with trio.fail_after(PATIENCE):
                 await folding.settled()
             return answer, sorted(folder.glob("*/*"))
 

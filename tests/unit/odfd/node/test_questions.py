@@ -20,6 +20,7 @@ from odfd.api.queries.flight_queries import FlightQueries
 from odfd.api.queries.public_queries import WAITING
 from odfd.control import wire
 from odfd.kamu.ports import BUSY
+from worlds.eventually import PATIENCE
 
 ASKED = model.Http(listen=("127.0.0.1:0",), query=True)
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000", "2024-01-03T00:00:00Z,Wels,62000")
@@ -40,7 +41,7 @@ async def filled(world: Any, worlds: Any, node: Any) -> None:
 async def test_a_question_is_answered_as_kamu_answers_it(world: Any, worlds: Any) -> None:
     async with (
         world.running("alice", private=True, http=ASKED) as alice,
-        httpx.AsyncClient(base_url=url_of(alice), timeout=60) as client,
+        httpx.AsyncClient(base_url=url_of(alice), timeout=PATIENCE) as client,
     ):
         await filled(world, worlds, alice)
         await alice.publish("cities")
@@ -74,7 +75,7 @@ async def test_a_question_is_answered_as_kamu_answers_it(world: Any, worlds: Any
 async def test_datasets_of_a_question_are_bound_to_names_and_blocks(world: Any, worlds: Any) -> None:
     async with (
         world.running("alice", private=True, http=ASKED) as alice,
-        httpx.AsyncClient(base_url=url_of(alice), timeout=60) as client,
+        httpx.AsyncClient(base_url=url_of(alice), timeout=PATIENCE) as client,
     ):
         await filled(world, worlds, alice)
         await alice.publish("cities")
@@ -97,7 +98,7 @@ async def test_datasets_of_a_question_are_bound_to_names_and_blocks(world: Any, 
 async def test_what_is_private_is_not_there_for_questions(world: Any, worlds: Any) -> None:
     async with (
         world.running("alice", private=True, http=ASKED) as alice,
-        httpx.AsyncClient(base_url=url_of(alice), timeout=60) as client,
+        httpx.AsyncClient(base_url=url_of(alice), timeout=PATIENCE) as client,
     ):
         await filled(world, worlds, alice)
         await alice.publish("cities")
@@ -121,7 +122,7 @@ async def test_no_answer_tells_a_private_name_from_one_that_is_none(
     """Word for word, by every path of HTTP; and no answer walks over all names, which would take time for it alone."""
     async with (
         world.running("alice", private=True, http=ASKED) as alice,
-        httpx.AsyncClient(base_url=url_of(alice), timeout=60) as client,
+        httpx.AsyncClient(base_url=url_of(alice), timeout=PATIENCE) as client,
     ):
         await filled(world, worlds, alice)
         await alice.publish("cities")
@@ -142,7 +143,7 @@ async def test_no_answer_tells_a_private_name_from_one_that_is_none(
 async def test_the_tail_and_the_metadata_of_a_dataset(world: Any, worlds: Any) -> None:
     async with (
         world.running("alice", private=True, http=ASKED) as alice,
-        httpx.AsyncClient(base_url=url_of(alice), timeout=60) as client,
+        httpx.AsyncClient(base_url=url_of(alice), timeout=PATIENCE) as client,
     ):
         await filled(world, worlds, alice)
         await alice.publish("cities")
@@ -163,7 +164,7 @@ async def test_the_door_is_shut_until_it_is_opened(world: Any, worlds: Any) -> N
     closed = model.Http(listen=("127.0.0.1:0",))
     async with (
         world.running("alice", http=closed) as alice,
-        httpx.AsyncClient(base_url=url_of(alice), timeout=60) as client,
+        httpx.AsyncClient(base_url=url_of(alice), timeout=PATIENCE) as client,
     ):
         assert (await client.get("/query", params={"query": "select 1"})).status_code == 404
         assert (await client.post("/query", json={"query": "select 1"})).status_code == 405
@@ -187,7 +188,7 @@ async def test_a_crowd_of_questions_leaves_readers_to_the_owner(world: Any, worl
             except Refused as fault:
                 told.append(fault.rule)
 
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE):
             async with trio.open_nursery() as nursery:
                 for _ in range(2 + WAITING + 3):
                     nursery.start_soon(ask)
@@ -225,7 +226,7 @@ async def test_our_client_asks_by_a_url(world: Any, worlds: Any) -> None:
     async with world.running("alice", private=True, http=ASKED) as alice:
         await filled(world, worlds, alice)
         await alice.publish("cities")
-        with trio.fail_after(120):
+        with trio.fail_after(PATIENCE):
             await trio.to_thread.run_sync(ask, url_of(alice), str(alice.dataset("towns")))
     with pytest.raises(odfd_client.Unreachable):
         await trio.to_thread.run_sync(odfd_client.connect, "http://127.0.0.1:1")
@@ -238,7 +239,7 @@ async def test_nobody_but_the_owner_has_an_answer_signed(world: Any, worlds: Any
     asked = wire.QueryRequest(sql=CITIES, prove=True)
     async with (
         world.running("alice", private=True, http=ASKED) as alice,
-        httpx.AsyncClient(base_url=url_of(alice), timeout=60) as client,
+        httpx.AsyncClient(base_url=url_of(alice), timeout=PATIENCE) as client,
     ):
         await filled(world, worlds, alice)
         await alice.publish("cities")

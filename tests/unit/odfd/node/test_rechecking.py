@@ -19,6 +19,7 @@ from odfd.control import wire
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.recheck_results import BACKOFF, Rechecks
 from odfd.trust.validation import evidence_rechecker
+from worlds.eventually import PATIENCE
 
 ROWS = "2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000"
 ATTESTS = model.Policy(profile="validator", publish=model.Publish(attest=True))
@@ -52,7 +53,7 @@ async def mirrored(node: Any, source: Any) -> None:
 
 async def at_rest(node: Any) -> float:
     """Until a round found nothing to do; how many seconds that is so."""
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE):
         while True:
             await trio.testing.wait_all_tasks_blocked(0.05)
             if node.parts.rechecker.loop.is_idle and node.parts.rechecker.rests:
@@ -61,7 +62,7 @@ async def at_rest(node: Any) -> float:
 
 async def put_off(node: Any, count: int) -> float:
     """Until so many attempts were put off; how long until the next."""
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE):
         while [event for event, _ in node.logger.said].count("evidence put off") < count:
             await trio.testing.wait_all_tasks_blocked(0.05)
     return await at_rest(node)

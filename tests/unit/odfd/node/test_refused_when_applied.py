@@ -19,6 +19,7 @@ from odfd.ingest.fetch.base import FetchJob
 from odfd.ingest.fetch.dispatch import fetch
 from odfd.ingest.prep import prepare
 from odfd.ingest.settings import IngestSettings
+from worlds.eventually import PATIENCE
 
 GLOB = "{kind: FilesGlob, path: '*.csv'}"
 CSV = "{kind: Csv, header: true, ddlSchema: ['event_time TIMESTAMP, a STRING']}"
@@ -203,6 +204,6 @@ async def test_a_pull_refuses_the_same(tmp_path: Any, rule: str, part: str, text
     way = partial(fetch, event.fetch, job)
     if part == "prepare":
         way = partial(prepare, tmp_path / "1.csv", event.prepare or (), tmp_path, settings)
-    with trio.fail_after(20), pytest.raises(Fault) as caught:
+    with trio.fail_after(PATIENCE), pytest.raises(Fault) as caught:
         await way()
     assert caught.value.rule == rule

@@ -22,6 +22,7 @@ from odfd.control import wire
 from odfd.mirrors.epoch_switch import RewriteWaiting
 from odfd.trust.ledger.log import Ledger
 from p2p.ports import Judgement, PeerId, Topic
+from worlds.eventually import PATIENCE
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 SEED = b"\x2a" * 32
@@ -153,7 +154,7 @@ async def test_the_other_history_is_followed(world: Any, forked: Forked) -> None
             newest = Ledger(connection).newest_head(forked.cities)
         assert (newest[0].size, newest[0].head) == (forked.common + 1, theirs)
         world.wires.cut.clear()
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE):
             while bob.size("theirs") <= forked.common:
                 bob.parts.scheduler.poke(forked.cities)
                 await bob.parts.scheduler.get(forked.cities).turned.wait()
@@ -183,7 +184,7 @@ async def test_neither_is_followed(world: Any, forked: Forked) -> None:
         assert (await bob.api.trust.show("theirs")).reach.use == forked.common
         settled = await resolve(bob, "theirs", block(bob, "theirs", forked.common))
         assert "taken up again" in settled[-1]
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE):
             turned = bob.parts.scheduler.get(forked.cities).turned
             while (await bob.api.trust.show("theirs")).epoch == 0:
                 await turned.wait()
@@ -209,7 +210,7 @@ async def test_an_owner_settles_a_fork_in_the_open(world: Any, forked: Forked) -
             "cities", wire.AuthorityDraftRequest(action="rotate", reason="fork")
         )
         await alice.api.authority.change_authority("cities", wire.AuthorityRequest(payload=draft.payload))
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE):
             for node in (bob, carol):
                 while node.size("theirs") <= forked.common or block(node, "theirs", forked.common) != ours:
                     await node.parts.scheduler.get(forked.cities).turned.wait()
@@ -267,13 +268,13 @@ async def test_an_epoch_that_gives_up_blocks_is_followed_on_a_persons_word(world
         await alice.done(alice.api.rewriting.rewrite("cities", request))
         await bob.heard_head(size - 1)
         mirror = bob.parts.scheduler.get(cities)
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE):
             while not isinstance(mirror.fault, RewriteWaiting):
                 await mirror.turned.wait()
         (choice,) = (await bob.api.trust.show("theirs")).choices
         assert choice.message == f"epoch 1, {size - 1} blocks"
         await resolve(bob, "theirs", choice.hash)
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE):
             while bob.size("theirs") != size - 1:
                 await bob.parts.scheduler.get(cities).turned.wait()
         assert (await bob.api.trust.show("theirs")).epoch == 1

@@ -17,6 +17,7 @@ from odfd.network.membership import BLOCKED
 from odfd.resources.declared import DeclaredStore
 from odfd.resources.status import moved, pending
 from odfd.resources.store import Resources
+from worlds.eventually import PATIENCE
 
 EXAMPLES = [each.example for each in TYPES.acting if each.name not in ("Network", "Peer")]
 """The network of these nodes is a dictionary; docs/resources.md applies the others to a daemon."""
@@ -169,7 +170,7 @@ async def test_a_watch_tells_what_comes_while_it_waits(world: Any) -> None:
     ):
         assert (await anext(news)).op == "Bookmark"
         nursery.start_soon(alice.apply, plain("one"), a_set())
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE):
             change = await anext(news)
         assert (change.op, change.resource.name) == ("Added", "a")
 
@@ -178,7 +179,7 @@ async def told(node: Any, since: str | None, count: int) -> list[tuple[str, str,
     """What a watch tells of declarations; of what became of them, tests of phases tell."""
     found: list[tuple[str, str, str]] = []
     async with aclosing(node.api.declarations.watch(since, None)) as news:
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE):
             while len(found) < count:
                 each = await anext(news)
                 one = each.resource
@@ -327,7 +328,7 @@ async def test_r50_p08_a_batch_is_one_transaction(world: Any, monkeypatch: pytes
 
 async def status(node: Any, word: str, name: str) -> dict[str, Any]:
     """Once all is done."""
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         await node.parts.reconciler.settled()
     found: dict[str, Any] = (await node.api.declarations.get(word, name)).status
     return found
@@ -379,7 +380,7 @@ async def test_r42_an_attempt_that_a_crash_cut_off_is_told_after_the_start(world
         await status(alice, "vs", "a")
         seen = []
         async with aclosing(alice.api.declarations.watch(at, None)) as news:
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE):
                 while len(seen) < 6:
                     each = await anext(news)
                     seen += [] if each.resource is None else [each.resource.status["phase"]]
@@ -404,7 +405,7 @@ async def test_p04_a_version_that_is_too_old_is_said_to_be(world: Any) -> None:
         assert caught.value.rule == "resource-version-too-old"
         async with aclosing(alice.api.declarations.watch(kept, None)) as news:
             assert (await anext(news)).op == "Bookmark"
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE):
                 change = await anext(news)
         assert (change.op, change.resource.status["phase"]) == ("Modified", "Ready")
 

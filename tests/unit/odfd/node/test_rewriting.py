@@ -28,6 +28,7 @@ from odfd.trust.ledger.runs import Runs
 from odfd.trust.signing import authority_drafts, owner_commit
 from odfd.verify.damage import Damage
 from p2p.ports import Topic
+from worlds.eventually import PATIENCE
 
 FILES = ("a", "b", "c", "d")
 FOLLOW = model.Policy(rewrite=model.Rewrite(follow="follow"))
@@ -177,7 +178,7 @@ async def test_a_reset_waits_for_a_pull(world: Any, worlds: Any) -> None:
             task = alice.board.get(ref.id)
             await worlds.until(lambda: "waiting until nobody else writes" in task.report.message)
             assert alice.size("cities") == size
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE):
             await task.finished.wait()
         assert alice.size("cities") == 1
 
@@ -314,14 +315,14 @@ async def test_mirrors_follow_by_policy(world: Any, worlds: Any, action: str, fo
         size, rows = bob.size("theirs"), await records(bob, "theirs")
         done = await rewrite(alice, "cities", action, to="#3")
         if follow == "follow":
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE):
                 while head_of(bob, cities) != done.head or bob.parts.scheduler.get(cities).message:
                     await bob.parts.scheduler.get(cities).turned.wait()
             await settled(bob, "theirs", 1)
             assert await records(bob, "theirs") == await records(alice, "cities")
             write_files(world, "e")
             await alice.pull("cities")
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE):
                 while head_of(bob, cities) != head_of(alice, cities):
                     await bob.parts.scheduler.get(cities).turned.wait()
             await settled(bob, "theirs", 1)
@@ -331,7 +332,7 @@ async def test_mirrors_follow_by_policy(world: Any, worlds: Any, action: str, fo
             assert (bob.size("theirs"), await records(bob, "theirs")) == (size, rows)
             follows = model.Policy(rewrite=model.Rewrite(follow="follow"))
             bob.assembly.reload(model.Settings(policy=follows))
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE):
                 while head_of(bob, cities) != done.head:
                     await bob.parts.scheduler.get(cities).turned.wait()
         assert "dataset.forked" not in bob.kinds()
@@ -358,7 +359,7 @@ async def test_blocks_and_slices_of_former_epochs_stay_as_policy_says(world: Any
         first = [alice.home.chains.chain(cities).block_at(n).event.new_data.physical_hash for n in (4, 5)]
         for epoch, at in enumerate(("#3", "#2")):
             done = await rewrite(alice, "cities", "reset", to=at)
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE):
                 while head_of(bob, cities) != done.head:
                     await bob.parts.scheduler.get(cities).turned.wait()
             for node, ref in ((alice, "cities"), (bob, "theirs")):
@@ -398,7 +399,7 @@ async def test_who_was_away_and_who_comes_late(world: Any, worlds: Any) -> None:
         await rewrite(alice, "cities", "compact")
         async with world.running("bob", FOLLOW) as bob, world.running("carol") as carol:
             await carol.mirror(cities, "theirs")
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE):
                 while head_of(bob, cities) != head_of(alice, cities):
                     await bob.parts.scheduler.get(cities).turned.wait()
             for node in (bob, carol):
@@ -420,7 +421,7 @@ async def test_who_imported_it_may_mirror_it(world: Any, worlds: Any) -> None:
             assert (mirror.state, mirror.message) == ("current", "")
             write_files(world, "e")
             await alice.pull("cities")
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE):
                 while head_of(bob, cities) != head_of(alice, cities):
                     await bob.parts.scheduler.get(cities).turned.wait()
             await settled(bob, "theirs", 1)
@@ -563,7 +564,7 @@ async def test_a_step_that_was_running_when_its_chain_turned_is_forgotten(world:
         async def given_up() -> None:
             done = await rewrite(alice, "towns", "reset", to=f"#{alice.size('towns') - 2}")
             late.append(done.head)
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE):
                 while head_of(bob, towns) != done.head:
                     await bob.parts.scheduler.get(towns).turned.wait()
 

@@ -18,6 +18,7 @@ from config import model
 from odfd.control import wire
 from odfd.trust.ledger.log import Ledger
 from odfd.workers import journal_recovery
+from worlds.eventually import PATIENCE
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 MORE = ("2024-01-03T00:00:00Z,Wels,61000", "2024-01-04T00:00:00Z,Enns,12000", "2024-01-05T00:00:00Z,Traun,24000")
@@ -64,7 +65,7 @@ async def restored(world: Any, worlds: Any, mirrors: tuple[str, ...]) -> tuple[A
             await add_rows(world, alice)
             after = alice.size("cities")
             for other in others:
-                with trio.fail_after(20):
+                with trio.fail_after(PATIENCE):
                     while other.size("theirs") != after:
                         await other.parts.scheduler.get(cities).turned.wait()
     assert after > before + 1
@@ -107,7 +108,7 @@ async def test_a_lost_journal_asks_first(world: Any, worlds: Any) -> None:
         world.write("alice", "c.csv", "2024-01-06T00:00:00Z,Steyr,38000")
         (item,) = await alice.pull("cities")
         assert item.outcome == "updated"
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE):
             while bob.size("theirs") != alice.size("cities"):
                 await bob.parts.scheduler.get(cities).turned.wait()
         assert {"dataset.forked", "head.refused"}.isdisjoint([*bob.kinds(), *alice.kinds()])

@@ -17,6 +17,7 @@ from odfd.published.packs import read_pack
 from odfd.runtime.supervision import Life
 from odfd.site import server
 from odfd.site.server import SiteServer
+from worlds.eventually import PATIENCE
 
 ANY_PORT = model.Http(listen=("127.0.0.1:0",))
 GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"
@@ -110,7 +111,7 @@ async def test_one_visitor_leaves_room_for_others(world: Any, monkeypatch: pytes
             assert (await client.get(url_of(alice))).status_code == 503
             for stream in held:
                 await stream.aclose()
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE):
                 while (await client.get(url_of(alice))).status_code != 200:
                     await trio.lowlevel.checkpoint()
 

@@ -17,9 +17,9 @@ from odfd.control import wire
 from odfd.runtime import slots
 from odfd.runtime.tasks import Bounds, TaskState
 from worlds.dripping import Dripping, Manner
+from worlds.eventually import PATIENCE
 from worlds.web_site import Site
 
-DEADLINE = 30
 ROW = "2024-01-01T00:00:00Z,Graz,300000\n"
 ROOT = """kind: DatasetSnapshot
 version: 1
@@ -72,7 +72,7 @@ async def pulling(alice: Any) -> AsyncIterator[Any]:
     task = alice.board.get((await alice.api.flow.pull(wire.PullRequest(all=True))).id)
     yield task
     alice.board.cancel(task.id)
-    with trio.fail_after(DEADLINE):
+    with trio.fail_after(PATIENCE):
         await task.finished.wait()
 
 
@@ -118,7 +118,7 @@ async def test_more_slow_pulls_than_tasks_run_at_once_hold_no_other_task(world: 
         assert not any(task.finished.is_set() for task in tasks)
         for task in tasks:
             alice.board.cancel(task.id)
-        with trio.fail_after(DEADLINE):
+        with trio.fail_after(PATIENCE):
             for task in tasks:
                 await task.finished.wait()
 
@@ -129,9 +129,9 @@ async def test_a_node_that_stops_waits_for_no_source(world: Any, slow: Any) -> N
         await alice.apply(ROOT.format(name="aaa", url=f"{slow.url}/rows.csv"))
         size = alice.size("aaa")
         task = alice.board.get((await alice.api.flow.pull(wire.PullRequest(refs=("aaa",)))).id)
-        await trio.to_thread.run_sync(slow.taken.wait, DEADLINE)
+        await trio.to_thread.run_sync(slow.taken.wait, PATIENCE)
         alice.board._outside.end()
-        with trio.fail_after(DEADLINE):
+        with trio.fail_after(PATIENCE):
             await task.finished.wait()
         (item,) = task.result.items
         assert (item.outcome, item.fault.rule, alice.size("aaa")) == ("failed", "draining", size)
@@ -146,7 +146,7 @@ async def test_observers_look_at_others_meanwhile(world: Any, site: Any) -> None
 
     def hold(request: Any) -> bool:
         asked.set()
-        over.wait(DEADLINE)
+        over.wait(PATIENCE)
         request.close_connection = True
         return True
 
@@ -159,7 +159,7 @@ async def test_observers_look_at_others_meanwhile(world: Any, site: Any) -> None
             await world.spread(alice, "first", "second")
             try:
                 await bob.mirror(alice.dataset("first"), "first")
-                await trio.to_thread.run_sync(asked.wait, DEADLINE)
+                await trio.to_thread.run_sync(asked.wait, PATIENCE)
                 await bob.mirror(alice.dataset("second"), "second")
                 (event,) = await bob.heard("observation.signed")
                 assert event.subject == "second"
@@ -170,7 +170,7 @@ async def test_observers_look_at_others_meanwhile(world: Any, site: Any) -> None
 async def test_who_a_site_publishes_is_asked_in_a_task(world: Any, slow: Any) -> None:
     """It was asked within the request: ``odfctl`` gave up first, and nobody saw what the daemon was waiting for."""
     async with world.running("bob") as bob:
-        with trio.fail_after(DEADLINE):
+        with trio.fail_after(PATIENCE):
             ref = await bob.api.mirrors.add(wire.MirrorRequest(source=f"{slow.url}/x", as_name="theirs"))
             await trio.to_thread.run_sync(slow.taken.wait, abandon_on_cancel=True)
             task = bob.board.get(ref.id)

@@ -23,6 +23,7 @@ from odfd.trust.witness.submission import LONGEST, SOON
 from odfd.trust.witness.witness import RENEW
 from odfd.workers.witness_submission import PAUSE, ROUND_SECONDS, WitnessSubmission
 from p2p.web.posting import Answer
+from worlds.eventually import PATIENCE
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 NAME = "witness.example/w1"
@@ -125,7 +126,7 @@ async def test_each_head_is_submitted_and_its_cosignature_spreads(world: Any, wo
         (made,) = cosigned(alice, bench.dataset)
         assert (made.witness, made.checkpoint.size) == (KEY.did, second)
         await bob.parts.scheduler.add(MirrorSpec(dataset=str(bench.dataset), name="theirs"))
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE):
             while cosigned(bob, bench.dataset) != [made]:
                 await bob.member.pull_statements(alice.member.peer_id, [bench.dataset])
         async with world.running("carol", LISTS) as carol:

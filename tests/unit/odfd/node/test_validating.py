@@ -21,6 +21,7 @@ from odfd.trust.judgement.suspensions import Suspensions
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.runs import Runs
 from p2p.ports import Topic
+from worlds.eventually import PATIENCE
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 KEY = "did:key:z6Mkqi1cNkNci6HXwDxeeS1aP1neHbnW4CDve788zZwKPkR9"
@@ -273,7 +274,7 @@ async def test_nothing_is_said_of_steps_that_were_not_run_and_a_restart_goes_on(
             world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
             await alice.pull()
             await world.spread(alice, "cities", "towns")
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE):
                 for name in ("cities", "towns"):
                     while bob.size(name) < 5:
                         await bob.parts.scheduler.get(bob.dataset(name)).turned.wait()

@@ -16,11 +16,11 @@ from odfd.control import wire
 from odfd.mirrors import steps
 from odfd.published import packs, replication, source, web
 from p2p.pace import BURST
+from worlds.eventually import PATIENCE
 from worlds.linked_world import FILES, linked
 from worlds.web_site import Site, plain
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"
-DEADLINE = 30
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ async def imported(node: Any, place: str, as_name: str | None = None) -> Any:
 
 async def settled(node: Any, dataset: Any, state: str) -> Any:
     mirror = node.parts.scheduler.get(dataset)
-    with trio.fail_after(DEADLINE):
+    with trio.fail_after(PATIENCE):
         while mirror.state.value != state:
             node.parts.scheduler.poke(dataset)
             await mirror.turned.wait()
@@ -240,7 +240,7 @@ async def test_a_web_server_that_lies_achieves_nothing(
     async with world.running("bob") as bob:
         await bob.api.mirrors.add(wire.MirrorRequest(source=str(cities), as_name="theirs", via=f"{site.url}/cities"))
         mirror = bob.parts.scheduler.get(cities)
-        with trio.fail_after(DEADLINE):
+        with trio.fail_after(PATIENCE):
             while not mirror.passes:
                 await mirror.turned.wait()
         assert bob.home.chains.chain(cities).head() is None

@@ -26,6 +26,7 @@ from odfd.trust.witness.consistency import Seen
 from odfd.trust.witness.witness import Question
 from odfd.workers.witnessing import RETRY_SECONDS, WitnessEvents, Witnessing, WitnessRequest
 from p2p.ports import Topic, TreeHead
+from worlds.eventually import PATIENCE
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 MORE = "2024-01-03T00:00:00Z,Wels,60000"
@@ -81,7 +82,7 @@ async def test_a_witness_that_mirrors_nothing_lets_a_newcomer_in(world: Any, wor
             assert (made.checkpoint.size, made.checkpoint.root_hash) == (head.size, head.root_hash)
             assert witness.home.chains.datasets() == []
             await carol.parts.scheduler.add(MirrorSpec(dataset=str(cities), name="theirs"))
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE):
                 while carol.size("theirs") < alice.size("cities"):
                     await carol.parts.scheduler.get(cities).turned.wait()
             assert (await carol.api.trust.show("theirs")).facts.met == "witnessed"
@@ -186,7 +187,7 @@ async def test_each_epoch_is_an_origin_that_begins_with_what_is_kept(world: Any,
 
             witness.member.prove_prefix = proving
             await alice.done(alice.api.rewriting.rewrite("cities", wire.RewriteRequest(action="compact")))
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE):
                 count = 1
                 while f"{cities}/1" not in {each.checkpoint.origin for each in cosigned(witness, cities)}:
                     count += 1

@@ -29,6 +29,7 @@ from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.trust.ledger.resolutions import Resolutions
 from odfd.trust.witness.witness import RENEW, Witness
 from p2p.ports import Judgement, PeerId, Tip, Topic
+from worlds.eventually import PATIENCE
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 PEER = PeerId("12D3KooWPeer")
@@ -212,7 +213,7 @@ async def test_a_newcomer_waits_for_a_quorum_of_witnesses(world: Any, worlds: An
             await bob.heard("cosignature.signed")
             (event,) = await carol.heard("cosignature.heard")
             assert (event.message, event.data["size"]) == (f"w0: {alice.size('cities')}", alice.size("cities"))
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE):
                 while carol.size("theirs") < alice.size("cities"):
                     await carol.parts.scheduler.get(cities).turned.wait()
             assert (await carol.api.trust.show("theirs")).facts.witnessed is True

@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 
 from odfd.runtime.systemd import Notifier, take_sockets
+from worlds.eventually import PATIENCE
 
 
 def test_notes_reach_the_manager(tmp_path: Path) -> None:
     address = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(address)
-        manager.settimeout(2)
+        manager.settimeout(PATIENCE)
         notifier = Notifier({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid())})
         notifier.ready("listening on /x = y")
         notifier.reloading(5_000_123_000)
@@ -66,6 +67,6 @@ def test_sockets_are_taken_by_name(tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=20,
+            timeout=PATIENCE,
         )
     assert done.stdout.strip() == f"{path} {{}} False"

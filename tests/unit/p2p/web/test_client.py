@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from p2p.web.client import machine_authorities, new_client
+from worlds.eventually import PATIENCE
 
 
 async def _cancelled_in_the_handshake(client: httpx.AsyncClient, url: str, listener: trio.SocketListener) -> bytes:
@@ -22,7 +23,7 @@ async def _cancelled_in_the_handshake(client: httpx.AsyncClient, url: str, liste
         stream = await listener.accept()
         assert await stream.receive_some(), "the client hello"
         nursery.cancel_scope.cancel()
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE):
         async with stream:
             return bytes(await stream.receive_some())
 

@@ -11,6 +11,7 @@ import pytest
 
 from chain.errors import Remote
 from p2p.web.posting import Answer, Posts
+from worlds.eventually import PATIENCE
 from worlds.web_site import Site, plain
 
 
@@ -22,7 +23,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 async def posts() -> AsyncIterator[Posts]:
-    async with Posts(patience=0.3) as opened:
+    async with Posts(PATIENCE) as opened:
         yield opened
 
 
@@ -63,7 +64,7 @@ async def test_a_huge_answer_is_left(site: Site, posts: Posts) -> None:
 
 
 @pytest.mark.parametrize("how", ["silent", "dripping"])
-async def test_a_slow_answer_is_left(site: Site, posts: Posts, how: str) -> None:
+async def test_a_slow_answer_is_left(site: Site, how: str) -> None:
     gone = threading.Event()
 
     def answer(request: Any) -> bool:
@@ -79,8 +80,9 @@ async def test_a_slow_answer_is_left(site: Site, posts: Posts, how: str) -> None
 
     site.answer = answer
     try:
-        with pytest.raises(Remote) as caught:
-            await posts.post(site.url, b"", 10**9)
+        async with Posts(patience=0.3) as posts:
+            with pytest.raises(Remote) as caught:
+                await posts.post(site.url, b"", 10**9)
         assert caught.value.rule == "web-slow"
     finally:
         gone.set()

@@ -23,6 +23,7 @@ from p2p.web.folder_url import name_in, place_of
 from p2p.web.redirect import keeps_scheme
 from p2p.web.site import Web
 from p2p.web.timeouts import Patience
+from worlds.eventually import PATIENCE
 from worlds.internet import Internet
 from worlds.web_site import Site, plain
 
@@ -122,7 +123,7 @@ async def test_an_answer_a_byte_at_a_time_is_left(site: Site) -> None:
 
 async def test_a_server_that_says_nothing_is_left(site: Site) -> None:
     ended = threading.Event()
-    site.answer = lambda _request: ended.wait(20)
+    site.answer = lambda _request: ended.wait(PATIENCE)
     async with Web(QUICK) as web:
         with pytest.raises(Remote) as told:
             await web.cat(f"{site.url}/data/x", 10)
