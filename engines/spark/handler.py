@@ -212,7 +212,7 @@ def _view(given: ValidateInput, query: Query) -> InputView:
     log = query.declarations.reading_of(given.query_alias) is Reading.LOG
     return InputView(
         given.query_alias, schema, given.vocab.event_time_column, keys, given.vocab.operation_type_column,
-        given.changes, log,
+        given.changes, log, given.vocab.offset_column,
     )  # fmt: skip
 
 

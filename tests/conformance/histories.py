@@ -37,6 +37,7 @@ class Said(NamedTuple):
     op: int
     before: int
     after: int
+    offset: int
 
 
 @dataclass(frozen=True)
@@ -63,11 +64,13 @@ def history(parts: Sequence[tuple[Sequence[Sequence[object]], int | None]]) -> H
 
 def said(blocks: History) -> Iterator[Said]:
     """All rows in chain order."""
+    offset = 0
     for block in blocks:
         marks = (NO_MARK if mark is None else mark for mark in (block.before, block.after))
         before, after = marks
         for row in block.rows:
-            yield Said(*row, before, after)
+            yield Said(*row, before, after, offset)
+            offset += 1
 
 
 def final_mark(blocks: History) -> int | None:

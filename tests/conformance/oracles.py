@@ -138,6 +138,7 @@ def _table(rows: Sequence[Said]) -> pa.Table:
         "event_time": pa.array([row.time for row in rows], pa.timestamp("ms", "UTC")).cast(MICROS),
         "k": pa.array([row.k for row in rows], pa.string()),
         "v": pa.array([row.v for row in rows], pa.int64()),
+        "offset": pa.array([row.offset for row in rows], pa.int64()),
     })  # fmt: skip
 
 

@@ -110,6 +110,22 @@ OVER_HISTORY = (
         ),
     ),
     Case(
+        "in-the-order-of-the-chain",
+        "select event_time, k, v, lag(v) over (partition by k order by event_time, o) as l, sum(v) over (partition by "
+        "k order by event_time, o rows 2 preceding) as s from (select event_time, k, v, a.offset as o from a)",
+        {"a": grows},
+        final_oracle,
+        lows={"a": (same,)},
+        running=Running(
+            "select k as __odf_key0, event_time as __odf_order0, a.offset as __odf_order1, v as __odf_part0, "
+            "v as __odf_part1, event_time as __odf_column0, k as __odf_column1, v as __odf_column2 from a",
+            "select __odf_column0 as event_time, __odf_column1 as k, __odf_column2 as v, __odf_value0 as l, "
+            "__odf_value1 as s from these",
+            (Part("lag", "bigint", False, 1, 1), Part("sum", "bigint", False, 2)),
+            ("asc nulls first", "asc nulls first"),
+        ),
+    ),
+    Case(
         "total-of-a-join",
         "select event_time, k, sum(w) over (order by event_time) as s from (select a.event_time, a.k, b.v as w from a "
         "left join b on a.k = b.k and b.event_time between a.event_time and a.event_time + interval '2' day)",

@@ -21,6 +21,9 @@ class Readings:
     changes: Mapping[str, bool | None] = field(default_factory=dict)
     """Whether rows can be taken back, by the input's chain; ``None``: it does not say."""
 
+    offsets: Mapping[str, str] = field(default_factory=dict)
+    """Name of the column that numbers the rows of an input's chain, each with another number."""
+
     def can_change(self, alias: str) -> bool | None:
         """As the query sees the input: events stay."""
         return False if alias in self.logs else self.changes.get(alias)

@@ -164,12 +164,22 @@ def joined(kind: str, left: Relation, right: Relation, near: Nearness, pair: int
         frozenset(identity for side in shown for identity in side.floats),
         linear=False,
         origins=_origins(shown),
+        rows_of=_rows_of(shown),
     )
     return relation, bool(scope)
 
 
 def _origins(shown: list[Relation]) -> Origins:
     return {identity: source for side in shown for identity, source in side.origins.items()}
+
+
+def _rows_of(shown: list[Relation]) -> frozenset[int] | None:
+    paths: frozenset[int] = frozenset()
+    for side in shown:
+        if side.rows_of is None:
+            return None
+        paths |= side.rows_of
+    return paths
 
 
 def _side(mine: Scope, theirs: Scope, near: Nearness) -> dict[int, Value]:

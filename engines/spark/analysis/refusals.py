@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -134,3 +134,11 @@ AS_OF: Final = Refusal(
     "an as-of join needs an input itself on its right side, equal columns, and no other use of that input",
     "declare the input in temporalTables, and join on valid_from and valid_to",
 )
+
+
+def as_of_changes(alias: str, keys: Sequence[str]) -> Refusal:
+    """Of an as-of join by time onto an input of which rows can be taken back."""
+    return Refusal(
+        "as-of-changelog", f"input {alias} is a changelog: an as-of join would match its retractions",
+        f"temporalTables: [{{name: {alias}, primaryKey: [{', '.join(keys)}]}}], and match by {alias}.valid_from",
+    )  # fmt: skip

@@ -26,6 +26,9 @@ class Relation:
     linear: bool = True
     """Every row speaks for itself."""
     origins: Origins = field(default_factory=dict)
+    rows_of: frozenset[int] | None = None
+    """Paths of which each row here has one row at the most, and which together tell it from all others here;
+    ``None``: not known."""
 
 
 def columns_of(attributes: tuple[Node, ...]) -> tuple[tuple[str, int], ...]:
@@ -64,7 +67,8 @@ def projection(expressions: tuple[Node, ...], below: Relation, linear: bool) -> 
         source = expression.only if expression.kind == "Alias" else expression
         if (known := source_of(source, below)) is not None:
             origins[expression.id] = known
-    return Relation(scope, columns_of(expressions), floats_of(expressions), linear, origins)
+    rows_of = below.rows_of
+    return Relation(scope, columns_of(expressions), floats_of(expressions), linear, origins, rows_of)
 
 
 def source_of(expression: Node, below: Relation) -> Mapping[int, str] | None:

@@ -44,7 +44,10 @@ def judged(window: Node, below: Relation) -> Relation | Finding:
             later = any(part.kind == "Lead" for part in each.preorder())
             return _finding(LATER_ROWS if later else EARLIER_ROWS, window, each)
     columns = below.columns + columns_of(made)
-    return Relation({identity: time}, columns, below.floats | floats_of(made), linear=False, origins=below.origins)
+    return Relation(
+        {identity: time}, columns, below.floats | floats_of(made), linear=False, origins=below.origins,
+        rows_of=below.rows_of,
+    )  # fmt: skip
 
 
 def _finding(refusal: Refusal, window: Node, made: Node | None = None) -> Finding:

@@ -30,6 +30,7 @@ from engines.spark.analysis.influence import (
 )
 from engines.spark.analysis.input_kinds import Readings
 from engines.spark.analysis.joins import TYPES, Nearness, equal_columns, joined, kind_of, nearness, until_superseded
+from engines.spark.analysis.keys import float_key, map_key, placed
 from engines.spark.analysis.liveness import live_columns
 from engines.spark.analysis.refusals import (
     AS_OF,
@@ -46,6 +47,7 @@ from engines.spark.analysis.refusals import (
     UNBOUNDED_JOIN,
     VALID_TO_USED,
     Refusal,
+    as_of_changes,
 )
 from engines.spark.analysis.relation import (
     Relation,
@@ -205,7 +207,8 @@ class Walk:
         if alias not in self.readings.logs:
             self._ops.update(identity for name, identity in known if name == self.readings.operations.get(alias))
         origins = {identity: {path: name} for name, identity in known}
-        return Relation(scope, columns_of(attributes), floats_of(attributes), origins=origins)
+        rows_of = None if alias in self.temporal else frozenset({path})
+        return Relation(scope, columns_of(attributes), floats_of(attributes), origins=origins, rows_of=rows_of)
 
     def _pass(self, node: Node) -> Relation:
         if node.kind in _LEAVES or not node.children:
@@ -235,9 +238,9 @@ class Walk:
         keys = node.expressions("groupingExpressions")
         for key in keys:
             if is_float(key):
-                self.findings.append(_float_key(_placed(key, node), key.name))
+                self.findings.append(float_key(placed(key, node), key.name))
             elif is_map(key):
-                self.findings.append(_map_key(_placed(key, node), key.name))
+                self.findings.append(map_key(placed(key, node), key.name))
         below = self._sessions(node, keys, below)
         times = [time for key in keys if (time := time_of(influence(key, below.scope)))]
         if not times and not any(isinstance(influence(key, below.scope), Unmerged) for key in keys):
@@ -255,7 +258,7 @@ class Walk:
             for each in made
             if times and each.id is not None and (wide := _extreme(each, below, times[0])) is not None
         }
-        return replace(relation, scope={**relation.scope, **extremes})
+        return replace(relation, scope={**relation.scope, **extremes}, rows_of=None)
 
     def _sessions(self, node: Node, keys: tuple[Node, ...], below: Relation) -> Relation:
         """Merging rows by ``session_window()``: of the session only the end is bounded, by data."""
@@ -294,12 +297,12 @@ class Walk:
         below = self.go(node.only)
         for name, identity in below.columns:
             if identity in below.floats:
-                self.findings.append(_float_key(node, name))
+                self.findings.append(float_key(node, name))
         if not any(timed(below.scope.get(identity)) for _, identity in below.columns):
             self._table(node, below, NO_TIME)
         else:
             self.settled.append(Core(node, below, _finding(NO_TIME, node)))
-        return replace(below, linear=False)
+        return replace(below, linear=False, rows_of=None)
 
     def _join(self, node: Node) -> Relation:
         kind = kind_of(node)
@@ -348,6 +351,8 @@ class Walk:
             self._refuse(AS_OF, node)
             return right
         (identity, time), names = found[0], tuple(sorted(keys))
+        if self.readings.changes.get(alias):
+            self._refuse(as_of_changes(alias, names), node)
         self._as_of.add(alias)
         for x, _ in [pair for pair in near.lower if pair[1] == (identity, None)]:
             near.upper[x, (identity, None)] = ()
@@ -360,7 +365,8 @@ class Walk:
 
     def _window(self, node: Node) -> Relation:
         below = self.go(node.only)
-        self.findings.extend(undecided(node, self._live.get(id(node)), below))
+        offsets = [self.readings.offsets.get(alias) for alias in self.paths]
+        self.findings.extend(undecided(node, self._live.get(id(node)), below, offsets))
         relation = relation_of(node, below)
         if relation is None:
             if all(frame.function in RANKS for frame in frames_of(node)) and node.fields.get("partitionSpec"):
@@ -435,7 +441,8 @@ class Walk:
             for attribute, (_, identity) in zip(attributes, shared.columns, strict=True)
             if attribute.id is not None and identity in shared.origins
         }
-        return Relation(renamed, columns_of(attributes), floats_of(attributes), shared.linear, origins)
+        rows_of = shared.rows_of
+        return Relation(renamed, columns_of(attributes), floats_of(attributes), shared.linear, origins, rows_of)
 
 
 _RULES: Final[Mapping[str, Callable[[Walk, Node], Relation]]] = {
@@ -469,27 +476,3 @@ def _extreme(expression: Node, below: Relation, key: Influence) -> Influence | N
     if inner.kind != "AggregateExpression" or inner.only.kind not in ("Min", "Max"):
         return None
     return widened(path_of(influence(inner.only.only, below.scope)), key)
-
-
-def _placed(key: Node, operator: Node) -> Node:
-    """What to show: Spark knows the places of expressions, but says those of other columns for a bare one."""
-    return operator if key.kind == "AttributeReference" else key
-
-
-def _map_key(node: Node, name: str) -> Finding:
-    return Finding(
-        "map-key",
-        f"{name or 'a key'} is a map: which of two equal ones represents a group depends on the order of the rows",
-        "array_sort(map_entries(x))",
-        node,
-    )
-
-
-def _float_key(node: Node, name: str) -> Finding:
-    shown = name or "a key"
-    return Finding(
-        "float-key",
-        f"{shown} is floating point: which of 0.0 and -0.0 represents a group depends on the order of the rows",
-        "cast(x as decimal(38,12))",
-        node,
-    )

@@ -5,7 +5,7 @@ Spec: docs/spec/engine-semantics.md#influence, #shapes, #determinism.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,8 +46,9 @@ def relation_of(window: Node, below: Relation) -> Relation | None:
             return None
         scope = ordered
     return Relation(
-        scope, below.columns + columns_of(made), below.floats | floats_of(made), linear=False, origins=below.origins
-    )
+        scope, below.columns + columns_of(made), below.floats | floats_of(made), linear=False, origins=below.origins,
+        rows_of=below.rows_of,
+    )  # fmt: skip
 
 
 def _by_partition(scope: Scope, time: Influence, keys: set[int | None]) -> dict[int, Value]:
@@ -104,11 +105,14 @@ def _bound(node: Node) -> int | None:
     return constant_span(node)
 
 
-def undecided(window: Node, live: frozenset[int] | None, below: Relation) -> list[Finding]:
+def undecided(
+    window: Node, live: frozenset[int] | None, below: Relation, offsets: Sequence[str | None]
+) -> list[Finding]:
     """Findings for functions that see the order of rows which ORDER BY leaves open.
 
     ``live``: columns below that anything above looks at; rows equal in all of them are the same to the query. Floating
-    point tells too little apart: 0.0 and -0.0 tie.
+    point tells too little apart: 0.0 and -0.0 tie. ``offsets``: by path the column of which no two rows of its input
+    have the same; so rows of inputs that are told apart by theirs are in an order.
     """
     given = _decided(window, {
         part.id
@@ -118,7 +122,7 @@ def undecided(window: Node, live: frozenset[int] | None, below: Relation) -> lis
         if part.kind == "AttributeReference" and part.id is not None and part.id not in below.floats
     })  # fmt: skip
     missing = [name for name, identity in below.columns if (live is None or identity in live) and identity not in given]
-    if not missing:
+    if not missing or _told_by_offsets(below, given, offsets):
         return []
     names = ", ".join(dict.fromkeys(missing))
     floats = [name for name, identity in below.columns if identity in below.floats and name in missing]
@@ -133,6 +137,17 @@ def undecided(window: Node, live: frozenset[int] | None, below: Relation) -> lis
         for frame in frames_of(window)
         if frame.function in ORDERED or _by_rows(frame)
     ]
+
+
+def _told_by_offsets(below: Relation, given: set[int], offsets: Sequence[str | None]) -> bool:
+    """Whether columns that are ``given`` hold the offset of every row of an input that a row is made of."""
+    known = {
+        path
+        for identity in given
+        for path, name in below.origins.get(identity, {}).items()
+        if len(below.origins[identity]) == 1 and name == offsets[path]
+    }
+    return below.rows_of is not None and below.rows_of <= known
 
 
 def _decided(window: Node, given: set[int]) -> set[int]:

@@ -59,6 +59,7 @@ class Inputs:
             InputView(
                 alias, schema, self.vocabs[alias].event_time_column, self._query.temporal.get(alias, ()),
                 self.vocabs[alias].operation_type_column, self.changelog(alias), self.is_log(alias),
+                self.vocabs[alias].offset_column,
             )
             for alias, schema in self.schemas.items()
         ]  # fmt: skip

@@ -73,6 +73,8 @@ class InputView:
     """Whether rows can be taken back; ``None``: not known."""
     log: bool = False
     """The query sees every statement as an event."""
+    offset: str = "offset"
+    """Name of the column that numbers the rows of the input's chain."""
 
     @property
     def columns(self) -> st.StructType:
@@ -268,6 +270,7 @@ def _readings(inputs: Sequence[InputView]) -> Readings:
         operations={view.alias: view.operation for view in inputs},
         logs=frozenset(view.alias for view in inputs if view.log),
         changes={view.alias: view.changes for view in inputs},
+        offsets={view.alias: view.offset for view in inputs},
     )
 
 

@@ -60,7 +60,8 @@ def influence(path):
 def readings(case):
     """Of inputs of which the case says nothing, nothing is known."""
     changes = {alias: word == "changes" for word in ("changes", "grows") for alias in case.get(word, ())}
-    return Readings(dict.fromkeys(TIMES, "op"), frozenset(case.get("logs", ())), changes)
+    operations, offsets = dict.fromkeys(TIMES, "op"), dict.fromkeys(TIMES, "offset")
+    return Readings(operations, frozenset(case.get("logs", ())), changes, offsets)
 
 
 @pytest.mark.parametrize("name", CASES)
