@@ -347,7 +347,8 @@ async def test_r40_a_phase_and_conditions_say_what_is_and_not_what_was_intended(
         kept, _ = key.read_bytes(), key.unlink()
     async with world.running("alice") as alice:
         said = await status(alice, "ss", "s")
-        assert (said["phase"], said["code"], said["failures"]) == ("Failed", "undecryptable", 1)
+        assert (said["phase"], said["code"]) == ("Failed", "undecryptable")
+        assert said["failures"] >= 1, "it tries again after a while"
         assert said["retryAt"]
         key.write_bytes(kept)
         alice.parts.reconciler.touch("SecretSet", "s")
