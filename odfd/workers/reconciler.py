@@ -32,6 +32,10 @@ PAGE: Final = 500
 DRIFT_SECONDS: Final = 600
 """Between two looks at what nothing told of; a fifth more or less."""
 ATTEMPT_SECONDS: Final = 30.0
+QUIET_SECONDS: Final = 5
+"""After a start, before what was as declared is looked at again: a start has other work."""
+LOOKS_A_SECOND: Final = 100
+"""At that, on average: who asks something meanwhile does not wait behind thousands of them."""
 Named: TypeAlias = tuple[str, str]
 """Type, and name or did."""
 
@@ -80,6 +84,8 @@ class Reconciler:
         self.loop = ReconcileLoop(self._round)
         self._cursor: int | None = None
         self._heard: set[Named] = set()
+        self._looking = False
+        """Whether what was heard is being looked up: it is in no queue yet."""
         self._position = self._events.last
         """Of the last event of the node that was heard."""
         self._waiting: set[str] = set()
@@ -110,8 +116,9 @@ class Reconciler:
             turned = self.turned
             self.loop.poke()
             await turned.wait()
-            heard = not self._heard and self._position == self._events.last
-            if heard and self.queue.is_idle and await trio.to_thread.run_sync(self._newest) == self._cursor:
+            newest = await trio.to_thread.run_sync(self._newest)
+            heard = not self._heard and not self._looking and self._position == self._events.last
+            if heard and self.queue.is_idle and newest == self._cursor:
                 return
 
     async def _hear(self) -> None:
@@ -123,9 +130,14 @@ class Reconciler:
                 self.loop.poke()
 
     async def _round(self) -> float:
-        heard, self._heard = self._heard, set()
-        for each in await trio.to_thread.run_sync(self._touched, heard):
-            self.queue.touch(each)
+        self._looking = True
+        try:
+            heard, self._heard = self._heard, set()
+            self._cursor, touched = await trio.to_thread.run_sync(self._touched, heard)
+            for each in touched:
+                self.queue.touch(each)
+        finally:
+            self._looking = False
         now = self._clock.now()
         room = AT_ONCE if self._nursery is not None else 0
         for each in self.queue.take(now, room):
@@ -135,24 +147,32 @@ class Reconciler:
         due = self.queue.next_time()
         return UNTIL_POKED if due is None else max(0.0, (due - now) / SECOND)
 
-    def _touched(self, heard: Collection[Named]) -> Sequence[str]:
-        """Of all that changed since the last look; of all that there is, the first time. Blocking."""
+    def _touched(self, heard: Collection[Named]) -> tuple[int, Sequence[str]]:
+        """What changed since the last look, at first all that there is; before it the cursor after it. Blocking."""
         self.adopt()
         with self._home.database.read() as connection:
-            store = DeclaredStore(connection)
-            if self._cursor is None:
-                self._cursor = store.newest()
-                return [each.id for each in store.all() if each.type in self.controllers]
+            store, cursor = DeclaredStore(connection), self._cursor
+            if cursor is None:
+                return store.newest(), self._at_start([each for each in store.all() if each.type in self.controllers])
             found = [
                 each.id
                 for type_, name in sorted(heard)
                 if (each := store.named(type_, name) or store.with_did(name)) is not None
             ]
-            while events := store.events(self._cursor, PAGE):
-                self._cursor = events[-1].rv
+            while events := store.events(cursor, PAGE):
+                cursor = events[-1].rv
                 found += [each.resource.id for each in events if each.op in ("Added", "Modified")]
                 found += sorted(self._waiting) if any(each.op == "Added" for each in events) else ()
-        return found
+        return cursor, found
+
+    def _at_start(self, resources: Sequence[DeclaredResource]) -> Sequence[str]:
+        """Those to be looked at now; the others, which events tell of when they change, later and not all at once."""
+        at_rest = [each for each in resources if _is_at_rest(each) and each.type not in self.silent]
+        first, spread = self._clock.now() + QUIET_SECONDS * SECOND, 1 + len(at_rest) * SECOND // LOOKS_A_SECOND
+        for each in at_rest:
+            self.queue.later(each.id, Instant(first + self._random.randrange(spread)))
+        resting = {each.id for each in at_rest}
+        return [each.id for each in resources if each.id not in resting]
 
     async def _turn(self, resource_id: str) -> None:
         try:
@@ -274,6 +294,11 @@ _SUBJECTS: Final = {
 def about(event: Event) -> set[Named]:
     """Which resources an event may change."""
     return {(type_, event.subject) for type_ in _SUBJECTS.get(event.kind.partition(".")[0], ()) if event.subject}
+
+
+def _is_at_rest(resource: DeclaredResource) -> bool:
+    """Whether it was as declared when it was last looked at, and is declared as it was then."""
+    return resource.status.phase == "Ready" and resource.status.observed_generation == resource.generation
 
 
 def _is_as_it_was(resource: DeclaredResource, seen: ObservedState) -> bool:
