@@ -74,6 +74,8 @@ class Chunk:
     column: ColumnChunk
     dictionary: tuple[int, int, int] = (0, 0, 0)
     """Where in the file its content begins, its size there, and its size when opened."""
+    entries: int = 0
+    """Values of the dictionary, as its header has it."""
     pages: Pages = field(default_factory=lambda: np.zeros((0, 3)))
     """Of each, how many values, how many bytes when opened, and in which encoding."""
     longest: int = 0
@@ -94,9 +96,14 @@ class Chunk:
         return self.column.leaf.repeated
 
     @property
+    def is_encoded(self) -> bool:
+        """All values are references to the dictionary."""
+        return bool(np.isin(self.pages[:, 2], _DICTIONARY_CODES).all())
+
+    @property
     def can_be_compact(self) -> bool:
         """Arrow reads references below a struct or a list only where all pages of a chunk share its dictionary."""
-        return "." not in self.path or bool(np.isin(self.pages[:, 2], _DICTIONARY_CODES).all())
+        return "." not in self.path or self.is_encoded
 
     def taken(self, rows: int, of_group: int) -> int:
         """What ``rows`` in a row, of ``of_group``, may take."""
@@ -150,9 +157,14 @@ def _large(raw: BinaryIO, size: int, group: RowGroup) -> Iterator[Chunk]:
             opened = _MODEST_GROWTH * max(column.stored_size, 0)
             if opened + group.rows * (_PER_VALUE + (column.leaf.width or opened)) <= share:
                 continue
-        chunk = Chunk(column)
-        chunk.pages = np.array(list(_pages(raw, size, chunk)), np.float64).reshape(-1, 3)
-        yield chunk
+        yield walked(raw, size, column)
+
+
+def walked(raw: BinaryIO, size: int, column: ColumnChunk) -> Chunk:
+    """A chunk of ``raw``, a file of ``size`` bytes, with the headers of its pages. Raises Invalid."""
+    chunk = Chunk(column)
+    chunk.pages = np.array(list(_pages(raw, size, chunk)), np.float64).reshape(-1, 3)
+    return chunk
 
 
 def _check(chunks: list[Chunk], most: int) -> None:
@@ -211,6 +223,7 @@ def _pages(raw: BinaryIO, size: int, chunk: Chunk) -> Iterator[tuple[int, int, i
             raise _malformed(chunk, "has a page of no size")
         if kind == _DICTIONARY_PAGE:
             chunk.dictionary, chunk.longest = (start, stored, opened), opened
+            chunk.entries = fields.get(1, 0)
         elif kind != _INDEX_PAGE:
             count = fields.get(1, 0)
             if not 0 <= count < _MAX_NUMBER:
@@ -233,7 +246,7 @@ def _header(raw: BinaryIO, at: int, end: int, chunk: Chunk) -> tuple[int, int, i
             for number, kind in reader.fields():
                 if number in (1, 2, 3) and kind != STRUCT:
                     numbers[number] = reader.number()
-                elif number in (5, 8) and kind == STRUCT:
+                elif number in (5, 7, 8) and kind == STRUCT:
                     inner = reader.numbers()
                 else:
                     reader.skip(kind)

@@ -12,7 +12,7 @@ import functools
 import io
 import itertools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final, TypeAlias
@@ -177,6 +177,16 @@ class SliceFile:
         """Columns and their chunks. Raises Invalid."""
         with _placed(self._source):
             return parse_footer(self._raw_footer)
+
+    def chunks(self, columns: Collection[str]) -> dict[str, list[footprint.Chunk]]:
+        """Of these leaf columns, by path, each row group's chunk with the headers of its pages. Raises Invalid."""
+        with _reading(self._source) as file, _placed(self._source):
+            size = file.seek(0, io.SEEK_END)
+            return {
+                leaf.path: [footprint.walked(file, size, group.chunks[number]) for group in self.footer.groups]
+                for number, leaf in enumerate(self.footer.leaves)
+                if leaf.path in columns
+            }
 
     def batches(
         self, rows: int = READ_ROWS, columns: list[str] | None = None, *, encoded: bool = False

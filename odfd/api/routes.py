@@ -139,7 +139,7 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("GET", "/schemas/{path:path}", lambda s, r: s.schemas.schema(_name(r, "path"))),
     ("GET", "/datasets", lambda s, _: s.datasets.list()),
     ("GET", "/datasets/{ref}", lambda s, r: s.datasets.get(_name(r))),
-    ("GET", "/datasets/{ref}/detail", lambda s, r: s.datasets.describe(_name(r))),
+    ("GET", "/datasets/{ref}/detail", lambda s, r: s.datasets.describe(_name(r), profile=flag(r, "profile"))),
     ("DELETE", "/datasets/{ref}", lambda s, r: s.datasets.delete(_name(r))),
     ("GET", "/datasets/{ref}/manifest", lambda s, r: s.datasets.manifest(_name(r))),
     ("PUT", "/datasets/{ref}/name", _on(wire.RenameRequest, lambda s: s.datasets.rename)),

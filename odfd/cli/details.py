@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from odfd.cli import formatting
+from odfd.cli.column_text import growth_text, profile_text, size_text
+from odfd.cli.readme_text import attachment_text
 from odfd.cli.row_text import rows_text
 from odfd.cli.session import to_yaml
 from odfd.cli.table import clean, fields
@@ -13,7 +15,7 @@ from odfd.control import wire
 
 
 def dataset(detail: wire.DatasetDetail) -> str:
-    view = detail.dataset
+    view, profile = detail.dataset, detail.profile
     head = fields(
         [
             ("name", view.name),
@@ -24,7 +26,10 @@ def dataset(detail: wire.DatasetDetail) -> str:
             ("state", view.state),
             ("published", "yes" if view.published else f"no: odfctl publish {view.name} lets others have it"),
             ("head", f"#{view.blocks - 1}  {view.head or ''}"),
-            ("records", f"{formatting.count(view.records)}  {formatting.size(view.bytes)}"),
+            ("license", _license(detail.license)),
+            ("records", formatting.count(view.records)),
+            ("size", size_text(profile, view.records) if profile and profile.slices else ""),
+            ("growth", growth_text(profile.growth) if profile and profile.slices else ""),
             ("changes", "its rows can be corrected and retracted" if detail.changelog else ""),
             ("watermark", formatting.moment(view.watermark)),
             ("created", formatting.moment(detail.created_at)),
@@ -35,10 +40,18 @@ def dataset(detail: wire.DatasetDetail) -> str:
             ("last rows", rows_text(detail.rows.last if detail.rows else None)),
         ]
     )
-    parts = [head]
+    parts = [head, profile_text(profile) if profile else ""]
     manifests = {"source": detail.source, "transform": detail.transform}
     parts += [to_yaml({name: manifest}) for name, manifest in manifests.items() if manifest]
-    return "\n\n".join(part.rstrip() for part in parts)
+    parts += [attachment_text(each) for each in detail.attachments]
+    return "\n\n".join(part.rstrip() for part in parts if part)
+
+
+def _license(said: wire.License | None) -> str:
+    if said is None:
+        return "not said"
+    short = said.spdx_id or said.short_name
+    return clean(f"{said.name} ({short})  {said.website_url}", 200)
 
 
 def _rows(totals: wire.RowTotals | None) -> str:

@@ -13,6 +13,7 @@ from chain.data.evolution import as_in_force
 from chain.data.parquet import open_slice
 from chain.data.type_text import spell
 from chain.errors import Environment, Invalid
+from chain.instant import Instant
 from chain.model.block import Block, UnknownEvent
 from chain.model.changelog import says_changelog
 from chain.model.events import (
@@ -28,7 +29,7 @@ from chain.model.events import (
     SetPollingSource,
     SetTransform,
 )
-from chain.model.schema import Option
+from chain.model.schema import DataField, Option
 from chain.state import ChainState
 from chain.store.base import ChainReader, ObjectStore
 from chain.wording import plural
@@ -36,6 +37,8 @@ from chain.wording import plural
 MAX_TAIL: Final = 10_000
 """Rows that ``tail`` gives at the most."""
 DATA_KINDS: Final = ("AddData", "ExecuteTransform")
+_DESCRIPTION: Final = "opendatafabric.org/description"
+"""ODF's extra attribute of a field (spec: ExtraAttributes)."""
 
 
 def way_to_data(name: str, state: ChainState, *, own: bool) -> str:
@@ -44,13 +47,13 @@ def way_to_data(name: str, state: ChainState, *, own: bool) -> str:
     return f"odfctl ingest {name} FILE" if is_pushed else f"odfctl pull {name}"
 
 
-def slices_back(chain: ChainReader, first: int = 0) -> Iterator[DataSlice]:
-    """Slices that blocks from ``first`` on bring, newest first; reads only data blocks."""
+def slices_back(chain: ChainReader, first: int = 0) -> Iterator[tuple[DataSlice, Instant]]:
+    """Slices that blocks from ``first`` on bring, newest first, each with its block's time; reads only data blocks."""
     before: int | None = None
     while (block := chain.last_of(DATA_KINDS, before)) is not None and block.sequence_number >= first:
         before = block.sequence_number
         if isinstance(block.event, AddData | ExecuteTransform) and block.event.new_data is not None:
-            yield block.event.new_data
+            yield block.event.new_data, block.system_time
 
 
 def tail(chain: ChainReader, objects: ObjectStore, limit: int, schema: pa.Schema, first: int = 0) -> pa.Table | None:
@@ -61,7 +64,7 @@ def tail(chain: ChainReader, objects: ObjectStore, limit: int, schema: pa.Schema
     """
     parts: list[pa.Table] = []
     wanted = min(limit, MAX_TAIL)
-    for each in slices_back(chain, first):
+    for each, _ in slices_back(chain, first):
         if wanted <= 0:
             break
         table = as_in_force(_rows_of(objects, each, wanted), schema)
@@ -128,9 +131,14 @@ def _data_summary(event: DataEvent) -> str:
     return ", ".join(parts) or "no data"
 
 
-def columns_of(said: SetDataSchema) -> Sequence[tuple[str, str, bool]]:
-    """Name, type as ODF spells it, and whether it may be null. Raises Invalid for a schema that cannot be read."""
+def columns_of(said: SetDataSchema) -> Sequence[tuple[str, str, bool, str]]:
+    """Name, type as ODF spells it, whether it may be null, and its comment. Raises Invalid for an unreadable schema."""
     return [
-        (field.name, spell(field.type).removesuffix("?"), isinstance(field.type, Option))
+        (field.name, spell(field.type).removesuffix("?"), isinstance(field.type, Option), _comment(field))
         for field in schema_of(said).fields
     ]
+
+
+def _comment(field: DataField) -> str:
+    said = (field.extra or {}).get(_DESCRIPTION)
+    return said if isinstance(said, str) else ""

@@ -26,6 +26,7 @@ from chain.store.schema import KINDS
 from chain.store.sqlite import SqliteChain
 from chain.wording import agree, plural
 from odfd.api.datasets import quarantine
+from odfd.api.datasets.profiles import profile_of
 from odfd.api.resources.apply import BASE_KIND, ApplyOperation
 from odfd.api.views.holder_counts import HolderCounts
 from odfd.api.views.views import DatasetViews, block_view, schema_view
@@ -87,8 +88,15 @@ class DatasetService:
         (view,) = self._with_peers([await _in_thread(lambda: self._views.dataset(self._resolve(ref)))])
         return view
 
-    async def describe(self, ref: str) -> wire.DatasetDetail:
-        return await _in_thread(lambda: self._views.detail(self._resolve(ref)))
+    async def describe(self, ref: str, *, profile: bool = False) -> wire.DatasetDetail:
+        """``profile``: with what the files of its slices say of its columns."""
+
+        def look() -> wire.DatasetDetail:
+            entry = self._resolve(ref)
+            detail = self._views.detail(entry)
+            return msgspec.structs.replace(detail, profile=profile_of(self._home, entry)) if profile else detail
+
+        return await _in_thread(look)
 
     async def manifest(self, ref: str) -> wire.ManifestView:
         """What is declared of it now."""

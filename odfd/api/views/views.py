@@ -114,6 +114,10 @@ class DatasetViews:
             updated_at=None if state.system_time is None else instant.render(state.system_time),
             rows=self._rows(entry.id),
             changelog=is_changelog(state),
+            license=msgspec.convert(state.set_license, wire.License, from_attributes=True)
+            if state.set_license
+            else None,
+            attachments=_attachments(state),
         )
 
     def _rows(self, dataset: DatasetId) -> wire.RowTotals | None:
@@ -192,6 +196,11 @@ class DatasetViews:
         return max([*known.runs, *(place for place in judged if place < known.size)], default=None)
 
 
+def _attachments(state: ChainState) -> tuple[wire.Attachment, ...]:
+    items = state.set_attachments.attachments.items if state.set_attachments else ()
+    return tuple(wire.Attachment(path=each.path, content=each.content) for each in items)
+
+
 def _conditions(known: DatasetFacts) -> Iterator[str]:
     if known.withheld:
         yield "Withheld"
@@ -224,7 +233,7 @@ def schema_view(name: str, state: ChainState) -> wire.Schema:
     if state.schema is None:
         return wire.Schema(ref=name, fields=())
     fields = tuple(
-        wire.Column(name=column, type=kind, optional=optional)
-        for column, kind, optional in reading.columns_of(state.schema)
+        wire.Column(name=column, type=kind, optional=optional, comment=comment)
+        for column, kind, optional, comment in reading.columns_of(state.schema)
     )
     return wire.Schema(ref=name, fields=fields, manifest=to_builtins(schema_of(state.schema)))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from odfd.cli import formatting
+from odfd.cli.column_text import schema_table
 from odfd.cli.parsers import Subparsers
 from odfd.cli.row_text import rows_text
 from odfd.cli.session import Session
@@ -56,11 +57,6 @@ _BLOCKS: tuple[TableColumn[wire.BlockView], ...] = (
     TableColumn("TIME", lambda row: formatting.moment(row.system_time)),
     TableColumn("EVENT", lambda row: row.event),
     TableColumn("", lambda row: "; ".join(filter(None, (row.summary, rows_text(row.rows)))), most=200),
-)
-_FIELDS: tuple[TableColumn[wire.Column], ...] = (
-    TableColumn("COLUMN", lambda row: row.name),
-    TableColumn("TYPE", lambda row: row.type),
-    TableColumn("", lambda row: "" if row.optional else "required"),
 )
 
 
@@ -139,5 +135,5 @@ def _rows(records: wire.Records) -> str:
 def _schema(args: argparse.Namespace) -> int:
     session = Session(args)
     schema = session.client.get(f"/datasets/{part(args.ref)}/schema", wire.Schema)
-    session.answer(schema, lambda value: render(_FIELDS, value.fields))
+    session.answer(schema, lambda value: schema_table(value.fields))
     return ExitCode.OK

@@ -158,7 +158,7 @@ def _manifest(session: Session, kind: kinds.Kind[Any], name: str | None) -> int:
 def _describe(args: argparse.Namespace) -> int:
     session, kind = Session(args), kinds.find(args.kind)
     if kind.name == "dataset":
-        detail = session.client.get(f"/datasets/{part(args.name)}/detail", wire.DatasetDetail)
+        detail = session.client.get(f"/datasets/{part(args.name)}/detail?profile=1", wire.DatasetDetail)
         session.answer(detail, details.dataset)
     else:
         session.show(one(session, kind, args.name).sent, details.plain)

@@ -17,6 +17,7 @@ import msgspec
 from chain.errors import Fault
 from chain.visible import is_visible
 from odfd import output
+from odfd.cli.column_text import schema_table
 from odfd.cli.session import Session
 from odfd.cli.sql.completion import COMMANDS, completions
 from odfd.cli.sql.formats import FORMATS, answer, check_form, explained, show_plan, told
@@ -39,11 +40,6 @@ _DATASETS: Final[tuple[TableColumn[wire.DatasetView], ...]] = (
     TableColumn("KIND", lambda row: row.kind),
     TableColumn("RECORDS", lambda row: "" if row.records is None else f"{row.records:,}", right=True),
     TableColumn("RELY ON", lambda row: "" if row.rely_on is None else row.rely_on.fact),
-)
-_COLUMNS: Final[tuple[TableColumn[wire.Column], ...]] = (
-    TableColumn("COLUMN", lambda row: row.name),
-    TableColumn("TYPE", lambda row: row.type),
-    TableColumn("", lambda row: "" if row.optional else "required"),
 )
 
 
@@ -133,7 +129,7 @@ class Shell:
             output.say(render(_DATASETS, self._session.client.get("/datasets", list[wire.DatasetView]).value))
             return
         schema = self._session.client.get(f"/datasets/{part(name.removeprefix('current.'))}/schema", wire.Schema)
-        output.say(render(_COLUMNS, schema.value.fields))
+        output.say(schema_table(schema.value.fields))
 
     def _pin(self, path: str) -> None:
         text = json.dumps({"pins": msgspec.to_builtins(self._pins)}, indent=2)

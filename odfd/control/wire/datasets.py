@@ -86,6 +86,66 @@ class RowTotals(Value, frozen=True, kw_only=True):
     """Of the newest transaction, or of all since the head that appended nothing."""
 
 
+class CountRange(Value, frozen=True, kw_only=True):
+    """A count of which only this is known; both ends are possible."""
+
+    at_least: int
+    at_most: int
+
+
+class ColumnProfile(Value, frozen=True, kw_only=True):
+    """A column, and what the files say of its values. ``None``: they do not say it."""
+
+    name: str
+    type: str
+    optional: bool = True
+    comment: str = ""
+    nulls: int | None = None
+    minimum: Any = None
+    """Values as JSON; a text of more than 256 characters is cut and ends in an ellipsis."""
+    maximum: Any = None
+    distinct: CountRange | None = None
+
+
+class Growth(Value, frozen=True, kw_only=True):
+    """By the system times of the first and the last of the slices that were looked at."""
+
+    since: str
+    until: str
+    records_per_day: float
+    bytes_per_day: float
+
+
+class DataProfile(Value, frozen=True, kw_only=True):
+    """Of the newest slices, by what their files say of themselves: no rows are read for it."""
+
+    columns: tuple[ColumnProfile, ...] = ()
+    slices: int = 0
+    """That were looked at."""
+    unread: int = 0
+    """Of these, whose files are damaged or not here: what they hold is in no column."""
+    is_whole: bool = True
+    """No other slice is in the chain."""
+    records: int = 0
+    """Of the slices that were looked at."""
+    bytes: int = 0
+    growth: Growth | None = None
+    message: str = ""
+    """Why something is not known."""
+
+
+class License(Value, frozen=True, kw_only=True):
+    short_name: str
+    name: str
+    spdx_id: str | None = None
+    website_url: str
+
+
+class Attachment(Value, frozen=True, kw_only=True):
+    path: str
+    content: str
+
+
 class DatasetDetail(Value, frozen=True, kw_only=True):
     dataset: DatasetView
     description: str | None = None
@@ -103,6 +163,11 @@ class DatasetDetail(Value, frozen=True, kw_only=True):
     """``None``: this node read no rows for it, as of a mirror or an import."""
     changelog: bool | None = None
     """Whether its rows can be corrected and retracted; ``None``: its chain does not say."""
+    license: License | None = None
+    attachments: tuple[Attachment, ...] = ()
+    """Files that its chain holds, such as ``README.md``."""
+    profile: DataProfile | None = None
+    """``None``: it was not asked for."""
 
 
 class BlockView(Value, frozen=True, kw_only=True):
@@ -139,6 +204,8 @@ class Column(Value, frozen=True, kw_only=True):
     type: str
     """ODF spelling: ``Int64``, ``Timestamp(Millisecond, UTC)``."""
     optional: bool = True
+    comment: str = ""
+    """What the schema says of it: ODF's attribute ``opendatafabric.org/description``."""
 
 
 class Records(Value, frozen=True, kw_only=True):

@@ -109,8 +109,8 @@ def test_the_last_rows_are_shown_under_the_schema_in_force(grown: Grown) -> None
 def test_the_schema_shown_is_the_newest(grown: Grown) -> None:
     said = load_state(grown.chain).schema
     assert said is not None
-    assert [name for name, _, _ in reading.columns_of(said)] == NEW.names
-    assert {name: kind for name, kind, _ in reading.columns_of(said)}["place"] == (
+    assert [name for name, *_ in reading.columns_of(said)] == NEW.names
+    assert {name: kind for name, kind, *_ in reading.columns_of(said)}["place"] == (
         "Struct(zip: UInt64?, city: String, seen: Struct(on: Date?)?)"
     )
 

@@ -82,3 +82,22 @@ async def test_a_transform_is_checked_with_the_names_of_its_own_dataset(
         await alice.apply(named.replace("select", "SELECT"))
     assert set(asked) == {("event_time", "at")}
     assert len(asked) >= 2
+
+
+async def test_what_is_declared_is_described(world: Any, worlds: Any) -> None:
+    """Licence, attachments and comments of columns; columns by their files, and no row is read for it."""
+    world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,300000\n2024-01-02T00:00:00Z,Wien,1900000")
+    async with world.running("alice") as alice:
+        await alice.apply(TALKATIVE, worlds.ROOT)
+        await alice.pull("cities")
+        said = await alice.api.datasets.describe("readings")
+        assert (said.license.short_name, said.license.website_url) == ("CC0", "https://example.org")
+        assert [(each.path, each.content) for each in said.attachments] == [("README.md", "two\nlines\n")]
+        assert said.profile is None
+        found = (await alice.api.datasets.describe("cities", profile=True)).profile
+        assert (found.slices, found.unread, found.is_whole, found.records) == (1, 0, True, 2)
+        city = next(each for each in found.columns if each.name == "city")
+        assert (city.nulls, city.minimum, city.maximum) == (0, "Graz", "Wien")
+        assert (city.distinct.at_least, city.distinct.at_most) == (2, 2)
+        empty = (await alice.api.datasets.describe("readings", profile=True)).profile
+        assert (empty.columns, empty.message) == ((), "it has no data yet")

@@ -1,0 +1,103 @@
+"""What ``describe dataset`` says of data: columns, size and growth, of the newest slices and without reading rows."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Final, NamedTuple
+
+from chain import instant
+from chain.codec.arrow_schema import schema_of
+from chain.data.arrow_schema import to_arrow
+from chain.data.parquet import open_slice
+from chain.errors import Environment, Invalid, NotFound
+from chain.instant import SECOND, Instant
+from chain.model.events import DataSlice
+from chain.state import load_state
+from odfd.control import wire
+from odfd.datasets.catalog import DatasetEntry
+from odfd.datasets.data_profile import ColumnFacts, ProfileBuilder
+from odfd.datasets.reading import columns_of, slices_back
+from odfd.state.directory import StateDirectory
+
+MOST_SLICES: Final = 1_000
+"""Whose footers are read, the newest."""
+_DAY: Final = 86_400 * SECOND
+_LEAST_SPAN: Final = 3_600 * SECOND
+"""Between slices for a rate of growth: what came at once says nothing of what comes in a day."""
+
+
+class _Timed(NamedTuple):
+    """A slice and when its block was made."""
+
+    slice: DataSlice
+    at: Instant
+
+
+def profile_of(home: StateDirectory, entry: DatasetEntry) -> wire.DataProfile:
+    """Raises Invalid for a schema that cannot be read."""
+    chain = home.chains.chain(entry.id)
+    state = load_state(chain)
+    if state.schema is None:
+        return wire.DataProfile(message="it has no data yet")
+    first = home.held_from(entry.id)
+    newest = list(islice(slices_back(chain, first), MOST_SLICES + 1))
+    read = [_Timed(*each) for each in newest[:MOST_SLICES]]
+    builder = ProfileBuilder(to_arrow(schema_of(state.schema)).remove_metadata())
+    unread, message = 0, f"the data before block #{first} is not kept here" if first else ""
+    try:
+        home.need_data(entry.id, entry.name)
+        unread = sum(not _added(home, builder, each.slice) for each in read)
+    except NotFound as fault:
+        message, unread = fault.message, len(read)
+    known = dict(builder.columns()) if unread < len(read) else {}
+    return wire.DataProfile(
+        columns=tuple(
+            _column(known.get(name, ColumnFacts()), wire.Column(name=name, type=kind, optional=optional, comment=said))
+            for name, kind, optional, said in columns_of(state.schema)
+        ),
+        slices=len(read),
+        unread=unread,
+        is_whole=len(newest) == len(read) and not first,
+        records=sum(each.slice.offset_interval.end - each.slice.offset_interval.start + 1 for each in read),
+        bytes=sum(each.slice.size for each in read),
+        growth=_growth(read),
+        message=message,
+    )
+
+
+def _added(home: StateDirectory, builder: ProfileBuilder, named: DataSlice) -> bool:
+    """Whether what its file says counts; a file that is not here or is damaged does not."""
+    try:
+        with open_slice(home.objects.path(named.physical_hash)) as file:
+            builder.add(file)
+    except (NotFound, Invalid, Environment):
+        return False
+    return True
+
+
+def _column(known: ColumnFacts, column: wire.Column) -> wire.ColumnProfile:
+    distinct = None if known.distinct is None else wire.CountRange(**known.distinct._asdict())
+    return wire.ColumnProfile(
+        name=column.name,
+        type=column.type,
+        optional=column.optional,
+        comment=column.comment,
+        nulls=known.nulls,
+        minimum=known.minimum,
+        maximum=known.maximum,
+        distinct=distinct,
+    )
+
+
+def _growth(newest: list[_Timed]) -> wire.Growth | None:
+    """By what came after the oldest of them; ``None`` where that is too short a time."""
+    if not newest or (passed := newest[0].at - newest[-1].at) < _LEAST_SPAN:
+        return None
+    later = [each.slice for each in newest[:-1]]
+    rows = sum(each.offset_interval.end - each.offset_interval.start + 1 for each in later)
+    return wire.Growth(
+        since=instant.render(newest[-1].at),
+        until=instant.render(newest[0].at),
+        records_per_day=rows * _DAY / passed,
+        bytes_per_day=sum(each.size for each in later) * _DAY / passed,
+    )

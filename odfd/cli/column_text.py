@@ -1,0 +1,72 @@
+"""Formats columns of datasets: their types, and what is known of their values. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from odfd.cli import formatting
+from odfd.cli.table import WHOLE, TableColumn, render
+from odfd.control import wire
+
+_FIELDS: Final[tuple[TableColumn[wire.Column], ...]] = (
+    TableColumn("COLUMN", lambda row: row.name),
+    TableColumn("TYPE", lambda row: row.type),
+    TableColumn("", lambda row: "" if row.optional else "required"),
+)
+_COMMENT: Final[TableColumn[Any]] = TableColumn("COMMENT", lambda row: row.comment, most=WHOLE)
+_PROFILE: Final[tuple[TableColumn[wire.ColumnProfile], ...]] = (
+    TableColumn("COLUMN", lambda row: row.name),
+    TableColumn("TYPE", lambda row: row.type),
+    TableColumn("NULLS", lambda row: formatting.count(row.nulls), right=True),
+    TableColumn("MINIMUM", lambda row: formatting.cell(row.minimum), most=32),
+    TableColumn("MAXIMUM", lambda row: formatting.cell(row.maximum), most=32),
+    TableColumn("DISTINCT", lambda row: _distinct(row.distinct), right=True),
+)
+
+
+def schema_table(columns: Sequence[wire.Column]) -> str:
+    """With comments where there are any."""
+    return render((*_FIELDS, _COMMENT) if any(each.comment for each in columns) else _FIELDS, columns)
+
+
+def profile_text(profile: wire.DataProfile) -> str:
+    """A table of the columns, and how far it may be believed."""
+    if not profile.columns:
+        return profile.message
+    table = (*_PROFILE, _COMMENT) if any(each.comment for each in profile.columns) else _PROFILE
+    return "\n".join([render(table, profile.columns), *_remarks(profile)])
+
+
+def size_text(profile: wire.DataProfile, records: int | None) -> str:
+    """Of all slices; by those that were looked at where they are not all."""
+    if profile.is_whole or not profile.records:
+        return f"{formatting.size(profile.bytes)} in {formatting.plural(profile.slices, 'slice')}"
+    whole = profile.bytes * (records or profile.records) / profile.records
+    return f"about {formatting.size(whole)}, by the newest {formatting.plural(profile.slices, 'slice')}"
+
+
+def growth_text(growth: wire.Growth | None) -> str:
+    if growth is None:
+        return "not known: no two slices came an hour apart"
+    rows, since, until = round(growth.records_per_day), *map(formatting.moment, (growth.since, growth.until))
+    rate = formatting.plural(rows, "record") if rows else "less than a record"
+    return f"{rate}, {formatting.size(growth.bytes_per_day)} a day, from {since} to {until}"
+
+
+def _distinct(count: wire.CountRange | None) -> str:
+    if count is None:
+        return formatting.NOTHING
+    ends = [formatting.count(each) for each in (count.at_least, count.at_most)]
+    return ends[0] if ends[0] == ends[1] else " to ".join(ends)
+
+
+def _remarks(profile: wire.DataProfile) -> list[str]:
+    """What the table says nothing of."""
+    said = [f"  of the newest {formatting.plural(profile.slices, 'slice')} alone"] if not profile.is_whole else []
+    if profile.unread:
+        said.append(f"  without {formatting.plural(profile.unread, 'slice')} whose files cannot be read here")
+    if profile.message:
+        said.append(f"  {profile.message}")
+    told = "  by what the files say of themselves; - is what they do not say"
+    return [*said, told] if profile.slices > profile.unread else said

@@ -1,0 +1,180 @@
+"""Tells what is in the columns of a dataset from what its Parquet files say of themselves: no rows are read.
+
+Of each column the nulls, the least and greatest value, and between which numbers the count of distinct values lies.
+The footer of a slice has the first three; the headers of dictionaries say how many values a row group has. Whoever
+wrote a file says this of it, and nobody has checked it: it is for people, and nothing is decided by it.
+"""
+
+from __future__ import annotations
+
+import decimal
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from chain.data.footer import ColumnChunk
+from chain.data.footprint import Chunk
+from chain.data.json_values import plain_values
+from chain.data.parquet import SliceFile
+
+_SHOWN: Final = 256
+"""Characters of a least or greatest value; a longer one ends in an ellipsis."""
+_DATES_AND_TIMES: Final = (pa.types.is_date, pa.types.is_time, pa.types.is_timestamp, pa.types.is_duration)
+_BOOLEAN, _INT96 = 0, 3
+
+
+class DistinctRange(NamedTuple):
+    """A count that is not known exactly; both ends are possible."""
+
+    at_least: int
+    at_most: int
+
+
+class ColumnFacts(NamedTuple):
+    """What the files say of one column; ``None`` where one of them does not say it."""
+
+    nulls: int | None = None
+    minimum: Any = None
+    """As JSON."""
+    maximum: Any = None
+    distinct: DistinctRange | None = None
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What was gathered of one column. An entry of ``bounds`` and ``distinct`` for each chunk that has values."""
+
+    kind: pa.DataType
+    nulls: int | None = 0
+    values: int = 0
+    bounds: list[pa.Array] | None = field(default_factory=list)
+    distinct: list[DistinctRange] | None = field(default_factory=list)
+
+
+class ProfileBuilder:
+    """Of the columns of one schema, slice by slice."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._seen = {each.name: _Seen(each.type) for each in schema}
+
+    def add(self, file: SliceFile) -> None:
+        """Raises Invalid for a file whose headers cannot be read; nothing of it counts then."""
+        once = {name for name, times in Counter(file.schema.names).items() if times == 1}
+        found = file.chunks(once & self._seen.keys())
+        for name, seen in self._seen.items():
+            if name in found:
+                _take(seen, found[name], file.schema.field(name).type)
+            elif name in file.schema.names:
+                seen.nulls = seen.bounds = seen.distinct = None
+            elif seen.nulls is not None:
+                seen.nulls += file.rows
+
+    def columns(self) -> Iterable[tuple[str, ColumnFacts]]:
+        for name, seen in self._seen.items():
+            yield name, _profile(seen)
+
+
+def _take(seen: _Seen, chunks: Sequence[Chunk], kind: pa.DataType) -> None:
+    for walked in chunks:
+        chunk = walked.column
+        seen.nulls = None if seen.nulls is None or chunk.nulls is None else seen.nulls + chunk.nulls
+        if chunk.values == (chunk.nulls or 0):
+            continue
+        seen.values += chunk.values - (chunk.nulls or 0)
+        bounds = None if seen.bounds is None else _bounds(chunk, kind, seen.kind)
+        if seen.bounds is not None and bounds is not None:
+            seen.bounds.append(bounds)
+        else:
+            seen.bounds = None
+        if seen.distinct is not None:
+            seen.distinct.append(_distinct(walked))
+
+
+def _distinct(chunk: Chunk) -> DistinctRange:
+    """Of one chunk: as many as its dictionary has, where all values are in it."""
+    column = chunk.column
+    most = max(column.values - (column.nulls or 0), 0)
+    entries = min(max(chunk.entries, 0), most)
+    if entries and chunk.is_encoded:
+        return DistinctRange(entries, entries)
+    differ = column.bounds is not None and column.bounds[0] != column.bounds[1]
+    return DistinctRange(max(entries, min(1 + differ, most)), most)
+
+
+def _profile(seen: _Seen) -> ColumnFacts:
+    if not seen.bounds:
+        distinct = DistinctRange(0, 0) if seen.bounds == [] and seen.nulls is not None else None
+        if seen.distinct and seen.values:
+            distinct = DistinctRange(max(each.at_least for each in seen.distinct), _sum_of_most(seen))
+        return ColumnFacts(seen.nulls, distinct=distinct)
+    both = pa.concat_arrays(seen.bounds)
+    ends = pc.min_max(both)
+    low, high = plain_values(pa.concat_arrays([pa.array([ends[each]], seen.kind) for each in ("min", "max")]))
+    distinct = None if seen.distinct is None else _together(both, seen, ends)
+    return ColumnFacts(seen.nulls, _shown(low), _shown(high), distinct)
+
+
+def _sum_of_most(seen: _Seen) -> int:
+    return min(sum(each.at_most for each in seen.distinct or ()), seen.values)
+
+
+def _together(bounds: pa.Array, seen: _Seen, ends: pa.StructScalar) -> DistinctRange:
+    """Chunks whose values lie apart have none in common; of others the largest has as many as it has."""
+    ranks = pc.rank(bounds, tiebreaker="dense").to_numpy().astype(np.int64).reshape(-1, 2)
+    order = np.argsort(ranks[:, 0], kind="stable")
+    low, high = ranks[order, 0], np.maximum.accumulate(ranks[order, 1])
+    apart = np.concatenate(([0], np.cumsum(low[1:] > high[:-1])))
+    least = np.zeros(int(apart[-1]) + 1, np.int64)
+    np.maximum.at(least, apart, np.array([each.at_least for each in seen.distinct or ()], np.int64)[order])
+    most = _sum_of_most(seen)
+    if pa.types.is_integer(seen.kind) or pa.types.is_date32(seen.kind):
+        width = pa.int32() if pa.types.is_date32(seen.kind) else seen.kind
+        between = [int(ends[each].cast(width).as_py()) for each in ("max", "min")]
+        most = min(most, between[0] - between[1] + 1)
+    elif pa.types.is_boolean(seen.kind):
+        most = min(most, 2)
+    return DistinctRange(min(int(least.sum()), most), most)
+
+
+def _bounds(chunk: ColumnChunk, kind: pa.DataType, wanted: pa.DataType) -> pa.Array | None:
+    """Least and greatest value of a chunk in the type that the column has now."""
+    if chunk.bounds is None or chunk.leaf.kind == _INT96:
+        return None
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    try:
+        read = _values(chunk.bounds, kind, chunk.leaf.kind)
+        return None if read is None else read.cast(wanted)
+    except (pa.ArrowException, ValueError, ArithmeticError):
+        return None
+
+
+def _values(ends: tuple[bytes, bytes], kind: pa.DataType, physical: int) -> pa.Array | None:
+    """As PLAIN encodes them. ``None`` for types whose bounds are in no order of theirs."""
+    t = pa.types
+    if t.is_boolean(kind) and physical == _BOOLEAN:
+        return pa.array([each != b"\0" for each in ends], kind)
+    if t.is_integer(kind):
+        return pa.array([int.from_bytes(each, "little", signed=t.is_signed_integer(kind)) for each in ends], kind)
+    if any(is_one(kind) for is_one in _DATES_AND_TIMES):
+        width = pa.int32() if kind.bit_width == 32 else pa.int64()
+        return pa.array([int.from_bytes(each, "little", signed=True) for each in ends], width).cast(kind)
+    if t.is_float32(kind) or t.is_float64(kind):
+        numbers = np.frombuffer(b"".join(ends), "<f4" if t.is_float32(kind) else "<f8")
+        return None if np.isnan(numbers).any() else pa.array(numbers, kind)
+    if t.is_decimal(kind):
+        order = "little" if physical in (1, 2) else "big"
+        scaled = [int.from_bytes(each, order, signed=True) for each in ends]  # type: ignore[arg-type]
+        digits = [decimal.Decimal((each < 0, tuple(map(int, str(abs(each)))), -kind.scale)) for each in scaled]
+        return pa.array(digits, kind)
+    if t.is_string(kind) or t.is_large_string(kind):
+        return pa.array([each.decode() for each in ends], kind)
+    return pa.array(list(ends), kind) if t.is_binary(kind) or t.is_fixed_size_binary(kind) else None
+
+
+def _shown(value: Any) -> Any:
+    return value[:_SHOWN] + "…" if isinstance(value, str) and len(value) > _SHOWN else value
