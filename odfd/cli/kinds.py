@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from chain.instant import Instant
@@ -156,21 +157,11 @@ def _flows(now: Instant) -> tuple[TableColumn[wire.FlowView], ...]:
     )
 
 
-def _variable_sets(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
+def _sets(part: str, now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
+    """``part``: of the spec that holds the keys of a set."""
     return (
         TableColumn("NAME", lambda row: row.name),
-        TableColumn("KEYS", lambda row: ", ".join(sorted(row.spec["variables"])), most=80),
-        TableColumn("PHASE", phase_text),
-        TableColumn("LABELS", lambda row: labels_text(row.labels), most=80),
-        TableColumn("GENERATION", lambda row: formatting.count(row.generation), right=True),
-        TableColumn("CHANGED", lambda row: formatting.ago(row.updated_at, now)),
-    )
-
-
-def _secret_sets(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
-    return (
-        TableColumn("NAME", lambda row: row.name),
-        TableColumn("KEYS", lambda row: ", ".join(sorted(row.spec["secrets"])), most=80),
+        TableColumn("KEYS", lambda row: ", ".join(sorted(row.spec[part])), most=80),
         TableColumn("PHASE", phase_text),
         TableColumn("LABELS", lambda row: labels_text(row.labels), most=80),
         TableColumn("GENERATION", lambda row: formatting.count(row.generation), right=True),
@@ -243,10 +234,15 @@ VALIDATOR: Final = Kind(
 )
 TASK: Final = Kind("task", ("tasks",), "/tasks", lambda row: row.id, _tasks, wire.TaskView)
 VARIABLE_SET: Final = Kind(
-    "variableset", ("variablesets", "vs"), "/resources/variableset", _name, _variable_sets, wire.ResourceView
+    "variableset",
+    ("variablesets", "vs"),
+    "/resources/variableset",
+    _name,
+    partial(_sets, "variables"),
+    wire.ResourceView,
 )
 SECRET_SET: Final = Kind(
-    "secretset", ("secretsets", "ss"), "/resources/secretset", _name, _secret_sets, wire.ResourceView
+    "secretset", ("secretsets", "ss"), "/resources/secretset", _name, partial(_sets, "secrets"), wire.ResourceView
 )
 RESOURCE: Final = Kind(
     "resource", ("resources", "all"), "/resources", lambda row: f"{row.type}/{row.name}", _resources, wire.ResourceView,

@@ -5,21 +5,20 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from odfd.api.resources import intent_types as intent_types
+from odfd.api.resources import intent_types
 from odfd.datasets import manifest as datasets
 from odfd.flows import manifest as flows
 from odfd.resources import sets
 from odfd.resources.types import OURS, ResourceType, TypeRegistry
 
-_DATASET: Final = ResourceType(
-    name="Dataset",
-    context="dataset",
-    plural="datasets",
-    aliases=("ds",),
-    about="A dataset of this node: a chain of metadata, and the data that it speaks of.",
-    spec=datasets.DatasetSpec,
-    prepare=datasets.prepare,
-    example="""\
+_ODF: Final = ResourceType
+_OWN: Final = partial(ResourceType, base=OURS)
+_TYPES: Final = (
+    _ODF(
+        name="Dataset", context="dataset", plural="datasets", aliases=("ds",),
+        about="A dataset of this node: a chain of metadata, and the data that it speaks of.",
+        spec=datasets.DatasetSpec, prepare=datasets.prepare,
+        example="""\
 $schema: Dataset
 headers:
   name: sensors
@@ -39,15 +38,12 @@ spec:
     description: Temperatures of a house
     keywords: [example]
 """,
-)
-_FLOW: Final = ResourceType(
-    name="Flow",
-    context="flow",
-    plural="flows",
-    about="Says when a dataset is pulled by itself (docs/flows.md).",
-    spec=flows.FlowSpec,
-    annotations={flows.POLICY: flows.FlowPolicySaid},
-    example="""\
+    ),
+    _ODF(
+        name="Flow", context="flow", plural="flows",
+        about="Says when a dataset is pulled by itself (docs/flows.md).",
+        spec=flows.FlowSpec, annotations={flows.POLICY: flows.FlowPolicySaid},
+        example="""\
 $schema: Flow
 headers:
   name: sensors-hourly
@@ -58,15 +54,12 @@ spec:
   triggers:
   - {kind: Schedule, cron: "@hourly"}
 """,
-)
-_VARIABLES: Final = ResourceType(
-    name="VariableSet",
-    context="config",
-    plural="variablesets",
-    aliases=("vs",),
-    about="Values for other resources: a source of a dataset reads those of the set that is named as the dataset.",
-    spec=sets.VariableSetSpec,
-    example="""\
+    ),
+    _ODF(
+        name="VariableSet", context="config", plural="variablesets", aliases=("vs",),
+        about="Values for other resources: a source of a dataset reads those of the set that is named as the dataset.",
+        spec=sets.VariableSetSpec,
+        example="""\
 $schema: VariableSet
 headers:
   name: sensors
@@ -75,15 +68,13 @@ spec:
   variables:
     host: sensors.example.org
 """,
-)
-_SECRETS: Final = ResourceType(
-    name="SecretSet",
-    context="config",
-    plural="secretsets",
-    aliases=("ss",),
-    about="Values that nobody is shown: sealed when they are applied, opened for sources of the dataset of its name.",
-    spec=sets.SecretSetSpec,
-    example="""\
+    ),
+    _ODF(
+        name="SecretSet", context="config", plural="secretsets", aliases=("ss",),
+        about="Values that nobody is shown: sealed when they are applied, opened for sources of the dataset of its "
+        "name.",
+        spec=sets.SecretSetSpec,
+        example="""\
 $schema: SecretSet
 headers:
   name: sensors
@@ -91,15 +82,12 @@ spec:
   secrets:
     apiKey: s3cr3t-of-the-house
 """,
-)
-_MIRROR: Final = ResourceType(
-    base=OURS,
-    name="Mirror",
-    context="net",
-    plural="mirrors",
-    about="A dataset of others that is held here, verified as it comes.",
-    spec=intent_types.MirrorResourceSpec,
-    example="""\
+    ),
+    _OWN(
+        name="Mirror", context="net", plural="mirrors",
+        about="A dataset of others that is held here, verified as it comes.",
+        spec=intent_types.MirrorResourceSpec,
+        example="""\
 $schema: Mirror
 headers:
   name: covid
@@ -109,31 +97,24 @@ spec:
   keep: 50GiB
   priority: 5
 """,
-)
-_NETWORK: Final = ResourceType(
-    base=OURS,
-    name="Network",
-    context="net",
-    plural="networks",
-    aliases=("net",),
-    about="Peers that meet each other. A node is in one at a time.",
-    spec=intent_types.NetworkResourceSpec,
-    example="""\
+    ),
+    _OWN(
+        name="Network", context="net", plural="networks", aliases=("net",),
+        about="Peers that meet each other. A node is in one at a time.",
+        spec=intent_types.NetworkResourceSpec,
+        example="""\
 $schema: Network
 headers:
   name: food
 spec:
   bootstrap: []
 """,
-)
-_PEER: Final = ResourceType(
-    base=OURS,
-    name="Peer",
-    context="net",
-    plural="peers",
-    about="What this node thinks of a peer. Peers that it merely met are no resources.",
-    spec=intent_types.PeerResourceSpec,
-    example="""\
+    ),
+    _OWN(
+        name="Peer", context="net", plural="peers",
+        about="What this node thinks of a peer. Peers that it merely met are no resources.",
+        spec=intent_types.PeerResourceSpec,
+        example="""\
 $schema: Peer
 headers:
   name: mallory
@@ -142,33 +123,19 @@ spec:
   peerId: 12D3KooWEyopopk2Ka2tf5fvGDPQEbYWrSnWFk8T9Bks5pZuWnaz
   blocked: true
 """,
-)
-_VALIDATOR: Final = ResourceType(
-    base=OURS,
-    name="Validator",
-    context="trust",
-    plural="validators",
-    about="Somebody whose verdicts count here.",
-    spec=intent_types.ValidatorResourceSpec,
-    example="""\
+    ),
+    _OWN(
+        name="Validator", context="trust", plural="validators",
+        about="Somebody whose verdicts count here.",
+        spec=intent_types.ValidatorResourceSpec,
+        example="""\
 $schema: Validator
 headers:
   name: uni
 spec:
   did: did:key:z6MkiTBz1ymuepAQ4HEHYSF1H8quG5GLVVQR3djdX3mDooWp
 """,
-)
-_ODF: Final = partial(ResourceType)
-_OWN: Final = partial(ResourceType, base=OURS)
-_TYPES: Final = (
-    _DATASET,
-    _FLOW,
-    _VARIABLES,
-    _SECRETS,
-    _MIRROR,
-    _NETWORK,
-    _PEER,
-    _VALIDATOR,
+    ),
     _ODF(
         name="Source", context="source", plural="sources", about="Where records of root datasets come from.",
         instead="write a SetPollingSource or AddPushSource into the metadata of the Dataset",

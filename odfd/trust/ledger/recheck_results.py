@@ -18,7 +18,7 @@ from chain.multihash import Multihash
 from chain.statements import canonical
 from chain.store.seals import Row
 from odfd.trust.ledger.log import Ledger
-from odfd.trust.ledger.runs import Run, read_actual, read_engine, run_at, written
+from odfd.trust.ledger.runs import Run, read_run, run_at, written
 from odfd.trust.ledger.tables import RECHECKED
 
 CONFIRMED: Final = "confirmed"
@@ -116,16 +116,5 @@ def _recheck(row: Row) -> Recheck:
         dataset=DatasetId(dataset),
         group=group,
         result=result,
-        run=Run(
-            sequence_number=sequence,
-            block=Multihash(block),
-            at=Instant(at),
-            verdict=verdict,
-            reason=reason,
-            runs=runs,
-            engine=read_engine(engine),
-            actual=read_actual(actual),
-            evidence=evidence,
-            bundle=Multihash(bundle),
-        ),
+        run=read_run((sequence, block, at, verdict, reason, runs, engine, actual, evidence, bundle, None)),
     )

@@ -71,7 +71,7 @@ class Runs:
         earlier = "dataset = ? AND sequence < ? ORDER BY sequence DESC LIMIT 1"
         row = RUNS.one(self._db, earlier, (dataset, run.sequence_number))
         if row is not None and (row[4], row[7]) == like and run.verdict == REPRODUCED:
-            before = _run(row)
+            before = read_run(row[1:])
             first = before.sequence_number if before.first is None else before.first
             self._db.execute(
                 "DELETE FROM trust_runs WHERE dataset = ? AND sequence = ?", (dataset, before.sequence_number)
@@ -114,7 +114,7 @@ class Runs:
 
     def of(self, dataset: DatasetId) -> dict[int, Run]:
         """This node's own results in order, by the sequence number of a stretch's last step; see ``run_at``."""
-        return {row[1]: _run(row) for row in RUNS.rows(self._db, "dataset = ? ORDER BY sequence", (dataset,))}
+        return {row[1]: read_run(row[1:]) for row in RUNS.rows(self._db, "dataset = ? ORDER BY sequence", (dataset,))}
 
 
 def written(run: Run) -> tuple[bytes, bytes | None]:
@@ -123,12 +123,12 @@ def written(run: Run) -> tuple[bytes, bytes | None]:
     return msgspec.json.encode(run.engine), actual
 
 
-def read_engine(raw: bytes) -> statement.EngineUsed:
+def _engine(raw: bytes) -> statement.EngineUsed:
     """Of a row; its seal vouches for it."""
     return msgspec.json.decode(raw, type=statement.EngineUsed)
 
 
-def read_actual(raw: bytes | None) -> Actual | None:
+def _actual(raw: bytes | None) -> Actual | None:
     """Of a row; its seal vouches for it."""
     return None if raw is None else msgspec.json.decode(raw, type=Actual, dec_hook=statement.from_text)
 
@@ -143,8 +143,9 @@ def run_at(runs: Mapping[int, Run], step: int) -> Run | None:
     return run if (run.sequence_number if run.first is None else run.first) <= step else None
 
 
-def _run(row: Row) -> Run:
-    _, sequence, block, at, verdict, reason, runs, engine, actual, evidence, bundle, first = row
+def read_run(row: Row) -> Run:
+    """Of the columns from ``sequence`` on."""
+    sequence, block, at, verdict, reason, runs, engine, actual, evidence, bundle, first = row
     return Run(
         sequence_number=sequence,
         first=first,
@@ -153,8 +154,8 @@ def _run(row: Row) -> Run:
         verdict=verdict,
         reason=reason,
         runs=runs,
-        engine=read_engine(engine),
-        actual=read_actual(actual),
+        engine=_engine(engine),
+        actual=_actual(actual),
         evidence=evidence,
         bundle=None if bundle is None else Multihash(bundle),
     )
