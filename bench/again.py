@@ -1,4 +1,4 @@
-"""What an ingest costs after many others against what it costs after few: by a real engine, into a real store."""
+"""Measures an ingest after many others against one after few: by a real engine, into a real store."""
 
 from __future__ import annotations
 

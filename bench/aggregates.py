@@ -1,4 +1,4 @@
-"""What exact aggregates over floating point cost, against Spark's own, which depend on the order of rows."""
+"""Measures exact aggregates over floating point against Spark's own, which depend on the order of rows."""
 
 from __future__ import annotations
 

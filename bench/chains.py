@@ -1,4 +1,4 @@
-"""Real chains of any length in seconds: valid blocks, linked by hash, that every append rule accepts.
+"""Makes real chains of any length in seconds: valid blocks, linked by hash, that every append rule accepts.
 
 One block is made by the codec; of the others the fields that differ are patched into copies of its bytes with NumPy, a
 page at a time, and only the link from hash to hash is made block by block. A function of its arguments alone.

@@ -1,4 +1,4 @@
-"""The same transaction where a Spark cluster does the work: a master and two workers of one core each on this machine.
+"""Measures a transaction on a Spark cluster: a master and two workers of one core each on this machine.
 
 Against a bare session on the same cluster, with the engine's settings, which writes the same Parquet to the same place.
 """

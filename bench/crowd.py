@@ -1,4 +1,4 @@
-"""A crowd of real hosts in one process: ``python -m bench.crowd ours|stock|visit COUNT WHAT``.
+"""Runs a crowd of real hosts in one process: ``python -m bench.crowd ours|stock|visit COUNT WHAT``.
 
 ``ours`` and ``stock`` gossip: one publishes, ``COUNT`` hear it, ``WHAT`` times; prints one line of JSON. ``stock`` is
 py-libp2p as it comes: no cure of ours is in that process. ``visit`` connects ``COUNT`` nodes with the address ``WHAT``,

@@ -1,4 +1,4 @@
-"""What the engine's frame costs: a small transform through sandbox and gRPC, and a year of flights into a dataset.
+"""Measures the engine's frame: a small transform through sandbox and gRPC, and a year of flights into a dataset.
 
 Against the same query, and a plain CSV to Parquet, on a bare Spark of this process with the same settings.
 """

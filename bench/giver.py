@@ -1,4 +1,4 @@
-"""The other process of the network rows: ``python -m bench.giver STATE SIZE``.
+"""Runs the other process of the network rows: ``python -m bench.giver STATE SIZE``.
 
 Opens the state directory ``STATE`` and serves it as a node does, over the real host; beside that it sends the same
 object over a bare TLS socket, echoes on a stream and on a TLS socket. Prints where, as one line of JSON; ends when its

@@ -1,4 +1,4 @@
-"""Logical hash of rows against plain SHA3-256 of exactly the bytes that it hashes: the limit, in one run."""
+"""Measures the logical hash of rows against plain SHA3-256 of the bytes that it hashes, in one run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What length costs a verification: long chains at level chain, out of the database."""
+"""Measures what length costs a verification: long chains at level chain, out of the database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What taking in long chains costs: folders in the ODF layout, and packed streams as peers send them."""
+"""Measures taking in long chains: folders in the ODF layout, and packed streams as peers send them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Spark engine in this process as coordinators see it, with no gRPC in between."""
+"""Runs the Spark engine in this process as coordinators see it, with no gRPC in between."""
 
 from __future__ import annotations
 

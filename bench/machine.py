@@ -1,4 +1,4 @@
-"""What a figure was measured on, and memory of processes, from ``/proc``."""
+"""Records the machine that a figure was measured on, and memory of processes, from ``/proc``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node with many datasets costs against one with few: to start, to list, to collect among, to ingest again."""
+"""Measures a node with many datasets against one with few: to start, to list, to collect, to ingest again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two sides timed in turns (A B A B …) and what came of it as a value. Reads the clock; knows nothing of what it times.
+"""Times two sides in turns (A B A B …) and gives the result as a value. Reads the clock; knows nothing of the work.
 
 The machine's speed changes from minute to minute, so neither side is ever compared with a figure of another run, and
 each ratio is of two neighbours.

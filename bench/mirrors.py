@@ -1,4 +1,4 @@
-"""What a mirror costs, from the request to the last verified byte on disk: a daemon and ``bench.giver`` on loopback.
+"""Measures a mirror from the request to the last verified byte on disk: a daemon and ``bench.giver`` on loopback.
 
 Against a bare TLS socket between the same two that brings as many bytes into one hashed and synced file: what no mirror
 can go below. Every round has a daemon with an empty state directory, which has met the giver before the clock starts.

@@ -1,4 +1,4 @@
-"""What the network layer costs: objects to verified disk, chains to a committed head, and a round trip.
+"""Measures the network layer: objects to verified disk, chains to a committed head, and a round trip.
 
 Two processes over loopback, the other one being ``bench.giver``; against a bare TLS socket between the same two.
 """

@@ -1,4 +1,4 @@
-"""Nexmark: what a transform of each query costs over the whole auction house, against the same query on plain Spark.
+"""Measures a transform of each Nexmark query over the whole auction house, against the same query on plain Spark.
 
 The queries are those of ``tests/golden/nexmark``, which the tests hold against DuckDB row by row; those that take more
 than one dataset are left out. Everything is settled by one transaction, so what differs is the frame: planning, rows

@@ -1,4 +1,4 @@
-"""A real daemon as a person meets it: how fast ``odfctl`` answers, and what an idle node holds in memory."""
+"""Measures a real daemon as a person meets it: how fast ``odfctl`` answers, and what an idle node holds in memory."""
 
 from __future__ import annotations
 

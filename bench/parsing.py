@@ -1,4 +1,4 @@
-"""What a file takes of memory while it is read, and of time when some of it cannot be.
+"""Measures the memory of a file while it is read, and the time when some of it cannot be.
 
 ``python -m bench.parsing FORMAT PATH`` prints the peak of memory, as a ratio.
 

@@ -1,4 +1,4 @@
-"""What peers cost: a head told to fifty, and an idle daemon connected with fifty. The crowd is ``bench.crowd``."""
+"""Measures what peers cost: a head told to fifty, and an idle daemon connected with fifty (``bench.crowd``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person waits for who pulls a thousand new rows: a root, a map of it, a daily window of it, by a running node.
+"""Measures the wait for a pull of a thousand new rows: a root, a map of it, a daily window of it, by a running node.
 
 Against the same command when there is nothing new, which is all that is not work: Python's start, the request, the
 daemon's look at the chains.

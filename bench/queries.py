@@ -1,4 +1,4 @@
-"""SQL over slices against DuckDB alone over the same files; what holds, from a fold, against reading as many rows."""
+"""Measures SQL over slices against DuckDB alone over the same files, and current rows from a fold."""
 
 from __future__ import annotations
 

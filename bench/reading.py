@@ -1,4 +1,4 @@
-"""Reading of datasets from a running node: how soon a person has the rows of a command."""
+"""Measures reading of datasets from a running node: how soon a person has the rows of a command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table that people read and the JSON that programs read, of the same rows."""
+"""Writes the table that people read and the JSON that programs read, from the same rows."""
 
 from __future__ import annotations
 

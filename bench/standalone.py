@@ -1,6 +1,4 @@
-"""A Spark cluster on this machine: a master and two workers from PySpark's own jars, ended by pid and with whoever
-started them.
-"""
+"""Runs a Spark cluster on this machine: a master and two workers from PySpark's own jars."""
 
 from __future__ import annotations
 

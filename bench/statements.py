@@ -1,4 +1,4 @@
-"""What a long chain costs in signatures: one living verdict a sitting, against a signature for every block.
+"""Measures what a long chain costs in signatures: one living verdict a sitting, against one for every block.
 
 Counted, not timed: bytes of the envelopes that a validator and the owner send while a chain grows to its end, made by
 the functions that a node makes them with, and the bytes that a node keeps of them.

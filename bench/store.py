@@ -1,4 +1,4 @@
-"""What the store costs: reads at any length and among any number of chains, commits, and reads beside a writer."""
+"""Measures the store: reads at any length and among any number of chains, commits, and reads beside a writer."""
 
 from __future__ import annotations
 

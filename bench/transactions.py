@@ -1,8 +1,7 @@
-"""What a transaction costs beside its query: when nothing is settled, when it is large, after many others; and against
-Structured Streaming, which does the same work in micro-batches.
+"""Measures a transaction beside its query: nothing settled, a large one, after many others, and Structured Streaming.
 
-Requests go to a warm engine process in its sandbox, as a node's do; peers run on a bare Spark of this process with the
-same settings.
+Structured Streaming does the same work in micro-batches. Requests go to a warm engine process in its sandbox, as a
+node's do; peers run on a bare Spark of this process with the same settings.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What trusting costs: hearing statements, the reach of one of many datasets, proving a fork, spreading a lie.
+"""Measures trust: hearing statements, the reach of one of many datasets, proving a fork, spreading a lie.
 
 The last is counted in rounds of anti-entropy on virtual time, by the simulator of tests/sim/trust; all else is measured
 on the parts that a node is made of, over SQLite.

@@ -1,1 +1,1 @@
-"""The main job on real nodes and real data, told as it happens; every claim it prints was checked by it."""
+"""Shows the main job on real nodes and real data; every claim it prints was checked by it."""

@@ -1,4 +1,4 @@
-"""The main job in acts: publish, mirror, re-run, go on together, survive an accident. What liars do is in ``lies``."""
+"""Plays the main job in acts: publish, mirror, re-run, go on together, survive an accident. Liars are in ``lies``."""
 
 from __future__ import annotations
 

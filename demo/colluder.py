@@ -1,4 +1,4 @@
-"""A validator that lies: the real daemon with a real key; it signs that every step it sees is right, and runs none."""
+"""Runs a validator that lies: a real daemon and key; it signs that every step it sees is right, and runs none."""
 
 from __future__ import annotations
 

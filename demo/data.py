@@ -1,4 +1,4 @@
-"""The data of the demo: a year of real flights, cut into the files in which a publisher would receive them."""
+"""Prepares the data of the demo: a year of real flights, cut into files as a publisher would receive them."""
 
 from __future__ import annotations
 

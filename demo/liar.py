@@ -1,4 +1,4 @@
-"""A node that lies: the real daemon, with real keys and real hashes, whose engine's answers pass through other hands.
+"""Runs a node that lies: a real daemon with real keys, whose engine's answers pass through other hands.
 
 Whatever it derives, one number of one row is changed before the slice is hashed and signed. Nothing about its chain is
 malformed: only running the transform again can tell.

@@ -1,4 +1,4 @@
-"""The second act: a publisher lies, one validator of three backs him, the others find it, and he makes it good."""
+"""Plays the second act: a publisher lies, one validator of three backs him, the others find it, and he repairs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real nodes as processes: started, asked through ``odfctl``, killed, and always gone at the end."""
+"""Runs real nodes as processes: started, asked through ``odfctl``, killed, and always gone at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picture at the end: which node holds what, who verified it and how, and where the lie was caught."""
+"""Draws the picture at the end: which node holds what, who verified it and how, and where the lie was caught."""
 
 from __future__ import annotations
 

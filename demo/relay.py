@@ -1,4 +1,4 @@
-"""A bad road: a TCP relay that carries bytes slowly and can be cut in the middle of anything.
+"""Runs a bad road: a TCP relay that carries bytes slowly and can be cut in the middle of anything.
 
 What happens to a node's connections on the open internet, on demand. It understands nothing of what it carries.
 """

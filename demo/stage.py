@@ -1,4 +1,4 @@
-"""What the acts share: the nodes, the datasets by name, and what was found so far."""
+"""Holds what the acts share: the nodes, the datasets by name, and what was found so far."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The telling: acts, steps and claims on the terminal. A claim is printed only after its check came out true."""
+"""Tells acts, steps and claims on the terminal. A claim is printed only after its check came out true."""
 
 from __future__ import annotations
 

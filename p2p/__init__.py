@@ -1,1 +1,1 @@
-"""Replication between peers: hardened libp2p host, wire formats, sans-IO protocol machines, and their trio driver."""
+"""Replicates between peers: hardened libp2p host, wire formats, sans-IO protocol machines, and their trio driver."""

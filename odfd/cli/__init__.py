@@ -1,1 +1,1 @@
-"""``odfctl``, the command line: talks to the daemon over its control API, and imports only what a command needs."""
+"""Implements ``odfctl``: talks to the daemon over its control API, and imports only what a command needs."""

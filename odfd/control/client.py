@@ -1,4 +1,4 @@
-"""The client of the control API, which imports little, so that ``odfctl`` starts quickly.
+"""Calls the control API. Imports little, so that ``odfctl`` starts quickly.
 
 One connection a request. A request is a value of ``wire``; its answer is decoded as the type that the caller names.
 Beside the value an ``Answer`` holds the JSON as it came, which ``-o json`` prints: fields of a newer daemon, of which

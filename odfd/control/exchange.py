@@ -1,4 +1,4 @@
-"""One HTTP/1.1 request and its answer over a connected socket, with blocking calls.
+"""Sends one HTTP/1.1 request over a connected socket and reads its answer, with blocking calls.
 
 By hand, for ``odfctl`` starts often and asks one thing: ``http.client`` would bring ``ssl`` and ``email``, h11 half as
 much as Python itself, and a run would wait longer for its imports than for most answers. ``http.client`` also takes an

@@ -1,1 +1,1 @@
-"""The daemon process ``odfd``: command line, start, signals, and orderly stop."""
+"""Runs the daemon process ``odfd``: command line, start, signals, and orderly stop."""

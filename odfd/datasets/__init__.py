@@ -1,1 +1,1 @@
-"""The datasets of a node: names, creation from snapshots, reading of blocks and rows, and visibility."""
+"""Manages the datasets of a node: names, creation from snapshots, reading of blocks and rows, visibility."""

@@ -1,4 +1,4 @@
-"""Runs Flight SQL: a confined process that speaks it, sockets to it and from it, and the doors for clients.
+"""Runs Flight SQL: a confined process that speaks it, the sockets to and from it, and the listeners for clients.
 
 A process that ends is started again after a growing pause; its clients connect anew, and nothing else notices.
 """

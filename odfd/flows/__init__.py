@@ -1,1 +1,1 @@
-"""Flows: what is pulled by itself, when, and what became of it."""
+"""Decides what is pulled without being asked and when, and records what became of it."""

@@ -1,4 +1,4 @@
-"""What is pulled by itself: flows that people declare, and derived datasets that follow their inputs. Plain values."""
+"""Declares flows: those that people write, and those of derived datasets that follow their inputs. Values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commitment of a kamu node to an answer: whether it is one at all, before anybody runs its query again. Pure.
+"""Checks whether a kamu node's commitment to an answer is one, before anybody runs its query again. Pure.
 
 The hashes are of canonical JSON (sorted names, no blanks, other than ASCII escaped), the signature is of the hashes.
 """

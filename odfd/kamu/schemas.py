@@ -1,4 +1,4 @@
-"""A schema of rows in the forms that kamu's nodes write: Arrow's as JSON, ODF's as JSON or YAML. Pure."""
+"""Writes a schema of rows as kamu's nodes do: Arrow's as JSON, ODF's as JSON or YAML. Pure."""
 
 from __future__ import annotations
 

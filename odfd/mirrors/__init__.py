@@ -1,1 +1,1 @@
-"""Mirrors: copies of others' datasets that this node keeps up to date, verified block by block."""
+"""Keeps mirrors, copies of others' datasets, up to date, and verifies them block by block."""

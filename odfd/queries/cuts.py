@@ -1,4 +1,4 @@
-"""Where a dataset is cut for a query: by system time, at a block, or at a pin. Reads a bounded number of blocks."""
+"""Finds where a dataset is cut for a query: by system time, at a block, or at a pin. Reads few blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What held of datasets at earlier cuts, kept so that a query folds only what came since. A cache on disk; no truth.
+"""Caches the current rows of datasets at earlier cuts on disk, so that a query folds only what came since.
 
 A fold is a file in the folder of its dataset. Its name says the cut (blocks, and the hash of the last), how it was
 folded, rows, and the hash of its bytes; so it fits one history and one way to fold, and is hashed before it is read.

@@ -1,4 +1,4 @@
-"""The slices of a chain up to a cut, remembered while its history is the same; and slices whose bytes were hashed.
+"""Lists the slices of a chain up to a cut, cached while its history is the same; and checks the bytes of slices.
 
 A slice is hashed before a query reads it the first time, and again when its file is another or was changed; so what is
 damaged is told and never read. Both memories are bounded. Used from worker threads.

@@ -1,4 +1,4 @@
-"""How far what a query reads may be relied on, and where a dataset is cut so that it satisfies what was asked."""
+"""Computes how far what a query reads may be relied on, and where to cut a dataset to satisfy a demand."""
 
 from __future__ import annotations
 

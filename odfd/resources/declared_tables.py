@@ -1,4 +1,4 @@
-"""The tables of resources as they are declared, as the steps that made them; steps are added and never changed."""
+"""Creates the tables of declared resources, step by step; steps are added and never changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON Schemas of resources, made of the same classes that manifests are read into. Pure.
+"""Makes JSON Schemas of resources from the classes that manifests are read into. Pure.
 
 Drafts are of 2020-12. Unions are told apart by ``kind``; what their members have in common is said once, in ``$defs``.
 They say the long spellings; manifests may also write a union without fields as its ``kind`` alone, and letters of kinds

@@ -1,4 +1,4 @@
-"""What became of a resource: its phase, which generation was acted upon, and conditions beside that. Pure.
+"""Computes the status of a resource: its phase, the generation acted upon, and conditions. Pure.
 
 Phases go along the edges of RFC-018's diagram and no others. A status is written by the reconciler alone.
 """

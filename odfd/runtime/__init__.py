@@ -1,1 +1,1 @@
-"""Building blocks of long-running programs: clocks, supervision, tasks, reconcile loops, keyed locks, HTTP, systemd."""
+"""Provides what long-running programs need: clocks, supervision, tasks, reconcile loops, locks, HTTP, systemd."""

@@ -1,4 +1,4 @@
-"""What a file is, by its bytes: a read step as people write it, its columns, and what was not sure.
+"""Infers from its bytes how a file is to be read: a read step, its columns, and what was not sure.
 
 A sample decides. Whatever is written is tried on the file before it is given away (``shown``).
 """

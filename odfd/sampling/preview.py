@@ -1,4 +1,4 @@
-"""A file read by a read step, up to its first rows, as the engine would read it."""
+"""Reads the first rows of a file by a read step, as the engine would."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a column of texts looks like: its type, its spelling, and what may be meant otherwise. Pure over a sample."""
+"""Infers the type of a column of texts: its spelling, and what may be meant otherwise. Pure over a sample."""
 
 from __future__ import annotations
 

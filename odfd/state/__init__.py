@@ -1,1 +1,1 @@
-"""What a node keeps on disk and how its parts are set: the state directory, crash recovery, settings by component."""
+"""Manages what a node keeps on disk: the state directory, crash recovery, settings by component."""

@@ -1,1 +1,1 @@
-"""Background work of a node: head signing, cosigning, publication, repair, garbage collection, and the engine."""
+"""Runs the background work of a node: head signing, cosigning, publication, repair, collection, the engine."""

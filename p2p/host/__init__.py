@@ -1,4 +1,4 @@
-"""The libp2p host: py-libp2p 0.8.1, hardened. All imports of libp2p go through this package, which prepares it.
+"""Hardens the libp2p host, py-libp2p 0.8.1. All imports of libp2p go through this package, which prepares it.
 
 Every cure of the library is in ``library`` (before its first import) and ``hardening`` (the parts we assemble).
 """

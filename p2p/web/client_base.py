@@ -1,4 +1,4 @@
-"""Base class of HTTP callers: holds a client that is open inside ``async with``."""
+"""Holds an HTTP client that is open inside ``async with``: the base class of HTTP callers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wire formats of replication: frames, and the messages of the stream protocols (docs/spec/replication.md).
+"""Encodes the messages of replication: frames, and the stream protocols (docs/spec/replication.md).
 
 Pure values and codecs. Nothing here reads a socket, keeps a connection or knows what the bytes mean to a dataset.
 """

@@ -1,1 +1,1 @@
-"""Reads, plans, applies and shows resources: manifests into what a person wants, and that into what is."""
+"""Reads, plans, applies and shows resources: from manifests to the desired state, and from there to what is."""

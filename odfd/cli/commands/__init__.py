@@ -1,1 +1,1 @@
-"""The commands of ``odfctl``, one module a family; each is imported only when its command is typed."""
+"""Implements the commands of ``odfctl``, one module a family; each is imported only when its command is typed."""

@@ -1,4 +1,4 @@
-"""``diff``: rows by which two cuts of a dataset, or two datasets, differ; with ``-f``, what an apply would change."""
+"""``diff``: shows rows by which two cuts or two datasets differ; with ``-f``, what an apply would change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``explain`` and ``types``: which types of resources there are, and what their fields mean."""
+"""``explain`` and ``types``: show which types of resources there are, and what their fields mean."""
 
 from __future__ import annotations
 

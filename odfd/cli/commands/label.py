@@ -1,4 +1,4 @@
-"""``label`` and ``annotate``: what people keep beside a resource."""
+"""``label`` and ``annotate``: change what people keep beside a resource."""
 
 from __future__ import annotations
 

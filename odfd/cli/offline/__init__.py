@@ -1,1 +1,1 @@
-"""The commands that work on files without a daemon; the only part of the command line that imports ``chain``."""
+"""Implements commands on files without a daemon; the only part of the command line that imports ``chain``."""

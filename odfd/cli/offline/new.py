@@ -1,4 +1,4 @@
-"""``new``: the manifest of a root for a file, by a look into it; and what an ingest of a file would read."""
+"""``new``: writes the manifest of a root for a file, from a look into it, and shows what an ingest would read."""
 
 from __future__ import annotations
 

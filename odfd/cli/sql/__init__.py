@@ -1,1 +1,1 @@
-"""``odfctl sql``: questions to datasets, and answers as rows."""
+"""Implements ``odfctl sql``: questions to datasets, and answers as rows."""

@@ -1,4 +1,4 @@
-"""What a word of a query may go on as: datasets, columns of those it names, functions and words of SQL. Pure."""
+"""Completes a word of a query: datasets, columns of those it names, functions and words of SQL. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One query: from its text to rows, with what the daemon says beside them.
+"""Runs one query: from its text to rows, with what the daemon says beside them.
 
 Rows to be shown come as JSON values, those for a file as Arrow; loading Arrow takes longer than most queries.
 """

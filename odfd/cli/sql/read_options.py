@@ -1,4 +1,4 @@
-"""What of a dataset a command reads: its log or what holds, at one time or another, said as options and told as SQL."""
+"""Turns options of commands that read a dataset (its log or its current rows, at some time) into SQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shell of ``odfctl sql``: questions one after another, with history and completion.
+"""Runs the shell of ``odfctl sql``: questions one after another, with history and completion.
 
 A query ends with a semicolon and may have many lines; a command begins with a backslash. ``^C`` gives up the line, or
 the query that runs, never the shell; ``^D`` leaves. A mistake is told, and the shell goes on.
