@@ -27,6 +27,7 @@ from chain.model.source import (
     ReadNdJson,
     ReadParquet,
     ReadStep,
+    SqlQueryStep,
     Transform,
 )
 from engines.spark.analysis.source_declarations import read_source
@@ -35,6 +36,7 @@ from odfd.ingest.fetch.dispatch import check_fetch
 from odfd.ingest.plan import refuse_links, refuse_quarantine
 from odfd.ingest.prep import check_prepare
 from odfd.ingest.settings import IngestSettings
+from odfd.ingest.templates import check_text
 
 ENGINES: Final = frozenset({"spark"})
 _UTC: Final = "UTC"
@@ -128,6 +130,8 @@ def _check_preprocess(transform: Transform | None) -> None:
         raise Invalid("preprocess has no query", rule="transform-has-queries", hint="write query: select … from input")
     if any(not step.alias for step in steps[:-1]):
         raise Invalid("all queries but the last need an alias", rule="query-aliases", hint="write {alias: …, query: …}")
+    for step in (*steps, *([SqlQueryStep(query=transform.query)] if transform.query else [])):
+        check_text(step.query, "the preprocess query")
     read_source(transform)
 
 

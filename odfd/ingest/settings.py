@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, TypeAlias
@@ -47,7 +47,9 @@ class IngestSettings(msgspec.Struct, frozen=True, kw_only=True):
     environment: Mapping[str, str] = _NO_VARIABLES
     """What such commands are started with, beside ``variables``."""
     variables: Mapping[str, str] = _NO_VARIABLES
-    """What ``${{ env.NAME }}`` in source URLs and headers may name."""
+    """What ``${{ env.NAME }}`` in source URLs and headers is filled with."""
+    allowed: Collection[str] = ()
+    """Names that it may have beside those, also while they have no value."""
     settle: float = 0.0
     """Seconds that a file of this machine must have been left alone before it is taken."""
     settle_closed: float = 0.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import html
 import re
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Final, final
 
@@ -49,11 +49,7 @@ def fill(written: str, variables: Mapping[str, str]) -> Filled:
     def value(match: re.Match[str]) -> str:
         found = variables.get(match[1], match[2])
         if found is None:
-            raise Invalid(
-                f"no variable {match[1]!r}",
-                rule="source-variable",
-                hint=f'set it for the daemon, and let sources see it: [ingest] variables = ["{match[1]}"]',
-            )
+            raise _no_variable(match[1])
         return found
 
     return Filled(written, TEMPLATE.sub(value, written))
@@ -67,6 +63,33 @@ def check_template(written: str) -> None:
             rule="source-variable",
             hint="write ${{ env.NAME }} or ${{ env.NAME || 'default' }}",
         )
+
+
+def check_allowed(written: str, names: Collection[str]) -> None:
+    """Raises Invalid for a variable that has no default and none of these ``names``."""
+    for found in TEMPLATE.finditer(written):
+        if found[2] is None and found[1] not in names:
+            raise _no_variable(found[1])
+
+
+def check_text(text: str, what: str) -> None:
+    """Raises Invalid for a variable where none is filled in: ``what`` the text is would hold it as it stands."""
+    found = TEMPLATE.search(text)
+    if found is not None:
+        raise Invalid(
+            f"{what} names the variable {found[1]!r}, and nothing is filled in there",
+            rule="source-variable",
+            hint="write the value itself; variables stand in the URL and the headers of a source",
+        )
+
+
+def _no_variable(name: str) -> Invalid:
+    return Invalid(
+        f"no variable {name!r}",
+        rule="source-variable",
+        hint=f'let sources see the daemon\'s: [ingest] variables = ["{name}"]; or declare it in a VariableSet or '
+        "SecretSet that has the dataset's name",
+    )
 
 
 def tells(text: str, variables: Mapping[str, str]) -> bool:

@@ -56,6 +56,15 @@ class SecretSetSpec(msgspec.Struct, frozen=True, kw_only=True):
     ]
 
 
+_VALUES: Final[Mapping[str, str]] = {"VariableSet": "variables", "SecretSet": "secrets"}
+"""By type the member of its spec that holds the values."""
+
+
+def names_in(type_: str, spec: Any) -> frozenset[str]:
+    """Names of the values of a set; none of another type."""
+    return frozenset(spec[_VALUES[type_]]) if type_ in _VALUES else frozenset()
+
+
 class Sealing(Protocol):
     """Seals and opens values, each for one place."""
 

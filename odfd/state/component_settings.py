@@ -99,6 +99,7 @@ def ingest_settings(settings: Settings, home: StateDirectory, environ: Mapping[s
         allow_pipe=ingest.allow_pipe,
         pipe_timeout=ingest.pipe_seconds,
         variables=_those(ingest.variables, environ),
+        allowed=ingest.variables,
         environment=_those(_PLAIN, environ),
     )
 

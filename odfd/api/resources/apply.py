@@ -53,8 +53,10 @@ from odfd.errors import sole_fault
 from odfd.flows.manifest import DesiredFlow
 from odfd.ingest.acceptance import check_source
 from odfd.ingest.settings import IngestSettings
+from odfd.ingest.templates import check_text
 from odfd.resources.plan import PlannedResource
 from odfd.resources.selectors import parse_selector
+from odfd.resources.sets import names_in
 from odfd.resources.store import Resources
 from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
@@ -169,7 +171,8 @@ class ApplyOperation:
         items = await self._apply_intents(planned, dry_run=dry_run)
         report.advance(len(items))
         promised: set[str] = set()
-        for desired in in_order(wanted.snapshots):
+        for each in in_order(wanted.snapshots):
+            desired = msgspec.structs.replace(each, variables=_variables(each.name, planned))
             items.append(await self._apply(desired, promised, dry_run=dry_run))
             promised.add(desired.name.casefold())
             report.advance()
@@ -298,7 +301,9 @@ class ApplyOperation:
 
     def _check_source(self, event: SetPollingSource | AddPushSource, desired: DesiredSnapshot) -> None:
         """Raises Invalid, Refused: what would be refused with the first data is refused now. Blocking."""
-        settings = msgspec.structs.replace(self._ingestion(), base=Path(desired.base) if desired.base else None)
+        given, base = self._ingestion(), Path(desired.base) if desired.base else None
+        named = {*given.allowed, *desired.variables, *self._declarations.names_of_values(desired.name)}
+        settings = msgspec.structs.replace(given, base=base, allowed=named)
         refused = check_source(event, settings)
         if refused is not None:
             part, fault = refused
@@ -346,6 +351,7 @@ class ApplyOperation:
                     hint="write engine: spark",
                     place=desired.transform_place(),
                 )
+            _check_no_variable(event, desired)
             try:
                 answer = await self._check.validate(event, names)
                 why = await self._check.unknown_input(event) if answer is None else ""
@@ -363,6 +369,22 @@ class ApplyOperation:
             if state is not None:
                 await self._succession.check(desired.name, state, event, _whole(self._clock.now()))
         return tuple(warnings)
+
+
+def _check_no_variable(event: SetTransform, desired: DesiredSnapshot) -> None:
+    """Raises Invalid: a query says the same on every machine."""
+    for step in event.transform.queries or ():
+        try:
+            check_text(step.query, "the query")
+        except Invalid as fault:
+            fault.place = desired.transform_place()
+            raise
+
+
+def _variables(name: str, planned: Sequence[PlannedResource]) -> frozenset[str]:
+    """Names of values in sets, applied together, that sources of the dataset ``name`` may read."""
+    sets = [each.after for each in planned if each.after.name.casefold() == name.casefold()]
+    return frozenset(key for each in sets for key in names_in(each.type, each.spec))
 
 
 def _was_with_engine(fault: Environment) -> bool:

@@ -26,7 +26,7 @@ from odfd.resources.declared import Adopted, DeclaredResource, DeclaredStore, In
 from odfd.resources.manifest import Draft, wrong_entries
 from odfd.resources.plan import DesiredResource, PlannedResource, plan
 from odfd.resources.selectors import first_equality, matches, parse_selector
-from odfd.resources.sets import Revealing, Sealing, binding, sealed_secrets
+from odfd.resources.sets import Revealing, Sealing, binding, names_in, sealed_secrets
 from odfd.resources.status import COMMON, ResourceStatus, shown
 from odfd.resources.store import Resources
 from odfd.resources.types import OURS, VERSION, ResourceType, TypeRegistry
@@ -116,6 +116,13 @@ class DeclarationService:
             assert secrets is not None
             values[key] = self._home.secrets.open(sealed["value"], (binding(secrets.id, key),)).reveal()
         return values
+
+    def names_of_values(self, name: str) -> frozenset[str]:
+        """Of those that ``values`` gives. Blocking."""
+        with self._home.database.read() as connection:
+            store = DeclaredStore(connection)
+            found = [store.named(kind, name) for kind in ("VariableSet", SECRET_SET)]
+        return frozenset(key for each in found if each is not None for key in names_in(each.type, each.spec))
 
     # What people ask.
 

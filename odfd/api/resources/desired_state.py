@@ -33,6 +33,8 @@ class DesiredSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Folder that relative source paths start from."""
     is_legacy: bool = True
     """Written as the format's own kind, not as a resource."""
+    variables: frozenset[str] = frozenset()
+    """Names of values in sets of the same apply that its sources may read."""
 
     @property
     def name(self) -> str:

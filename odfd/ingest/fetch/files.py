@@ -30,6 +30,7 @@ from odfd.ingest.fetch.base import (
     file_identity,
 )
 from odfd.ingest.settings import IngestSettings
+from odfd.ingest.templates import check_text
 
 DEFAULT_FORMAT = "%Y-%m-%d"
 _MICROSECOND = 1000
@@ -90,6 +91,7 @@ def check_files(step: FetchFilesGlob, settings: IngestSettings) -> None:
 def _check_step(step: FetchFilesGlob, settings: IngestSettings) -> None:
     if not step.path:
         raise Invalid("path is empty", rule="files-glob", hint="write a pattern of files, like data/*.csv")
+    check_text(step.path, "the path of FilesGlob")
     if Path(step.path).is_absolute() or settings.base is not None:
         settings.readable.check_pattern(_placed(step.path, settings.base))
     if step.order is SourceOrdering.BY_EVENT_TIME:

@@ -37,7 +37,7 @@ from odfd.ingest.fetch.coding import Undoing, is_gzip
 from odfd.ingest.fetch.page import Page, page
 from odfd.ingest.file_writer import Filling
 from odfd.ingest.settings import CHUNK, IngestSettings
-from odfd.ingest.templates import TEMPLATE, Filled, check_template, fill, tells
+from odfd.ingest.templates import TEMPLATE, Filled, check_allowed, check_template, fill, tells
 
 _USER_INFO: Final = re.compile(r"\w+://[^/?#@]*:([^/?#@]*)@")
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
@@ -97,6 +97,8 @@ def check_url(step: FetchUrl, settings: IngestSettings) -> None:
         _address(Filled(step.url, TEMPLATE.sub(_ANYTHING, step.url)))
     for header in step.headers or ():
         _check_header(header.name, Filled(header.value, TEMPLATE.sub(_ANYTHING, header.value)))
+    for text in (step.url, *(header.value for header in step.headers or ())):
+        check_allowed(text, {*settings.allowed, *settings.variables})
 
 
 def _split(url: str, told: str) -> urllib.parse.SplitResult:

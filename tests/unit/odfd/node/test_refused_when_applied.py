@@ -99,6 +99,8 @@ BAD = [
     ],
     ("primary-key", "merge", manifest(merge="{kind: Ledger, primaryKey: []}")),
 ]
+OPEN = model.Ingest(variables=("WHERE", "WHAT", "HOST"))
+"""Of which none has a value here: they may have one when the daemon starts again."""
 GOOD = [
     manifest(),
     manifest(fetch="{kind: Url, url: '${{ env.WHERE }}/b.csv'}"),
@@ -135,7 +137,7 @@ async def test_ddl_that_means_nothing(world: Any, read: str, kind: str) -> None:
 
 
 async def test_a_dataset_that_is_there_keeps_its_source(world: Any) -> None:
-    async with world.running("alice") as alice:
+    async with world.running("alice", ingest=OPEN) as alice:
         for text in GOOD:
             (item,) = (await alice.apply(text)).items
             assert item.action in ("created", "updated"), item
@@ -180,6 +182,61 @@ async def test_a_source_names_no_file_of_the_node(world: Any, tmp_path: Any) -> 
     async with world.running("bob", ingest=model.Ingest(folders=(str(tmp_path / "open"),))) as bob:
         (item,) = (await bob.apply(manifest(fetch=f"{{kind: FilesGlob, path: '{tmp_path}/shut/*.csv'}}"))).items
         assert item.fault.rule == "source-folder"
+
+
+SHUT = "{kind: Url, url: 'http://a.example/', headers: [{name: a, value: 'x ${{ env.TOKEN }}'}]}"
+SET = "$schema: VariableSet\nheaders: {name: X}\nspec: {variables: {TOKEN: abc}}\n"
+
+
+@pytest.mark.parametrize("fetch", [SHUT, "{kind: Url, url: 'http://a.example/${{env.TOKEN }}/x'}"])
+async def test_a_variable_that_sources_may_not_see(world: Any, fetch: str) -> None:
+    """The daemon's own secrets are in its environment; a set of the dataset's name opens, applied with it or before."""
+    text = manifest(fetch=fetch)
+    async with world.running("alice", ingest=OPEN) as alice:
+        (item,) = (await alice.apply(text)).items
+        assert (item.fault.rule, item.fault.place) == ("source-variable", "m0.yaml:8")
+        assert "TOKEN" in item.fault.hint
+        assert "SecretSet" in item.fault.hint
+        (item,) = (await alice.apply(text.replace("env.TOKEN", "env.TOKEN || ''none''"), dry_run=True)).items
+        assert item.action == "created"
+        for other in (SET.replace("X", "y"), SET.replace("TOKEN", "KEY")):
+            assert {each.action for each in (await alice.apply(text, other)).items} == {"failed", "skipped"}
+        assert {each.action for each in (await alice.apply(text, SET)).items} == {"created"}
+        (item,) = (await alice.apply(manifest(fetch=fetch, merge="{kind: Ledger, primaryKey: [a]}"))).items
+        assert item.action == "updated"
+
+
+@pytest.mark.parametrize(
+    "text,part",
+    [
+        (manifest(fetch="{kind: FilesGlob, path: '/data/${{ env.HOST }}/*.csv'}"), "fetch"),
+        (manifest(more="preprocess: {kind: Sql, engine: spark, query: \"select '${{ env.HOST }}' from input\"}"),
+         "preprocess"),
+    ],
+)  # fmt: skip
+async def test_a_variable_where_none_is_filled_in(world: Any, text: str, part: str) -> None:
+    """Also not one that sources may see: it would be read as it stands."""
+    async with world.running("alice", ingest=OPEN) as alice:
+        (item,) = (await alice.apply(text)).items
+        line = next(number for number, each in enumerate(text.splitlines(), 1) if each.strip().startswith(f"{part}:"))
+        assert (item.fault.rule, item.fault.place) == ("source-variable", f"m0.yaml:{line}")
+
+
+async def test_a_variable_in_a_transform(world: Any) -> None:
+    text = """kind: DatasetSnapshot
+version: 1
+content:
+  name: y
+  kind: Derivative
+  metadata:
+    - kind: SetTransform
+      inputs: [{datasetRef: x, alias: x}]
+      transform: {kind: Sql, engine: spark, query: "select event_time, '${{ env.HOST }}' as h from x"}
+"""
+    async with world.running("alice", ingest=OPEN) as alice:
+        await alice.apply(manifest())
+        (item,) = (await alice.apply(text)).items
+        assert (item.fault.rule, item.fault.place) == ("source-variable", "m0.yaml:9")
 
 
 async def test_a_pipe_that_is_allowed_is_taken(world: Any) -> None:

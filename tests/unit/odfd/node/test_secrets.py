@@ -181,10 +181,14 @@ async def test_a_source_reads_the_set_that_is_named_as_its_dataset(world: Any, s
     """Of its own dataset, and before what the daemon was started with."""
     sets = "$schema: VariableSet\nheaders: {name: %s}\nspec: {variables: {KEY: there}}\n"
     async with world.running("alice") as alice:
-        await alice.apply(MANIFEST % server, sets % "others")
+        await alice.apply(sets % "others")
+        (item,) = (await alice.apply(MANIFEST % server)).items
+        assert item.fault is not None
+        assert item.fault.rule == "source-variable"
+        await alice.apply(sets % "Cities", MANIFEST % server)
+        (item,) = await alice.pull("cities")
+        assert item.outcome == "updated"
+        await alice.api.declarations.delete("VariableSet", "Cities")
         (item,) = await alice.pull("cities")
         assert item.fault is not None
         assert item.fault.rule == "source-variable"
-        await alice.apply(sets % "Cities")
-        (item,) = await alice.pull("cities")
-        assert item.outcome == "updated"
