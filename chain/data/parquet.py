@@ -361,12 +361,6 @@ def _named(source: Source) -> str:
     return source.name if isinstance(source, Path) else f"a slice of {len(source):,} bytes"
 
 
-def slice_stats(path: Path, offset: str = OFFSET, event_time: str = EVENT_TIME) -> SliceStats:
-    """Rows, offsets and event times of a slice, from its footer. Raises NotFound, Invalid."""
-    with open_slice(path) as source:
-        return source.stats(offset, event_time)
-
-
 def _raw(value: pa.Scalar) -> int:
     return int(value.value if hasattr(value, "value") else value.as_py())
 

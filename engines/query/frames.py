@@ -44,11 +44,6 @@ class FrameReader:
     def __init__(self) -> None:
         self._rest = bytearray()
 
-    @property
-    def is_between(self) -> bool:
-        """Whether no frame is half here."""
-        return not self._rest
-
     def feed(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Raises Invalid for what is no frame."""
         self._rest += data

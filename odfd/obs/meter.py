@@ -10,7 +10,7 @@ import itertools
 import threading
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from odfd.obs.metric_table import BY_NAME, METRICS, OTHER, Metric, MetricKind
 from odfd.runtime.tasks import Task
@@ -100,6 +100,3 @@ def _value(metric: Metric, label: str, value: str) -> str:
     if OTHER in allowed:
         return OTHER
     raise ValueError(f"{metric.name} has no {label} {value!r}")
-
-
-NOTHING_PULLED: Final[frozenset[str]] = frozenset()

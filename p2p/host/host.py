@@ -128,12 +128,6 @@ class Host:
     def is_connected(self, peer: PeerId) -> bool:
         return bool(self._connections(peer))
 
-    def protocols_of(self, peer: PeerId) -> list[str]:
-        """What the peer said it speaks (identify), empty until it has."""
-        store = self._base.get_peerstore()
-        known = ID.from_base58(peer)
-        return [str(one) for one in store.get_protocols(known)] if store.has_peer(known) else []
-
     # --- connections ---------------------------------------------------------------------------------------------
 
     async def connect(self, address: str, *others: str, allows: Allows = anywhere) -> PeerId:

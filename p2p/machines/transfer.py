@@ -208,11 +208,6 @@ class Transfer:
         """Whether the machine has ended; it then answers nothing more."""
 
     @property
-    def cursor(self) -> int:
-        """Units that the judge has been shown."""
-        return self._cursor
-
-    @property
     def _is_judging(self) -> bool:
         return bool(self._judged) or self._finishing
 

@@ -19,6 +19,7 @@ from p2p.host.suites import AES, CHACHA, Suite
 from p2p.identity import peer_of_seed
 from p2p.ports import PeerId
 from worlds.eventually import PATIENCE
+from worlds.identified import identified
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 SEED, OTHER = b"s" * 32, b"o" * 32
@@ -85,8 +86,7 @@ async def test_peers_come_and_go_as_notices(pair: Any) -> None:
 
 async def test_ping_and_identify_work(pair: Any) -> None:
     assert await pair.bob.ping(pair.alice.peer_id) > 0
-    while "/echo" not in pair.bob.protocols_of(pair.alice.peer_id):
-        await trio.lowlevel.checkpoint()
+    await identified(pair.bob, pair.alice.peer_id, "/echo")
 
 
 async def test_the_network_of_a_peer_is_that_of_its_connection(pair: Any) -> None:

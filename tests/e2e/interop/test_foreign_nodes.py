@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import trio
 
-from p2p.host.host import Host, open_host
+from p2p.host.host import open_host
 from worlds.eventually import PATIENCE
+from worlds.identified import identified
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 SEED = b"i" * 32
@@ -47,11 +48,6 @@ async def there_and_back(stream: Any, *, half_close: bool = True) -> None:
             place = at % len(PART)
             assert data == (PART * 2)[place : place + len(data)]
             at += len(data)
-
-
-async def identified(host: Host, peer: Any, protocol: str) -> None:
-    while protocol not in host.protocols_of(peer):  # noqa: ASYNC110 - py-libp2p tells nobody when it is done
-        await trio.sleep(0.05)
 
 
 async def test_js_libp2p(foreign: ModuleType) -> None:

@@ -11,7 +11,7 @@ from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId, KeyDid, parse_name
 from chain.instant import Instant
 from chain.multihash import Multihash
-from chain.refs import NamePattern, parse_local_alias, parse_ref
+from chain.refs import parse_local_alias, parse_own_name
 
 TIMES = (
     st.integers(-62_135_596_800_000_000_000, 253_402_300_799_999_999_999)
@@ -77,7 +77,8 @@ def test_any_text_is_decoded_or_invalid(text: str) -> None:
         DatasetId.parse,
         KeyDid.parse,
         parse_name,
-        parse_ref,
+        parse_local_alias,
+        parse_own_name,
         instant.parse,
     ):
         try:
@@ -103,21 +104,6 @@ def test_bytes_are_a_multihash_or_invalid(raw: bytes) -> None:
     assert Multihash.parse(str(value)) == Multihash.from_bytes(bytes(value)) == value
     with pytest.raises(Invalid, match="not a known multihash"):
         Multihash.from_bytes(raw)
-
-
-NAME = st.from_regex(r"[A-Za-z0-9]{1,4}(-[A-Za-z0-9]{1,3})?(\.[A-Za-z0-9]{1,4}){0,2}", fullmatch=True).filter(
-    str.isascii
-)
-
-
-@given(NAME, st.data())
-def test_a_pattern_cut_out_of_a_name_matches_it(name: str, data: st.DataObject) -> None:
-    alias = parse_local_alias(name)
-    start = data.draw(st.integers(0, len(name)))
-    end = data.draw(st.integers(start, len(name)))
-    assert NamePattern(name[:start] + "%" + name[end:].swapcase()).matches(alias)
-    assert NamePattern("%" + name[start:end] + "%").matches(alias)
-    assert not NamePattern("%" + name[start:end] + "%_%").matches(alias)
 
 
 def test_faults_say_where() -> None:

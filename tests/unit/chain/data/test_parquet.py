@@ -9,7 +9,7 @@ import pytest
 
 from chain import instant
 from chain.data import parquet
-from chain.data.parquet import SliceWriter, open_slice, slice_stats, write_slice
+from chain.data.parquet import SliceWriter, open_slice, write_slice
 from chain.errors import Environment, Invalid, NotFound
 
 TIME = pa.timestamp("ms", "UTC")
@@ -72,7 +72,8 @@ def test_stats_come_from_the_footer_or_the_column(tmp_path: Path) -> None:
     pq.write_table(rows(10, start=5), tmp_path / "bare", write_statistics=False)
     first = instant.from_millis(1_600_000_000_000)
     for name in ("s", "bare"):
-        stats = slice_stats(tmp_path / name)
+        with open_slice(tmp_path / name) as file:
+            stats = file.stats()
         assert stats.rows == 10
         assert stats.offsets == (5, 14)
         assert stats.event_times == (first, first + 9 * instant.MILLISECOND)
@@ -82,9 +83,10 @@ def test_stats_of_dates_and_of_nothing(tmp_path: Path) -> None:
     dates = pa.table({"offset": [0, 1], "when": pa.array([dt.date(1970, 1, 2), None])})
     write_slice(dates, tmp_path / "dates")
     day = 86_400 * instant.SECOND
-    assert slice_stats(tmp_path / "dates", event_time="when").event_times == (day, day)
     write_slice(dates.slice(0, 0), tmp_path / "none")
-    assert slice_stats(tmp_path / "none") == parquet.SliceStats(0, None, None)
+    with open_slice(tmp_path / "dates") as some, open_slice(tmp_path / "none") as none:
+        assert some.stats(event_time="when").event_times == (day, day)
+        assert none.stats() == parquet.SliceStats(0, None, None)
 
 
 @pytest.mark.parametrize("kind", [pa.timestamp("s", "UTC"), pa.time32("s"), pa.date64(), pa.list_(pa.time32("s"))])
@@ -99,7 +101,8 @@ def test_offsets_take_next_to_nothing(tmp_path: Path) -> None:
     offsets = pq.ParquetFile(tmp_path / "s").metadata.row_group(0).column(0)
     assert offsets.path_in_schema == "offset"
     assert offsets.total_compressed_size < 2_000
-    assert slice_stats(tmp_path / "s").offsets == ((1 << 40), (1 << 40) + 99_999)
+    with open_slice(tmp_path / "s") as file:
+        assert file.stats().offsets == ((1 << 40), (1 << 40) + 99_999)
 
 
 def test_an_exception_leaves_no_file(tmp_path: Path) -> None:

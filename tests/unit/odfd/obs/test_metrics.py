@@ -23,7 +23,7 @@ from odfd.obs.event_counts import counted_by
 from odfd.obs.event_kinds import EVENT_KINDS
 from odfd.obs.events import Event, EventLog
 from odfd.obs.exposition import MAX_SERIES, exposition
-from odfd.obs.meter import NOTHING_PULLED, MetricSample, NodeMeter, labels_of
+from odfd.obs.meter import MetricSample, NodeMeter, labels_of
 from odfd.obs.metric_document import document
 from odfd.obs.metric_table import (
     BY_NAME,
@@ -42,7 +42,7 @@ KIND = re.compile(r"[a-z]+\.[a-z-]+")
 
 
 def shown(meter: NodeMeter) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    text = exposition(meter.samples(NOTHING_PULLED)).decode()
+    text = exposition(meter.samples(frozenset())).decode()
     families = text_string_to_metric_families(text)
     return {
         (each.name, tuple(sorted(each.labels.items()))): each.value for family in families for each in family.samples
@@ -67,7 +67,7 @@ def test_no_label_is_left_to_strangers() -> None:
     free = {(metric.name, label) for metric in METRICS for label, values in metric.labels.items() if not values}
     assert free == {("odfd_build_info", "version")}
     assert len(BY_NAME) == len(METRICS)
-    assert sum(1 for _ in NodeMeter().samples(NOTHING_PULLED)) < MAX_SERIES / 4
+    assert sum(1 for _ in NodeMeter().samples(frozenset())) < MAX_SERIES / 4
 
 
 @given(st.text(max_size=40))
