@@ -55,8 +55,11 @@ from engines.spark.planning.slice_facts import SliceReader
 from engines.spark.provenance.derive import derive
 from engines.spark.runtime.jvm import REAPED_SECONDS, Jvm
 from engines.spark.runtime.limits import DiskWatch, limit_met
+from engines.spark.sql.diagnostics import diagnostic_at, diagnostic_of, refusal
+from engines.spark.sql.input_views import InputView
 from engines.spark.sql.parsing import analysed, as_json, parsed
-from engines.spark.sql.queries import Analyst, InputView, answered, blames_query, diagnostic_at, diagnostic_of, refusal
+from engines.spark.sql.queries import Analyst
+from engines.spark.sql.spark_errors import answered, blames_query
 from engines.spark.sql.views import name_view, view_schema
 
 STOP_SECONDS: Final = 1.0

@@ -39,7 +39,7 @@ from engines.spark.execution.transform import SharedCaches, identity_of
 from engines.spark.output.slice import output_schema, schema_in_force, slice_of
 from engines.spark.rows.changelog import row_codes
 from engines.spark.rows.ticks import differences, rounds_of
-from engines.spark.sql.queries import answered
+from engines.spark.sql.spark_errors import answered
 from engines.spark.state.checkpoint import Checkpoint
 from engines.spark.state.files import State, load, save
 

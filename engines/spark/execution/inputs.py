@@ -30,7 +30,7 @@ from engines.spark.planning.transaction import BlockFacts, InputFacts, Read
 from engines.spark.rows.changelog import cancelled_by, data_of, positive, row_codes
 from engines.spark.rows.tables import frame_of_rows, read_rows
 from engines.spark.rows.times import event_times
-from engines.spark.sql.queries import InputView
+from engines.spark.sql.input_views import InputView
 from engines.spark.sql.views import slices_view, view_schema
 
 _NANOS: Final = 1_000_000

@@ -39,7 +39,7 @@ from engines.spark.planning.lateness import Ruling, rule
 from engines.spark.planning.sessions import Sessions
 from engines.spark.planning.table_transaction import TableStep, plan_table
 from engines.spark.planning.transaction import InputFacts, TransactionStep, next_checkpoint, plan_step
-from engines.spark.sql.queries import refusal
+from engines.spark.sql.diagnostics import refusal
 from engines.spark.state.checkpoint import VERSION, Checkpoint
 from engines.spark.state.files import State
 from engines.spark.state.tables import Kept, Tables, pack, unpack

@@ -67,7 +67,9 @@ from engines.spark.planning.slice_facts import SliceReader, rows_before
 from engines.spark.planning.table_transaction import plan_table
 from engines.spark.planning.transaction import InputFacts, TransactionStep, next_checkpoint, plan_step
 from engines.spark.rows.tables import frame_of_rows
-from engines.spark.sql.queries import Analyst, answered, refusal, run_queries
+from engines.spark.sql.diagnostics import refusal
+from engines.spark.sql.queries import Analyst, run_queries
+from engines.spark.sql.spark_errors import answered
 from engines.spark.sql.views import name_input, name_view
 from engines.spark.state.checkpoint import Checkpoint
 from engines.spark.state.files import State, load, save

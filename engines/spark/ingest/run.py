@@ -55,7 +55,7 @@ from engines.spark.ingest.parse import Parts, SourceFile, empty_sources, parse_s
 from engines.spark.ingest.shape import check_columns, coerce_guessed, finished, fitted, no_rows, prepared, timed
 from engines.spark.ingest.source_files import Opened, bounds_of, opened
 from engines.spark.ingest.text_columns import NO_EVENT_TIME, no_key
-from engines.spark.sql.queries import blames_data, blames_query, fault_of
+from engines.spark.sql.spark_errors import blames_data, blames_query, fault_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

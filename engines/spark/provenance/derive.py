@@ -26,7 +26,7 @@ from engines.spark.provenance.final_mode import Settled
 from engines.spark.provenance.log_mode import Spoken
 from engines.spark.provenance.question import ProvenanceContext
 from engines.spark.provenance.table_mode import Changing
-from engines.spark.sql.queries import answered
+from engines.spark.sql.spark_errors import answered
 
 
 class _Finder(Protocol):

@@ -37,7 +37,8 @@ from engines.spark.provenance.row_numbers import ROWS
 from engines.spark.provenance.tracing import ROW
 from engines.spark.rows.tables import frame_of_rows, read_rows
 from engines.spark.rows.times import event_times
-from engines.spark.sql.queries import Analyst, refusal, run_queries
+from engines.spark.sql.diagnostics import refusal
+from engines.spark.sql.queries import Analyst, run_queries
 from engines.spark.sql.views import name_view
 from engines.spark.state.checkpoint import Checkpoint
 

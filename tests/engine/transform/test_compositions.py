@@ -19,7 +19,7 @@ from conformance.runs import FIRST, RUNS, run
 from engines.contract import Vocabulary
 from engines.spark.analysis.classify import Mode
 from engines.spark.analysis.declarations import read_query
-from engines.spark.sql.queries import InputView
+from engines.spark.sql.input_views import InputView
 
 pytestmark = pytest.mark.engine
 COLUMNS = st.StructType(

@@ -12,7 +12,8 @@ from chain.model.source import SqlQueryStep, TransformSql
 from engines.contract import EngineIdentity, ValidateInput, ValidateRequest, Vocabulary
 from engines.spark.handler import SparkHandler
 from engines.spark.sql import views
-from engines.spark.sql.queries import Analyst, InputView
+from engines.spark.sql.input_views import InputView
+from engines.spark.sql.queries import Analyst
 from engines.spark.sql.views import view_schema
 
 pytestmark = pytest.mark.engine

@@ -15,7 +15,8 @@ from conformance.histories import ADDED, CORRECT_TO
 from engines.contract import Vocabulary
 from engines.spark.analysis.declarations import read_query
 from engines.spark.catalyst.types import struct_type
-from engines.spark.sql.queries import Analyst, InputView
+from engines.spark.sql.input_views import InputView
+from engines.spark.sql.queries import Analyst
 
 pytestmark = pytest.mark.engine
 QUERIES = nexmark.queries()

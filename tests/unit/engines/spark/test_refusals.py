@@ -8,7 +8,8 @@ from pyspark.errors import PySparkException
 from chain.model.source import SqlQueryStep, TransformSql
 from engines.contract import InvalidQuery
 from engines.faults import Diagnostic, Severity
-from engines.spark.sql.queries import answered, refusal
+from engines.spark.sql.diagnostics import refusal
+from engines.spark.sql.spark_errors import answered
 
 ONE = TransformSql(engine="spark", queries=(SqlQueryStep(query="select a / b as c from input"),))
 TWO = TransformSql(

@@ -1,0 +1,138 @@
+"""Diagnostics of queries, from whatever found them: the walk, a limit, Spark, another dialect, a constant that fails.
+
+And one refusal of all that is wrong with a transform.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from pyspark.errors import PySparkException
+
+from chain.errors import Invalid
+from chain.model.source import SqlQueryStep
+from engines.faults import Diagnostic, Severity
+from engines.spark.analysis.determinism import Finding
+from engines.spark.analysis.hints import hint_of, hint_of_data
+from engines.spark.analysis.phrases import Phrase
+from engines.spark.analysis.refusals import HOP_CALENDAR, Refused
+from engines.spark.analysis.tree import Node
+from engines.spark.catalyst.plans import origin_of, place_of, text_of
+from engines.spark.sql.constant_faults import UNREADABLE, Failure
+from engines.spark.sql.spark_errors import first_lines, place_in, rule_of, told
+
+_CALENDAR_WINDOW: Final = re.compile(r"Intervals greater than a month is not supported \((.*)\)")
+
+
+def diagnostic_at(finding: Finding, plan: Any, root: Node, query: int) -> Diagnostic:
+    """Of query number ``query``, whose analysed plan is ``plan``, read into ``root``."""
+    place = place_of(plan, root, finding.node) if finding.node is not None else finding.place
+    line, column = place if place is not None else (None, None)
+    return Diagnostic(
+        code=finding.code,
+        severity=Severity.ERROR,
+        message=finding.message,
+        query=query,
+        line=line,
+        column=column,
+        replace=finding.replace,
+    )
+
+
+def diagnostic_of(fault: PySparkException, text: str, query: int) -> Diagnostic:
+    """What Spark says of query number ``query``, the words ``text``, with its place, and a remedy if one is known."""
+    window = _CALENDAR_WINDOW.search(str(fault))
+    if window is not None:
+        return _calendar_window(window[1], text, query)
+    line, column = place_in(fault) or (None, None)
+    return Diagnostic(
+        code=rule_of(fault.getCondition()),
+        severity=Severity.ERROR,
+        message=first_lines(fault),
+        query=query,
+        line=line,
+        column=column,
+        replace=hint_of(fault.getCondition()),
+    )
+
+
+def _calendar_window(interval: str, text: str, query: int) -> Diagnostic:
+    """Of a window() of months, whose place Spark does not tell: where the interval stands as a literal."""
+    at = max(text.find(f"'{interval}'"), text.find(f'"{interval}"'))
+    return Diagnostic(
+        code=HOP_CALENDAR.code,
+        severity=Severity.ERROR,
+        message=f"{HOP_CALENDAR.message}: {interval}",
+        query=query,
+        line=text.count("\n", 0, at) + 1 if at >= 0 else None,
+        column=at - text.rfind("\n", 0, at) if at >= 0 else None,
+        replace=HOP_CALENDAR.replace,
+    )
+
+
+def of_fault(fault: Invalid, query: int) -> Diagnostic:
+    line, column = (fault.at if isinstance(fault, Refused) else None) or (None, None)
+    return Diagnostic(
+        code=fault.rule or "invalid", severity=Severity.ERROR, message=fault.message, query=query, line=line,
+        column=column, replace=fault.hint or None,
+    )  # fmt: skip
+
+
+def of_failure(failure: Failure, steps: Sequence[SqlQueryStep]) -> Diagnostic:
+    fault, text, place = failure.fault, text_of(failure.expression), origin_of(failure.expression)
+    condition = UNREADABLE if isinstance(fault, str) else fault.getCondition()
+    said = f"the pattern is no regular expression: {fault}" if isinstance(fault, str) else told(fault)
+    number = next((number for number, step in enumerate(steps) if step.query == text), None)
+    line, column = place if place is not None and number is not None else (None, None)
+    return Diagnostic(
+        code=rule_of(condition), severity=Severity.ERROR, message=f"{said}: in every row that has a value here",
+        query=len(steps) - 1 if number is None else number, line=line, column=column, replace=hint_of_data(condition),
+    )  # fmt: skip
+
+
+def of_phrase(phrase: Phrase, query: int) -> Diagnostic:
+    line, column = phrase.place
+    severity = Severity.ERROR if phrase.certain else Severity.WARNING
+    return Diagnostic(
+        code=phrase.code, severity=severity, message=phrase.message, query=query, line=line, column=column,
+        replace=phrase.replace,
+    )  # fmt: skip
+
+
+def in_other_words(said: Diagnostic, phrases: Sequence[Phrase], *, fully: bool) -> list[Diagnostic]:
+    """Phrases of another dialect as errors, in place of what ``said`` tells of them.
+
+    ``fully``: it tells of nothing else, since nothing was understood. What has no place is looked for again later.
+    """
+    certain = [of_phrase(phrase, said.query) for phrase in phrases if phrase.certain]
+    here = said.line is None or any((each.line, each.column) == (said.line, said.column) for each in certain)
+    return certain if certain and (fully or here) else [*certain, said]
+
+
+def certainly(doubt: Diagnostic) -> Diagnostic:
+    return msgspec.structs.replace(doubt, severity=Severity.ERROR)
+
+
+def refusal(diagnostics: Sequence[Diagnostic], steps: int) -> Invalid:
+    """All that is wrong with so many queries. Several things have a line each, and the rule of the first."""
+    first = diagnostics[0]
+    if len(diagnostics) == 1:
+        return Invalid(first.message, rule=first.code, hint=first.replace or "", place=_place(first, steps))
+    remedies = dict.fromkeys(each.replace for each in diagnostics if each.replace)
+    lines = (_line(each, steps, first.code) for each in diagnostics)
+    return Invalid("\n".join(lines), rule=first.code, hint="; ".join(remedies))
+
+
+def _line(diagnostic: Diagnostic, steps: int, rule: str) -> str:
+    place = _place(diagnostic, steps)
+    own = f" [{diagnostic.code}]" if diagnostic.code != rule else ""
+    return f"{place}: {diagnostic.message}{own}" if place else f"{diagnostic.message}{own}"
+
+
+def _place(diagnostic: Diagnostic, steps: int) -> str:
+    query = [f"query {diagnostic.query}"] if steps > 1 else []
+    line = [f"line {diagnostic.line}, column {diagnostic.column}"] if diagnostic.line is not None else []
+    return ", ".join(query + line)
