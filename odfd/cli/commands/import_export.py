@@ -15,7 +15,7 @@ from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import ExitCode, Usage
 
-FORMS: Final = ("csv", "ndjson", "parquet", "arrow")
+FORMS: Final = ("csv", "ndjson", "parquet", "arrow", "xlsx")
 
 
 def register(subparsers: Subparsers) -> None:
@@ -30,7 +30,10 @@ def register(subparsers: Subparsers) -> None:
     )
     export.add_argument("ref", metavar="REF")
     export.add_argument("to", metavar="DIR|URL|FILE")
-    export.add_argument("--format", choices=(*FORMS, "xlsx"), metavar="FORMAT", help=f"rows, as {', '.join(FORMS)}")
+    export.add_argument("--format", choices=FORMS, metavar="FORMAT", help=f"rows, as {', '.join(FORMS)}")
+    export.add_argument(
+        "--rows-per-file", type=int, metavar="N", help="with --format: FILE-00001, FILE-00002, … of N rows each"
+    )
     add_times(export)
     export.set_defaults(run=_export)
     import_ = subparsers.add_parser(
@@ -54,6 +57,8 @@ def _export(args: argparse.Namespace) -> int:
     session = Session(args)
     if args.format:
         return _rows(session, args)
+    if args.rows_per_file is not None:
+        raise Usage("a directory holds all blocks as they are", hint="--format parquet writes rows, so many a file")
     if is_cut(args):
         raise Usage("a directory holds all blocks as they are", hint="--format csv writes the rows of a time")
     request = wire.ExportRequest(to=_place(args.to))
@@ -64,13 +69,13 @@ def _export(args: argparse.Namespace) -> int:
 
 def _rows(session: Session, args: argparse.Namespace) -> int:
     from odfd.cli.sql.formats import told
-    from odfd.cli.sql.output_file import to_file
+    from odfd.cli.sql.output_file import to_files
 
-    if args.format == "xlsx":
-        raise Usage("xlsx is not written here", hint="--format csv: spreadsheets open it")
+    if args.rows_per_file is not None and args.rows_per_file < 1:
+        raise Usage("a file has a row at the least", hint="--rows-per-file 1000000")
     request = wire.QueryRequest(sql=all_rows(source(args.ref, args)))
-    answered = to_file(session.client, request, args.format, Path(args.to).expanduser())
-    for line in told(answered.head, answered.rows):
+    written = to_files(session.client, request, args.format, Path(args.to).expanduser(), args.rows_per_file)
+    for line in (*told(written.head, written.rows), *written.remarks):
         session.remark(line)
     return ExitCode.OK
 

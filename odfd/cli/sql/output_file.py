@@ -1,71 +1,206 @@
-"""Writes an answer to a new file, which is there when its last row is."""
+"""Writes an answer to new files, which are there when its last row is."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, Protocol
 
-from odfd.cli.sql.formats import csv_text, ndjson_text
-from odfd.cli.sql.query import Answered, Shown, asked, shown
+from odfd.cli import formatting
+from odfd.cli.sql.formats import FILES, csv_text, ndjson_text
+from odfd.cli.sql.query import Answered, asked, shown
 from odfd.control import wire
 from odfd.errors import Usage
 
 if TYPE_CHECKING:
     from odfd.control.client import Client
 
-
-def to_file(client: Client, request: wire.QueryRequest, form: str, path: Path) -> Answered | Shown:
-    """Raises Usage where the file cannot be written; then nothing is."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with part.open("xb") as out:
-            answered = _written(client, request, form, out)
-        part.replace(path)
-    except OSError as error:
-        raise Usage(f"cannot write {path}: {error.strerror}", rule="export-file", hint="name another file") from error
-    finally:
-        part.unlink(missing_ok=True)
-    return answered
+_Rows = Any
+"""A batch of Arrow, or a page of values."""
 
 
-def _written(client: Client, request: wire.QueryRequest, form: str, out: BinaryIO) -> Answered | Shown:
-    if form in ("parquet", "arrow"):
-        with asked(client, request) as answered:
-            (_parquet if form == "parquet" else _arrow)(answered, out)
-        return answered
-    with shown(client, request) as found:
-        _TEXTS[form](found, out)
-    return found
+class RowWriter(Protocol):
+    """Writes rows of one answer to one file."""
+
+    def write(self, rows: _Rows) -> None: ...
+
+    def close(self) -> None: ...
+
+    def remarks(self) -> list[str]:
+        """What the file does not hold as the dataset has it."""
 
 
-def _csv(answered: Shown, out: BinaryIO) -> None:
-    out.write(csv_text([[name for name, _ in answered.columns]]))
-    for rows in answered.pages():
-        out.write(csv_text(rows))
+class Exported(NamedTuple):
+    """An answer that was written."""
+
+    head: wire.QueryHead
+    rows: int
+    remarks: Sequence[str]
 
 
-def _ndjson(answered: Shown, out: BinaryIO) -> None:
-    names = [name for name, _ in answered.columns]
-    for rows in answered.pages():
-        out.write((ndjson_text(names, rows) + "\n").encode("utf-8", "surrogatepass"))
+def to_files(
+    client: Client, request: wire.QueryRequest, form: str, path: Path, rows_per_file: int | None = None
+) -> Exported:
+    """With ``rows_per_file``, to as many as there must be: ``may-00001.csv`` for ``may.csv``.
+
+    Raises Usage where a file cannot be written; then none is.
+    """
+    is_arrow = form in FILES
+    with (asked if is_arrow else shown)(client, request) as answered, _Files(path, rows_per_file) as files:
+        columns = answered.schema if isinstance(answered, Answered) else answered.columns
+        files.begin(form, columns)
+        room = rows_per_file
+        for page in answered.batches() if isinstance(answered, Answered) else answered.pages():
+            for piece in _pieces(page, room, rows_per_file):
+                if room == 0:
+                    files.begin(form, columns)
+                    room = rows_per_file
+                files.write(piece)
+                room = None if room is None else room - len(piece)
+        return Exported(answered.head, answered.rows, files.keep())
 
 
-def _arrow(answered: Answered, out: BinaryIO) -> None:
+def _pieces(page: _Rows, room: int | None, most: int | None) -> Iterator[_Rows]:
+    """Rows for one file each: for the one that has ``room`` left, and for those behind it."""
+    start = 0
+    while start < len(page):
+        take = len(page) if most is None else (room or most)
+        yield page[start : start + take]
+        start, room = start + take, None
+
+
+class _Files:
+    """Files under way, beside where they will be; those that are not kept are gone at the end."""
+
+    def __init__(self, path: Path, rows_per_file: int | None) -> None:
+        self._path, self._parted = path, rows_per_file is not None
+        self._made: list[tuple[Path, Path]] = []
+        self._remarks: dict[str, None] = {}
+        self._writer: RowWriter | None = None
+        self._open = ExitStack()
+        """Closes what is under way when it is given up."""
+
+    def __enter__(self) -> _Files:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+        for part, _place in self._made:
+            part.unlink(missing_ok=True)
+
+    def begin(self, form: str, columns: Any) -> None:
+        """The next file; the one before is whole."""
+        self._finish()
+        number = len(self._made) + 1
+        name = f"{self._path.stem}-{number:05d}{self._path.suffix}" if self._parted else self._path.name
+        part = self._path.with_name(f".{name}.{os.getpid()}")
+        file: BinaryIO = self._do(part.open, "xb")
+        self._made.append((part, self._path.with_name(name)))
+        self._open.enter_context(file)
+        self._writer = self._do(_WRITERS[form], file, columns)
+        self._open.callback(_given_up, self._writer)
+
+    def write(self, rows: _Rows) -> None:
+        assert self._writer is not None
+        self._do(self._writer.write, rows)
+
+    def _do(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Raises Usage for what the disk refuses."""
+        try:
+            return work(*arguments)
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise Usage(f"cannot write {self._path}: {why}", rule="export-file", hint="name another file") from error
+
+    def _finish(self) -> None:
+        if self._writer is not None:
+            self._do(self._writer.close)
+            self._remarks.update(dict.fromkeys(self._writer.remarks()))
+            self._writer = None
+            self._do(self._open.close)
+
+    def keep(self) -> Sequence[str]:
+        """Puts the files in their places; what is to be said of them."""
+        self._finish()
+        for part, place in self._made:
+            self._do(part.replace, place)
+        first, last = self._made[0][1].name, self._made[-1][1].name
+        files = [f"{formatting.plural(len(self._made), 'file')}: {first} to {last}"] if self._parted else []
+        return [*files, *self._remarks]
+
+
+def _given_up(writer: RowWriter) -> None:
+    """Closed before its file is, or it would write when it is collected; what comes of it is thrown away."""
+    with suppress(Exception):
+        writer.close()
+
+
+class _Texts:
+    """Rows as lines of text."""
+
+    def __init__(self, out: BinaryIO, columns: Sequence[tuple[str, str]]) -> None:
+        self._out, self._names = out, [name for name, _ in columns]
+
+    def write(self, rows: _Rows) -> None:
+        self._out.write((ndjson_text(self._names, rows) + "\n").encode("utf-8", "surrogatepass"))
+
+    def close(self) -> None: ...
+
+    def remarks(self) -> list[str]:
+        return []
+
+
+class _Csv(_Texts):
+    """Under a heading."""
+
+    def __init__(self, out: BinaryIO, columns: Sequence[tuple[str, str]]) -> None:
+        super().__init__(out, columns)
+        out.write(csv_text([self._names]))
+
+    def write(self, rows: _Rows) -> None:
+        self._out.write(csv_text(rows))
+
+
+class _Batches:
+    """Rows as what Arrow writes them with."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def write(self, rows: _Rows) -> None:
+        self._writer.write_batch(rows)
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def remarks(self) -> list[str]:
+        return []
+
+
+def _arrow(out: BinaryIO, schema: Any) -> RowWriter:
     import pyarrow as pa
 
-    with pa.ipc.new_stream(out, answered.schema) as stream:
-        for batch in answered.batches():
-            stream.write_batch(batch)
+    return _Batches(pa.ipc.new_stream(out, schema))
 
 
-def _parquet(answered: Answered, out: BinaryIO) -> None:
+def _parquet(out: BinaryIO, schema: Any) -> RowWriter:
     import pyarrow.parquet as pq
 
-    with pq.ParquetWriter(out, answered.schema, compression="zstd") as writer:
-        for batch in answered.batches():
-            writer.write_batch(batch)
+    return _Batches(pq.ParquetWriter(out, schema, compression="zstd"))
 
 
-_TEXTS: Final[dict[str, Callable[[Shown, BinaryIO], None]]] = {"csv": _csv, "ndjson": _ndjson}
+def _sheet(out: BinaryIO, columns: Sequence[tuple[str, str]]) -> RowWriter:
+    from odfd.cli.sql.sheet import SheetWriter
+
+    return SheetWriter(out, columns)
+
+
+_WRITERS: Final[dict[str, Callable[[BinaryIO, Any], RowWriter]]] = {
+    "csv": _Csv,
+    "ndjson": _Texts,
+    "parquet": _parquet,
+    "arrow": _arrow,
+    "xlsx": _sheet,
+}
