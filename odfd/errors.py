@@ -6,6 +6,7 @@ can meet, and the one table that says what each family is over HTTP and to the s
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -161,6 +162,18 @@ def sole_fault(error: BaseException) -> Fault | None:
         leaves = [sole_fault(part) for part in error.exceptions]
         return leaves[0] if leaves and None not in leaves else None
     return None
+
+
+@contextlib.contextmanager
+def sole_faults() -> Iterator[None]:
+    """Inside, an exception group that ``sole_fault`` finds a fault in is raised as that fault; all else as it is."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        fault = sole_fault(group)
+        if fault is None:
+            raise
+        raise fault from fault.__cause__
 
 
 def render(fault: Fault, verbose: bool = False) -> str:

@@ -69,7 +69,9 @@ class Query:
             try:
                 connection.execute(f"CREATE OR REPLACE TEMP TABLE {quoted(name)} AS SELECT * FROM {quoted(source)}")
             except Exception as error:
-                raise rows.error or error from error
+                if rows.error is None:
+                    raise
+                raise rows.error from error
             finally:
                 connection.unregister(source)
         return connection.table(name)

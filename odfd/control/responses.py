@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from chain.errors import Fault, Invalid
 from engines.query.frames import FAULT, MEDIA_TYPE, frame
-from odfd.errors import PROBLEM_JSON, Usage, http_status, sole_fault, to_problem
+from odfd.errors import PROBLEM_JSON, Usage, http_status, sole_faults, to_problem
 
 MAX_BODY: Final = 8 * 1024 * 1024
 """Bytes of a JSON request; manifests are kilobytes. Uploads stream and have limits of their own."""
@@ -82,11 +82,9 @@ class FrameStream(Response):
             await send({"type": "http.response.body", "body": data, "more_body": True})
 
         try:
-            await self._ask(give)
-        except Exception as error:
-            fault = sole_fault(error)
-            if fault is None:
-                raise
+            with sole_faults():
+                await self._ask(give)
+        except Fault as fault:
             if not begun:
                 await problem(fault)(scope, receive, send)
                 return

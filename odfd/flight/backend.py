@@ -20,7 +20,7 @@ from chain.state import ChainState
 from engines.query.requests import RowSelection
 from odfd.control import wire
 from odfd.control.responses import FrameStream, answer, body, problem
-from odfd.errors import sole_fault, told_to_others
+from odfd.errors import sole_faults, told_to_others
 from odfd.flight.tokens import Tokens
 from odfd.queries.planning import fold_of
 from odfd.runtime.http import Message, Receive, Send
@@ -62,14 +62,12 @@ class Desk:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         owner = False
         try:
-            asked = await body(Request(scope, receive), Asked)
-            owner = await trio.to_thread.run_sync(self._tokens.admits, asked.token)
-            response: Any = await self._respond(scope["path"], asked, owner=owner)
-            await response(scope, receive, send)
-        except Exception as error:
-            fault = sole_fault(error)
-            if fault is None:
-                raise
+            with sole_faults():
+                asked = await body(Request(scope, receive), Asked)
+                owner = await trio.to_thread.run_sync(self._tokens.admits, asked.token)
+                response: Any = await self._respond(scope["path"], asked, owner=owner)
+                await response(scope, receive, send)
+        except Fault as fault:
             await problem(fault if owner else self._told(fault))(scope, receive, send)
 
     async def _respond(self, path: str, asked: Asked, *, owner: bool) -> Any:
@@ -82,10 +80,10 @@ class Desk:
 
     async def _answer(self, wanted: wire.QueryRequest, give: SendFrame, rows: RowSelection, *, owner: bool) -> None:
         try:
-            await self._answering.answer(wanted, give, rows, owner=owner)
-        except Exception as error:
-            fault = sole_fault(error)
-            if fault is None or owner:
+            with sole_faults():
+                await self._answering.answer(wanted, give, rows, owner=owner)
+        except Fault as fault:
+            if owner:
                 raise
             raise self._told(fault) from None
 

@@ -18,7 +18,7 @@ from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.store.files import disk, make_folder
 from chain.store.layout import BLOCKS, read_head
-from odfd.errors import sole_fault
+from odfd.errors import sole_faults
 from odfd.published.transport import Take
 from p2p.ipfs import names, record
 from p2p.kubo.rpc import Ipfs
@@ -99,17 +99,12 @@ class IpfsTransport:
             return
         send, receive = trio.open_memory_channel[bytes](_WAITING)
         unpack = partial(self._unpack, io.BufferedReader(_Received(receive)), folder / BLOCKS, take)
-        try:
+        with sole_faults():
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(trio.to_thread.run_sync, unpack)
                 async with send, self.files.archive(f"{root}/{BLOCKS}") as parts:
                     async for part in parts:
                         await send.send(part)
-        except BaseExceptionGroup as group:
-            fault = sole_fault(group)
-            if fault is None:
-                raise
-            raise fault from group
 
     def _unpack(self, stream: io.BufferedReader, folder: Path, take: Take) -> None:
         """Files named by a hash, as a tar stream gives them."""

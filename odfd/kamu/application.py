@@ -23,7 +23,7 @@ from engines.query.frames import HEAD, ROWS, SCHEMA, parted
 from engines.query.requests import ALL_ROWS, RowSelection
 from odfd.control import wire
 from odfd.control.responses import FrameStream, answer, problem
-from odfd.errors import http_status, sole_fault, told_to_others
+from odfd.errors import http_status, sole_faults, told_to_others
 from odfd.kamu import commitments, requests, schemas
 from odfd.kamu.ports import BUSY, UNPROVEN, PublicAnswers, SendFrame
 from odfd.queries.planning import Bound
@@ -50,11 +50,9 @@ class Questions:
             return await self._own(scope, receive, send)
         reply = _Reply(send)
         try:
-            await self._answer(scope, receive, reply)
-        except Exception as error:
-            fault = sole_fault(error)
-            if fault is None:
-                raise
+            with sole_faults():
+                await self._answer(scope, receive, reply)
+        except Fault as fault:
             await reply.refuse(self._told(fault, scope["path"]))
         return None
 
@@ -83,28 +81,26 @@ class Questions:
         """What our client asks: rows as the frames of the control API, and what datasets there are."""
         _, _, path = scope["path"].strip("/").partition("/")
         try:
-            if (scope["method"], path) == ("POST", "query"):
-                said = await taken(receive, requests.MAX_BODY)
-                request = requests.own_question_of(said if isinstance(said, bytes) else b"")
-                response: Response = FrameStream(lambda give: self._framed(request, give))
-            elif scope["method"] == "GET" and path.startswith("datasets"):
-                response = answer(await trio.to_thread.run_sync(self._shown, path.removeprefix("datasets").strip("/")))
-            else:
-                raise NotFound("there is no such question here", rule="question", hint="docs/http.md tells which are")
-            await response(scope, receive, send)
-        except Exception as error:
-            fault = sole_fault(error)
-            if fault is None:
-                raise
+            with sole_faults():
+                response = await self._own_response(scope["method"], path, receive)
+                await response(scope, receive, send)
+        except Fault as fault:
             await problem(self._told(fault, scope["path"]))(scope, receive, send)
+
+    async def _own_response(self, method: str, path: str, receive: Receive) -> Response:
+        if (method, path) == ("POST", "query"):
+            said = await taken(receive, requests.MAX_BODY)
+            request = requests.own_question_of(said if isinstance(said, bytes) else b"")
+            return FrameStream(lambda give: self._framed(request, give))
+        if method == "GET" and path.startswith("datasets"):
+            return answer(await trio.to_thread.run_sync(self._shown, path.removeprefix("datasets").strip("/")))
+        raise NotFound("there is no such question here", rule="question", hint="docs/http.md tells which are")
 
     async def _framed(self, request: wire.QueryRequest, give: SendFrame) -> None:
         try:
-            await self._answers.answer(request, give, {}, ALL_ROWS)
-        except Exception as error:
-            fault = sole_fault(error)
-            if fault is None:
-                raise
+            with sole_faults():
+                await self._answers.answer(request, give, {}, ALL_ROWS)
+        except Fault as fault:
             raise self._told(fault, "query") from None
 
     def _shown(self, ref: str) -> object:

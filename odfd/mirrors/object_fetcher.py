@@ -23,7 +23,7 @@ from chain.model.block import Block, NamedObject, SealedBlock, objects_of
 from chain.model.events import AddData, ExecuteTransform
 from chain.multihash import Multihash
 from chain.store.objects import DiskObjects
-from odfd.errors import sole_fault
+from odfd.errors import sole_faults
 from odfd.mirrors.data_retention import DataRetention
 from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.packs import Packs, together
@@ -309,15 +309,10 @@ async def _several(waiting: Iterator[Item], take: Callable[[Item], Awaitable[Non
         for item in waiting:
             await take(item)
 
-    try:
+    with sole_faults():
         async with trio.open_nursery() as nursery:
             for _ in range(AT_ONCE):
                 nursery.start_soon(work)
-    except BaseExceptionGroup as group:
-        fault = sole_fault(group)
-        if fault is None:
-            raise
-        raise fault from group
 
 
 def _page(names: Iterator[Multihash], block: Block) -> list[Multihash]:

@@ -24,7 +24,7 @@ from odfd.datasets import visibility
 from odfd.datasets.catalog import Catalog
 from odfd.datasets.holdings import Holdings
 from odfd.datasets.visibility import Mark
-from odfd.errors import sole_fault
+from odfd.errors import sole_faults
 from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.progress import MirrorProgress
@@ -334,11 +334,9 @@ class MirrorScheduler:
     async def _pass(self, mirror: Mirror) -> bool:
         """One pass; whether to try again soon. Every fault becomes the mirror's state: none ends the keeper."""
         try:
-            return self._settle(mirror, await self._sync.sync(mirror.spec, mirror.tally, partial(_begun, mirror)))
-        except (Fault, BaseExceptionGroup) as error:
-            fault = sole_fault(error)
-            if fault is None:
-                raise
+            with sole_faults():
+                return self._settle(mirror, await self._sync.sync(mirror.spec, mirror.tally, partial(_begun, mirror)))
+        except Fault as fault:
             return self._fail(mirror, fault)
 
     async def _note_withheld(self, mirror: Mirror) -> None:

@@ -27,7 +27,7 @@ from chain.store.sqlite import SqliteChains
 from chain.wording import plural
 from odfd.datasets.holdings import Holdings
 from odfd.datasets.references import keep_references
-from odfd.errors import sole_fault
+from odfd.errors import sole_faults
 from odfd.mirrors.epoch_switch import check_base
 from odfd.mirrors.first_contact import ENOUGH, FIRST_SIGHT, FirstContact
 from odfd.mirrors.holders import Holders
@@ -96,22 +96,18 @@ class Steps:
         room = BlockRoom(self._object_fetcher.room, goal.spec)
         ahead = Prefetch(partial(self._fetch, goal, room), start, goal.signed.size)
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(ahead.run)
-                while True:
-                    fetched = await ahead.next()
-                    kept = await self._keep(goal, fetched, kept.objects, tally)
-                    assert kept.head is not None
-                    if fetched.until >= goal.signed.size or not await stands(kept.head):
-                        break
-                    del fetched
-                    ahead.kept()
-                nursery.cancel_scope.cancel()
-        except BaseExceptionGroup as group:
-            fault = sole_fault(group)
-            if fault is None:
-                raise
-            raise fault from group
+            with sole_faults():
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(ahead.run)
+                    while True:
+                        fetched = await ahead.next()
+                        kept = await self._keep(goal, fetched, kept.objects, tally)
+                        assert kept.head is not None
+                        if fetched.until >= goal.signed.size or not await stands(kept.head):
+                            break
+                        del fetched
+                        ahead.kept()
+                    nursery.cancel_scope.cancel()
         finally:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(room.close)

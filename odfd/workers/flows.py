@@ -21,7 +21,7 @@ from chain.model.events import SetTransform
 from chain.state import load_state
 from odfd.control.assembly import Context
 from odfd.datasets.creation import input_ids
-from odfd.errors import sole_fault
+from odfd.errors import sole_faults
 from odfd.flows import store
 from odfd.flows.plan import BAD, FlowPlan, FlowPolicy, Outcome, Record
 from odfd.flows.scheduler import Firing, Scheduler
@@ -217,11 +217,9 @@ class FlowWorker:
 
     async def _ended(self, plan: FlowPlan) -> Ended:
         try:
-            return await self.pull(plan)
-        except (Fault, BaseExceptionGroup) as error:
-            fault = sole_fault(error)
-            if fault is None:
-                raise
+            with sole_faults():
+                return await self.pull(plan)
+        except Fault as fault:
             return ended_by(fault)
 
     def _keep(self, said: Sequence[tuple[str, Record]]) -> None:

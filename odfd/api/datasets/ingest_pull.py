@@ -34,7 +34,7 @@ from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.counting import NOTHING_READ, added
 from odfd.datasets.creation import input_ids
 from odfd.datasets.pushes import PushTable
-from odfd.errors import sole_fault
+from odfd.errors import sole_faults
 from odfd.ingest import driver as ingesting
 from odfd.ingest.driver import Ingested
 from odfd.ingest.push import FORMATS, PushTerms, push_files
@@ -238,12 +238,10 @@ class IngestPullService:
         report.begin(f"pulling {entry.name}", None, "rows")
         try:
             # A chain that is to be repaired may be one that cannot be read.
-            pull = self._repair if request.repair else await self._way(entry, request)
-            return None if pull is None else await pull(entry, report)
-        except (Fault, BaseExceptionGroup) as error:
-            fault = sole_fault(error)
-            if fault is None:
-                raise
+            with sole_faults():
+                pull = self._repair if request.repair else await self._way(entry, request)
+                return None if pull is None else await pull(entry, report)
+        except Fault as fault:
             return wire.PullItem(ref=entry.name, outcome="failed", message=str(fault), fault=wire.Problem.of(fault))
 
     async def _poll(self, entry: DatasetEntry, report: Report, *, fetch_uncacheable: bool) -> wire.PullItem:

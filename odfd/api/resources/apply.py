@@ -49,7 +49,7 @@ from odfd.control.assembly import Context
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import Catalog
 from odfd.datasets.creation import changed_events, founding_events
-from odfd.errors import sole_fault
+from odfd.errors import sole_faults
 from odfd.flows.manifest import DesiredFlow
 from odfd.ingest.acceptance import check_source
 from odfd.ingest.settings import IngestSettings
@@ -184,14 +184,12 @@ class ApplyOperation:
     async def _apply(self, desired: DesiredSnapshot, promised: AbstractSet[str], *, dry_run: bool) -> wire.ApplyItem:
         """``promised``: names that the manifests before this one make."""
         try:
-            for _ in range(ATTEMPTS - 1):
-                with contextlib.suppress(Conflict):
-                    return await self._bring_about(desired, promised, dry_run=dry_run)
-            return await self._bring_about(desired, promised, dry_run=dry_run)
-        except (Fault, BaseExceptionGroup) as error:
-            fault = sole_fault(error)
-            if fault is None:
-                raise
+            with sole_faults():
+                for _ in range(ATTEMPTS - 1):
+                    with contextlib.suppress(Conflict):
+                        return await self._bring_about(desired, promised, dry_run=dry_run)
+                return await self._bring_about(desired, promised, dry_run=dry_run)
+        except Fault as fault:
             fault.place = fault.place or desired.manifest.place()
             return wire.ApplyItem(kind="dataset", name=desired.name, action="failed", fault=wire.Problem.of(fault))
 

@@ -102,9 +102,10 @@ def _write(file: Path, parts: Iterator[tuple[str, bytes]]) -> int:
                 info = tarfile.TarInfo(f"{file.name.partition('.')[0] or 'support'}/{name}")
                 info.size, info.mode = len(plain), 0o600
                 archive.addfile(info, io.BytesIO(plain))
-    except BaseException as error:
+    except OSError as error:
         file.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise Environment(f"cannot write {file}: {error.strerror or error}", rule=RULE) from error
+        raise Environment(f"cannot write {file}: {error.strerror or error}", rule=RULE) from error
+    except BaseException:
+        file.unlink(missing_ok=True)
         raise
     return masked

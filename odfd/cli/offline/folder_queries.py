@@ -21,7 +21,7 @@ from odfd.api.queries.service import QueryService
 from odfd.cli.offline import files
 from odfd.control import wire
 from odfd.datasets.catalog import Catalog, DatasetEntry
-from odfd.errors import sole_fault
+from odfd.errors import sole_faults
 from odfd.queries.inputs import QueryInputs
 from odfd.queries.planning import Planner
 from odfd.resources.store import Resources
@@ -41,13 +41,8 @@ def ask_folders(request: wire.QueryRequest, folders: Sequence[str], place: Path)
             _take(home, files.dataset(folder))
         for pin in request.pins:
             _check(home, pin)
-        try:
+        with sole_faults():
             frames = trio.run(_answer, home, request)
-        except BaseExceptionGroup as group:
-            fault = sole_fault(group)
-            if fault is None:
-                raise
-            raise fault from group
     end = msgspec.json.decode(frames[-1][1], type=wire.QueryEnd)
     data = b"".join(content for kind, content in frames if kind == ROWS)
     return end.proof, pa.ipc.open_stream(data).read_all()

@@ -111,15 +111,10 @@ def _answer(case: Unpacked, place: Path) -> RecheckAnswer:
     """Raises what an engine raises that cannot be started or is lost."""
     import trio
 
-    from odfd.errors import sole_fault
+    from odfd.errors import sole_faults
 
-    try:
+    with sole_faults():
         return trio.run(_rerun, case, place)
-    except BaseExceptionGroup as group:
-        fault = sole_fault(group)
-        if fault is None:
-            raise
-        raise fault from group
 
 
 async def _rerun(case: Unpacked, place: Path) -> RecheckAnswer:

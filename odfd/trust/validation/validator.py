@@ -23,7 +23,7 @@ from chain.model.events import DatasetKind
 from chain.state import load_state
 from chain.store.base import ChainStore
 from engines.errors import EngineLost, LimitExceeded
-from odfd.errors import sole_fault
+from odfd.errors import sole_faults
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.trust.evidence.row_diff import RowDifference
 from odfd.trust.judgement.verdicts import TOO_COSTLY
@@ -137,11 +137,9 @@ class Validator:
     async def _attempt(self, dataset: DatasetId) -> TurnOutcome:
         """Take one step of a dataset, or finish it."""
         try:
-            return await self._advance(dataset)
-        except (Fault, BaseExceptionGroup) as error:
-            fault = sole_fault(error)
-            if fault is None:
-                raise
+            with sole_faults():
+                return await self._advance(dataset)
+        except Fault as fault:
             name = self._signer.name_of(dataset)
             self._signer.logger.error("validation put off", dataset=name, fault=str(fault))
             if isinstance(fault, TooCostly) and not self._is_apart(dataset):

@@ -20,6 +20,7 @@ from odfd.errors import (
     http_status,
     render,
     sole_fault,
+    sole_faults,
     to_problem,
     told_to_others,
 )
@@ -98,6 +99,18 @@ def test_groups() -> None:
     assert sole_fault(ExceptionGroup("a", [ExceptionGroup("b", [inner])])) is inner
     assert sole_fault(ExceptionGroup("a", [inner, ValueError()])) is None
     assert sole_fault(ValueError()) is None
+
+
+def test_a_fault_leaves_its_groups_with_its_own_cause() -> None:
+    inner, cause = Remote("x"), ValueError("y")
+    inner.__cause__ = cause
+    with pytest.raises(Remote) as caught, sole_faults():
+        raise ExceptionGroup("a", [ExceptionGroup("b", [inner])])
+    assert (caught.value, caught.value.__cause__) == (inner, cause)
+    for other in (ExceptionGroup("a", [inner, ValueError()]), ValueError(), inner):
+        with pytest.raises(type(other)) as left, sole_faults():
+            raise other
+        assert left.value is other
 
 
 @pytest.mark.parametrize("kind", FAMILIES)

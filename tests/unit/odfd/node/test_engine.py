@@ -89,4 +89,6 @@ async def test_a_node_without_an_engine_stops_when_asked(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(engine.run, life)
         await trio.sleep(3 * LATEST)
+        stopped = trio.current_time()
         life.stopping.set()
+    assert trio.current_time() == stopped, "it sleeps no longer when it is asked to stop"

@@ -88,16 +88,33 @@ async def test_a_publisher_who_is_away_is_mirrored(world: Any, worlds: Any, daem
     await mirrored_from(world, worlds, daemons)
 
 
+def streams_of(monkeypatch: Any) -> list[str]:
+    """The folders that are asked for as a stream from now on."""
+    asked: list[str] = []
+    bring = IpfsTransport.bring_blocks
+
+    async def counted(self: Any, root: str, *more: Any) -> None:
+        asked.append(root)
+        await bring(self, root, *more)
+
+    monkeypatch.setattr(IpfsTransport, "bring_blocks", counted)
+    return asked
+
+
 async def test_long_chains_come_as_one_stream(world: Any, worlds: Any, daemons: Any, monkeypatch: Any) -> None:
     """In several steps, each shown to be the beginning of what was signed."""
     monkeypatch.setattr(IpfsTransport, "few", 2)
     monkeypatch.setattr(steps, "STEP", 3)
+    streams = streams_of(monkeypatch)
     await mirrored_from(world, worlds, daemons, files=6)
+    assert len(set(streams)) == 1
 
 
 async def test_large_blocks_come_as_one_stream(world: Any, worlds: Any, daemons: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(source, "FEW_BYTES", 100)
+    streams = streams_of(monkeypatch)
     await mirrored_from(world, worlds, daemons)
+    assert len(set(streams)) == 1
 
 
 async def test_only_what_is_new_is_added(world: Any, worlds: Any, daemons: Any) -> None:

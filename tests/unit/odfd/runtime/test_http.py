@@ -106,6 +106,9 @@ def test_any_bytes_end_in_an_answer_or_a_close(data: bytes) -> None:
         await theirs.send_eof()
         with trio.fail_after(5):
             await Connection(ours, application, Limits(), {}).serve()  # type: ignore[arg-type]
+        await ours.aclose()
+        said = await theirs.receive_some()
+        assert not said or said.startswith(b"HTTP/1.1 ")
 
     trio.run(attempt)
 

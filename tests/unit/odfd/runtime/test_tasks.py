@@ -205,8 +205,13 @@ async def test_a_stop_leaves_what_waits_for_others_and_lets_computing_end(autoju
 
 
 async def test_outside_of_a_task_nothing_is_left(autojump_clock: MockClock) -> None:
+    """It lasts as long as it takes, also where a board stops meanwhile."""
+    began = trio.current_time()
+    async with board():
+        pass
     async with outside("a server"):
         await trio.sleep(1)
+    assert trio.current_time() - began == 1
 
 
 def test_a_report_of_parts_shows_all_of_them() -> None:
