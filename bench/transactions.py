@@ -24,7 +24,7 @@ import trio
 from pyspark.sql import SparkSession
 
 from bench.chains import SCHEMA
-from bench.engine import DAILY, DAY, DERIVED, ROOT, bare_spark
+from bench.engine import DAILY, DAY, DERIVED, PATIENT, ROOT, bare_spark
 from bench.local_engine import LocalEngine
 from bench.measure import Row, Side, Size, in_turns_async, seconds
 from chain.data.parquet import write_slice
@@ -139,7 +139,13 @@ async def warm_engine(
             yield local, "none"
         return
     options = SparkOptions(
-        scratch=folder / "scratch", cache=folder / "cache", cores=2, heap=heap, quick=size.quick, cluster=cluster
+        scratch=folder / "scratch",
+        cache=folder / "cache",
+        cores=2,
+        heap=heap,
+        quick=size.quick,
+        cluster=cluster,
+        limits=PATIENT,
     )
     host = await spark_engine(options, os.environ, lambda _, __: None)
     async with trio.open_nursery() as nursery:

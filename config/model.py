@@ -118,6 +118,9 @@ class Engine:
         choices=("shared", "dataset"),
     )
     max_processes: int = setting(4, "at once, where each dataset has its own; each may take its heap", low=1, high=1024)
+    start_seconds: float = setting(
+        120.0, "of a start of the engine, 300 s more on a cluster; over it the start has failed", unit="s", low=1
+    )
     request_seconds: float = setting(3600.0, "of one transaction; over it the engine is stopped", unit="s", low=1)
     transaction_rows: int = setting(
         10_000_000, "of inputs that one transaction settles, about; a longer backlog leaves in several", low=1

@@ -22,7 +22,8 @@ settings.register_profile("quick", settings.get_profile("odfd"), max_examples=20
 
 gc.disable()
 os.environ.setdefault("ODFD_FLOWS_FOLLOW", "false")
-"""For daemons: tests pull when they mean to."""
+os.environ.setdefault("ODFD_ENGINE_START_SECONDS", "600")
+"""For daemons: tests pull when they mean to, and a machine under load starts an engine all the same."""
 
 TESTS: Final = Path(__file__).parent
 LONGEST: Final = tuple((TESTS / "longest.txt").read_text().split())

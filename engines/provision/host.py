@@ -37,8 +37,6 @@ MEMORY_TOGETHER: Final = 2
 """Times the memory of one process, for all: the JVM, Python with the result of a query, and workers of an ingest."""
 PROCESSES: Final = 2048
 """With threads: a JVM of two cores has a hundred, and each core of more a few."""
-CLUSTER_START: Final = EXECUTOR_SECONDS + 120.0
-"""Seconds from fork to the ready line on a cluster, which gives executors when it has room for them."""
 _NETWORK: Final = "executors of a cluster need the network that it takes away"
 
 
@@ -153,7 +151,8 @@ async def _isolation(options: SparkOptions, java: Java) -> Choice:
 def _limits(options: SparkOptions) -> WarmthLimits:
     if options.cluster is None:
         return options.limits
-    return replace(options.limits, start=max(options.limits.start, CLUSTER_START))
+    # A cluster gives executors when it has room for them.
+    return replace(options.limits, start=options.limits.start + EXECUTOR_SECONDS)
 
 
 def _program(options: SparkOptions, sandbox: Sandbox, archive: PurePosixPath | None) -> Program:

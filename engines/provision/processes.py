@@ -182,7 +182,7 @@ class Processes:
         """Raises EngineLost for one that does not become ready, and what ``while_starting`` raises."""
         limits, began = self._settings.limits, trio.current_time()
         try:
-            with trio.move_on_after(limits.start):
+            with trio.move_on_after(limits.start) as patience:
                 async with self._settings.while_starting():
                     await process.ready.wait()
         finally:
@@ -195,7 +195,8 @@ class Processes:
             raise EngineLost(
                 f"the {self._settings.name} engine did not start ({process.epitaph})",
                 rule="engine-start",
-                hint="`odfctl doctor` tries each of its parts",
+                hint="`odfctl doctor` tries each of its parts"
+                + "; engine.start-seconds is how long a start may take" * patience.cancelled_caught,
             )
         self._failures = 0
         facts = {"pid": process.pid, "sandbox": self._settings.sandbox.level.value}

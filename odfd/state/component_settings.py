@@ -38,7 +38,7 @@ def spark_options(settings: Settings, home: StateDirectory) -> SparkOptions:
         heap=f"{engine.heap_mib}m",
         quick=engine.quick_start,
         minimum=Level(engine.sandbox if engine.sandbox != "auto" else "none"),
-        limits=WarmthLimits(idle=engine.idle_seconds),
+        limits=WarmthLimits(start=engine.start_seconds, idle=engine.idle_seconds),
         calls=CallLimits(work=engine.request_seconds),
         cluster=_cluster(engine),
         isolation=Isolation(engine.isolation),

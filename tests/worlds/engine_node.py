@@ -21,6 +21,7 @@ from chain.ids import DatasetId
 from chain.model.source import SqlQueryStep, TransformSql
 from engines.contract import ValidateInput, ValidateRequest, Vocabulary
 from engines.provision.host import SparkOptions, spark_engine
+from engines.provision.settings import WarmthLimits
 from engines.sandbox import probe
 from engines.sandbox.base import Level
 
@@ -36,7 +37,14 @@ async def main(level: Level, folder: Path) -> None:
         return (candidate for candidate in _ALL(*given) if candidate.level is level)
 
     probe._candidates = only
-    options = SparkOptions(scratch=folder / "scratch", cache=folder / "cache", heap="512m", quick=True, minimum=level)
+    options = SparkOptions(
+        scratch=folder / "scratch",
+        cache=folder / "cache",
+        heap="512m",
+        quick=True,
+        minimum=level,
+        limits=WarmthLimits(start=600.0),
+    )
     try:
         host = await spark_engine(options, os.environ, lambda *_: None)
     except Fault as fault:

@@ -11,6 +11,8 @@ import trio
 PATIENCE: Final = 180.0
 """Seconds after which a test says that something does not happen: far beyond what a full machine takes. No test that
 passes gets there, so none is quicker for a shorter one."""
+ENGINE_START: Final = 600.0
+"""Seconds for an engine to start: it computes for half a minute, and has a small part of a core on a full machine."""
 PAUSE: Final = 0.2
 """Seconds between two looks: whoever looks all the time takes the processor from whom it waits for."""
 

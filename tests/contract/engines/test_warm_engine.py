@@ -183,8 +183,9 @@ async def test_an_engine_that_says_nothing_is_given_up(bed: Bed, bench: Any) -> 
     engine = bed.engine("mute", start=0.5, grace=0.1)
     async with trio.open_nursery() as nursery:
         await nursery.start(engine.run)
-        with pytest.raises(EngineLost, match="did not start"):
+        with pytest.raises(EngineLost, match="did not start") as lost:
             await engine.validate(validation(bench))
+        assert "engine.start-seconds" in lost.value.hint
         nursery.cancel_scope.cancel()
     assert bed.names() == ["engine-leaving", "engine-exited"]
 

@@ -17,8 +17,10 @@ from chain.ids import DatasetId
 from engines.call_limits import CallLimits
 from engines.errors import JVM_LOST, EngineLost, LimitExceeded
 from engines.provision.host import HostEngine, SparkOptions, spark_engine
+from engines.provision.settings import WarmthLimits
 from odfd.transform.driver import Committed, run_transform
 from odfd.transform.execute import Rejected
+from worlds.eventually import ENGINE_START
 from worlds.processes import computed, names_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -82,7 +84,13 @@ class Day:
 async def day(worlds: Any, tmp_path: Path) -> AsyncIterator[Day]:
     calls = CallLimits(work=300.0)
     options = SparkOptions(
-        scratch=tmp_path / "scratch", cache=tmp_path / "cache", cores=1, heap="512m", quick=True, calls=calls
+        scratch=tmp_path / "scratch",
+        cache=tmp_path / "cache",
+        cores=1,
+        heap="512m",
+        quick=True,
+        calls=calls,
+        limits=WarmthLimits(start=ENGINE_START),
     )
     host = await spark_engine(options, os.environ, lambda *_: None)
     async with trio.open_nursery() as nursery:

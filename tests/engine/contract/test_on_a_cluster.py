@@ -15,8 +15,10 @@ from chain.errors import Invalid, Refused
 from chain.ids import DatasetId
 from engines.errors import EngineLost
 from engines.provision.host import OnCluster, SparkOptions, spark_engine
+from engines.provision.settings import WarmthLimits
 from engines.sandbox.base import Level
 from odfd.transform.driver import Committed, run_transform
+from worlds.eventually import ENGINE_START
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -28,7 +30,7 @@ def options(folder: Path, master: str, **more: Any) -> SparkOptions:
     settings.write_text("spark.cores.max 2\n")
     return SparkOptions(
         scratch=folder / "scratch", cache=folder / "cache", cores=1, heap="512m", quick=True,
-        cluster=OnCluster(master, settings=settings), **more,
+        cluster=OnCluster(master, settings=settings), limits=WarmthLimits(start=ENGINE_START), **more,
     )  # fmt: skip
 
 

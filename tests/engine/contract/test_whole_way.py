@@ -13,11 +13,13 @@ from chain.ids import DatasetId
 from chain.model.events import ExecuteTransform
 from engines.contract import RawQueryRequest, RawQuerySuccess
 from engines.provision.host import SparkOptions, spark_engine
+from engines.provision.settings import WarmthLimits
 from engines.sandbox.base import Level
 from odfd.transform.driver import Committed, run_transform
 from odfd.transform.plan import Rejected
 from odfd.transform.recovery import run_recovering
 from odfd.transform.replay import Replayed, replay
+from worlds.eventually import ENGINE_START
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -31,7 +33,12 @@ select window.start as event_time, count(*) as n, sum(k) as total from x group b
 async def test_a_window_is_derived_and_reproduced_and_chance_refused(worlds: Any, tmp_path: Path) -> None:
     events: list[str] = []
     options = SparkOptions(
-        scratch=tmp_path / "scratch", cache=tmp_path / "cache", cores=2, heap="1g", minimum=Level.NONE
+        scratch=tmp_path / "scratch",
+        cache=tmp_path / "cache",
+        cores=2,
+        heap="1g",
+        minimum=Level.NONE,
+        limits=WarmthLimits(start=ENGINE_START),
     )
     host = await spark_engine(options, os.environ, lambda name, _: events.append(name))
     async with trio.open_nursery() as nursery:

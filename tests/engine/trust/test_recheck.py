@@ -14,8 +14,10 @@ import pytest
 import trio
 
 from engines.provision.host import SparkOptions, spark_engine
+from engines.provision.settings import WarmthLimits
 from odfd.trust.evidence.bundle_reader import unpacked
 from odfd.trust.validation.recheck import recheck
+from worlds.eventually import ENGINE_START
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -38,7 +40,14 @@ def load(name: str) -> Any:
 async def test_a_lie_with_state_is_confirmed_by_the_command_line(tmp_path: Path) -> None:
     """Windows stay open over steps, so the lying step starts from a checkpoint; the bundle brings it along."""
     worlds = load("accused_world")
-    options = SparkOptions(scratch=tmp_path / "scratch", cache=tmp_path / "cache", cores=2, heap="1g", quick=True)
+    options = SparkOptions(
+        scratch=tmp_path / "scratch",
+        cache=tmp_path / "cache",
+        cores=2,
+        heap="1g",
+        quick=True,
+        limits=WarmthLimits(start=ENGINE_START),
+    )
     host = await spark_engine(options, os.environ, lambda *_: None)
     async with trio.open_nursery() as nursery:
         await nursery.start(host.engine.run)

@@ -40,6 +40,8 @@ def test_an_engine_starts_quickly_where_that_is_said(tmp_path: Path) -> None:
     settings = Settings()
     with open_state_directory(tmp_path) as home:
         assert not spark_options(settings, home).quick
+        patient = replace(settings, engine=replace(settings.engine, start_seconds=7.0))
+        assert [spark_options(each, home).limits.start for each in (settings, patient)] == [120.0, 7.0]
         assert spark_options(replace(settings, engine=replace(settings.engine, quick_start=True)), home).quick
 
 
