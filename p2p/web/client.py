@@ -121,7 +121,11 @@ class _Backend(httpcore.TrioBackend):
             except OSError as error:
                 raise httpcore.ConnectError(f"there is no host {host}: {error}") from error
             attempts = [partial(dial, str(ip), port, timeout, local_address, socket_options) for ip in found]
-            return _Stream(await first_of(attempts, _FAILED, httpcore.AsyncNetworkStream.aclose), host)
+            return _Stream(await first_of(attempts, _FAILED, _close), host)
+
+
+async def _close(stream: httpcore.AsyncNetworkStream) -> None:
+    await stream.aclose()
 
 
 @contextmanager

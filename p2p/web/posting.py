@@ -6,6 +6,7 @@ server answers with is for the caller to understand. RFC 9110.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Final, NamedTuple, Protocol
 
 import httpx
@@ -37,6 +38,21 @@ class Poster(Protocol):
         """Raises Remote: no answer, too late, or more than ``limit`` bytes."""
 
 
+class _Body(httpx.AsyncByteStream):
+    """An iterator and no generator, as httpx has: nobody ends one whose request was cancelled while it was sent."""
+
+    def __init__(self, body: bytes) -> None:
+        self._parts = iter((body,))
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        for part in self._parts:
+            return part
+        raise StopAsyncIteration
+
+
 class Posts(Opened):
     """A sender of POST requests. Used inside ``async with``."""
 
@@ -57,6 +73,7 @@ class Posts(Opened):
 
     async def _post(self, url: str, body: bytes, limit: int) -> Answer:
         request = self._client.build_request("POST", url, content=body, headers={"Content-Type": "text/plain"})
+        request.stream = _Body(body)
         response = await self._client.send(request, stream=True)
         found = bytearray()
         async with body_of(response, response.aiter_raw()) as parts:

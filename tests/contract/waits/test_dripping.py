@@ -6,6 +6,8 @@ and nothing but its own bounds ends a wait: a watchdog far beyond them fails the
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -180,15 +182,64 @@ async def test_one_who_is_slow_is_left(name: str, manner: Manner, tmp_path: Path
                 await ASKS[name](server, tmp_path)
 
 
+@pytest.fixture
+def endless(monkeypatch: pytest.MonkeyPatch, slow_is_short: None) -> None:
+    """Bounds that would last: the daemon is asked to stop, or a person is tired of it."""
+    monkeypatch.setattr(f"{__name__}.QUICK", Patience(connect=1000, silence=1000, span=1000, total=1000))
+    monkeypatch.setattr("p2p.kubo.rpc.SLOW_SECONDS", 1000)
+    monkeypatch.setattr("p2p.kubo.rpc.ANSWER_SECONDS", 1000)
+
+
 @pytest.mark.parametrize("manner", Manner, ids=lambda manner: manner.name.lower())
 @pytest.mark.parametrize("name", ASKS)
-async def test_nobody_waits_for_what_nobody_wants_any_more(name: str, manner: Manner, tmp_path: Path) -> None:
-    """Cancelled in the middle, with bounds that would last: the daemon is asked to stop, or a person is tired of it."""
-    endless = Patience(connect=1000, silence=1000, span=1000, total=1000)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(f"{__name__}.QUICK", endless)
-        patch.setattr("p2p.kubo.rpc.SLOW_SECONDS", 1000)
-        patch.setattr("p2p.kubo.rpc.ANSWER_SECONDS", 1000)
+async def test_nobody_waits_for_what_nobody_wants_any_more(
+    endless: None, name: str, manner: Manner, tmp_path: Path
+) -> None:
+    """Cancelled in the middle."""
+    async with tried(manner) as server:
+        with trio.move_on_after(0.1), suppress(Fault, AssertionError):
+            await ASKS[name](server, tmp_path)
+
+
+class Leaving(trio.abc.Instrument):
+    """Cancels before a step of the event loop."""
+
+    def __init__(self, step: int, scope: trio.CancelScope) -> None:
+        self.left, self._scope = step, scope
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.left -= 1
+        if not self.left:
+            self._scope.cancel()
+
+
+MOMENTS: Final = 40
+"""Steps until the last of them waits for the server, and some more."""
+
+
+@pytest.mark.parametrize("manner", [Manner.SILENT, Manner.DRIPS_BODY], ids=lambda manner: manner.name.lower())
+@pytest.mark.parametrize("name", sorted({*ASKS} - {"engine", "manifest"}))
+def test_who_leaves_at_any_moment_leaves_nothing_open(
+    endless: None, name: str, manner: Manner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No socket and no generator is left for the garbage collector, which finds it in the middle of other work."""
+
+    async def leave(step: int) -> bool:
         async with tried(manner) as server:
-            with trio.move_on_after(0.1), suppress(Fault, AssertionError):
-                await ASKS[name](server, tmp_path)
+            with trio.move_on_after(0.05) as scope, suppress(Fault, AssertionError):
+                leaving = Leaving(step, scope)
+                trio.lowlevel.add_instrument(leaving)
+                try:
+                    await ASKS[name](server, tmp_path)
+                finally:
+                    trio.lowlevel.remove_instrument(leaving)
+        return leaving.left > 0
+
+    told: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda said: told.append(said.exc_value))
+    for step in range(1, MOMENTS):
+        over = trio.run(leave, step)
+        gc.collect()
+        assert not told, (step, told)
+        if over:
+            break
