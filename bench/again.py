@@ -38,7 +38,7 @@ from chain.store.base import Append, Head
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from engines.contract import Engine, IngestAnswer, IngestRequest, OnProgress, RowCounts
-from odfd.datasets.commit import Along
+from odfd.datasets.commit import CommitExtras
 from odfd.ingest import segments
 from odfd.ingest.driver import IngestDependencies, IngestTotals, load, quiet, transact
 from odfd.ingest.plan import Batch, pushed
@@ -158,7 +158,7 @@ class _Committer:
         objects: Sequence[Multihash],
         system_time: Instant,
         rows: RowCounts | None = None,  # noqa: ARG002
-        along: Along = Along(),  # noqa: ARG002, B008
+        along: CommitExtras = CommitExtras(),  # noqa: ARG002, B008
     ) -> Head:
         assert expected_head is not None
         blocks, at = [], expected_head
@@ -172,7 +172,13 @@ class _Committer:
         await trio.to_thread.run_sync(self._kept.commit, [append])
         return at
 
-    async def note_rows(self, dataset: DatasetId, head: Head, rows: RowCounts, along: Along = Along()) -> None:  # noqa: B008
+    async def note_rows(
+        self,
+        dataset: DatasetId,
+        head: Head,
+        rows: RowCounts,
+        along: CommitExtras = CommitExtras(),  # noqa: B008
+    ) -> None:
         """Nobody asks."""
 
 

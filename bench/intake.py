@@ -15,7 +15,7 @@ from bench.machine import alone
 from bench.measure import MILLION, Row, Side, Size, in_turns, seconds
 from bench.store import opened
 from chain.multihash import Multihash
-from chain.rules.chain_check import Judge
+from chain.rules.chain_check import ChainChecker
 from chain.state import ChainState
 from chain.store.base import PAGE_BLOCKS, Append
 from chain.store.layout import DirectoryWriter
@@ -102,7 +102,7 @@ def _streamed(length: int, folder: Path, size: Size) -> Row:
 
 def _take(packed: Path, store: Path, length: int) -> None:
     with _thrown_away(store) as (kept, _):
-        judge, raws, head = Judge(ChainState.EMPTY), chains.unpack(packed), None
+        judge, raws, head = ChainChecker(ChainState.EMPTY), chains.unpack(packed), None
         while pages := [page for _ in range(chains.PAGE // PAGE_BLOCKS) if (page := _page(raws))]:
             sealed = [block for page in pages for block in judge.take(page)]
             kept.commit([Append(dataset=chains.DATASET, expected=head, blocks=sealed)])

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.measure import Row, Side, Size, in_turns
-from engines.query.duckdb_session import Answering, Limits
+from engines.query.duckdb_session import Limits, QuerySession
 from engines.query.views import SliceView
 
 _LIMITS = Limits(memory=1 << 30, temporary=4 << 30, threads=2)
@@ -33,7 +33,7 @@ def measure_queries(size: Size, folder: Path) -> list[Row]:
     changes = _slices(folder / "changes", keys // 100, 10, start=keys)
     base = msgspec.structs.replace(_view(held), fold="key", key=("key",))
     kept = folder / "fold"
-    Answering(_LIMITS, folder, folder).save(base, kept)
+    QuerySession(_LIMITS, folder, folder).save(base, kept)
     current = msgspec.structs.replace(base, files=changes, earlier=str(kept))
     costs = in_turns(_asked(_ALL, current, folder), _asked(_ALL, _view(held), folder), rounds)
     found.append(
@@ -62,7 +62,7 @@ def _against(name: str, sql: str, paths: Sequence[str], folder: Path, rounds: in
 
 def _asked(sql: str, view: SliceView, folder: Path) -> Callable[[], pa.Table]:
     def ask() -> pa.Table:
-        answering = Answering(_LIMITS, folder, folder)
+        answering = QuerySession(_LIMITS, folder, folder)
         prepared = answering.prepare(sql.format("t"))
         return answering.run(prepared, [view], [0], None).read_all()
 

@@ -14,7 +14,7 @@ from chain.multihash import Multihash
 from chain.statements import envelope, statement
 from chain.statements.envelope import sid
 from odfd.trust.ledger.runs import Run
-from odfd.trust.validation.attestation import Subject, Tried, attest
+from odfd.trust.validation.attestation import Reexecuted, Subject, attest
 
 SITTING = 10_000
 """Blocks between two verdicts: what a mirror brings, or ten minutes of a busy writer."""
@@ -31,7 +31,7 @@ def measure_statements(size: Size, folder: Path) -> list[Row]:
         root, head = end.to_bytes(32, "big"), Multihash.sha3_256(end.to_bytes(8, "big"))
         subject = Subject(dataset=key.dataset_id, epoch=0, size=end, root_hash=root, head=head)
         run = Run(sequence_number=end - 1, first=1, block=head, at=NOW, verdict="reproduced", engine=ENGINE)
-        said = attest(validator.did, subject, Tried({end - 1: run}, end), [], "strict", last, NOW)
+        said = attest(validator.did, subject, Reexecuted({end - 1: run}, end), [], "strict", last, NOW)
         payload = statement.encode(said)
         last = (said.serial, sid(payload))
         newest = len(envelope.seal(payload, validator))

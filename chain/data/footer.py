@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from chain.data.thrift import BINARY, I32, I64, LIST, STRUCT, Broken, Compact
+from chain.data.thrift import BINARY, I32, I64, LIST, STRUCT, Compact, ThriftError
 from chain.errors import Invalid
 
 CODECS: Final = ("uncompressed", "snappy", "gzip", "lzo", "brotli", "lz4", "zstd", "lz4_raw")
@@ -85,7 +85,7 @@ def parse_footer(raw: bytes) -> ParquetFooter:
                 raise _refusal("has row groups before a schema")
             else:
                 reader.skip(kind)
-    except (Broken, UnicodeDecodeError):
+    except (ThriftError, UnicodeDecodeError):
         raise _refusal("ends too early, or is none that all readers read alike") from None
     if leaves is None or rows is None:
         raise _refusal("has no schema, or no number of rows")

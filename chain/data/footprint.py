@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from chain.data.footer import ColumnChunk, ParquetFooter, RowGroup
-from chain.data.thrift import STRUCT, Broken, Compact
+from chain.data.thrift import STRUCT, Compact, ThriftError
 from chain.errors import Invalid
 
 BATCH_BYTES: Final = 32 << 20
@@ -250,7 +250,7 @@ def _header(raw: BinaryIO, at: int, end: int, chunk: Chunk) -> tuple[int, int, i
                     inner = reader.numbers()
                 else:
                     reader.skip(kind)
-        except Broken:
+        except ThriftError:
             if len(data) < room or room >= _MAX_HEADER:
                 raise _malformed(chunk, "has a page without a header") from None
             room *= 8

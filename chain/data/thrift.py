@@ -1,7 +1,7 @@
 """Parses Thrift's compact protocol as far as Parquet headers need it: numbers are read, the rest is passed over.
 
 A ``Compact`` reads one buffer from the front and never beyond it; nesting is bounded. Bytes that are no Thrift, or not
-enough of it, are ``Broken``: the caller knows which of the two it has. Spec: Thrift compact protocol encoding.
+enough of it, are ``ThriftError``: the caller knows which of the two it has. Spec: Thrift compact protocol encoding.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _MAX_SHIFT: Final = 63
 _NUMBERS: Final = (I16, I32, I64)
 
 
-class Broken(Exception):
+class ThriftError(Exception):
     """The bytes end too early, or are no Thrift."""
 
 
 class Compact:
-    """A reader of one buffer in Thrift's compact protocol, from its front. Raises Broken at what is no Thrift."""
+    """A reader of one buffer in Thrift's compact protocol, from its front. Raises ThriftError at what is no Thrift."""
 
     __slots__ = ("_depth", "_end", "at", "raw")
 
@@ -45,7 +45,7 @@ class Compact:
             kind, step = head & 0xF, head >> 4
             number = number + step if step else self.number()
             if not STOP < kind <= STRUCT or not 0 < number < MAX_FIELDS or seen >> number & 1:
-                raise Broken
+                raise ThriftError
             seen |= 1 << number
             yield number, kind
 
@@ -89,7 +89,7 @@ class Compact:
         elif kind >= LIST:
             self._depth += 1
             if self._depth > MAX_DEPTH:
-                raise Broken
+                raise ThriftError
             self._skip_struct() if kind == STRUCT else self._skip_items(kind)
             self._depth -= 1
 
@@ -108,14 +108,14 @@ class Compact:
                 if not head & 0xF0:
                     self._varint()
                 if not STOP < kind <= STRUCT:
-                    raise Broken
+                    raise ThriftError
                 self.skip(kind)
                 at = self.at
             else:
                 while at < end and raw[at] & 0x80:
                     at += 1
                 at += 1
-        raise Broken
+        raise ThriftError
 
     def _skip_items(self, kind: int) -> None:
         if kind == MAP:
@@ -136,18 +136,18 @@ class Compact:
         elif STOP < kind <= STRUCT:
             self.skip(kind)
         else:
-            raise Broken
+            raise ThriftError
 
     def _byte(self) -> int:
         at = self.at
         if at >= self._end:
-            raise Broken
+            raise ThriftError
         self.at = at + 1
         return self.raw[at]
 
     def _pass(self, size: int) -> None:
         if size > self._end - self.at:
-            raise Broken
+            raise ThriftError
         self.at += size
 
     def _varint(self) -> int:
@@ -159,5 +159,5 @@ class Compact:
             value |= (byte & 0x7F) << shift
             shift += 7
             if shift > _MAX_SHIFT:
-                raise Broken
+                raise ThriftError
         return value | byte << shift

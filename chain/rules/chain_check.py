@@ -1,8 +1,8 @@
 """Checks a chain as it arrives: takes raw blocks, keeps each to the rules, gives sealed blocks; decodes only at need.
 
 For whoever takes blocks in bulk (import, a packed stream from a peer). Blocks that one writer made in a row are judged
-as columns, others one by one, with the same answer. A ``Judge`` lives for one stream and holds one state; it knows
-neither files nor peers, and does not say that anyone meant these blocks: that is the signed head's.
+as columns, others one by one, with the same answer. A ``ChainChecker`` lives for one stream and holds one state; it
+knows neither files nor peers, and does not say that anyone meant these blocks: that is the signed head's.
 Spec: Metadata Chain.
 """
 
@@ -21,14 +21,14 @@ from chain.model.events import MetadataEvent
 from chain.multihash import SHA3_256, Multihash
 from chain.rules.check import check_block, doubtful
 from chain.rules.columns import Run
-from chain.rules.pages import Page, Pages, Stretch
+from chain.rules.pages import Page, PageRange, Pages
 from chain.state import ChainState
 
 _VARIANTS: Final = {event: number for number, event in enumerate(get_args(MetadataEvent), start=1)}
 _SHA3: Final = np.frombuffer(Multihash.from_digest(SHA3_256, bytes(32))[:-32], np.uint8)
 
 
-class Judge:
+class ChainChecker:
     """Checks a stream of raw blocks against all append rules and seals them.
 
     ``state`` is that after the last block taken.
@@ -54,7 +54,7 @@ class Judge:
             raise
         return sealed
 
-    def _take_run(self, page: Page, raws: Sequence[bytes], stretch: Stretch, sealed: list[SealedBlock]) -> None:
+    def _take_run(self, page: Page, raws: Sequence[bytes], stretch: PageRange, sealed: list[SealedBlock]) -> None:
         run = page.run(stretch, self.state)
         mine, names, objects = raws[stretch.start : stretch.stop], _names(run.hashes.values), _objects(run)
         variant = _VARIANTS[type(run.event)]

@@ -42,7 +42,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class PageRange:
     """Blocks ``start <= i < stop`` of a page: a run when there are ``groups``, otherwise to be taken one by one."""
 
     start: int
@@ -59,9 +59,9 @@ class Page:
     """``(n, 32)``, of the bytes as they are; zeros where there are none."""
     intact: Mask
     """Blocks whose bytes hash to their name."""
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[PageRange, ...]
 
-    def run(self, stretch: Stretch, state: ChainState) -> Run:
+    def run(self, stretch: PageRange, state: ChainState) -> Run:
         """The run of a stretch that has groups, after a chain in ``state``."""
         parts = [Part(one.shape, one.rows - stretch.start, one.values) for one in stretch.groups]
         if len(parts) == 1:
@@ -135,7 +135,7 @@ def _take(shape: Shape, raws: Sequence[bytes | None], rows: Rows) -> tuple[Group
     return Group(shape, rows[same], {path: each[same] for path, each in values.items()}), rows[~same]
 
 
-def _stretches(size: int, groups: Sequence[Group]) -> Iterator[Stretch]:
+def _stretches(size: int, groups: Sequence[Group]) -> Iterator[PageRange]:
     """Runs of blocks of one kind, and what lies between them, in order."""
     kinds: dict[object, int] = {}
     kind_of = np.full(size, -1, np.int64)
@@ -147,11 +147,11 @@ def _stretches(size: int, groups: Sequence[Group]) -> Iterator[Stretch]:
         if kind_of[start] < 0 or stop - start < _WORTH:
             continue
         if alone < start:
-            yield Stretch(alone, start, ())
-        yield Stretch(start, stop, tuple(_within(groups, start, stop)))
+            yield PageRange(alone, start, ())
+        yield PageRange(start, stop, tuple(_within(groups, start, stop)))
         alone = stop
     if alone < size:
-        yield Stretch(alone, size, ())
+        yield PageRange(alone, size, ())
 
 
 def _kind(shape: Shape) -> tuple[type, tuple[DatasetId, ...]]:

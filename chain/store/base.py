@@ -76,7 +76,7 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
     """Objects that the blocks name and that the store must hold before the head moves."""
 
 
-class Apart(msgspec.Struct, frozen=True):
+class FormerEpochs(msgspec.Struct, frozen=True):
     """What a rewrite gives up is kept as the blocks of ``epoch``; of former epochs the newest ``most`` are, or all."""
 
     epoch: int
@@ -97,7 +97,7 @@ class Rewrite(msgspec.Struct, frozen=True, kw_only=True):
     """Read once, as they are written; they need not fit into memory."""
     objects: Sequence[Multihash] = ()
     """Objects that ``blocks`` name and that the store must hold before the head moves."""
-    apart: Apart | None = None
+    apart: FormerEpochs | None = None
     """Where what is given up stays; ``None``: it goes."""
 
 

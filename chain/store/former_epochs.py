@@ -11,7 +11,7 @@ import sqlite3
 from typing import Final
 
 from chain.ids import DatasetId
-from chain.store.base import Apart
+from chain.store.base import FormerEpochs
 
 NAME_SIZE: Final = 42
 """Bytes of a name: a dataset's id, and the number of the epoch."""
@@ -30,7 +30,7 @@ def epochs_of(connection: sqlite3.Connection, dataset: DatasetId) -> list[int]:
     return [int.from_bytes(row[0][-8:], "big") for row in rows]
 
 
-def set_apart(connection: sqlite3.Connection, dataset: DatasetId, keep: int, apart: Apart) -> None:
+def set_apart(connection: sqlite3.Connection, dataset: DatasetId, keep: int, apart: FormerEpochs) -> None:
     """Blocks from ``keep`` on are no longer of the chain; its head still says that they are."""
     if apart.most is not None:
         drop(connection, dataset, most=max(0, apart.most - 1))

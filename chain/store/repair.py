@@ -2,7 +2,7 @@
 
 A block's name stands in the one after it, and the last one's in the head; so from a whole block downwards every name
 is known, and bytes of any origin (the damaged row itself, a row out of place, a peer) either have it or are worthless.
-A ``Mending`` is made for one chain at one moment; nothing is written but by ``SqliteChains.mend``. Synchronous.
+A ``BlockRepair`` is made for one chain at one moment; nothing is written but by ``SqliteChains.mend``. Synchronous.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from chain.statements.tree import Frontier
 from chain.store.sqlite import SqliteChain
 
 
-class Mending:
+class BlockRepair:
     """Finds bytes for the damaged blocks of one chain, by the names that its whole blocks give them.
 
     Memory: a name for each block, and the bytes of the damaged ones.

@@ -28,7 +28,7 @@ _PIECE: Final = 1 << 18
 _FAMILIES: Final[dict[str, type[Fault]]] = {each.__name__: each for each in (Invalid, NotFound, Refused)}
 
 
-class QueryTold(msgspec.Struct, frozen=True, kw_only=True):
+class QueryInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What comes before rows."""
 
     pins: list[dict[str, Any]]
@@ -55,7 +55,7 @@ class Rows(io.RawIOBase):
     ``begin`` waits for the first rows; another thread may interrupt that.
     """
 
-    told: QueryTold
+    told: QueryInfo
 
     def __init__(self, connection: _Connection) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Rows(io.RawIOBase):
         kind, content = next(self._frames)
         if kind != HEAD:
             raise Environment("the node's answer is not understood", rule="flight-answer")
-        self.told = msgspec.json.decode(content, type=QueryTold)
+        self.told = msgspec.json.decode(content, type=QueryInfo)
 
     def readable(self) -> bool:
         return True

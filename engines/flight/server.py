@@ -81,7 +81,7 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]
     def __init__(self, location: str, service: FlightSql) -> None:
         super().__init__(location, auth_handler=NoHandshake(), middleware={"caller": Callers()})
         self._service = service
-        self._under_way = UnderWay()
+        self._under_way = RunningAnswers()
         watcher = threading.Thread(target=self._watch, name="flight clients", daemon=True)
         watcher.start()
 
@@ -171,7 +171,7 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]
             self._service.forget()
 
 
-class UnderWay:
+class RunningAnswers:
     """Answers that are being fetched. One whose client is gone is interrupted, and with it the node's query."""
 
     def __init__(self) -> None:

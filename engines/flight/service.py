@@ -22,7 +22,7 @@ from chain.wording import plural
 from engines.flight import metadata
 from engines.flight.messages import packed, unpacked
 from engines.flight.metadata import Dataset
-from engines.flight.statements import MOST_STATEMENTS, STATEMENT_SECONDS, Kept, Statement, Ticket
+from engines.flight.statements import MOST_STATEMENTS, STATEMENT_SECONDS, HandleStore, Statement, Ticket
 
 MOST_HELD: Final = 2
 HELD_SECONDS: Final = 10.0
@@ -31,7 +31,7 @@ MAX_PARAMETERS_BYTES: Final = 1 << 20
 _PLAIN: Final = (str, int, float, bool, type(None))
 
 
-class AnswerBegun(Protocol):
+class RunningAnswer(Protocol):
     """Rows that come, beside their reader."""
 
     told: Any
@@ -49,7 +49,7 @@ def nobody(_: Any) -> None:
     """Of whoever does not look."""
 
 
-class NodeAsked(Protocol):
+class NodePort(Protocol):
     def query(self, body: dict[str, Any], seen: Seen) -> tuple[Any, pa.RecordBatchReader]: ...
 
     def datasets(self, token: str) -> list[Dataset]: ...
@@ -60,16 +60,16 @@ class Answer(NamedTuple):
 
     schema: pa.Schema
     batches: Any
-    begun: AnswerBegun | None = None
+    begun: RunningAnswer | None = None
 
 
 class FlightSql:
     """Of one node, for all clients. Used from many threads."""
 
-    def __init__(self, node: NodeAsked, version: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, node: NodePort, version: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._node, self._version, self._clock = node, version, clock
-        self._statements: Kept[Statement] = Kept(MOST_STATEMENTS, STATEMENT_SECONDS)
-        self._held: Kept[Answer] = Kept(MOST_HELD, HELD_SECONDS, _close)
+        self._statements: HandleStore[Statement] = HandleStore(MOST_STATEMENTS, STATEMENT_SECONDS)
+        self._held: HandleStore[Answer] = HandleStore(MOST_HELD, HELD_SECONDS, _close)
 
     def info(self, command: bytes, token: str, seen: Seen = nobody) -> tuple[pa.Schema, bytes]:
         """The columns of an answer, and the ticket that fetches it."""

@@ -39,7 +39,7 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     """The answer that was begun for it."""
 
 
-class Kept(Generic[T]):
+class HandleStore(Generic[T]):
     """Values by a handle; the least used goes first. Used from many threads."""
 
     def __init__(self, most: int, seconds: float, drop: Callable[[T], None] = lambda _: None) -> None:

@@ -49,7 +49,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     """Names, or numbers from 1, in their order."""
 
 
-class Answering:
+class QuerySession:
     """One query, from its text to its rows. Call ``prepare``, then ``run``."""
 
     def __init__(self, limits: Limits, inputs: Path, temporary: Path) -> None:

@@ -21,7 +21,7 @@ import trio
 from chain.errors import Environment, Fault
 from engines.errors import EngineLost, LimitExceeded
 from engines.query.frames import FAULT, HEAD, FrameReader
-from engines.query.requests import Execute, FaultTold, Prepare, TablesNamed
+from engines.query.requests import Execute, FaultReport, Prepare, TablesNamed
 from engines.sandbox.base import Job, Mount
 from engines.sandbox.probe import Choice
 from engines.sandbox.process import ConfinedProcess, start
@@ -143,7 +143,7 @@ class QueryProcess:
         while data := await self._process.stdout.receive_some(_PIECE):
             for kind, content in self._frames.feed(data):
                 if kind == FAULT:
-                    raise _decoded(content, FaultTold).fault()
+                    raise _decoded(content, FaultReport).fault()
                 yield kind, content
         raise self._lost()
 

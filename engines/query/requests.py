@@ -84,7 +84,7 @@ class Execute(msgspec.Struct, frozen=True, kw_only=True):
     """That the file may have."""
 
 
-class FaultTold(msgspec.Struct, frozen=True, kw_only=True):
+class FaultReport(msgspec.Struct, frozen=True, kw_only=True):
     family: str
     message: _Said
     rule: _Said = ""
@@ -92,7 +92,7 @@ class FaultTold(msgspec.Struct, frozen=True, kw_only=True):
     place: _Said = ""
 
     @classmethod
-    def of(cls, fault: Fault) -> FaultTold:
+    def of(cls, fault: Fault) -> FaultReport:
         family = next((name for name, kind in _FAMILIES.items() if isinstance(fault, kind)), "Environment")
         texts = (fault.message, fault.rule, fault.hint, fault.place)
         message, rule, hint, place = (text[:MAX_TEXT] for text in texts)

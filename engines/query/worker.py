@@ -19,10 +19,10 @@ import pyarrow as pa
 
 from chain.data.json_values import plain_rows
 from chain.errors import Fault, Refused
-from engines.query.duckdb_session import Answering, Limits
+from engines.query.duckdb_session import Limits, QuerySession
 from engines.query.frames import COLUMNS, END, FAULT, HEAD, MAX_FRAME, PIECE, PLAIN, ROWS, SCHEMA, frame
 from engines.query.json_rows import json_pieces
-from engines.query.requests import Execute, FaultTold, Prepare, TableNamed, TablesNamed
+from engines.query.requests import Execute, FaultReport, Prepare, TableNamed, TablesNamed
 
 _T = TypeVar("_T")
 MAX_REQUEST: Final = 64 << 20
@@ -95,20 +95,20 @@ def main() -> int:
     out = os.fdopen(os.dup(1), "wb", buffering=1 << 20)
     os.dup2(2, 1)
     limits = Limits(memory=args.memory, temporary=args.temporary_bytes, threads=args.threads)
-    answering = Answering(limits, args.inputs, args.temporary)
+    answering = QuerySession(limits, args.inputs, args.temporary)
     answering.warm()
     requests = sys.stdin.buffer
     try:
         _answer(answering, requests, out)
     except Fault as fault:
-        out.write(frame(FAULT, msgspec.json.encode(FaultTold.of(fault))))
+        out.write(frame(FAULT, msgspec.json.encode(FaultReport.of(fault))))
     except EOFError:
         return 0
     out.flush()
     return 0
 
 
-def _answer(answering: Answering, requests: BinaryIO, out: BinaryIO) -> None:
+def _answer(answering: QuerySession, requests: BinaryIO, out: BinaryIO) -> None:
     prepared = answering.prepare(_request(requests, Prepare).sql)
     tables = tuple(TableNamed.of(table, prepared.statement) for table in prepared.tables)
     out.write(frame(HEAD, msgspec.json.encode(TablesNamed(tables=tables, parameters=tuple(prepared.parameters)))))

@@ -22,7 +22,7 @@ from odfd.control import wire
 from odfd.flows.manifest import DesiredFlow
 from odfd.mirrors.scheduler import MirrorScheduler, SchedulerState
 from odfd.resources.declared import DeclaredResource
-from odfd.resources.sets import Sealing, binding
+from odfd.resources.sets import SecretSealer, binding
 from odfd.resources.status import DANGLING, UNRESOLVED, ConditionValue
 from odfd.state.directory import StateDirectory
 from odfd.workers.reconciler import Controller, ObservedState
@@ -192,7 +192,7 @@ class ValidatorController(AsDeclared):
 class SecretController(AsDeclared):
     """Whether each value can still be opened."""
 
-    def __init__(self, keys: Sealing) -> None:
+    def __init__(self, keys: SecretSealer) -> None:
         self._keys = keys
 
     async def observe(self, resource: DeclaredResource) -> ObservedState:

@@ -21,7 +21,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class DaemonContext:
     """What is around the tree."""
 
     notifier: Notifier
@@ -33,7 +33,7 @@ class Surroundings:
     readiness: Readiness = field(default_factory=Readiness)
 
 
-async def run_daemon(children: Sequence[Child], around: Surroundings, ready: Callable[[], str]) -> None:
+async def run_daemon(children: Sequence[Child], around: DaemonContext, ready: Callable[[], str]) -> None:
     """Until a signal says stop, or a part fails for good: that is raised. ``ready()`` is what to say when all runs."""
     stop = trio.Event()
 
@@ -55,7 +55,7 @@ async def run_daemon(children: Sequence[Child], around: Surroundings, ready: Cal
 
 
 async def _obey(
-    signals: AsyncIterator[int], stop: trio.Event, around: Surroundings, everything: trio.CancelScope
+    signals: AsyncIterator[int], stop: trio.Event, around: DaemonContext, everything: trio.CancelScope
 ) -> None:
     async for number in signals:
         name = signal.Signals(number).name

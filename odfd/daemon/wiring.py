@@ -22,7 +22,7 @@ from odfd.control import endpoint
 from odfd.control.assembly import Assembly, Build, Context
 from odfd.control.credentials import Gate, group_id
 from odfd.control.server import ControlServer
-from odfd.daemon.tree import Surroundings, run_daemon
+from odfd.daemon.tree import DaemonContext, run_daemon
 from odfd.obs import log
 from odfd.obs.event_counts import counted_by
 from odfd.obs.events import EventLog
@@ -37,7 +37,7 @@ CONTROL_FD = "control"
 
 
 @dataclass(slots=True)
-class InForce:
+class SettingsInForce:
     """The settings that hold now."""
 
     loaded: Loaded
@@ -55,7 +55,7 @@ async def run(
     log.count_by(lambda level: meter.count("odfd_log_lines_total", level=level))
     events = EventLog(clock, settings.limits.events_kept, counted_by(meter))
     board = _board(settings, clock, logger, (events, meter))
-    in_force = InForce(loaded)
+    in_force = SettingsInForce(loaded)
     context = Context(clock, logger, events, board, __version__, meter, settings=lambda: in_force.loaded)
     with _listening(settings, environ) as listener, build(settings, context) as assembly:
         gate = Gate(os.geteuid(), group_id(settings.control.group))
@@ -67,7 +67,7 @@ async def run(
             *assembly.workers,
             Child("control", server.run),
         ]
-        around = Surroundings(
+        around = DaemonContext(
             notifier=Notifier(environ),
             clock=clock,
             logger=logger,
@@ -109,7 +109,7 @@ def _listening(settings: Settings, environ: MutableMapping[str, str]) -> Iterato
         endpoint.release(listener, path)
 
 
-def _reload(load_again: Callable[[], Loaded], in_force: InForce, assembly: Assembly, logger: Logger) -> str:
+def _reload(load_again: Callable[[], Loaded], in_force: SettingsInForce, assembly: Assembly, logger: Logger) -> str:
     try:
         loaded = load_again()
     except ConfigError as error:

@@ -16,7 +16,7 @@ from engines.contract import RowCounts
 from odfd.datasets.pushes import Push
 
 
-class Beside(msgspec.Struct, frozen=True, kw_only=True):
+class SideCommit(msgspec.Struct, frozen=True, kw_only=True):
     """What another chain gets in the same transaction."""
 
     dataset: DatasetId
@@ -28,12 +28,12 @@ class Beside(msgspec.Struct, frozen=True, kw_only=True):
     """Of the blocks, where it is all that is appended."""
 
 
-class Along(msgspec.Struct, frozen=True, kw_only=True):
+class CommitExtras(msgspec.Struct, frozen=True, kw_only=True):
     """What else is written in the transaction of some blocks."""
 
     push: Push | None = None
     """What brought them."""
-    beside: Beside | None = None
+    beside: SideCommit | None = None
 
 
 class Committer(Protocol):
@@ -47,7 +47,7 @@ class Committer(Protocol):
         objects: Sequence[Multihash],
         system_time: Instant,
         rows: RowCounts | None = None,
-        along: Along = Along(),  # noqa: B008  it is frozen
+        along: CommitExtras = CommitExtras(),  # noqa: B008  it is frozen
     ) -> Head:
         """All events or none, the objects being in the store already, and what became of the rows. The new head.
 
@@ -61,7 +61,7 @@ class Committer(Protocol):
         dataset: DatasetId,
         head: Head,
         rows: RowCounts,
-        along: Along = Along(),  # noqa: B008  it is frozen
+        along: CommitExtras = CommitExtras(),  # noqa: B008  it is frozen
     ) -> None:
         """What became of the rows of a transaction that left the chain as it was, at ``head``.
 

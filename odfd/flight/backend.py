@@ -31,7 +31,7 @@ _UNBOUND: Final = RowSelection(limit=0, unbound=True)
 _ALL: Final = RowSelection()
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class FlightRequest(msgspec.Struct, frozen=True, kw_only=True):
     """By the process."""
 
     token: str
@@ -39,14 +39,14 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     unbound: bool = False
 
 
-class DatasetTold(msgspec.Struct, frozen=True, kw_only=True):
+class FlightDataset(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     schema: str
     offset: str
     key: tuple[str, ...] = ()
 
 
-class Answering(Protocol):
+class FlightAnswers(Protocol):
     """What is asked in turn. ``owner``: whether whoever asks reads as the node's owner does."""
 
     async def answer(self, request: wire.QueryRequest, send: SendFrame, rows: RowSelection, *, owner: bool) -> None: ...
@@ -55,22 +55,22 @@ class Answering(Protocol):
         """Datasets by name. Called from worker threads."""
 
 
-class Desk:
-    def __init__(self, answering: Answering, tokens: Tokens, logger: Logger) -> None:
+class FlightBackend:
+    def __init__(self, answering: FlightAnswers, tokens: Tokens, logger: Logger) -> None:
         self._answering, self._tokens, self._logger = answering, tokens, logger
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         owner = False
         try:
             with sole_faults():
-                asked = await body(Request(scope, receive), Asked)
+                asked = await body(Request(scope, receive), FlightRequest)
                 owner = await trio.to_thread.run_sync(self._tokens.admits, asked.token)
                 response: Any = await self._respond(scope["path"], asked, owner=owner)
                 await response(scope, receive, send)
         except Fault as fault:
             await problem(fault if owner else self._told(fault))(scope, receive, send)
 
-    async def _respond(self, path: str, asked: Asked, *, owner: bool) -> Any:
+    async def _respond(self, path: str, asked: FlightRequest, *, owner: bool) -> Any:
         if path == "/datasets":
             return answer(await trio.to_thread.run_sync(lambda: self._datasets(owner=owner)))
         if path != "/query" or asked.request is None:
@@ -92,11 +92,11 @@ class Desk:
             self._logger.error("a question cannot be answered", door="flight", fault=str(fault), rule=fault.rule)
         return told_to_others(fault)
 
-    def _datasets(self, *, owner: bool) -> list[DatasetTold]:
+    def _datasets(self, *, owner: bool) -> list[FlightDataset]:
         return [_told(name, state) for name, state in self._answering.states(owner=owner)]
 
 
-def _told(name: str, state: ChainState) -> DatasetTold:
+def _told(name: str, state: ChainState) -> FlightDataset:
     schema = ""
     if state.schema is not None:
         try:
@@ -106,4 +106,4 @@ def _told(name: str, state: ChainState) -> DatasetTold:
         else:
             schema = base64.b64encode(columns.serialize().to_pybytes()).decode()
     fold, key = fold_of(state)
-    return DatasetTold(name=name, schema=schema, offset=state.vocab.offset, key=key if fold == "key" else ())
+    return FlightDataset(name=name, schema=schema, offset=state.vocab.offset, key=key if fold == "key" else ())

@@ -102,7 +102,7 @@ _LAST_WORDS: Final = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlightDoor:
+class FlightListener:
     """Where clients come in."""
 
     addresses: tuple[tuple[str, int], ...]
@@ -115,7 +115,12 @@ class FlightServer:
     """``desk`` answers what the process asks. ``urls``: where it listens, for people, while it runs."""
 
     def __init__(
-        self, door: FlightDoor, desk: Application, choose: Callable[[], Awaitable[Choice]], version: str, logger: Logger
+        self,
+        door: FlightListener,
+        desk: Application,
+        choose: Callable[[], Awaitable[Choice]],
+        version: str,
+        logger: Logger,
     ) -> None:
         self._door, self._desk, self._choose, self._version, self._logger = door, desk, choose, version, logger
         self.urls: tuple[str, ...] = ()
@@ -221,7 +226,7 @@ def _folder() -> Iterator[Path]:
 
 
 @contextmanager
-def _listening(door: FlightDoor) -> Iterator[list[socket.socket]]:
+def _listening(door: FlightListener) -> Iterator[list[socket.socket]]:
     made: list[socket.socket] = []
     try:
         for host, port in door.addresses:
@@ -241,7 +246,7 @@ def _listening(door: FlightDoor) -> Iterator[list[socket.socket]]:
             listener.close()
 
 
-def _tls(door: FlightDoor) -> ssl.SSLContext | None:
+def _tls(door: FlightListener) -> ssl.SSLContext | None:
     if not door.certificate:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

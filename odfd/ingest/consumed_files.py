@@ -30,7 +30,7 @@ _DATA: Final = ("AddData", "ExecuteTransform")
 
 
 @dataclass(slots=True)
-class Taken:
+class ConsumedFiles:
     """Files that the chain names, with the times of the blocks that do. A compacted chain names some of them only."""
 
     number: int = -1
@@ -87,18 +87,18 @@ def _name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-class TakenFiles:
-    """``Taken`` of each dataset."""
+class ConsumedFileIndex:
+    """``ConsumedFiles`` of each dataset."""
 
     def __init__(self) -> None:
-        self._known: dict[DatasetId, Taken] = {}
+        self._known: dict[DatasetId, ConsumedFiles] = {}
 
-    def of(self, reader: ChainReader, state: ChainState) -> Taken:
+    def of(self, reader: ChainReader, state: ChainState) -> ConsumedFiles:
         """Of the chain up to ``state``. Reads the data blocks that were not there the last time. Blocking."""
         assert state.dataset is not None
-        taken = self._known.get(state.dataset, Taken())
+        taken = self._known.get(state.dataset, ConsumedFiles())
         if taken.number >= state.size or (taken.number >= 0 and reader.block_at(taken.number).hash != taken.block):
-            taken = Taken()
+            taken = ConsumedFiles()
         newer: list[tuple[str, Instant]] = []
         block = newest = reader.last_of(_DATA, state.size)
         while block is not None and block.sequence_number > taken.number:

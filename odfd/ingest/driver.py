@@ -27,11 +27,11 @@ from chain.store.base import ChainStore, Head, ObjectStore
 from engines.contract import Engine, InternalError, InvalidQuery, RowCounts, SkippedFile, Success
 from engines.errors import EngineFault, engine_failed
 from engines.output_check import operations
-from odfd.datasets.commit import Along, Beside, Committer
+from odfd.datasets.commit import CommitExtras, Committer, SideCommit
 from odfd.datasets.counting import NOTHING_READ, added, says_something, together
 from odfd.datasets.pushes import Push, PushOutcome
 from odfd.datasets.times import block_time
-from odfd.ingest.consumed_files import TakenFiles
+from odfd.ingest.consumed_files import ConsumedFileIndex
 from odfd.ingest.engine_requests import asked
 from odfd.ingest.fetch.base import Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.fetch.dispatch import fetch
@@ -40,7 +40,7 @@ from odfd.ingest.file_writer import staged_folder
 from odfd.ingest.new_slice import keep_slice
 from odfd.ingest.plan import (
     Batch,
-    Earlier,
+    EarlierSlices,
     IngestOutcome,
     IngestPlan,
     Nothing,
@@ -120,7 +120,7 @@ class IngestDependencies:
     index: SliceIndex = field(default_factory=SliceIndex)
     base: Callable[[DatasetId], Path | None] | None = None
     """Where relative source paths of a dataset start from, asked before each fetch; else as in ``settings``."""
-    taken: TakenFiles = field(default_factory=TakenFiles)
+    taken: ConsumedFileIndex = field(default_factory=ConsumedFileIndex)
     quarantines: Quarantines | None = None
     """``None``: files of which records cannot be read are refused."""
 
@@ -243,7 +243,7 @@ async def _confirm(
         return
     expected = Head(state.head, state.sequence_number)
     try:
-        head = await deps.committer.commit(dataset, expected, (event,), (), now, NOTHING_READ, Along())
+        head = await deps.committer.commit(dataset, expected, (event,), (), now, NOTHING_READ, CommitExtras())
     except Conflict:
         return
     tally.head, tally.blocks = head, tally.blocks + 1
@@ -333,11 +333,11 @@ async def _committed(
     dataset: DatasetId,
     plan: IngestPlan,
     settled: Settled,
-    aside: Beside | None,
+    aside: SideCommit | None,
     push: Push | None,
 ) -> Head | None:
     """The new head; ``None``: the dataset stays as it was. What is set aside goes with it. Raises Conflict."""
-    along = Along(push=None if push is None else _answered(push, settled), beside=aside)
+    along = CommitExtras(push=None if push is None else _answered(push, settled), beside=aside)
     if isinstance(settled, IngestOutcome):
         return await deps.committer.commit(
             dataset, plan.expected, settled.events, settled.objects, plan.request.system_time, settled.counts, along
@@ -356,7 +356,7 @@ def _answered(push: Push, done: Settled) -> Push:
 
 def _plan(
     deps: IngestDependencies, dataset: DatasetId, choose: Choose, batch: Batch, known: ChainState
-) -> tuple[IngestPlan, Earlier]:
+) -> tuple[IngestPlan, EarlierSlices]:
     size = sum(path.stat().st_size for path in batch.paths if path.exists())
     check_room(deps.settings.staging, deps.settings.disk_reserve, size, f"{size:,} bytes are to be ingested")
     state = load(deps, dataset, known)
@@ -378,7 +378,9 @@ def _plan(
     return msgspec.structs.replace(plan, request=request), earlier
 
 
-async def _computed(deps: IngestDependencies, plan: IngestPlan, earlier: Earlier) -> tuple[Settled, Beside | None]:
+async def _computed(
+    deps: IngestDependencies, plan: IngestPlan, earlier: EarlierSlices
+) -> tuple[Settled, SideCommit | None]:
     """The engine's answer, looked at, with its slices in the object store."""
     path = Path(plan.request.new_data_path)
     aside = None if plan.request.quarantine is None else Path(plan.request.quarantine.path)
@@ -399,7 +401,7 @@ async def _computed(deps: IngestDependencies, plan: IngestPlan, earlier: Earlier
     raise EngineFault(f"the engine gave an answer of no known kind: {type(answer).__name__}", rule="engine")
 
 
-def _settle(deps: IngestDependencies, plan: IngestPlan, answer: Success) -> tuple[Settled, Beside | None]:
+def _settle(deps: IngestDependencies, plan: IngestPlan, answer: Success) -> tuple[Settled, SideCommit | None]:
     settled = _settled(deps, plan, answer)
     return settled, set_aside(plan, answer, deps.quarantines, deps.objects, partial(load, deps))
 

@@ -10,10 +10,10 @@ import trio
 
 from chain.multihash import Multihash
 from engines.contract import Engine, HistoryNeeded, IngestAnswer, IngestRequest, Success
-from odfd.ingest.plan import Earlier
+from odfd.ingest.plan import EarlierSlices
 
 
-async def asked(engine: Engine, request: IngestRequest, earlier: Earlier) -> IngestAnswer:
+async def asked(engine: Engine, request: IngestRequest, earlier: EarlierSlices) -> IngestAnswer:
     """The engine's answer, which is given more of the earlier slices once it has said which. Raises EngineFault."""
     answer = await engine.ingest(request)
     if earlier.bounds is None:

@@ -21,7 +21,7 @@ from odfd.ingest.settings import IngestSettings
 from odfd.runtime.filesystem import CHECK_ROOM, check_room
 
 
-class Filling(AbstractContextManager["Filling"]):
+class FileWriter(AbstractContextManager["FileWriter"]):
     """A file being written. ``what`` is filled in, for messages."""
 
     def __init__(self, path: Path, what: str, settings: IngestSettings) -> None:

@@ -36,7 +36,7 @@ from chain.state import ChainState
 from chain.store.base import Head
 from chain.wording import plural
 from engines.contract import IngestRequest, QuarantineTarget, RowCounts, SkippedFile, Success, Vocabulary
-from odfd.datasets.commit import Beside
+from odfd.datasets.commit import SideCommit
 from odfd.datasets.counting import NOTHING_READ, all_remarks, together, with_written
 from odfd.ingest.fetch.base import Local
 
@@ -72,7 +72,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """The file at its source, where others may still write to it."""
 
 
-class Earlier(NamedTuple):
+class EarlierSlices(NamedTuple):
     """Files with earlier rows, for one ingest."""
 
     files: list[tuple[Multihash, Path]]
@@ -83,7 +83,7 @@ class Earlier(NamedTuple):
     """Of the older ones those of these names, or all of them, oldest first."""
 
 
-NO_HISTORY: Final = Earlier([])
+NO_HISTORY: Final = EarlierSlices([])
 
 
 class Quarantine(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,7 +229,7 @@ def plan_ingest(
     source: SourceInForce,
     batch: Batch,
     system_time: Instant,
-    earlier: Earlier = NO_HISTORY,
+    earlier: EarlierSlices = NO_HISTORY,
     founding: tuple[MetadataEvent, ...] = (),
     quarantine: Quarantine | None = None,
 ) -> IngestPlan:
@@ -374,7 +374,7 @@ def _check_told(request: IngestRequest, told: RowCounts, written: Operations) ->
         )
 
 
-def beside(plan: IngestPlan, counts: RowCounts, slice_: DataSlice | None) -> Beside | None:
+def beside(plan: IngestPlan, counts: RowCounts, slice_: DataSlice | None) -> SideCommit | None:
     """What the dataset gets that takes records that cannot be read. ``slice_``: what was found in the file of them.
 
     Raises Invalid when the file and the counts disagree, Refused for a dataset that has other columns.
@@ -409,7 +409,7 @@ def beside(plan: IngestPlan, counts: RowCounts, slice_: DataSlice | None) -> Bes
     )
     expected = None if into.state.head is None else Head(into.state.head, into.state.sequence_number)
     rows = msgspec.structs.replace(NOTHING_READ, read=found, shaped=found, appended=found)
-    return Beside(
+    return SideCommit(
         dataset=into.dataset,
         expected=expected,
         events=(data,) if held is not None else (SetDataSchema(schema=SCHEMA), data),

@@ -24,7 +24,7 @@ from chain.model.source import CompressionFormat, Decompress, Pipe, PrepStep
 from chain.wording import plural
 from engines.spark.ingest.unpack import UnpackBounds, Unpacking, chosen, member_names
 from odfd.errors import sole_fault
-from odfd.ingest.file_writer import Filling
+from odfd.ingest.file_writer import FileWriter
 from odfd.ingest.settings import CHUNK, Check, IngestSettings, unstoppable
 
 _GZIP: Final = b"\x1f\x8b"
@@ -64,7 +64,7 @@ async def prepare(
         target = folder / f"prepared-{number}"
         match step:
             case Decompress():
-                file = Packed(path, name, settings, trio.from_thread.check_cancelled)
+                file = PackedFile(path, name, settings, trio.from_thread.check_cancelled)
                 remarks += await trio.to_thread.run_sync(inflate, file, step, target)
             case Pipe(command=command):
                 await _pipe(path, command, target, settings)
@@ -81,7 +81,7 @@ def _is_gzip(path: Path) -> bool:
         return file.read(len(_GZIP)) == _GZIP
 
 
-class Packed(NamedTuple):
+class PackedFile(NamedTuple):
     path: Path
     name: str
     settings: IngestSettings
@@ -93,7 +93,7 @@ class _Watched(io.BufferedReader):
     """A packed file whose reader can be stopped wherever it is, also where nothing comes out of what it reads, and
     takes no list of members beyond all measure at once."""
 
-    def __init__(self, file: Packed) -> None:
+    def __init__(self, file: PackedFile) -> None:
         super().__init__(io.FileIO(file.path))
         self._file, self._size = file, file.path.stat().st_size
 
@@ -110,7 +110,7 @@ class _Watched(io.BufferedReader):
         return super().read(size)
 
 
-def inflate(file: Packed, step: Decompress, target: Path) -> tuple[str, ...]:
+def inflate(file: PackedFile, step: Decompress, target: Path) -> tuple[str, ...]:
     """Blocking. What was chosen, in words. Raises as ``prepare``."""
     match step.format:
         case CompressionFormat.GZIP:
@@ -119,7 +119,7 @@ def inflate(file: Packed, step: Decompress, target: Path) -> tuple[str, ...]:
             return _inflate_zip(file, step.sub_path, target)
 
 
-def _inflate_gzip(file: Packed, target: Path) -> tuple[str, ...]:
+def _inflate_gzip(file: PackedFile, target: Path) -> tuple[str, ...]:
     try:
         with _Watched(file) as packed, gzip.GzipFile(fileobj=packed) as source:
             _copy(source, target, file)
@@ -129,7 +129,7 @@ def _inflate_gzip(file: Packed, target: Path) -> tuple[str, ...]:
     return ()
 
 
-def _inflate_zip(file: Packed, member: str | None, target: Path) -> tuple[str, ...]:
+def _inflate_zip(file: PackedFile, member: str | None, target: Path) -> tuple[str, ...]:
     try:
         with _Watched(file) as packed, zipfile.ZipFile(packed) as archive:
             names = member_names(archive)
@@ -158,9 +158,9 @@ def _inflate_zip(file: Packed, member: str | None, target: Path) -> tuple[str, .
     return (f"{file.name} holds {len(names)} files: {names[0]} was read, and not {others} (subPath chooses)",)
 
 
-def _copy(source: IO[bytes] | gzip.GzipFile, target: Path, file: Packed) -> None:
+def _copy(source: IO[bytes] | gzip.GzipFile, target: Path, file: PackedFile) -> None:
     growth = Unpacking(file.name, file.path.stat().st_size, UnpackBounds(ratio=file.settings.max_unpack_ratio))
-    with Filling(target, f"{file.name}, unpacked,", file.settings) as out:
+    with FileWriter(target, f"{file.name}, unpacked,", file.settings) as out:
         while block := source.read(CHUNK):
             file.check()
             out.write(block)
@@ -230,7 +230,7 @@ async def _pipe(path: Path, command: Sequence[str], target: Path, settings: Inge
 
 async def _take(process: trio.Process, name: str, target: Path, settings: IngestSettings) -> None:
     assert process.stdout is not None
-    with Filling(target, f"what {name} gave", settings) as out:
+    with FileWriter(target, f"what {name} gave", settings) as out:
         async for block in process.stdout:
             await trio.to_thread.run_sync(out.write, bytes(block))
 

@@ -16,7 +16,7 @@ from chain.model.on_error import quarantine_of
 from chain.state import ChainState
 from chain.store.base import ObjectStore
 from engines.contract import RowCounts, Success
-from odfd.datasets.commit import Beside
+from odfd.datasets.commit import SideCommit
 from odfd.ingest.new_slice import keep_slice
 from odfd.ingest.plan import IngestPlan, Quarantine, SourceInForce, beside
 
@@ -50,7 +50,7 @@ def standing(
 
 def set_aside(
     plan: IngestPlan, answer: Success, quarantines: Quarantines | None, objects: ObjectStore, load: Load
-) -> Beside | None:
+) -> SideCommit | None:
     """Records that cannot be read, for the dataset that takes them, which is made now if it is not there.
 
     Raises Invalid when the engine's file is not what its answer says, or the name of a new dataset is taken.

@@ -30,7 +30,7 @@ from odfd.ingest.driver import IngestDependencies, prepared
 from odfd.ingest.fetch.base import CREDENTIALS, Fetched, FetchJob
 from odfd.ingest.fetch.dispatch import fetch
 from odfd.ingest.file_writer import staged_folder
-from odfd.ingest.plan import Batch, Earlier, SourceInForce, plan_ingest, polling
+from odfd.ingest.plan import Batch, EarlierSlices, SourceInForce, plan_ingest, polling
 from odfd.ingest.settings import CHUNK, IngestSettings
 from odfd.ingest.slices import SliceIndex
 from odfd.runtime.slots import waiting
@@ -116,7 +116,7 @@ async def _rows(
     out: Path,
 ) -> Rows | None:
     earlier = deps.index.parts(reader, state, deps.objects, source.merge) if traits(source.merge).asks_history else []
-    plan = plan_ingest(state, source, batch, time, Earlier(earlier))
+    plan = plan_ingest(state, source, batch, time, EarlierSlices(earlier))
     request = msgspec.structs.replace(
         plan.request,
         new_data_path=str(out),

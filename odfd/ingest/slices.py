@@ -20,7 +20,7 @@ from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import ChainReader, ObjectStore
 from odfd.ingest.key_bounds import KeyBounds
-from odfd.ingest.plan import NO_HISTORY, Earlier
+from odfd.ingest.plan import NO_HISTORY, EarlierSlices
 from odfd.ingest.segments import Keys, Segment, SegmentFolder, keys_of
 
 UNSAVED: Final = 64
@@ -47,7 +47,9 @@ class SliceIndex:
         path_of = self._path_of(state, objects, keys_of(merge))
         return [(each.hash, path_of(each)) for each in self._segments(reader, state, objects, keys_of(merge))]
 
-    def earlier(self, reader: ChainReader, state: ChainState, objects: ObjectStore, merge: MergeStrategy) -> Earlier:
+    def earlier(
+        self, reader: ChainReader, state: ChainState, objects: ObjectStore, merge: MergeStrategy
+    ) -> EarlierSlices:
         """The same for an engine that may ask for more: of a ledger with many files, only the newest are given."""
         if not traits(merge).asks_history:
             return NO_HISTORY
@@ -56,13 +58,13 @@ class SliceIndex:
         path_of = self._path_of(state, objects, keys)
         found = self._covering(state, segments, merge, path_of) if isinstance(merge, MergeLedger) else None
         if found is None:
-            return Earlier([(each.hash, path_of(each)) for each in segments])
+            return EarlierSlices([(each.hash, path_of(each)) for each in segments])
         count, name, path = found
 
         def older(names: Collection[str] | None) -> list[tuple[Multihash, Path]]:
             return [(each.hash, path_of(each)) for each in segments[:count] if names is None or each.name in names]
 
-        return Earlier([(each.hash, path_of(each)) for each in segments[count:]], (name, path), older)
+        return EarlierSlices([(each.hash, path_of(each)) for each in segments[count:]], (name, path), older)
 
     def mend(self, dataset: DatasetId) -> bool:
         """Look at all merged files of a dataset; whether one was damaged, and is done without from now on."""

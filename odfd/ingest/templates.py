@@ -1,8 +1,8 @@
 """Fills variables of this machine into texts of a manifest, and shows the unfilled text in messages and views.
 
-``Filled`` carries both, and says the one that was written unless it is asked for the other. What libraries, servers and
-the system say of a source may quote what was sent to them: every fault that leaves ingestion passes ``redacted``, which
-writes the template in place of each value, in its causes too. Pure.
+``FilledTemplate`` carries both, and says the one that was written unless it is asked for the other. What libraries,
+servers and the system say of a source may quote what was sent to them: every fault that leaves ingestion passes
+``redacted``, which writes the template in place of each value, in its causes too. Pure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SHORT: Final = 4
 
 
 @final
-class Filled:
+class FilledTemplate:
     """A text with its variables filled in; ``str`` and ``repr`` give the template."""
 
     __slots__ = ("_text", "is_template", "written")
@@ -42,7 +42,7 @@ class Filled:
         return self._text
 
 
-def fill(written: str, variables: Mapping[str, str]) -> Filled:
+def fill(written: str, variables: Mapping[str, str]) -> FilledTemplate:
     """``${{ env.NAME || 'default' }}`` filled in. Raises Invalid for a name that has neither value nor default."""
     check_template(written)
 
@@ -52,7 +52,7 @@ def fill(written: str, variables: Mapping[str, str]) -> Filled:
             raise _no_variable(match[1])
         return found
 
-    return Filled(written, TEMPLATE.sub(value, written))
+    return FilledTemplate(written, TEMPLATE.sub(value, written))
 
 
 def check_template(written: str) -> None:

@@ -22,14 +22,16 @@ ATTEMPTS: Final = 5
 """Times that it is tried anew because somebody else moved the head."""
 
 
-class Marked(msgspec.Struct, frozen=True, kw_only=True):
+class WatermarkSet(msgspec.Struct, frozen=True, kw_only=True):
     """``head`` is ``None`` where the watermark was there already."""
 
     head: Head | None
     watermark: Instant
 
 
-async def set_watermark(deps: IngestDependencies, dataset: DatasetId, to: Instant, *, ahead: bool = False) -> Marked:
+async def set_watermark(
+    deps: IngestDependencies, dataset: DatasetId, to: Instant, *, ahead: bool = False
+) -> WatermarkSet:
     """One block with a watermark and no rows. ``ahead``: it may be later than the clock.
 
     Raises Refused (no root; a watermark that would go back, or far ahead), and what a commit raises.
@@ -39,7 +41,7 @@ async def set_watermark(deps: IngestDependencies, dataset: DatasetId, to: Instan
         time = block_time(state, deps.now())
         event = marking(state, to, time, ahead=ahead)
         if event is None or state.head is None:
-            return Marked(head=None, watermark=to)
+            return WatermarkSet(head=None, watermark=to)
         try:
             expected = Head(state.head, state.sequence_number)
             head = await deps.committer.commit(dataset, expected, [event], (), time)
@@ -47,7 +49,7 @@ async def set_watermark(deps: IngestDependencies, dataset: DatasetId, to: Instan
             if attempt + 1 == ATTEMPTS:
                 raise
             continue
-        return Marked(head=head, watermark=to)
+        return WatermarkSet(head=head, watermark=to)
     raise AssertionError("the last attempt returns or raises")
 
 

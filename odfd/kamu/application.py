@@ -37,7 +37,7 @@ _NOT_DONE: Final = (UNPROVEN, "odata")
 """Rules of what is refused to everybody."""
 
 
-class Questions:
+class KamuApplication:
     """The application. ``site`` answers what is no question."""
 
     def __init__(self, answers: PublicAnswers, site: Application, logger: Logger) -> None:

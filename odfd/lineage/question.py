@@ -24,7 +24,7 @@ from engines.spark.state.checkpoint import MAX_CHECKPOINT, decode_checkpoint, op
 from odfd.datasets.reading import DATA_KINDS
 from odfd.transform.checkpoint_info import Runs
 from odfd.transform.driver import recorded_cuts
-from odfd.transform.evolution import Declared, declared_at
+from odfd.transform.evolution import DeclaredTransform, declared_at
 from odfd.transform.inputs import input_ids, view_input
 from odfd.transform.plan import Diverged, InputView, vocabulary
 from odfd.transform.requests import engine_input
@@ -86,7 +86,7 @@ def question(chains: ChainStore, objects: ObjectStore, asked: LineageQuestion, f
 
 def _view(
     chains: ChainStore, said: tuple[DatasetId, str, ExecuteTransformInput], needed: Runs | None,
-    declared: Declared | None,
+    declared: DeclaredTransform | None,
 ) -> InputView:  # fmt: skip
     """An input as the transaction saw it, and what of earlier blocks is needed."""
     dataset, alias, consumed = said

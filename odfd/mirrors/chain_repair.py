@@ -23,7 +23,7 @@ from chain.statements.tree import Frontier
 from chain.store.base import BLOCK_DAMAGED, BlockDamaged, Head, Snapshot, StoredBlock, StoredPage
 from chain.store.database import Database
 from chain.store.objects import DiskObjects
-from chain.store.repair import Mending
+from chain.store.repair import BlockRepair
 from chain.store.sqlite import Mark, SqliteChain, SqliteChains
 from chain.wording import plural
 from odfd.datasets.references import references_hold, remake_references
@@ -151,13 +151,13 @@ class ChainRepair:
         except BlockDamaged:
             return None
 
-    def _look(self, dataset: DatasetId, truth: _Truth) -> Mending:
+    def _look(self, dataset: DatasetId, truth: _Truth) -> BlockRepair:
         claimed = _Claimed(self._chains.chain(dataset), truth)
         report = verify_chain(claimed, self._objects, VerificationRequest(ref=dataset.short, level=Level.CHAIN))
         damaged = {failure.block.sequence_number for failure in report.failures}
-        return Mending(self._chains.chain(dataset), truth.size, damaged)
+        return BlockRepair(self._chains.chain(dataset), truth.size, damaged)
 
-    async def _ask(self, dataset: DatasetId, mending: Mending, truth: _Truth) -> list[Block]:
+    async def _ask(self, dataset: DatasetId, mending: BlockRepair, truth: _Truth) -> list[Block]:
         if len(mending.lacking) > MAX_BLOCKS:
             raise Environment(
                 f"{len(mending.lacking):,} blocks of {dataset.short} are damaged",
@@ -190,7 +190,7 @@ class ChainRepair:
             pass  # another may do better
         return found[: len(stretch)]
 
-    def _keep(self, dataset: DatasetId, mending: Mending, truth: _Truth, blocks: Sequence[Block]) -> int:
+    def _keep(self, dataset: DatasetId, mending: BlockRepair, truth: _Truth, blocks: Sequence[Block]) -> int:
         """The blocks, and what is concluded from all; how many conclusions were spoilt."""
         chain = self._chains.chain(dataset)
         head = Head(mending.last() or blocks[-1].hash, truth.size - 1)
@@ -226,7 +226,7 @@ class ChainRepair:
         return CheckedChain(tree, data=0)
 
 
-def _filled(mending: Mending, truth: _Truth) -> list[Block] | None:
+def _filled(mending: BlockRepair, truth: _Truth) -> list[Block] | None:
     for head in (*truth.heads, *mending.candidates()):
         blocks = mending.fill(head)
         if blocks is None or (mending.last() or blocks[-1].hash) != head:

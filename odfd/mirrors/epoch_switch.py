@@ -16,7 +16,7 @@ from chain.model.block import SealedBlock
 from chain.statements.authority import Rights
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier
-from chain.store.base import Apart, ChainStore, Rewrite
+from chain.store.base import ChainStore, FormerEpochs, Rewrite
 from chain.wording import plural
 from config import model
 from odfd.trust.admission.epoch_switch import EpochSwitch, turn_to
@@ -30,7 +30,7 @@ class Following(NamedTuple):
 
     follow: Callable[[], bool] = lambda: False
     """Whether they are followed."""
-    apart: Callable[[int], Apart | None] = lambda _: None
+    apart: Callable[[int], FormerEpochs | None] = lambda _: None
     """Where blocks of an epoch then stay."""
 
 
@@ -79,7 +79,7 @@ def go_back(
     turn: EpochSwitch,
     epoch: int,
     parts_at: int | None = None,
-    apart: Apart | None = None,
+    apart: FormerEpochs | None = None,
 ) -> CheckedChain | None:
     """Give up what lies beyond the base, all in one transaction; what is checked then. ``apart``: where it stays.
 

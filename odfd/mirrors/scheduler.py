@@ -98,7 +98,7 @@ class Mirror(msgspec.Struct):
         return self.ended.is_set() or (self.passes >= self.fresh and self.state in _SETTLED)
 
 
-class PassedOn(msgspec.Struct, frozen=True, kw_only=True):
+class MirrorVisibility(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a mirror is passed on."""
 
     private: bool | None = None
@@ -113,7 +113,7 @@ class PassedOn(msgspec.Struct, frozen=True, kw_only=True):
         return Mark.PRIVATE if private else Mark.MIRRORED
 
 
-FOUND: Final = PassedOn()
+FOUND: Final = MirrorVisibility()
 """What nobody said anything of, and what was not here."""
 
 
@@ -161,7 +161,7 @@ class MirrorScheduler:
         finally:
             self._nursery = None
 
-    async def add(self, spec: MirrorSpec, shown: PassedOn = FOUND) -> Mirror:
+    async def add(self, spec: MirrorSpec, shown: MirrorVisibility = FOUND) -> Mirror:
         """Mirror it, and begin at once. Adding it again with other terms replaces them. Raises Invalid, Environment."""
         spec.check()
 

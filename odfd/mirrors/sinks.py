@@ -13,7 +13,7 @@ from typing import Final
 from chain.errors import Environment, Invalid, Refused
 from chain.model.block import SealedBlock
 from chain.multihash import SHA3_256, Multihash
-from chain.rules.chain_check import Judge
+from chain.rules.chain_check import ChainChecker
 from chain.state import ChainState
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier
@@ -31,7 +31,7 @@ MAX_PENDING_BYTES: Final = 256 << 20
 """And their bytes: a block may have 16 MiB."""
 
 
-class Full(Refused):
+class SinkFull(Refused):
     """Raised when as many bytes of blocks wait as may; the blocks taken until then are good."""
 
 
@@ -61,7 +61,7 @@ class VerifiedChain:
         self.blocks: list[SealedBlock] = []
         self.groups: list[bytes] = []
         """Of the tree, that became full."""
-        self._judge, self.frontier = Judge(state), frontier
+        self._judge, self.frontier = ChainChecker(state), frontier
         self.bytes = 0
         if self.until - state.size > MAX_PENDING:
             raise Refused(
@@ -98,7 +98,7 @@ class VerifiedChain:
         self.blocks += sealed
         self.bytes += sum(map(len, blocks))
         if self.bytes > MAX_PENDING_BYTES and self.size < self.until:
-            raise Full(
+            raise SinkFull(
                 f"{plural(len(self.blocks), 'block')} of {self._head.dataset.short}, of {self.bytes:,} bytes, "
                 "not yet proven",
                 rule="mirror-step",
@@ -106,14 +106,14 @@ class VerifiedChain:
             )
 
     def _reserve(self, blocks: Sequence[bytes]) -> None:
-        """Raises Full, because of Environment: there is no room for these; those taken until now are good."""
+        """Raises SinkFull, because of Environment: there is no room for these; those taken until now are good."""
         if self._room is None:
             return
         size = sum(map(len, blocks)) + PER_BLOCK * len(blocks)
         try:
             self._room.take(size)
         except Environment as fault:
-            raise Full(fault.message, rule=fault.rule, hint=fault.hint) from fault
+            raise SinkFull(fault.message, rule=fault.rule, hint=fault.hint) from fault
         self._reserved += size
 
     def let_go(self) -> None:
@@ -139,7 +139,7 @@ class VerifiedChain:
 
     def _forget(self, message: str, rule: str) -> None:
         self.let_go()
-        self._judge, self.frontier, self.bytes = Judge(self.start), self.began, 0
+        self._judge, self.frontier, self.bytes = ChainChecker(self.start), self.began, 0
         self.blocks.clear()
         self.groups.clear()
         raise Invalid(message, rule=rule, place=self._head.dataset.short)

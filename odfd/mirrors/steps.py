@@ -36,7 +36,7 @@ from odfd.mirrors.object_fetcher import ObjectFetcher
 from odfd.mirrors.prefetch import Prefetch, Start
 from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.quota import BlockRoom
-from odfd.mirrors.sinks import Full, VerifiedChain
+from odfd.mirrors.sinks import SinkFull, VerifiedChain
 from odfd.transfer.linked import may_link, note_links
 from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.verify.damage import Damage
@@ -120,7 +120,7 @@ class Steps:
         sink = VerifiedChain(start.state, start.frontier, signed, until, room)
         try:
             await self._replication.pull_chain(goal.peers, spec.id, until, sink, self._object_fetcher.paces.of(spec))
-        except Full as full:
+        except SinkFull as full:
             if whole or not sink.blocks:
                 raise (full.__cause__ or full) from None
             await trio.to_thread.run_sync(sink.end_here)

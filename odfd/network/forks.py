@@ -69,7 +69,7 @@ class Contradiction(msgspec.Struct, frozen=True):
     sender: PeerId | None = None
 
 
-class Doubt(msgspec.Struct, frozen=True):
+class UnprovenExtension(msgspec.Struct, frozen=True):
     """A longer history was signed, and nobody could show that it begins with ours."""
 
     dataset: DatasetId
@@ -89,7 +89,7 @@ class ForkFinder:
         self._logger = logger
         self._declined = Declined[tuple[PeerId, bytes]](PAUSES, MAX_DECLINED)
         """Branches that a peer showed, by the root that was signed, and that were others."""
-        self._put, self._take = trio.open_memory_channel[Contradiction | Doubt](WAITING)
+        self._put, self._take = trio.open_memory_channel[Contradiction | UnprovenExtension](WAITING)
         self._doubted: FIFOCache[DatasetId, float] = FIFOCache(MAX_DOUBTED)
         """When each was looked into last (trio's clock)."""
 
@@ -99,9 +99,9 @@ class ForkFinder:
         if now - self._doubted.get(dataset, -math.inf) < DOUBT_SECONDS:
             return False
         self._doubted[dataset] = now
-        return self.put(Doubt(dataset, sender))
+        return self.put(UnprovenExtension(dataset, sender))
 
-    def put(self, found: Contradiction | Doubt) -> bool:
+    def put(self, found: Contradiction | UnprovenExtension) -> bool:
         """From the event loop: look into it; ``False`` when there is no room."""
         try:
             self._put.send_nowait(found)
@@ -118,8 +118,10 @@ class ForkFinder:
 
     async def _work(self) -> None:
         async for taken in self._take:
-            is_doubt = isinstance(taken, Doubt)
-            found = await trio.to_thread.run_sync(self._longer, taken) if isinstance(taken, Doubt) else taken
+            is_doubt = isinstance(taken, UnprovenExtension)
+            found = (
+                await trio.to_thread.run_sync(self._longer, taken) if isinstance(taken, UnprovenExtension) else taken
+            )
             made = None if found is None else await self.look(found)
             if made is None and found is not None and not is_doubt:
                 self._logger.info(
@@ -147,7 +149,7 @@ class ForkFinder:
                 return made
         return None
 
-    def _longer(self, doubt: Doubt) -> Contradiction | None:
+    def _longer(self, doubt: UnprovenExtension) -> Contradiction | None:
         """The newest head, if it says more of this epoch than is here and no fork of it is known."""
         with self._database.read() as connection:
             ledger = Ledger(connection)

@@ -25,7 +25,7 @@ from odfd.datasets.visibility import PublicOf
 from odfd.network.evidence_provider import EvidenceProvider
 from odfd.network.tree_proofs import TreeProofs
 from odfd.network.verified_reads import VerifiedReads
-from odfd.verify.damage import Spot
+from odfd.verify.damage import DamagedBlock
 
 REACH_AGE: Final = SECOND // 2
 """How old a computed reach may be."""
@@ -33,7 +33,7 @@ TOLD_AGE: Final = 600 * SECOND
 """How old it may be where it is only told that there is something within reach: what is asked for is looked at anew."""
 MAX_SPOKEN: Final = 256
 """Objects that are being given, of which it is known that they are served."""
-OnDamage: TypeAlias = Callable[[DatasetId, Spot], object]
+OnDamage: TypeAlias = Callable[[DatasetId, DamagedBlock], object]
 
 
 class _Spoken(NamedTuple):
@@ -237,7 +237,7 @@ class ServingLibrary:
 
     def _tell(self, fault: Environment, places: Sequence[tuple[DatasetId, int]]) -> None:
         for dataset, sequence in places:
-            self._damaged(dataset, Spot(sequence, fault.rule, fault.message))
+            self._damaged(dataset, DamagedBlock(sequence, fault.rule, fault.message))
 
 
 def _not_served(name: Multihash) -> NotFound:

@@ -81,9 +81,9 @@ from odfd.trust.ledger.recheck_results import Rechecks
 from odfd.trust.policy.policy import Expression, Policy
 from odfd.trust.signing.owner_commit import OwnerCommitter
 from odfd.trust.signing.signer_context import SignerContext
-from odfd.verify.damage import Spot
+from odfd.verify.damage import DamagedBlock
 from odfd.workers.engine import NodeEngine
-from odfd.workers.flows import FlowWorker, Follow
+from odfd.workers.flows import FlowWorker, FollowSettings
 from odfd.workers.garbage_collection import GarbageCollection
 from odfd.workers.head_signer import HeadSigner
 from odfd.workers.ipfs_publication import PublicationService, PublicationTerms
@@ -220,9 +220,9 @@ class NodeParts:
         self.flows = FlowWorker(home, context, self._follow)
         self.flight = flight_of(settings, home, (self.queries, self.public_queries), context)
 
-    def _follow(self) -> Follow:
+    def _follow(self) -> FollowSettings:
         said = self.settings.flows
-        return Follow(said.follow, int(said.cooldown_seconds * SECOND))
+        return FollowSettings(said.follow, int(said.cooldown_seconds * SECOND))
 
     def _committer(self) -> OwnerCommitter:
         home, now = self.home, self.context.clock.now
@@ -414,7 +414,7 @@ class NodeParts:
     def _attested(self, dataset: DatasetId, signed: Signed) -> None:
         self.outbox.put(Topic.ATTEST, dataset, signed.envelope)
 
-    def _found_damaged(self, dataset: DatasetId, spot: Spot) -> None:
+    def _found_damaged(self, dataset: DatasetId, spot: DamagedBlock) -> None:
         """From a worker thread. A mirror fetches spoilt objects anew by itself."""
         name = self.name_of(dataset)
 

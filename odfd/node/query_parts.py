@@ -12,12 +12,12 @@ from config.model import Settings
 from engines.query.reader import QueryProcesses
 from odfd.api.queries.answer_proofs import Signer
 from odfd.api.queries.flight_queries import FlightQueries
-from odfd.api.queries.fold_cache import Folding
+from odfd.api.queries.fold_cache import FoldCache
 from odfd.api.queries.public_queries import PublicQueries
 from odfd.api.queries.service import QueryService
 from odfd.control.assembly import Context
-from odfd.flight.backend import Desk
-from odfd.flight.server import FlightDoor, FlightServer
+from odfd.flight.backend import FlightBackend
+from odfd.flight.server import FlightListener, FlightServer
 from odfd.flight.tokens import Tokens
 from odfd.queries.folds import FoldStore
 from odfd.queries.inputs import QueryInputs
@@ -43,7 +43,7 @@ def queries_of(
 
     inputs = QueryInputs(home, damage)
     store = FoldStore(home.folder(FOLDS), settings.query.folds_mib << 20)
-    folding = Folding(home, store, processes, inputs, failed)
+    folding = FoldCache(home, store, processes, inputs, failed)
     signer = Signer(home.keys.node_key, context.clock.now, home.folder(STAGING), settings.query.temporary_mib << 20)
     queries = QueryService(planner, processes, inputs, signer, folding)
     return queries, PublicQueries(home, queries, served, processes.limits.most)
@@ -59,11 +59,11 @@ def flight_of(
     path = Path(said.tokens) if said.tokens else None
     tokens = Tokens(path, required=not all(map(is_loopback, said.listen)))
     places = (address.rpartition(":") for address in said.listen)
-    door = FlightDoor(
+    door = FlightListener(
         addresses=tuple((host.strip("[]"), int(port)) for host, _, port in places),
         certificate=said.certificate,
         key=said.key,
         connections=said.connections,
     )
-    desk = Desk(FlightQueries(home, *asked), tokens, context.logger)
+    desk = FlightBackend(FlightQueries(home, *asked), tokens, context.logger)
     return FlightServer(door, desk, lambda: query_isolation(settings), context.version, context.logger)

@@ -26,8 +26,8 @@ from odfd.trust.ledger.cosignatures import Cosignatures
 from odfd.trust.policy.policy import Policy
 from odfd.trust.policy.profiles import cosigns
 from odfd.trust.witness.tlog_witness import TlogWitness
-from odfd.trust.witness.witness import Question, Witness
-from odfd.workers.witness_submission import Log, Miss, WitnessSubmission
+from odfd.trust.witness.witness import CosignRequest, Witness
+from odfd.workers.witness_submission import SubmissionMiss, WitnessedLog, WitnessSubmission
 from odfd.workers.witnessing import WitnessEvents, Witnessing, WitnessRequest
 from p2p.ports import Topic
 
@@ -77,7 +77,7 @@ def checkpoint_receiver_of(parts: WitnessContext) -> TlogWitness:
 def witnessing_of(parts: WitnessContext) -> Witnessing:
     home, context = parts.home, parts.context
 
-    def contradicted(question: Question) -> None:
+    def contradicted(question: CosignRequest) -> None:
         """No proof joins two heads of one epoch: whoever holds the one history hears of the other by this."""
         for head in (question.kept, question.head):
             if head is not None:
@@ -100,7 +100,7 @@ def submissions_of(parts: WitnessContext) -> WitnessSubmission:
         parts.outbox.put(Topic.HEADS, made.checkpoint.dataset, made.encode())
         parts.witnessed(made)
 
-    log = Log(home.database, home.chains, home.keys, TreeProofs(home.database), parts.visibility.public_of)
+    log = WitnessedLog(home.database, home.chains, home.keys, TreeProofs(home.database), parts.visibility.public_of)
     return WitnessSubmission(log, lambda: parts.policy.public, context.clock, cosigned, context.logger)
 
 
@@ -115,7 +115,7 @@ def witness_views(parts: WitnessContext, dataset: DatasetId, epoch: int) -> list
     for key in sorted({*groups, *asked}):
         last, miss = made.get(key), parts.submissions.miss(origin, key)
         if last is None and not miss.why and key in asked:
-            miss = Miss("it was not asked yet")
+            miss = SubmissionMiss("it was not asked yet")
         views.append(
             wire.WitnessView(
                 witness=str(key),

@@ -17,7 +17,7 @@ from odfd.queries.planning import PlannedView
 from odfd.queries.slices import HashedFiles
 from odfd.state.damage import DamageRegistry
 from odfd.state.directory import StateDirectory
-from odfd.verify.damage import Spot
+from odfd.verify.damage import DamagedBlock
 
 
 class QueryInputs:
@@ -48,7 +48,7 @@ class QueryInputs:
                 found[str(name)] = self._files.path(self._home.objects, name)
             except ObjectDamaged as fault:
                 number = next(each.sequence for each in planned.slices if each.slice.physical_hash == name)
-                self._damage.found(planned.dataset, [Spot(number, DAMAGED, str(fault))])
+                self._damage.found(planned.dataset, [DamagedBlock(number, DAMAGED, str(fault))])
                 raise
         return found
 

@@ -46,7 +46,7 @@ class PlannedResource(msgspec.Struct, frozen=True, kw_only=True):
 PreApply: TypeAlias = Callable[[DesiredResource, DeclaredResource | None, str], Json]
 
 
-class Standing(Protocol):
+class ResourceLookup(Protocol):
     """Resources as they stand."""
 
     def get(self, resource_id: str) -> DeclaredResource | None: ...
@@ -60,7 +60,7 @@ def as_written(desired: DesiredResource, before: DeclaredResource | None, resour
 
 def plan(
     desired: Sequence[DesiredResource],
-    standing: Standing,
+    standing: ResourceLookup,
     new_id: Callable[[], str],
     now: Instant,
     manager: str = APPLY,
@@ -89,7 +89,7 @@ def plan(
     return planned, faults
 
 
-def _found(desired: DesiredResource, standing: Standing, faults: list[Invalid]) -> DeclaredResource | None:
+def _found(desired: DesiredResource, standing: ResourceLookup, faults: list[Invalid]) -> DeclaredResource | None:
     if desired.id is None:
         return standing.named(desired.type, desired.name)
     held = standing.get(desired.id)
@@ -123,7 +123,7 @@ def _check_twice(
 def _check_names(
     desired: Sequence[DesiredResource],
     found: Sequence[DeclaredResource | None],
-    standing: Standing,
+    standing: ResourceLookup,
     faults: list[Invalid],
 ) -> None:
     """Of the final state."""

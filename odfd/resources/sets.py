@@ -65,14 +65,14 @@ def names_in(type_: str, spec: Any) -> frozenset[str]:
     return frozenset(spec[_VALUES[type_]]) if type_ in _VALUES else frozenset()
 
 
-class Sealing(Protocol):
+class SecretSealer(Protocol):
     """Seals and opens values, each for one place."""
 
     def seal(self, text: str, binding: str) -> str: ...
-    def open(self, sealed: str, bindings: Collection[str]) -> Revealing: ...
+    def open(self, sealed: str, bindings: Collection[str]) -> OpenedSecret: ...
 
 
-class Revealing(Protocol):
+class OpenedSecret(Protocol):
     """A value that was opened."""
 
     def reveal(self) -> str: ...
@@ -100,7 +100,9 @@ def binding(resource_id: str, key: str) -> str:
     return f"{resource_id}#{key}"
 
 
-def sealed_secrets(said: Mapping[str, Any], held: Mapping[str, Any], resource_id: str, keys: Sealing) -> dict[str, Any]:
+def sealed_secrets(
+    said: Mapping[str, Any], held: Mapping[str, Any], resource_id: str, keys: SecretSealer
+) -> dict[str, Any]:
     """As they are kept; those that are as they were keep their sealed text. Raises Invalid for seals of others."""
     kept: dict[str, Any] = {}
     for key, value in said.items():
@@ -117,7 +119,7 @@ def sealed_secrets(said: Mapping[str, Any], held: Mapping[str, Any], resource_id
     return kept
 
 
-def _is(sealed: str, text: str, place: str, keys: Sealing) -> bool:
+def _is(sealed: str, text: str, place: str, keys: SecretSealer) -> bool:
     """Whether a sealed value is this one. One whose key was lost is none."""
     try:
         return keys.open(sealed, (place,)).reveal() == text

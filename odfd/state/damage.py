@@ -11,21 +11,21 @@ from chain.ids import DatasetId
 from odfd.datasets.holdings import Holdings
 from odfd.runtime.clock import Clock
 from odfd.state.directory import StateDirectory
-from odfd.state.stable_read import Conditions, conditions
+from odfd.state.stable_read import ReadConditions, conditions
 from odfd.trust.ledger.log import CheckedChain, Ledger
-from odfd.verify.damage import Damage, Spot
+from odfd.verify.damage import Damage, DamagedBlock
 
 
 class DamageRegistry:
     """The known damage to the datasets of one node."""
 
-    def __init__(self, home: StateDirectory, clock: Clock, told: Callable[[DatasetId, Spot], None]) -> None:
+    def __init__(self, home: StateDirectory, clock: Clock, told: Callable[[DatasetId, DamagedBlock], None]) -> None:
         """``told`` hears of each place once, until the dataset was whole again."""
         self._home = home
         self._clock = clock
         self._told = told
 
-    def found(self, dataset: DatasetId, spots: Sequence[Spot], seen: Conditions | None = None) -> bool:
+    def found(self, dataset: DatasetId, spots: Sequence[DamagedBlock], seen: ReadConditions | None = None) -> bool:
         """Blocks from the first of ``spots`` on are not relied on until they are whole again.
 
         ``seen``: the conditions under which somebody looked; ``None``: each of ``spots`` is a block or an object whose
@@ -53,7 +53,7 @@ class DamageRegistry:
             self._told(dataset, next(spot for spot in there if spot not in known))
         return True
 
-    def whole(self, dataset: DatasetId, blocks: int, seen: Conditions) -> None:
+    def whole(self, dataset: DatasetId, blocks: int, seen: ReadConditions) -> None:
         """Everything about the first ``blocks`` that is to be here was found in order under the conditions ``seen``."""
         with self._home.database.read() as connection:
             if not Damage(connection).of(dataset):

@@ -32,7 +32,7 @@ _ALL: Final = 1 << 62
 """Later than any block."""
 
 
-class Conditions(msgspec.Struct, frozen=True, kw_only=True):
+class ReadConditions(msgspec.Struct, frozen=True, kw_only=True):
     """What has to be so, during a look at a dataset, for what it finds to be true of it."""
 
     history: tuple[int, int]
@@ -42,7 +42,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     held_until: int
     """Those of later ones are on their way: a mirror was asked for its data after its blocks had come."""
 
-    def hold(self, now: Conditions | None) -> bool:
+    def hold(self, now: ReadConditions | None) -> bool:
         """Whether they held from the look that began under them until ``now``."""
         return (
             now is not None
@@ -51,7 +51,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def conditions(connection: sqlite3.Connection, dataset: DatasetId) -> Conditions | None:
+def conditions(connection: sqlite3.Connection, dataset: DatasetId) -> ReadConditions | None:
     """As of a connection's transaction; ``None`` without blocks. Raises BlockDamaged."""
     snapshot = snapshot_of(connection, dataset)
     if snapshot is None:
@@ -60,7 +60,7 @@ def conditions(connection: sqlite3.Connection, dataset: DatasetId) -> Conditions
     checked = Ledger(connection).chain(dataset)
     is_mirror = mirror_specs.of(Resources(connection), dataset) is not None
     is_filled = is_mirror and checked.frontier.size == snapshot.head.size and not Damage(connection).of(dataset)
-    return Conditions(history=snapshot.history, held_from=first, held_until=checked.data if is_filled else _ALL)
+    return ReadConditions(history=snapshot.history, held_from=first, held_until=checked.data if is_filled else _ALL)
 
 
 def look(
@@ -69,7 +69,7 @@ def look(
     request: VerificationRequest,
     progress: OnProgress | None = None,
     memory: Memory | None = None,
-) -> tuple[VerificationResult, Conditions] | None:
+) -> tuple[VerificationResult, ReadConditions] | None:
     """What ``request`` finds, with how much of the data is to be here, and under which conditions.
 
     ``None`` when something was found wrong and they changed meanwhile: it may be looked at again. Raises NotFound when
@@ -85,6 +85,6 @@ def look(
     return None
 
 
-def _now(home: StateDirectory, dataset: DatasetId) -> Conditions | None:
+def _now(home: StateDirectory, dataset: DatasetId) -> ReadConditions | None:
     with home.database.read() as connection:
         return conditions(connection, dataset)

@@ -22,7 +22,7 @@ from chain.ids import DatasetId
 from chain.model.block import SealedBlock
 from chain.model.events import Seed
 from chain.multihash import Multihash
-from chain.rules.chain_check import Judge
+from chain.rules.chain_check import ChainChecker
 from chain.state import load_state
 from chain.store.base import Append, ChainReader, ChainStore, Head, ObjectReader, ObjectStore, Step, StoredPage, no_step
 from chain.store.files import disk
@@ -173,7 +173,7 @@ def import_copy(copy: Copy, chains: ChainStore, objects: ObjectStore, progress: 
     start = _missing_from(kept, source, place)
     done = Transfer(dataset=dataset, head=ours.hash)
     state = load_state(kept, start)
-    judge, named = Judge(state), NamedObjects(state, files)
+    judge, named = ChainChecker(state), NamedObjects(state, files)
     for batch in _batches(source.stored_pages(start, ours.size), judge, place):
         names = []
         for block in batch:
@@ -221,7 +221,7 @@ def _missing_from(kept: ChainReader, source: DirectoryChain, place: str) -> int:
     )
 
 
-def _batches(pages: Iterable[StoredPage], judge: Judge, place: str) -> Iterator[list[SealedBlock]]:
+def _batches(pages: Iterable[StoredPage], judge: ChainChecker, place: str) -> Iterator[list[SealedBlock]]:
     """What is committed at a time: a page, and more of those that bring no objects, since a commit costs pages too."""
     batch: list[SealedBlock] = []
     size = 0
@@ -236,7 +236,7 @@ def _batches(pages: Iterable[StoredPage], judge: Judge, place: str) -> Iterator[
         yield batch
 
 
-def _unchanged(page: StoredPage, judge: Judge, place: str) -> list[SealedBlock]:
+def _unchanged(page: StoredPage, judge: ChainChecker, place: str) -> list[SealedBlock]:
     """The blocks that were verified, read once more. Raises Invalid when a file is not what it was."""
     sealed = judge.take([raw for raw in page.raws if raw is not None])
     if b"".join(block.hash for block in sealed) != page.names:

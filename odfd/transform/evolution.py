@@ -23,7 +23,7 @@ _SCHEMA = ("SetDataSchema",)
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class DeclaredTransform:
     """The declaration of the transform in force: its time, and how far its first transaction read each input."""
 
     time: Instant
@@ -32,13 +32,13 @@ class Declared:
     """Up to where its first transaction consumed each input; empty before that."""
 
 
-def declared_at(reader: StateReader, size: int) -> Declared | None:
+def declared_at(reader: StateReader, size: int) -> DeclaredTransform | None:
     """Of the transform that the first ``size`` blocks of an output declare; ``None``: it has none."""
     said = reader.last_of(("SetTransform",), size)
     if said is None:
         return None
     first = first_where(reader, ("ExecuteTransform",), said.sequence_number + 1, size)
-    return Declared(said.system_time, _cuts(first) if first is not None else {})
+    return DeclaredTransform(said.system_time, _cuts(first) if first is not None else {})
 
 
 def columns_known(reader: StateReader, stop: int, time: Instant) -> DataSchema | None:

@@ -27,13 +27,13 @@ from chain.multihash import Multihash
 from chain.state import ChainState, InputPosition, Vocab, load_state
 from chain.store.base import ChainReader, Head
 from odfd.transform.checkpoint_info import Runs
-from odfd.transform.evolution import Declared, columns_known
+from odfd.transform.evolution import DeclaredTransform, columns_known
 from odfd.transform.plan import DataBlock, Diverged, InputView
 
 _DATA = ("AddData", "ExecuteTransform")
 
 
-class UpTo:
+class ChainPrefix:
     """A chain as it was when it had ``size`` blocks: what planning for a recorded block may know."""
 
     def __init__(self, reader: ChainReader, size: int) -> None:
@@ -109,7 +109,7 @@ def view_input(
     position: InputPosition,
     cut: Multihash,
     reopen: Runs,
-    declared: Declared | None = None,
+    declared: DeclaredTransform | None = None,
 ) -> InputView | Diverged:
     """One input after ``position`` and up to ``cut``, with the stretches that ``reopen`` names.
 
@@ -129,7 +129,7 @@ def view_input(
     known = numbers[first] + 1 if first is not None else stop
     new = tuple(_data_blocks(reader, start, stop))
     last = new[-1] if new else _before(reader, stop)
-    state = load_state(UpTo(reader, stop))
+    state = load_state(ChainPrefix(reader, stop))
     return InputView(
         dataset=dataset,
         name=alias,

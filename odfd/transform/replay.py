@@ -30,7 +30,7 @@ from engines.contract import OnProgress, RowCounts
 from odfd.transform.checkpoint_info import read_past
 from odfd.transform.driver import Engines, fresh_folder, plan_at, recorded_cuts
 from odfd.transform.execute import Executed, execute
-from odfd.transform.inputs import UpTo
+from odfd.transform.inputs import ChainPrefix
 from odfd.transform.pacing import up_to
 from odfd.transform.plan import Blocked, Rejected, TransformPlan, UpToDate
 from odfd.transform.requests import Files
@@ -172,7 +172,7 @@ def plan_recorded(
         raise Invalid(
             f"block #{number} is no transaction of a transform", rule="replay", hint="name an ExecuteTransform"
         )
-    before = UpTo(reader, number)
+    before = ChainPrefix(reader, number)
     state = load_state(before)
     former = without_its_schema(state, block, reader)
     if state.last_transform is None or is_declared_anew(before, state) or _became_changelog(former, state):

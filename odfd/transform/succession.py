@@ -20,7 +20,7 @@ from chain.state import ChainState, InputPosition, StateReader
 from chain.store.base import ChainStore
 from engines.contract import MigrateRequest, ValidateInput
 from odfd.datasets.creation import is_same_query
-from odfd.transform.evolution import Declared, declared_at
+from odfd.transform.evolution import DeclaredTransform, declared_at
 from odfd.transform.inputs import consumed_blocks, view_input
 from odfd.transform.plan import Blocked, Diverged, Handover, InputView, diverged, vocabulary
 from odfd.transform.requests import bare_input, named_inputs
@@ -100,7 +100,7 @@ def judgement(
 
 
 def former_views(
-    chains: ChainStore, said: SetTransform, declared: Declared, state: ChainState
+    chains: ChainStore, said: SetTransform, declared: DeclaredTransform, state: ChainState
 ) -> tuple[InputView, ...] | Blocked:
     """Inputs of a transform as it knew them, at the positions where it left them; none of their blocks."""
     positions = state.input_positions

@@ -19,7 +19,7 @@ from chain.errors import Invalid
 from chain.model.block import Block
 from chain.model.events import AddData, ExecuteTransform
 from chain.store.base import ObjectReader
-from odfd.verify.columns import Due
+from odfd.verify.columns import ExpectedColumns
 from odfd.verify.objects import SliceClaim, check_event, small_content
 from odfd.verify.outline import OUTLINES, Outline
 from odfd.verify.terms import Bringing, ChainTerms
@@ -64,10 +64,10 @@ class _Sheet:
             if not bad and actual == claim.slice.logical_hash:
                 yield place
 
-    def _due(self) -> Due:
+    def _due(self) -> ExpectedColumns:
         starts = [claim.slice.offset_interval.start for claim in self._claims]
         made = [claim.system_time for claim in self._claims]
-        return Due(np.array([batch.num_rows for batch in self._batches]), np.array(starts, np.uint64), made)
+        return ExpectedColumns(np.array([batch.num_rows for batch in self._batches]), np.array(starts, np.uint64), made)
 
 
 def sound_of(objects: ObjectReader, group: Sequence[Bringing]) -> set[int]:

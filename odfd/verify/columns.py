@@ -33,7 +33,7 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class ExpectedColumns:
     """What a chain says of rows that lie one after the other, of one slice or of several: ``(slices,)`` each."""
 
     rows: npt.NDArray[np.int64]
@@ -59,7 +59,7 @@ class SystemColumn(ABC):
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def wrong(self, batch: pa.RecordBatch, due: Due) -> npt.NDArray[np.intp]:
+    def wrong(self, batch: pa.RecordBatch, due: ExpectedColumns) -> npt.NDArray[np.intp]:
         """Places of the rows that are not as they should be."""
         values = batch.column(self.name)
         mask = self._wrong(values, due)
@@ -67,7 +67,7 @@ class SystemColumn(ABC):
             mask = mask | ~bits(values.is_valid()).view(np.bool_)
         return np.flatnonzero(mask)
 
-    def tell(self, batch: pa.RecordBatch, due: Due, row: int) -> VerifyFinding:
+    def tell(self, batch: pa.RecordBatch, due: ExpectedColumns, row: int) -> VerifyFinding:
         """What is wrong with a row, of one slice."""
         value = batch.column(self.name)[row]
         if value.is_valid:
@@ -75,23 +75,23 @@ class SystemColumn(ABC):
         return VerifyFinding(rule=self.rule, message=f"column {self.name!r} has nulls", actual="null")
 
     @abstractmethod
-    def _wrong(self, values: pa.Array, due: Due) -> Mask:
+    def _wrong(self, values: pa.Array, due: ExpectedColumns) -> Mask:
         """Anything where there is a null."""
 
     @abstractmethod
-    def _tell(self, value: pa.Scalar, due: Due, row: int) -> VerifyFinding:
+    def _tell(self, value: pa.Scalar, due: ExpectedColumns, row: int) -> VerifyFinding:
         """Of one that is not null."""
 
 
 class _Offsets(SystemColumn):
     rule = "slice-offsets"
 
-    def _wrong(self, values: pa.Array, due: Due) -> Mask:
+    def _wrong(self, values: pa.Array, due: ExpectedColumns) -> Mask:
         found = numbers(values)
         mask: Mask = (found.view(np.uint64) != due.offsets()) | (found < 0)
         return mask
 
-    def _tell(self, value: pa.Scalar, due: Due, row: int) -> VerifyFinding:
+    def _tell(self, value: pa.Scalar, due: ExpectedColumns, row: int) -> VerifyFinding:
         expected, actual = str(int(due.first[0]) + row), str(value.as_py())
         message = f"a row of the slice has offset {actual} where {expected} is due"
         return VerifyFinding(rule=self.rule, message=message, expected=expected, actual=actual)
@@ -100,12 +100,12 @@ class _Offsets(SystemColumn):
 class _Operations(SystemColumn):
     rule = "slice-op"
 
-    def _wrong(self, values: pa.Array, _due: Due) -> Mask:
+    def _wrong(self, values: pa.Array, _due: ExpectedColumns) -> Mask:
         found = numbers(values)
         mask: Mask = (found < 0) | (found > _LAST_OP)
         return mask
 
-    def _tell(self, value: pa.Scalar, _due: Due, _row: int) -> VerifyFinding:
+    def _tell(self, value: pa.Scalar, _due: ExpectedColumns, _row: int) -> VerifyFinding:
         actual = str(value.as_py())
         message = f"column {self.name!r} holds {actual}, which is no operation"
         return VerifyFinding(rule=self.rule, message=message, expected=f"0 to {_LAST_OP}", actual=actual)
@@ -114,13 +114,13 @@ class _Operations(SystemColumn):
 class _SystemTimes(SystemColumn):
     rule = "slice-system-time"
 
-    def _wrong(self, values: pa.Array, due: Due) -> Mask:
+    def _wrong(self, values: pa.Array, due: ExpectedColumns) -> Mask:
         one = parquet.to_instant(1, values.type)
         latest = np.array([min(made // one, _MOST) for made in due.made], np.int64)
         mask: Mask = numbers(values.view(pa.int64())) > np.repeat(latest, due.rows)
         return mask
 
-    def _tell(self, value: pa.Scalar, due: Due, _row: int) -> VerifyFinding:
+    def _tell(self, value: pa.Scalar, due: ExpectedColumns, _row: int) -> VerifyFinding:
         expected, actual = instant.render(due.made[0]), instant.render(parquet.to_instant(value.value, value.type))
         message = f"a row's {self.name} is {actual}, after its block was made at {expected}"
         return VerifyFinding(rule=self.rule, message=message, expected=f"at most {expected}", actual=actual)

@@ -33,7 +33,7 @@ MAX_OF_ONE: Final = 100
 """Places noted of one dataset."""
 
 
-class Spot(msgspec.Struct, frozen=True):
+class DamagedBlock(msgspec.Struct, frozen=True):
     """One broken rule at one block: of the block itself, or of an object it names."""
 
     sequence: int
@@ -47,7 +47,7 @@ class Damage:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
-    def note(self, dataset: DatasetId, spots: Iterable[Spot], now: Instant) -> bool:
+    def note(self, dataset: DatasetId, spots: Iterable[DamagedBlock], now: Instant) -> bool:
         """Whether any of them is new."""
         (count,) = self._db.execute("SELECT COUNT(*) FROM damage WHERE dataset = ?", (dataset,)).fetchone()
         before = count
@@ -60,11 +60,11 @@ class Damage:
             ).rowcount
         return bool(count > before)
 
-    def of(self, dataset: DatasetId) -> list[Spot]:
+    def of(self, dataset: DatasetId) -> list[DamagedBlock]:
         rows = self._db.execute(
             "SELECT sequence, rule, message FROM damage WHERE dataset = ? ORDER BY sequence", (dataset,)
         )
-        return [Spot(*row) for row in rows]
+        return [DamagedBlock(*row) for row in rows]
 
     def datasets(self) -> list[DatasetId]:
         return [DatasetId(row[0]) for row in self._db.execute("SELECT DISTINCT dataset FROM damage")]

@@ -20,7 +20,7 @@ from chain.model.events import AddData, ExecuteTransform
 from chain.multihash import SHA3_256, Multihash
 from chain.rules.check import check_block, doubtful
 from chain.rules.columns import Mask
-from chain.rules.pages import Page, Pages, Stretch
+from chain.rules.pages import Page, PageRange, Pages
 from chain.state import ChainState
 from chain.store.base import NAME_SIZE, StoredPage
 from chain.store.schema import kind_number
@@ -90,7 +90,7 @@ class Fold:
         for row in range(start, stop):
             self._take(page, row)
 
-    def _take_run(self, page: StoredPage, sorted_: Page, stretch: Stretch, state: ChainState) -> None:
+    def _take_run(self, page: StoredPage, sorted_: Page, stretch: PageRange, state: ChainState) -> None:
         """Passes what columns find in order, and takes the doubtful by themselves, in the order of the chain."""
         run = sorted_.run(stretch, state)
         doubts = doubtful(run)

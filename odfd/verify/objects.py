@@ -26,7 +26,7 @@ from chain.multihash import Multihash
 from chain.store.base import ObjectReader
 from chain.store.files import disk
 from chain.wording import plural
-from odfd.verify.columns import Due, SystemColumn
+from odfd.verify.columns import ExpectedColumns, SystemColumn
 from odfd.verify.outline import OUTLINES
 from odfd.verify.report import VerifyFinding
 from odfd.verify.terms import ChainTerms
@@ -50,10 +50,10 @@ class SliceClaim(msgspec.Struct, frozen=True, kw_only=True):
     def rows(self) -> int:
         return self.slice.offset_interval.end - self.slice.offset_interval.start + 1
 
-    def due(self, start: int, count: int) -> Due:
+    def due(self, start: int, count: int) -> ExpectedColumns:
         """Of so many rows from ``start`` on."""
         first = (self.slice.offset_interval.start + start) % (1 << 64)
-        return Due(np.array([count]), np.array([first], np.uint64), (self.system_time,))
+        return ExpectedColumns(np.array([count]), np.array([first], np.uint64), (self.system_time,))
 
 
 def check_event(objects: ObjectReader, terms: ChainTerms, block: Block) -> list[VerifyFinding]:
@@ -192,6 +192,6 @@ class _Watch:
         self._column = column
         self.finding: VerifyFinding | None = None
 
-    def look(self, batch: pa.RecordBatch, due: Due) -> None:
+    def look(self, batch: pa.RecordBatch, due: ExpectedColumns) -> None:
         if self.finding is None and len(wrong := self._column.wrong(batch, due)):
             self.finding = self._column.tell(batch, due, int(wrong[0]))

@@ -18,7 +18,7 @@ from chain.errors import Invalid
 from chain.model.block import Block, SealedBlock, UnknownEvent
 from chain.model.events import SetDataSchema, SetVocab
 from chain.model.schema import DataSchema
-from chain.rules.chain_check import Judge
+from chain.rules.chain_check import ChainChecker
 from chain.state import ChainState, Vocab, load_state
 from chain.store.base import ChainReader
 from chain.store.schema import KINDS
@@ -78,7 +78,7 @@ def bringing_objects(terms: ChainTerms, blocks: Iterable[SealedBlock], *, linkin
 
 def pages_of(chain: ChainReader, start: int, stop: int, blocks: int) -> Iterator[tuple[ChainTerms, list[SealedBlock]]]:
     """Blocks ``start <= n < stop`` of a chain that is here, ``blocks`` at a time, with what is in force before each."""
-    judge = Judge(load_state(chain, start))
+    judge = ChainChecker(load_state(chain, start))
     raws = chain.raw_blocks(start, stop)
     while page := list(islice(raws, blocks)):
         yield ChainTerms.of(judge.state), judge.take(page)

@@ -43,7 +43,7 @@ Ended: TypeAlias = tuple[Outcome, str]
 Pull: TypeAlias = Callable[[FlowPlan], Awaitable[Ended]]
 
 
-class Follow(NamedTuple):
+class FollowSettings(NamedTuple):
     """How derived datasets that no flow names follow their inputs."""
 
     on: bool
@@ -61,7 +61,7 @@ class _Found(NamedTuple):
 class FlowWorker:
     """The worker of all flows of one node."""
 
-    def __init__(self, home: StateDirectory, context: Context, follow: Callable[[], Follow]) -> None:
+    def __init__(self, home: StateDirectory, context: Context, follow: Callable[[], FollowSettings]) -> None:
         self.pull: Pull = _nobody
         """Performs one run; given by whoever has the operations of the API."""
         self.ran: Callable[[str], None] = lambda _: None

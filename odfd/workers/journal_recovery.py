@@ -23,7 +23,7 @@ from odfd.control import wire
 from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
 from odfd.trust.ledger.journal_recovery import recall
 from odfd.trust.ledger.log import Ledger
-from odfd.trust.policy.journal_groups import ENOUGH, Told, may_go_on, told_by
+from odfd.trust.policy.journal_groups import ENOUGH, GroupsHeard, may_go_on, told_by
 from odfd.trust.policy.policy import Policy
 from odfd.trust.signing.signer_context import SignerContext
 from p2p.identity import did_of_peer
@@ -147,10 +147,10 @@ class JournalRecovery:
     def _is_listed(self, peer: PeerId) -> bool:
         return len(self._told_by([peer])) > 0
 
-    def _listed(self) -> Told:
+    def _listed(self) -> GroupsHeard:
         return self._told_by(self._told)
 
-    def _told_by(self, peers: Iterable[PeerId]) -> Told:
+    def _told_by(self, peers: Iterable[PeerId]) -> GroupsHeard:
         own = (self._signer.keys.node_key().did, self._signer.verdict_key.did)
         return told_by(self._policy(), [did_of_peer(peer) for peer in peers], *own)
 

@@ -35,7 +35,14 @@ from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger.cosignatures import Cosignatures
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.policy.public_witness import PublicWitness
-from odfd.trust.witness.submission import LONGEST, SOON, Got, SubmissionRequest, Submitting, Trouble
+from odfd.trust.witness.submission import (
+    LONGEST,
+    SOON,
+    SubmissionAccepted,
+    SubmissionFailed,
+    SubmissionRequest,
+    Submitter,
+)
 from odfd.trust.witness.witness import RENEW
 from p2p.web.posting import Poster, Posts
 
@@ -45,7 +52,7 @@ ROUND_SECONDS: Final = 3600.0
 """All datasets are looked at this often, even when nothing moves: cosignatures are renewed after days."""
 
 
-class Log(NamedTuple):
+class WitnessedLog(NamedTuple):
     """What this node publishes, and what it says of it."""
 
     database: Database
@@ -56,7 +63,7 @@ class Log(NamedTuple):
     """Only trees of these leave the node."""
 
 
-class Miss(NamedTuple):
+class SubmissionMiss(NamedTuple):
     """Why a witness did not cosign."""
 
     why: str = ""
@@ -69,7 +76,7 @@ class SubmissionState(msgspec.Struct):
 
     next: float = 0.0
     """When it may be asked again, in seconds of the clock that only goes on."""
-    miss: Miss = Miss()
+    miss: SubmissionMiss = SubmissionMiss()
     misses: int = 0
     """Since it cosigned last."""
 
@@ -85,7 +92,7 @@ class WitnessSubmission:
 
     def __init__(
         self,
-        log: Log,
+        log: WitnessedLog,
         witnesses: Callable[[], Sequence[PublicWitness]],
         clock: Clock,
         cosigned: Callable[[Cosignature], None],
@@ -113,7 +120,7 @@ class WitnessSubmission:
             self._poster = await self._stack.enter_async_context(Posts())
         return self._poster
 
-    def miss(self, origin: str, witness: KeyDid) -> Miss:
+    def miss(self, origin: str, witness: KeyDid) -> SubmissionMiss:
         """Why it did not cosign when it was asked last; empty when it did, or was not asked."""
         return self._turns.get((origin, witness), SubmissionState()).miss
 
@@ -154,43 +161,45 @@ class WitnessSubmission:
                 self.loop.leave(dataset)  # It is too early.
                 continue
             is_away = False
-            ended: Got | Trouble
+            ended: SubmissionAccepted | SubmissionFailed
             try:
                 ended = await self._sit(poster, witness, due)
             except Fault as fault:
-                ended, is_away = Trouble(str(fault), SOON), isinstance(fault, Remote)
+                ended, is_away = SubmissionFailed(str(fault), SOON), isinstance(fault, Remote)
             self._note(turn, witness, due, ended)
-            if isinstance(ended, Trouble):
+            if isinstance(ended, SubmissionFailed):
                 self.loop.leave(dataset)
             if is_away:
                 for later in datasets[at:]:
                     self.loop.leave(later)
                 return
 
-    async def _sit(self, poster: Poster, witness: PublicWitness, due: _Due) -> Got | Trouble:
+    async def _sit(self, poster: Poster, witness: PublicWitness, due: _Due) -> SubmissionAccepted | SubmissionFailed:
         def prove(old: int) -> Sequence[bytes]:
             return self._log.prover.prove(due.tree.dataset, due.tree.size, old=old)
 
         latest = Instant(self._clock.now() + EARLY_LIMIT)
-        asking = Submitting(witness, due.tree, due.line, due.old, prove, latest)
+        asking = Submitter(witness, due.tree, due.line, due.old, prove, latest)
         effect = await trio.to_thread.run_sync(asking.start)
         while isinstance(effect, SubmissionRequest):
             answer = await poster.post(witness.submit, effect.body, MAX_ANSWER)
             effect = await trio.to_thread.run_sync(asking.handle, answer.status, answer.body)
-        if isinstance(effect, Got) and not await trio.to_thread.run_sync(self._keep, effect.made):
-            return Trouble("what it cosigned is no newer than what it did before")
+        if isinstance(effect, SubmissionAccepted) and not await trio.to_thread.run_sync(self._keep, effect.made):
+            return SubmissionFailed("what it cosigned is no newer than what it did before")
         return effect
 
-    def _note(self, turn: SubmissionState, witness: PublicWitness, due: _Due, ended: Got | Trouble) -> None:
+    def _note(
+        self, turn: SubmissionState, witness: PublicWitness, due: _Due, ended: SubmissionAccepted | SubmissionFailed
+    ) -> None:
         now = self._time()
-        if isinstance(ended, Got):
-            turn.next, turn.miss, turn.misses = now + PAUSE, Miss(), 0
+        if isinstance(ended, SubmissionAccepted):
+            turn.next, turn.miss, turn.misses = now + PAUSE, SubmissionMiss(), 0
             self._cosigned(ended.made)
             return
         turn.next = now + min(LONGEST, ended.again * 2**turn.misses)
         turn.misses = min(turn.misses + 1, 16)
         if turn.miss.why != ended.message:
-            turn.miss = Miss(ended.message, self._key_text(due.tree, due.line))
+            turn.miss = SubmissionMiss(ended.message, self._key_text(due.tree, due.line))
             self._logger.error(
                 "a public witness does not cosign",
                 witness=witness.key.name,

@@ -20,7 +20,7 @@ from chain.store.base import ChainStore
 from chain.wording import plural
 from odfd.runtime.reconcile_loop import KeyedReconcileLoop
 from odfd.runtime.supervision import Logger
-from odfd.trust.witness.witness import Question, Witness
+from odfd.trust.witness.witness import CosignRequest, Witness
 from p2p.ports import PeerId, TreeHead
 
 ROUND_SECONDS: Final = 3600.0
@@ -64,7 +64,7 @@ class WitnessEvents(NamedTuple):
     """The receiver of the outcomes of cosigning."""
 
     cosigned: Callable[[Cosignature], None]
-    contradicted: Callable[[Question], None]
+    contradicted: Callable[[CosignRequest], None]
     """Two heads of one epoch, of which nobody shows the one to continue the other."""
 
 
@@ -141,7 +141,7 @@ class Witnessing:
             self._told.cosigned(made)
         return True
 
-    async def _is_proven(self, question: Question) -> bool:
+    async def _is_proven(self, question: CosignRequest) -> bool:
         """Raises Remote when nobody answered in time."""
         tree, old = question.tree, question.old
         with trio.move_on_after(PROVE_SECONDS):
@@ -156,7 +156,7 @@ class Witnessing:
             hint="it is asked again in a minute",
         )
 
-    def _contradict(self, question: Question) -> None:
+    def _contradict(self, question: CosignRequest) -> None:
         """Raises Refused."""
         tree = question.tree
         pair = (question.old.root, tree.root_hash)

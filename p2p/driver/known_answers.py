@@ -16,7 +16,7 @@ from cachetools import FIFOCache
 
 from chain.backoff import Backoff
 from p2p.budget.buckets import Rate
-from p2p.machines.declined import Declined, Useless
+from p2p.machines.declined import Declined, UselessBytes
 from p2p.ports import PeerId
 
 PAUSES: Final = Backoff(first=300.0, most=3600.0)
@@ -37,7 +37,7 @@ ALWAYS: Final = 20 << 10
 """Bytes of an answer that cost nothing: 256 sums have as many, and each round asks for them."""
 
 
-class Teller(msgspec.Struct, frozen=True, kw_only=True):
+class RoundPeer(msgspec.Struct, frozen=True, kw_only=True):
     """Who tells in a round."""
 
     peer: PeerId
@@ -52,35 +52,35 @@ class KnownAnswers:
 
     def __init__(self) -> None:
         self._told: FIFOCache[PeerId, Declined[bytes]] = FIFOCache(PEERS)
-        self._of_peers = Useless[tuple[PeerId, bool]](USELESS)
-        self._of_networks = Useless[tuple[str, bool]](USELESS.times(OF_NETWORK))
+        self._of_peers = UselessBytes[tuple[PeerId, bool]](USELESS)
+        self._of_networks = UselessBytes[tuple[str, bool]](USELESS.times(OF_NETWORK))
 
-    def may_begin(self, teller: Teller, now: float) -> bool:
+    def may_begin(self, teller: RoundPeer, now: float) -> bool:
         """Whether a round may come to its end: a peer that has used up its bytes rests until half of them are back."""
         if teller.is_asked:
             return self.may_go_on(teller, now)
         return self.may_go_on(teller, now) and self._of_peers.left((teller.peer, False), now) > USELESS.burst / 2
 
-    def may_go_on(self, teller: Teller, now: float) -> bool:
+    def may_go_on(self, teller: RoundPeer, now: float) -> bool:
         within = not teller.network or self._of_networks.left((teller.network, teller.is_asked), now) > 0
         return within and self._of_peers.left((teller.peer, teller.is_asked), now) > 0
 
-    def cost(self, teller: Teller, size: float, now: float) -> None:
+    def cost(self, teller: RoundPeer, size: float, now: float) -> None:
         """An answer of ``size`` bytes came."""
         self._of_peers.cost((teller.peer, teller.is_asked), size, now)
         if teller.network:
             self._of_networks.cost((teller.network, teller.is_asked), size, now)
 
-    def taken(self, teller: Teller, size: int, now: float) -> None:
+    def taken(self, teller: RoundPeer, size: int, now: float) -> None:
         """A statement of ``size`` bytes was new and good."""
         self.cost(teller, -(size * 4 / 3 + LISTED), now)
 
-    def is_known(self, teller: Teller, name: bytes, now: float) -> bool:
+    def is_known(self, teller: RoundPeer, name: bytes, now: float) -> bool:
         """Whether a statement, or sums, lately came of a peer."""
         told = self._told.get(teller.peer)
         return not teller.is_asked and told is not None and told.rests(name, now)
 
-    def came(self, teller: Teller, names: Iterable[bytes], now: float) -> None:
+    def came(self, teller: RoundPeer, names: Iterable[bytes], now: float) -> None:
         if teller.peer not in self._told:
             self._told[teller.peer] = Declined(PAUSES, OF_ONE)
         for name in names:

@@ -24,7 +24,7 @@ from p2p.budget.costs import ENVELOPE, LISTED, PROOF, STATEMENT, SUMS
 from p2p.driver.fair_queue import FairTurns
 from p2p.driver.forwarding import Forwarding
 from p2p.driver.framing import FramedStream
-from p2p.driver.known_answers import ALWAYS, KnownAnswers, Teller
+from p2p.driver.known_answers import ALWAYS, KnownAnswers, RoundPeer
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort, StreamPort
 from p2p.driver.round_scope import RoundScope
@@ -67,7 +67,7 @@ _LOG = structlog.get_logger("p2p.driver")
 class _Tally:
     """What one round brought, and of whom."""
 
-    def __init__(self, teller: Teller, *, is_wide: bool = False) -> None:
+    def __init__(self, teller: RoundPeer, *, is_wide: bool = False) -> None:
         self.teller = teller
         self.is_wide = is_wide
         self.bytes = 0
@@ -208,9 +208,9 @@ class StatementServer:
         """
         return await self._pull(_Tally(self._teller(peer, is_asked=datasets is not None)), datasets)
 
-    def _teller(self, peer: PeerId, *, is_asked: bool = False) -> Teller:
+    def _teller(self, peer: PeerId, *, is_asked: bool = False) -> RoundPeer:
         network = "" if self._standing.book.get(peer).bootstrap else self._host.network_of(peer)
-        return Teller(peer=peer, network=network, is_asked=is_asked)
+        return RoundPeer(peer=peer, network=network, is_asked=is_asked)
 
     async def _pull(self, tally: _Tally, datasets: Sequence[DatasetId] | None) -> int:
         peer = tally.teller.peer
@@ -247,7 +247,7 @@ class StatementServer:
         """The nodes that a peer gives for a proof, unchecked. Raises PeerFault."""
         stream = await self._standing.open(peer, trust.PROTOCOL, MAX_TRUST_REPLY, ANSWER_PATIENCE)
         try:
-            tell = await self._told(stream, trust.encode(ask), _Tally(Teller(peer=peer, is_asked=True)))
+            tell = await self._told(stream, trust.encode(ask), _Tally(RoundPeer(peer=peer, is_asked=True)))
             match tell:
                 case Proof():
                     await stream.end()

@@ -24,7 +24,7 @@ class BrokenStream(StreamBroken, trio.BrokenResourceError):
     """Both of our family and of trio's, so that code written for any trio stream works on this one."""
 
 
-class Sole:
+class SingleTask:
     """One task at a time; the second is told, as trio's streams tell it."""
 
     def __init__(self, complaint: str) -> None:
@@ -49,8 +49,8 @@ class Stream(trio.abc.HalfCloseableStream):
         self._muxed = muxed
         self._net = net
         self._closed = False
-        self._sending = Sole("another task is sending on this stream")
-        self._receiving = Sole("another task is receiving from this stream")
+        self._sending = SingleTask("another task is sending on this stream")
+        self._receiving = SingleTask("another task is receiving from this stream")
 
     def __repr__(self) -> str:
         return f"<Stream {self.protocol} with {self.peer}>"

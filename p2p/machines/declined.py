@@ -2,7 +2,7 @@
 
 What one declined once is not asked for before its pause is over, and the pause doubles each time that it is declined
 again; so whoever goes on offering it costs a question now and then, and not its bytes for ever. Bounded: what was
-declined longest ago is forgotten first. ``Useless`` bounds, by peer, what is of no use and always new.
+declined longest ago is forgotten first. ``UselessBytes`` bounds, by peer, what is of no use and always new.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Declined(Generic[K]):
         self._entries.pop(name, None)
 
 
-class Useless(Generic[K]):
+class UselessBytes(Generic[K]):
     """Bytes by sender that were of no use, as far as ``rate`` allows them; what was of use gives its bytes back."""
 
     def __init__(self, rate: Rate) -> None:

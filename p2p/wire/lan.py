@@ -37,7 +37,7 @@ _QUERY, _RESPONSE, _AUTHORITATIVE = 0x0000, 0x8000, 0x0400
 _PTR, _TXT, _IN = 12, 16, 1
 
 
-class Heard(msgspec.Struct, frozen=True):
+class LanPacket(msgspec.Struct, frozen=True):
     """A packet, as far as it concerns us."""
 
     asks: bool = False
@@ -63,19 +63,19 @@ def encode_presence(peer: PeerId, network: str, addresses: Sequence[Address]) ->
     return bytes(out.packets()[0])
 
 
-def decode(packet: bytes, network: str, source: str) -> Heard:
+def decode(packet: bytes, network: str, source: str) -> LanPacket:
     """What a packet from the address ``source`` says of ``network``. Others use mDNS too: most packets say nothing."""
     if len(packet) > MAX_PACKET:
-        return Heard()
+        return LanPacket()
     message = DNSIncoming(packet, None, None, 0.0)
     if not message.valid:
-        return Heard()
+        return LanPacket()
     if message.is_query():
-        return Heard(asks=any(each.name.lower() == SERVICE and each.type == _PTR for each in message.questions))
+        return LanPacket(asks=any(each.name.lower() == SERVICE and each.type == _PTR for each in message.questions))
     texts = (each for each in message.answers() if isinstance(each, DNSText) and _is_ours(each.name))
     said = [list(_strings(each.text)) for each in texts]
     mine = [each for strings in said if f"network={network}".encode() in strings for each in strings]
-    return Heard(told=tuple(_addresses(mine, source))[:MAX_ADDRESSES])
+    return LanPacket(told=tuple(_addresses(mine, source))[:MAX_ADDRESSES])
 
 
 def _is_ours(name: str) -> bool:

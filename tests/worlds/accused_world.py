@@ -23,7 +23,7 @@ from engines.fake import FakeEngine
 from odfd.transform.driver import Committed, run_transform
 from odfd.transform.replay import Replayed, replay
 from odfd.trust.evidence import bundle
-from odfd.trust.evidence.bundle_writer import Accusation, Gathered, gather
+from odfd.trust.evidence.bundle_writer import Accusation, GatheredBundle, gather
 from odfd.trust.validation.attestation import actual_of
 
 NOW = instant.parse("2026-11-20T08:00:00Z")
@@ -124,7 +124,7 @@ class Accused:
         assert last is not None
         return last, before
 
-    async def gathered(self) -> Gathered:
+    async def gathered(self) -> GatheredBundle:
         outcome, checkpoint = await self.replayed()
         assert isinstance(outcome.event, ExecuteTransform)
         said, signed = self.head()
@@ -136,7 +136,7 @@ class Accused:
             actual=actual_of(outcome.event, outcome.data),
         )
         found = gather(self.world.chains, self.world.objects, case)
-        assert isinstance(found, Gathered), found
+        assert isinstance(found, GatheredBundle), found
         return found
 
     async def bundle(self) -> bytes:
@@ -148,7 +148,7 @@ def _declaration(query: str, pin: str | None) -> SetTransform:
     return SetTransform(inputs=(TransformInput(dataset_ref=str(INPUT.dataset_id), alias="x"),), transform=transform)
 
 
-def packed(found: Gathered) -> bytes:
+def packed(found: GatheredBundle) -> bytes:
     """The file's bytes."""
     out = io.BytesIO()
     bundle.write(found.manifest, lambda each: _opened(found.sources[each.hash]), out)

@@ -299,7 +299,7 @@ def evaluate_anew(
     rows = _with_standing(_fresh(step, sources, former), sources, shelves, by, (since, until), step.closing is not None)
     if first:
         rows = {alias: _by_offset(table, sources[alias].vocab) for alias, table in rows.items()}
-    outrun = Outrun(rows)
+    outrun = OutrankedRows(rows)
     keys = _common_codes([table.select(by[alias]) for alias, table in rows.items()])
     enter = [np.asarray(table.column(ENTER)) for table in rows.values()]
     leave = [np.asarray(table.column(LEAVE)) for table in rows.values()]
@@ -347,7 +347,7 @@ def evaluate_anew(
     return Outcome(pa.concat_tables(changed), np.concatenate(ops), state)
 
 
-class Outrun:
+class OutrankedRows:
     """Which rows do not rank among the first of their key any more."""
 
     def __init__(self, rows: Mapping[str, pa.Table]) -> None:

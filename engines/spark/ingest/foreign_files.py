@@ -15,7 +15,7 @@ from chain.errors import Environment, Invalid
 from chain.model.read_options import ReadOptions, read_options
 from chain.model.source import ReadCsv, ReadEsriShapefile, ReadNdGeoJson, ReadNdJson, ReadParquet, ReadStep
 from engines.spark.ingest.foreign.converting import main
-from engines.spark.ingest.foreign.job import ANSWER, RULE, Conversion, Told
+from engines.spark.ingest.foreign.job import ANSWER, RULE, Conversion, ConversionResult
 from engines.spark.ingest.unpack import SourceFile, UnpackBounds
 
 PATIENCE: Final = 3600.0
@@ -72,7 +72,7 @@ def converted_file(
     return SourceFile(target, source.name)
 
 
-def _performed(job: Conversion, check: Callable[[], None]) -> Told:
+def _performed(job: Conversion, check: Callable[[], None]) -> ConversionResult:
     command = [sys.executable, "-m", main.__module__, msgspec.json.encode(job).decode()]
     waited = 0.0
     with subprocess.Popen(
@@ -91,7 +91,7 @@ def _performed(job: Conversion, check: Callable[[], None]) -> Told:
         finally:
             process.kill()
     try:
-        return msgspec.json.decode((Path(job.folder) / ANSWER).read_bytes(), type=Told)
+        return msgspec.json.decode((Path(job.folder) / ANSWER).read_bytes(), type=ConversionResult)
     except (OSError, msgspec.DecodeError) as error:
         if process.returncode < 0 or b"memory" in complaint.lower():
             raise _too_much(job, "its reader was ended, as for memory") from error

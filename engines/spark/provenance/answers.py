@@ -23,7 +23,7 @@ _MAY_MISS: Final = frozenset({"left outer join", "right outer join", "full outer
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundLineage:
     """Of one record."""
 
     traced: Traced
@@ -35,7 +35,7 @@ class Found:
     """Rows that flow into the record on no path, and yet had a part in it."""
 
 
-def record_of(found: Found, offset: int, op: int, limit: int) -> RecordProvenance:
+def record_of(found: FoundLineage, offset: int, op: int, limit: int) -> RecordProvenance:
     """At most ``limit`` rows are told."""
     told, count = witnesses(found.lineage, found.shown.sources, found.shown.offsets, limit)
     rows = [*(_row(each, found.causes) for each in told), *found.others]

@@ -21,16 +21,16 @@ from engines.contract import (
 from engines.request_control import RequestControl
 from engines.spark.analysis.classify import Mode
 from engines.spark.execution.transform import SharedCaches
-from engines.spark.provenance.answers import Found, path_views, record_of
-from engines.spark.provenance.final_mode import Settled
-from engines.spark.provenance.log_mode import Spoken
+from engines.spark.provenance.answers import FoundLineage, path_views, record_of
+from engines.spark.provenance.final_mode import FinalTracer
+from engines.spark.provenance.log_mode import LogTracer
 from engines.spark.provenance.question import ProvenanceContext
-from engines.spark.provenance.table_mode import Changing
+from engines.spark.provenance.table_mode import TableTracer
 from engines.spark.sql.spark_errors import answered
 
 
 class _Finder(Protocol):
-    def find(self, place: int) -> Found: ...
+    def find(self, place: int) -> FoundLineage: ...
 
 
 def derive(
@@ -65,7 +65,7 @@ def _derive(
 
 def _finder(context: ProvenanceContext) -> _Finder:
     if context.shape.mode is Mode.LOG:
-        return Spoken(context)
+        return LogTracer(context)
     if context.shape.table is not None:
-        return Changing(context, context.shape.table)
-    return Settled(context)
+        return TableTracer(context, context.shape.table)
+    return FinalTracer(context)

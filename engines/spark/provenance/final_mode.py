@@ -23,14 +23,14 @@ from engines.spark.catalyst.plans import frame_of
 from engines.spark.execution.inputs import net
 from engines.spark.execution.versions import VersionRows, advance
 from engines.spark.planning.transaction import Read
-from engines.spark.provenance.answers import Found
+from engines.spark.provenance.answers import FoundLineage
 from engines.spark.provenance.input_bounds import reaching
 from engines.spark.provenance.question import ProvenanceContext, Shown, microseconds_of, numbers, quoted, rows_of
 from engines.spark.provenance.row_numbers import pick
 from engines.spark.provenance.tracing import LINEAGE, trace
 
 
-class Settled:
+class FinalTracer:
     """For the records of one request."""
 
     def __init__(self, context: ProvenanceContext) -> None:
@@ -38,7 +38,7 @@ class Settled:
         self._earlier, self._step = context.steps()
         self._versions = {alias: self._version(alias) for alias in self._step.versions}
 
-    def find(self, place: int) -> Found:
+    def find(self, place: int) -> FoundLineage:
         context, vocab = self._context, self._context.request.vocab
         time = context.data.column(vocab.event_time_column)[place]
         at, step = microseconds_of(time), self._step
@@ -65,7 +65,7 @@ class Settled:
             raise context.unlike(place)
         lineages = numbers(result.column(LINEAGE).take(pa.array(same)))
         chosen = lineages[pick([lineage.tolist() for lineage in lineages], number)]
-        return Found(traced, chosen, shown)
+        return FoundLineage(traced, chosen, shown)
 
     def _alike(self, frame: DataFrame, place: int) -> DataFrame:
         """Rows that agree with the record in columns whose values are the same in SQL as in a slice.

@@ -19,7 +19,7 @@ from engines.spark.rows.changelog import NEVER, cancelled_by, data_of, positive,
 
 
 @dataclass(frozen=True, slots=True)
-class Lives:
+class Lifetimes:
     """Rows asserted, in chain order."""
 
     rows: pa.Table
@@ -47,7 +47,7 @@ def dating(ops: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     return dated
 
 
-def lives(rows: pa.Table, ops: np.ndarray, enter: np.ndarray, dated: np.ndarray, vocab: Vocabulary) -> Lives:
+def lives(rows: pa.Table, ops: np.ndarray, enter: np.ndarray, dated: np.ndarray, vocab: Vocabulary) -> Lifetimes:
     """``rows``: all statements about some keys, in chain order, with what they say, when they count, and whose time
     tells it.
     """
@@ -60,7 +60,7 @@ def lives(rows: pa.Table, ops: np.ndarray, enter: np.ndarray, dated: np.ndarray,
         leave[ended] = np.maximum(enter[canceller[ended]], enter[ended])
         ended_by[ended], dated_by[ended] = offsets[canceller[ended]], dated[canceller[ended]]
     kept = positive(ops) & (enter < leave)
-    return Lives(rows.filter(pa.array(kept)), enter[kept], leave[kept], ended_by[kept], dated_by[kept])
+    return Lifetimes(rows.filter(pa.array(kept)), enter[kept], leave[kept], ended_by[kept], dated_by[kept])
 
 
 def of_key(rows: pa.Table, columns: dict[str, pa.Scalar]) -> np.ndarray:

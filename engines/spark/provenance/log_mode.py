@@ -13,14 +13,14 @@ from chain.data.operations import CORRECT_FROM, CORRECT_TO
 from engines.contract import ProvenanceRow
 from engines.spark.catalyst.plans import HIDDEN, carried, frame_of
 from engines.spark.output.slice import placed_log_rows, same_rows, stated_ops
-from engines.spark.provenance.answers import Found
+from engines.spark.provenance.answers import FoundLineage
 from engines.spark.provenance.question import ProvenanceContext, Shown, numbers, rows_of
 from engines.spark.provenance.tracing import LINEAGE, trace
 from engines.spark.rows.tables import read_rows
 from engines.spark.sql.views import name_view
 
 
-class Spoken:
+class LogTracer:
     """For the records of one request."""
 
     def __init__(self, context: ProvenanceContext) -> None:
@@ -34,7 +34,7 @@ class Spoken:
         if context.shape.operation is not None:
             self._ops = stated_ops(self._rows, context.shape.operation)
 
-    def find(self, place: int) -> Found:
+    def find(self, place: int) -> FoundLineage:
         context = self._context
         if place >= self._rows.num_rows or not self._is(place):
             raise context.unlike(place)
@@ -58,7 +58,7 @@ class Spoken:
         before = int(np.sum(np.all(self._places[:, :place] == self._places[:, place : place + 1], axis=0)
                             & self._equal(place)))  # fmt: skip
         lineages = sorted(numbers(result.column(LINEAGE).take(pa.array(same))), key=lambda each: each.tolist())
-        return Found(traced, lineages[min(before, len(lineages) - 1)], shown, others=others)
+        return FoundLineage(traced, lineages[min(before, len(lineages) - 1)], shown, others=others)
 
     def _other_half(self, alias: str, rows: pa.Table, offset: int) -> tuple[ProvenanceRow, ...]:
         """Of a correction: whether its other half came out decides the op of this one."""

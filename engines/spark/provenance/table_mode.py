@@ -28,9 +28,9 @@ from engines.spark.output.slice import same_rows
 from engines.spark.planning.corrected_windows import plan_windows
 from engines.spark.planning.table_transaction import TableStep, plan_table
 from engines.spark.planning.transaction import InputFacts, TransactionStep
-from engines.spark.provenance.answers import Found
+from engines.spark.provenance.answers import FoundLineage
 from engines.spark.provenance.input_bounds import reaching
-from engines.spark.provenance.lifetimes import Lives, dating, entering, lives, of_key
+from engines.spark.provenance.lifetimes import Lifetimes, dating, entering, lives, of_key
 from engines.spark.provenance.question import ProvenanceContext, Shown, microseconds_of, numbers, quoted
 from engines.spark.provenance.row_numbers import ROWS, pick
 from engines.spark.provenance.tracing import LINEAGE, Traced, trace
@@ -60,7 +60,7 @@ class _Change:
     row: pa.Table
 
 
-class Changing:
+class TableTracer:
     """For the records of one request."""
 
     def __init__(self, context: ProvenanceContext, shape: TableShape) -> None:
@@ -92,7 +92,7 @@ class Changing:
             name_view(frame_of_rows(self._context.session, read_rows((), schema)), alias)
         return True
 
-    def find(self, place: int) -> Found:
+    def find(self, place: int) -> FoundLineage:
         context = self._context
         key = {name: context.data.column(name)[place] for name in self._shape.keys}
         times = self._span(place)
@@ -126,7 +126,7 @@ class Changing:
             ProvenanceRow(input=source, offset=offset, role="change", cause=True)
             for source, offset in sorted((gone | came) - told)
         )
-        return Found(traced, chosen, shown, causes=came, others=others)
+        return FoundLineage(traced, chosen, shown, causes=came, others=others)
 
     def _equal(self, place: int) -> int:
         """Records of the slice that are equal to the one at ``place`` and stand right before it: of the same tick."""
@@ -147,7 +147,7 @@ class Changing:
         paths = context.shape.paths
         return {alias: reaching([path for path in paths if path.input == alias], at) for alias in context.windows}
 
-    def _lives(self, alias: str, key: dict[str, pa.Scalar], spans: Mapping[str, tuple[int, int]]) -> Lives:
+    def _lives(self, alias: str, key: dict[str, pa.Scalar], spans: Mapping[str, tuple[int, int]]) -> Lifetimes:
         """All statements about the key, from the first block to the cut."""
         context = self._context
         given = next(each for each in context.facts if each.alias == alias)
@@ -182,7 +182,7 @@ class Changing:
         said = np.asarray(rows.column(self._context.inputs.vocabs[alias].operation_type_column)).astype(np.int64)
         return np.zeros_like(said) if self._context.inputs.is_log(alias) else said
 
-    def _rounds(self, known: dict[str, Lives]) -> Rounds | None:
+    def _rounds(self, known: dict[str, Lifetimes]) -> Rounds | None:
         """The ticks of this transaction at which something happens to the key, and the one before."""
         step = self._step
         if step.until is None:
@@ -195,7 +195,7 @@ class Changing:
             return None
         return rounds_of(np.zeros(len(moments), np.int64), np.searchsorted(times, moments, side="right"), times)
 
-    def _change(self, place: int, known: dict[str, Lives], rounds: Rounds, key: dict[str, pa.Scalar]) -> _Change:
+    def _change(self, place: int, known: dict[str, Lifetimes], rounds: Rounds, key: dict[str, pa.Scalar]) -> _Change:
         """The tick that says the record: its number among the records of its key tells which."""
         context, total = self._context, 0
         for alias, each in known.items():
@@ -239,7 +239,7 @@ class Changing:
         return found
 
     def _traced(
-        self, known: dict[str, Lives], rounds: Rounds, number: int, key: dict[str, pa.Scalar]
+        self, known: dict[str, Lifetimes], rounds: Rounds, number: int, key: dict[str, pa.Scalar]
     ) -> tuple[Traced, pa.Table, Shown, list[_Place]]:
         """The query over the rows that count at one tick: its rows of the key, with lineage; and of each row shown its
         place.
@@ -264,7 +264,7 @@ class Changing:
         of = np.unique(np.concatenate([np.empty(0, np.int64), *numbers(rows.column(LINEAGE))]) % ROWS)
         return frozenset(places[each] for each in of)
 
-    def _left(self, known: dict[str, Lives], source: int, offset: int, times: np.ndarray) -> int:
+    def _left(self, known: dict[str, Lifetimes], source: int, offset: int, times: np.ndarray) -> int:
         """Number of the tick at which a row was taken back; a row may also only have been pushed out by others."""
         alias = self._context.aliases[source]
         offsets = np.asarray(known[alias].rows.column(self._context.inputs.vocabs[alias].offset_column))

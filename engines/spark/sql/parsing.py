@@ -43,7 +43,7 @@ _NOTHING: Final[Mapping[str, Size]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class TextFindings:
     """What was found out about a text that may be analysed."""
 
     size: Size
@@ -57,10 +57,10 @@ class ParsedQuery:
 
     plan: Any
     """Of the JVM."""
-    judgement: Judgement
+    judgement: TextFindings
 
 
-_judged: OrderedDict[tuple[object, ...], Judgement] = OrderedDict()
+_judged: OrderedDict[tuple[object, ...], TextFindings] = OrderedDict()
 _kinds: dict[int, str] = {}
 _lock = threading.Lock()
 
@@ -84,7 +84,7 @@ def parsed(session: SparkSession, sql: str, known: Mapping[str, Size] = _NOTHING
     except Refused as fault:
         fault.at = place_of(plan, root, fault.node) if fault.node is not None else None
         raise
-    judgement = Judgement(size, tuple(undated(words)))
+    judgement = TextFindings(size, tuple(undated(words)))
     with _lock:
         _judged[key] = judgement
         while len(_judged) > _REMEMBERED:

@@ -14,7 +14,7 @@ from odfd.obs.events import EventLog
 from odfd.state.directory import StateDirectory
 
 
-class Correcting:
+class CorrectionOperations:
     """The part of the ingest service that corrects rows, each request as a task."""
 
     def __init__(self, home: StateDirectory, deps: IngestDependencies, events: EventLog) -> None:

@@ -23,7 +23,7 @@ from chain.statements import statement
 from chain.statements.envelope import Signed
 from chain.statements.statement import Authority
 from chain.store import rewriting
-from chain.store.base import Apart, ChainReader
+from chain.store.base import ChainReader, FormerEpochs
 from chain.store.rewriting import RewritePlan
 from chain.wording import plural
 from odfd.api.datasets.service import named_block
@@ -40,7 +40,7 @@ from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.history_rewrite import kept_tree, tree_head
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.signing import authority_drafts
-from odfd.trust.signing.authority_drafts import Opening
+from odfd.trust.signing.authority_drafts import EpochOpening
 from odfd.trust.signing.authority_versions import sign_version
 from odfd.trust.signing.owner_commit import OwnerCommitter
 
@@ -61,7 +61,7 @@ class HistoryRewriteService:
         scheduler: MirrorScheduler,
         context: Context,
         changed: Callable[[DatasetId], None],
-        apart: Callable[[int], Apart | None],
+        apart: Callable[[int], FormerEpochs | None],
     ) -> None:
         """``changed`` is told of every chain that has another history; ``apart``: where blocks of an epoch stay that
         are given up."""
@@ -155,16 +155,18 @@ class HistoryRewriteService:
             raise Invalid("a reset needs a block", rule="request", hint="its hash, or #N")
         return rewriting.plan_reset(chain, entry.id, named_block(chain, request.to).hash)
 
-    def _opening(self, plan: RewritePlan, request: wire.RewriteRequest) -> Opening:
+    def _opening(self, plan: RewritePlan, request: wire.RewriteRequest) -> EpochOpening:
         """Only what keeps every row is a compaction to others; whoever gives rows up says so."""
         with self._home.database.read() as connection:
             tree = Ledger(connection).chain(plan.dataset).frontier
         if tree.size != plan.last.size:
             raise Conflict("the chain is being written to", rule="head-moved", hint="do it again")
         base = kept_tree(self._home.chains.chain(plan.dataset), plan.base.size)
-        return Opening("compaction" if plan.after == "merged" else request.reason, tree_head(base), tree_head(tree))
+        return EpochOpening(
+            "compaction" if plan.after == "merged" else request.reason, tree_head(base), tree_head(tree)
+        )
 
-    def _drafted(self, entry: DatasetEntry, opening: Opening) -> tuple[Authority, wire.AuthorityDraft]:
+    def _drafted(self, entry: DatasetEntry, opening: EpochOpening) -> tuple[Authority, wire.AuthorityDraft]:
         with self._home.database.read() as connection:
             rights = Authorities(connection).rights(entry.id)
         mine = [key.did for key in self._home.keys.held(entry.id)]
@@ -173,7 +175,7 @@ class HistoryRewriteService:
         return said, draft_view(rights, said)
 
     def _declared(
-        self, entry: DatasetEntry, request: wire.RewriteRequest, opening: Opening
+        self, entry: DatasetEntry, request: wire.RewriteRequest, opening: EpochOpening
     ) -> tuple[Authority, Signed]:
         """The version that opens the epoch, signed by enough roots. Raises Refused, Conflict, Invalid."""
         if request.payload is None:
@@ -193,7 +195,7 @@ class HistoryRewriteService:
         return said, sign_version(self._home.database, self._home.keys, said, payload, given)
 
     def _planned(
-        self, entry: DatasetEntry, request: wire.RewriteRequest, plan: RewritePlan, opening: Opening
+        self, entry: DatasetEntry, request: wire.RewriteRequest, plan: RewritePlan, opening: EpochOpening
     ) -> wire.RewriteResult:
         said, draft = self._drafted(entry, opening)
         return msgspec.structs.replace(_result(entry, request, plan), epoch=said.epochs[-1].number, draft=draft)

@@ -21,7 +21,7 @@ from chain.ids import DatasetId
 from chain.model.events import DatasetKind
 from chain.state import ChainState, load_state
 from chain.wording import plural
-from odfd.api.datasets.correction import Correcting
+from odfd.api.datasets.correction import CorrectionOperations
 from odfd.api.datasets.import_export import ImportExport
 from odfd.api.datasets.quarantine import QuarantineDatasets
 from odfd.api.resources.apply import BASE_KIND
@@ -87,7 +87,7 @@ class IngestPullService:
         self._board = context.board
         self._events = context.events
         self._meter = context.meter
-        self._correcting = Correcting(home, self._ingest, context.events)
+        self._correcting = CorrectionOperations(home, self._ingest, context.events)
 
     async def stage(self, name: str, chunks: AsyncIterable[bytes]) -> wire.Upload:
         """Keep the bytes of one file until an ingest asks for them."""

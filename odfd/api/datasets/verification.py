@@ -22,7 +22,7 @@ from odfd.state.stable_read import ATTEMPTS, look
 from odfd.transform.driver import TransformDependencies
 from odfd.transform.plan import Blocked, Rejected
 from odfd.transform.replay import Replayed, replay
-from odfd.verify.damage import Spot
+from odfd.verify.damage import DamagedBlock
 from odfd.verify.report import Level, Progress, VerificationRequest, VerificationResult
 from odfd.verify.resume import StoredMemory
 
@@ -104,7 +104,7 @@ class VerificationService:
             return None
         found, seen = looked
         if found.failures:
-            spots = [Spot(each.block.sequence_number, each.rule, each.message) for each in found.failures]
+            spots = [DamagedBlock(each.block.sequence_number, each.rule, each.message) for each in found.failures]
             return found if self._damage.found(entry.id, spots, seen) else None
         if level is Level.DATA and not request.from_block:
             self._damage.whole(entry.id, min(found.blocks, seen.held_until), seen)

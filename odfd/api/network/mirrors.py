@@ -23,7 +23,7 @@ from odfd.ipfs.transport import home_of
 from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.retention import ALL, UNCAPPED
-from odfd.mirrors.scheduler import Mirror, MirrorScheduler, PassedOn, SchedulerState
+from odfd.mirrors.scheduler import Mirror, MirrorScheduler, MirrorVisibility, SchedulerState
 from odfd.network.membership import Membership
 from odfd.runtime.tasks import Report, TaskBoard, outside
 from odfd.state.directory import StateDirectory
@@ -113,7 +113,7 @@ class MirrorService:
     async def _begin(self, request: wire.MirrorRequest, dataset: DatasetId, found_at: str | None) -> Mirror:
         """``found_at``: the place that said which dataset it is."""
         spec = await self._checked(request, dataset, found_at)
-        shown = PassedOn(private=request.private, held=await trio.to_thread.run_sync(self._is_held, dataset))
+        shown = MirrorVisibility(private=request.private, held=await trio.to_thread.run_sync(self._is_held, dataset))
         return await self._scheduler.add(spec, shown)
 
     async def list(self) -> Sequence[wire.MirrorView]:

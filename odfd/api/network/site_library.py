@@ -10,7 +10,7 @@ from chain.ids import DID_ODF, DatasetId
 from chain.multihash import Multihash
 from config.model import Settings
 from odfd.datasets.visibility import Visibility
-from odfd.kamu.application import Questions
+from odfd.kamu.application import KamuApplication
 from odfd.kamu.ports import PublicAnswers
 from odfd.network.library import ServingLibrary
 from odfd.published.packs import MAX_PACK, PACK, packed
@@ -100,5 +100,5 @@ def open_site(
     receiver, answers = asked
     site: Application = Site(NodeSiteLibrary(home, *given), logger, receiver if settings.http.witness else None)
     if settings.http.query:
-        site = Questions(answers, site, logger)
+        site = KamuApplication(answers, site, logger)
     return SiteServer(addresses, site, logger) if addresses else None

@@ -34,7 +34,7 @@ _SHARE: Final = 4
 Failed = Callable[[DatasetId, Fault], None]
 
 
-class Folding:
+class FoldCache:
     """Of one node. ``failed`` is told of folds that could not be made, without which queries go on."""
 
     def __init__(

@@ -16,7 +16,7 @@ from engines.query.frames import COLUMNS, END, HEAD, PLAIN, ROWS, SCHEMA, frame
 from engines.query.reader import QueryProcess, QueryProcesses
 from engines.query.requests import ALL_ROWS, Execute, RowSelection, TableNamed
 from odfd.api.queries.answer_proofs import AnswerProof, Signer
-from odfd.api.queries.fold_cache import Folding
+from odfd.api.queries.fold_cache import FoldCache
 from odfd.control import wire
 from odfd.queries.inputs import QueryInputs
 from odfd.queries.planning import OWNER, Asker, Bound, Planner, QueryPlan
@@ -37,7 +37,7 @@ class QueryService:
         processes: QueryProcesses,
         inputs: QueryInputs,
         signer: Signer,
-        folding: Folding | None = None,
+        folding: FoldCache | None = None,
     ) -> None:
         self._planner, self._processes, self._inputs, self._folding = planner, processes, inputs, folding
         self._signer = signer

@@ -26,7 +26,7 @@ from odfd.resources.declared import Adopted, DeclaredResource, DeclaredStore, In
 from odfd.resources.manifest import Draft, wrong_entries
 from odfd.resources.plan import DesiredResource, PlannedResource, plan
 from odfd.resources.selectors import first_equality, matches, parse_selector
-from odfd.resources.sets import Revealing, Sealing, binding, names_in, sealed_secrets
+from odfd.resources.sets import OpenedSecret, SecretSealer, binding, names_in, sealed_secrets
 from odfd.resources.status import COMMON, ResourceStatus, shown
 from odfd.resources.store import Resources
 from odfd.resources.types import OURS, VERSION, ResourceType, TypeRegistry
@@ -66,7 +66,7 @@ class DeclarationService:
 
     def plan(self, drafts: Sequence[Draft], *, dry_run: bool = False) -> list[PlannedResource]:
         """What is to become of them, in their order. Raises Invalid; nothing is written but what others had changed."""
-        keys: Sealing = DrySealing(self._home.secrets) if dry_run else self._home.secrets
+        keys: SecretSealer = DrySealing(self._home.secrets) if dry_run else self._home.secrets
 
         def kept(desired: DesiredResource, before: DeclaredResource | None, resource_id: str) -> Any:
             if desired.type != SECRET_SET:
@@ -291,13 +291,13 @@ class DeclarationService:
 class DrySealing:
     """Seals nothing and makes no key: what would be sealed is told apart from what stands, and no more."""
 
-    def __init__(self, keys: Sealing) -> None:
+    def __init__(self, keys: SecretSealer) -> None:
         self._keys = keys
 
     def seal(self, text: str, binding: str) -> str:  # noqa: ARG002
         return "(sealed when it is applied)"
 
-    def open(self, sealed: str, bindings: Collection[str]) -> Revealing:
+    def open(self, sealed: str, bindings: Collection[str]) -> OpenedSecret:
         return self._keys.open(sealed, bindings)
 
 

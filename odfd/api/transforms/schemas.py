@@ -26,18 +26,18 @@ _NO_DATASET: Final = DatasetId.from_public_key(bytes(32))
 """Stands for what a source reads, which is no dataset yet."""
 
 
-class Expected(msgspec.Struct, frozen=True):
+class ExpectedSchema(msgspec.Struct, frozen=True):
     """``changelog``: its rows can be retracted and corrected; ``None``: its chain does not say."""
 
     schema: DataSchema
     changelog: bool | None
 
 
-async def expected_schema(state: ChainState, engine: Engine) -> Expected | None:
+async def expected_schema(state: ChainState, engine: Engine) -> ExpectedSchema | None:
     """``None`` when it cannot be told before there is data."""
     changelog = is_changelog(state)
     if state.schema is not None:
-        return Expected(schema_of(state.schema), changelog)
+        return ExpectedSchema(schema_of(state.schema), changelog)
     source = state.polling_source or next(iter(state.active_push_sources.values()), None)
     if state.kind is not DatasetKind.ROOT or source is None:
         return None
@@ -50,7 +50,7 @@ async def expected_schema(state: ChainState, engine: Engine) -> Expected | None:
         if not answer.ok or answer.schema is None:
             return None
         columns = answer.schema
-    return Expected(with_system_columns(columns, state.vocab), changelog)
+    return ExpectedSchema(with_system_columns(columns, state.vocab), changelog)
 
 
 async def judge_preprocess(query: Transform, columns: DataSchema, names: Vocab, engine: Engine) -> ValidateResponse:

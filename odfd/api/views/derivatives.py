@@ -26,7 +26,7 @@ class _Kept(NamedTuple):
     inputs: frozenset[str]
 
 
-class Readers:
+class DerivativeIndex:
     """An index of the derived datasets of a node by their inputs."""
 
     def __init__(self, home: StateDirectory) -> None:

@@ -18,7 +18,7 @@ from chain.store.base import BLOCK_DAMAGED
 from chain.store.seals import ROW_DAMAGED
 from engines.contract import RowCounts
 from odfd.api.views.cache import DAMAGED, ViewCache
-from odfd.api.views.derivatives import Readers
+from odfd.api.views.derivatives import DerivativeIndex
 from odfd.api.views.refresher import ViewRefresher
 from odfd.control import wire
 from odfd.datasets import reading, row_counts
@@ -36,7 +36,7 @@ class DatasetViews:
 
     def __init__(self, home: StateDirectory, evaluator: TrustEvaluator, visibility: Visibility) -> None:
         self._home = home
-        self.readers = Readers(home)
+        self.readers = DerivativeIndex(home)
         self.cache = ViewCache(home, evaluator, visibility, self._looked_at)
         self.refresher = ViewRefresher(self.cache)
         self._visibility = visibility

@@ -121,10 +121,10 @@ async def _rerun(case: Unpacked, place: Path) -> RecheckAnswer:
     import trio
 
     from engines.provision.host import SparkOptions, spark_engine
-    from odfd.trust.evidence.bundle_reader import Lacking
+    from odfd.trust.evidence.bundle_reader import IncompleteBundle
     from odfd.trust.validation.recheck import Result, recheck, without_engine
 
-    if isinstance(case, Lacking):
+    if isinstance(case, IncompleteBundle):
         return without_engine(case, Result.INCOMPLETE, case.missing)
     for name in ("engine", "cache", "staging"):
         (place / name).mkdir()

@@ -169,7 +169,7 @@ def prompting(shell: Shell, session: Any) -> Callable[[], str]:
     from prompt_toolkit.filters import Condition
     from prompt_toolkit.key_binding import KeyBindings
 
-    class Proposing(Completer):  # type: ignore[misc]
+    class ShellCompleter(Completer):  # type: ignore[misc]
         def get_completions(self, document: Any, _: Any) -> Iterable[Any]:
             try:
                 found = list(shell.proposals(document.text_before_cursor))
@@ -194,7 +194,7 @@ def prompting(shell: Shell, session: Any) -> Callable[[], str]:
                 "odfd> ",
                 multiline=True,
                 prompt_continuation="    > ",
-                completer=Proposing(),
+                completer=ShellCompleter(),
                 complete_while_typing=False,
                 key_bindings=keys,
             )

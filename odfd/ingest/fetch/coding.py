@@ -27,7 +27,7 @@ _WINDOW: Final = 16 << 10
 """Bytes that are handed to zlib at once: what lies behind the end of a member is copied for the next one."""
 
 
-class Undoing:
+class ContentDecoder:
     """The codings of one document being undone."""
 
     def __init__(self, header: str, shown: str, ratio: int, check: Check = unstoppable) -> None:

@@ -33,11 +33,11 @@ from odfd.ingest.fetch.base import (
     Unchanged,
     file_identity,
 )
-from odfd.ingest.fetch.coding import Undoing, is_gzip
+from odfd.ingest.fetch.coding import ContentDecoder, is_gzip
 from odfd.ingest.fetch.page import Page, page
-from odfd.ingest.file_writer import Filling
+from odfd.ingest.file_writer import FileWriter
 from odfd.ingest.settings import CHUNK, IngestSettings
-from odfd.ingest.templates import TEMPLATE, Filled, check_allowed, check_template, fill, tells
+from odfd.ingest.templates import TEMPLATE, FilledTemplate, check_allowed, check_template, fill, tells
 
 _USER_INFO: Final = re.compile(r"\w+://[^/?#@]*:([^/?#@]*)@")
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
@@ -94,9 +94,9 @@ def check_url(step: FetchUrl, settings: IngestSettings) -> None:
     if scheme and scheme[1].lower() == "file" and TEMPLATE.search(step.url) is None:
         settings.readable.check_file(_path(step.url, step.url), step.url)
     elif scheme and scheme[1].lower() != "file":
-        _address(Filled(step.url, TEMPLATE.sub(_ANYTHING, step.url)))
+        _address(FilledTemplate(step.url, TEMPLATE.sub(_ANYTHING, step.url)))
     for header in step.headers or ():
-        _check_header(header.name, Filled(header.value, TEMPLATE.sub(_ANYTHING, header.value)))
+        _check_header(header.name, FilledTemplate(header.value, TEMPLATE.sub(_ANYTHING, header.value)))
     for text in (step.url, *(header.value for header in step.headers or ())):
         check_allowed(text, {*settings.allowed, *settings.variables})
 
@@ -124,7 +124,7 @@ def _refuse_password(written: str) -> None:
         )
 
 
-def _fetch_file(step: FetchUrl, url: Filled, job: FetchJob) -> FetchOutcome:
+def _fetch_file(step: FetchUrl, url: FilledTemplate, job: FetchJob) -> FetchOutcome:
     path = _path(url.reveal(), str(url))
     real = job.settings.readable.file(path, str(url))
     try:
@@ -161,7 +161,7 @@ def _remedy(status: int) -> str:
     return _WRONG_URL if client_error and status not in _PASSING else "try again later"
 
 
-async def _fetch_http(step: FetchUrl, url: Filled, job: FetchJob) -> FetchOutcome:
+async def _fetch_http(step: FetchUrl, url: FilledTemplate, job: FetchJob) -> FetchOutcome:
     address, credentials = _address(url)
     headers = credentials | _headers(step, job)
     confidential = {name for name, value in headers.items() if value.is_template or name.casefold() in CREDENTIALS}
@@ -182,7 +182,7 @@ async def _fetch_http(step: FetchUrl, url: Filled, job: FetchJob) -> FetchOutcom
         return _fetched(url, step, found.headers, path, digest, job)
 
 
-def _address(url: Filled) -> tuple[str, dict[str, Filled]]:
+def _address(url: FilledTemplate) -> tuple[str, dict[str, FilledTemplate]]:
     """Where to go, as URLs are spelled (RFC 3986), and what user and password before the host become (RFC 7617)."""
     parts = _split(url.reveal(), str(url))
     user_info, at, host = parts.netloc.rpartition("@")
@@ -199,10 +199,10 @@ def _address(url: Filled) -> tuple[str, dict[str, Filled]]:
         return address, {}
     user, _, password = (urllib.parse.unquote(part) for part in user_info.partition(":"))
     told = base64.b64encode(f"{user}:{password}".encode()).decode()
-    return address, {"Authorization": Filled("Basic, of the URL", f"Basic {told}")}
+    return address, {"Authorization": FilledTemplate("Basic, of the URL", f"Basic {told}")}
 
 
-def _no_host(url: Filled) -> Invalid:
+def _no_host(url: FilledTemplate) -> Invalid:
     return Invalid(
         f"{url} names no host, or a port that is none",
         rule="url-host",
@@ -210,7 +210,7 @@ def _no_host(url: Filled) -> Invalid:
     )
 
 
-def _headers(step: FetchUrl, job: FetchJob) -> dict[str, Filled]:
+def _headers(step: FetchUrl, job: FetchJob) -> dict[str, FilledTemplate]:
     """Raises Invalid for a value that no header may hold."""
     headers = _plain({"User-Agent": _AGENT, "Accept-Encoding": "identity"})
     for header in step.headers or ():
@@ -224,7 +224,7 @@ def _headers(step: FetchUrl, job: FetchJob) -> dict[str, Filled]:
     return headers
 
 
-def _check_header(name: str, value: Filled) -> None:
+def _check_header(name: str, value: FilledTemplate) -> None:
     """Raises Invalid for what no header may be called or hold."""
     if not _HEADER_NAME.fullmatch(name):
         raise Invalid(f"no header is called {name!r}", rule="source-header", hint="letters, digits and - make its name")
@@ -236,17 +236,17 @@ def _check_header(name: str, value: Filled) -> None:
         )
 
 
-def _plain(headers: Mapping[str, str]) -> dict[str, Filled]:
-    return {name: Filled(value, value) for name, value in headers.items()}
+def _plain(headers: Mapping[str, str]) -> dict[str, FilledTemplate]:
+    return {name: FilledTemplate(value, value) for name, value in headers.items()}
 
 
-async def _save(found: Page, path: Path, url: Filled, job: FetchJob) -> str:
+async def _save(found: Page, path: Path, url: FilledTemplate, job: FetchJob) -> str:
     """Stream the body to ``path`` under the limit; the sha3-256 of its bytes. Raises Refused, Remote, Environment."""
     digest, waiting = hashlib.sha3_256(), bytearray()
     promised = found.headers.get("Content-Length", "")
     encoding, ratio = found.headers.get("Content-Encoding", ""), job.settings.max_unpack_ratio
-    undoing = Undoing(encoding, str(url), ratio, trio.from_thread.check_cancelled)
-    with Filling(path, str(url), job.settings) as file:
+    undoing = ContentDecoder(encoding, str(url), ratio, trio.from_thread.check_cancelled)
+    with FileWriter(path, str(url), job.settings) as file:
         if promised.isdecimal():
             file.expect(int(promised))
 
@@ -266,7 +266,7 @@ async def _save(found: Page, path: Path, url: Filled, job: FetchJob) -> str:
 
 
 def _fetched(
-    url: Filled, step: FetchUrl, headers: Mapping[str, Any], path: Path, digest: str, job: FetchJob
+    url: FilledTemplate, step: FetchUrl, headers: Mapping[str, Any], path: Path, digest: str, job: FetchJob
 ) -> Fetched:
     etag, modified = headers.get("ETag"), _http_time(headers.get("Last-Modified"))
     state = None
@@ -284,7 +284,7 @@ def _fetched(
     )
 
 
-def _name(url: Filled, otherwise: str) -> str:
+def _name(url: FilledTemplate, otherwise: str) -> str:
     """What messages call the document: the last part of its path, as the manifest writes it."""
     return urllib.parse.unquote(urllib.parse.urlsplit(url.written).path.rsplit("/", 1)[-1]) or otherwise
 

@@ -50,7 +50,7 @@ class AccusedStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Lacking:
+class IncompleteBundle:
     """A sound file that lacks blocks."""
 
     manifest: Manifest
@@ -58,7 +58,7 @@ class Lacking:
     missing: str
 
 
-Unpacked: TypeAlias = AccusedStep | Lacking
+Unpacked: TypeAlias = AccusedStep | IncompleteBundle
 _OMIT: Final = "whoever reports may leave out, not add: nobody is to keep and give away what is no evidence"
 
 
@@ -94,7 +94,7 @@ def _hang_together(manifest: Manifest, head: HeadStatement, stores: _Stores) -> 
                 for wrong in _check_slice(stores.objects, state, block):
                     raise Invalid(wrong.message, rule=wrong.rule, place=f"{dataset.short} #{block.sequence_number}")
     except _Missing as missing:
-        return Lacking(manifest, head, str(missing))
+        return IncompleteBundle(manifest, head, str(missing))
     if strange := stores.listed.keys() - named:
         raise Invalid(
             f"it holds {min(strange).short}, which nothing that was signed names", rule="bundle-object", hint=_OMIT

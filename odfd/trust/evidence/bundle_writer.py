@@ -50,7 +50,7 @@ class Accusation(msgspec.Struct, frozen=True, kw_only=True):
     """The versions 1, 2, … of the dataset's authority that are known."""
 
 
-class Gathered(msgspec.Struct, frozen=True):
+class GatheredBundle(msgspec.Struct, frozen=True):
     """A manifest and where the bytes of its objects are."""
 
     manifest: Manifest
@@ -63,7 +63,7 @@ class TooLarge(msgspec.Struct, frozen=True):
     reason: str
 
 
-def gather(chains: ChainStore, objects: ObjectReader, case: Accusation) -> Gathered | TooLarge:
+def gather(chains: ChainStore, objects: ObjectReader, case: Accusation) -> GatheredBundle | TooLarge:
     """Raises NotFound when a slice is not here any more, Invalid when the head's tree is not that of this chain."""
     event = case.step.event
     assert isinstance(event, ExecuteTransform)
@@ -92,7 +92,7 @@ def gather(chains: ChainStore, objects: ObjectReader, case: Accusation) -> Gathe
         actual=case.actual,
         objects=tuple(pile.listed.values()),
     )
-    return Gathered(manifest, pile.sources)
+    return GatheredBundle(manifest, pile.sources)
 
 
 class _Pile:

@@ -16,7 +16,7 @@ import msgspec
 from chain.ids import DatasetId, KeyDid
 from chain.multihash import Multihash
 from chain.statements.statement import Attestation
-from odfd.trust.judgement.verdicts import Said, group_voices, voice_on
+from odfd.trust.judgement.verdicts import VerdictKind, group_voices, voice_on
 from odfd.trust.ledger.recheck_results import UNABLE, Recheck
 from odfd.trust.ledger.runs import Run, run_at
 from odfd.trust.policy.policy import Policy
@@ -66,7 +66,7 @@ def claims(
             mine = voice_on(said, wrong.sequence_number)
             if wrong.bundle is None or group is None or mine is None or voices.get(group) != mine:
                 continue
-            if mine.said is not Said.MISMATCH or run_at(own.runs, wrong.sequence_number) is not None:
+            if mine.said is not VerdictKind.MISMATCH or run_at(own.runs, wrong.sequence_number) is not None:
                 continue
             alike = Counter(voices.values())[mine]
             named = (*found[wrong.bundle].signers, key) if wrong.bundle in found else (key,)

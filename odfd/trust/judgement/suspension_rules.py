@@ -19,7 +19,7 @@ from chain import instant
 from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
 from chain.statements.statement import Attestation
-from odfd.trust.judgement.verdicts import Said, Voice, group_voices, voice_on
+from odfd.trust.judgement.verdicts import GroupVerdict, VerdictKind, group_voices, voice_on
 from odfd.trust.policy.policy import Policy
 
 GRACE: Final = 48 * 3600 * instant.SECOND
@@ -42,7 +42,7 @@ class DatasetStatements(msgspec.Struct, frozen=True, kw_only=True):
 
     heard: Mapping[KeyDid, Attestation]
     """Live attestations that speak of this chain."""
-    own: Mapping[int, Voice] = {}
+    own: Mapping[int, GroupVerdict] = {}
     """My own runs by step."""
     steps: Sequence[int]
     """Steps to look at: the first of each stretch within which nobody's verdict changes is enough."""
@@ -112,16 +112,18 @@ def look_again(policy: Policy, view: View) -> frozenset[tuple[DatasetId, int]]:
         (dataset, step)
         for dataset, told in view.datasets.items()
         for step, mine in told.own.items()
-        if mine.said is not Said.NONDETERMINISTIC
+        if mine.said is not VerdictKind.NONDETERMINISTIC
         for against in (_others(policy, view, told, step, out),)
         if any(count > policy.tolerated for voice, count in against.items() if voice != mine)
     )
 
 
-def _others(policy: Policy, view: View, told: DatasetStatements, step: int, out: Collection[str]) -> Counter[Voice]:
+def _others(
+    policy: Policy, view: View, told: DatasetStatements, step: int, out: Collection[str]
+) -> Counter[GroupVerdict]:
     voices = group_voices(policy, told.heard, step, out)
     voices.pop(view.own_group, None)
-    return Counter(voice for voice in voices.values() if voice.said is not Said.NONDETERMINISTIC)
+    return Counter(voice for voice in voices.values() if voice.said is not VerdictKind.NONDETERMINISTIC)
 
 
 def _contradicted(
@@ -134,9 +136,9 @@ def _contradicted(
         voices.pop(view.own_group, None)
         if step in told.own:
             voices[view.own_group] = told.own[step]
-        if sum(voice.said is Said.NONDETERMINISTIC for voice in voices.values()) > policy.tolerated:
+        if sum(voice.said is VerdictKind.NONDETERMINISTIC for voice in voices.values()) > policy.tolerated:
             return
-        clear = {group: voice for group, voice in voices.items() if voice.said is not Said.NONDETERMINISTIC}
+        clear = {group: voice for group, voice in voices.items() if voice.said is not VerdictKind.NONDETERMINISTIC}
         if len(set(clear.values())) < 2:
             continue
         machines = _machines(policy, view, told, step)
@@ -145,7 +147,7 @@ def _contradicted(
 
 
 def _stands_alone(
-    policy: Policy, group: str, voices: Mapping[str, Voice], machines: Mapping[str, frozenset[Machine]]
+    policy: Policy, group: str, voices: Mapping[str, GroupVerdict], machines: Mapping[str, frozenset[Machine]]
 ) -> bool:
     """Whether, of groups on machines like this one's, more than f are behind exactly one value, and it is another."""
     alike = Counter(voice for other, voice in voices.items() if machines[other] & machines[group])

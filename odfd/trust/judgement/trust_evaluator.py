@@ -35,13 +35,13 @@ from odfd.trust.judgement.suspension_rules import ME, DatasetStatements, Machine
 from odfd.trust.judgement.suspensions import Suspensions
 from odfd.trust.judgement.verdicts import (
     STOPS,
-    Bench,
     ChainExtent,
     DatasetStatus,
     Decision,
+    Electors,
+    GroupVerdict,
     ReachAssessment,
-    Said,
-    Voice,
+    VerdictKind,
     asked_of,
     decide,
     quorum_of,
@@ -232,7 +232,7 @@ class TrustEvaluator:
     def verdict(self, known: DatasetFacts, step: int) -> Decision:
         """The same by the rules alone."""
         run = run_at(known.runs, step)
-        bench = Bench(
+        bench = Electors(
             policy=self.policy,
             me=self.me,
             quorum=known.quorum,
@@ -386,16 +386,16 @@ def _is_root(chain: ChainReader) -> bool:
     return isinstance(seed, Seed) and seed.dataset_kind is DatasetKind.ROOT
 
 
-def own_voice(run: Run | None) -> Voice | None:
+def own_voice(run: Run | None) -> GroupVerdict | None:
     """What this node's own run says of a step."""
     if run is None:
         return None
-    if run.verdict == Said.REPRODUCED.value:
-        return Voice(Said.REPRODUCED)
-    if run.verdict == Said.MISMATCH.value and run.actual is not None:
-        return Voice(Said.MISMATCH, value_id(run.actual))
-    if run.verdict == Said.NONDETERMINISTIC.value and run.reason == "nondeterministic":
-        return Voice(Said.NONDETERMINISTIC)
+    if run.verdict == VerdictKind.REPRODUCED.value:
+        return GroupVerdict(VerdictKind.REPRODUCED)
+    if run.verdict == VerdictKind.MISMATCH.value and run.actual is not None:
+        return GroupVerdict(VerdictKind.MISMATCH, value_id(run.actual))
+    if run.verdict == VerdictKind.NONDETERMINISTIC.value and run.reason == "nondeterministic":
+        return GroupVerdict(VerdictKind.NONDETERMINISTIC)
     return None
 
 

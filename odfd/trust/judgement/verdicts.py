@@ -22,7 +22,7 @@ from chain.statements.statement import Actual, Attestation, EngineUsed
 from odfd.trust.policy.policy import SANDBOXES, Expression, Policy, facts_of, holds
 
 
-class Said(enum.Enum):
+class VerdictKind(enum.Enum):
     REPRODUCED = "reproduced"
     MISMATCH = "mismatch"
     NONDETERMINISTIC = "not-reproducible-here"
@@ -32,10 +32,10 @@ TOO_COSTLY: Final = "too-costly"
 """The reason of a validator that gave a step up."""
 
 
-class Voice(msgspec.Struct, frozen=True):
+class GroupVerdict(msgspec.Struct, frozen=True):
     """One group's word on one block; ``value`` is the id of what it computed instead, for a mismatch."""
 
-    said: Said
+    said: VerdictKind
     value: bytes = b""
 
 
@@ -80,18 +80,18 @@ class Decision(msgspec.Struct, frozen=True):
         return self.status is DatasetStatus.REFUTED or (self.status is DatasetStatus.OWN_MISMATCH and enough)
 
 
-def judge(tolerated: int, own: Voice | None, others: Mapping[str, Voice], quorum: int) -> Decision:
+def judge(tolerated: int, own: GroupVerdict | None, others: Mapping[str, GroupVerdict], quorum: int) -> Decision:
     """The first row of the table that fits. ``others`` by group; ``quorum`` is the K of ``attested:K`` (0: none)."""
-    agree = sum(voice.said is Said.REPRODUCED for voice in others.values())
-    unsure = sum(voice.said is Said.NONDETERMINISTIC for voice in others.values())
-    values = Counter(voice.value for voice in others.values() if voice.said is Said.MISMATCH)
+    agree = sum(voice.said is VerdictKind.REPRODUCED for voice in others.values())
+    unsure = sum(voice.said is VerdictKind.NONDETERMINISTIC for voice in others.values())
+    values = Counter(voice.value for voice in others.values() if voice.said is VerdictKind.MISMATCH)
     if own is not None:
-        agree += own.said is Said.REPRODUCED
+        agree += own.said is VerdictKind.REPRODUCED
     top = max(values.values(), default=0)
     enough = tolerated + 1
-    if own is not None and own.said is Said.MISMATCH:
+    if own is not None and own.said is VerdictKind.MISMATCH:
         return Decision(DatasetStatus.OWN_MISMATCH, attested=agree, against=1 + values[own.value])
-    if (own is not None and own.said is Said.NONDETERMINISTIC) or unsure >= enough:
+    if (own is not None and own.said is VerdictKind.NONDETERMINISTIC) or unsure >= enough:
         return Decision(DatasetStatus.NONDETERMINISTIC, attested=0, against=top)
     if agree >= enough and top >= enough:
         return Decision(DatasetStatus.SPLIT, attested=agree, against=top)
@@ -117,7 +117,7 @@ def value_id(actual: Actual) -> bytes:
     return hashlib.sha3_256(canonical.encode(body)).digest()
 
 
-def voice_on(attestation: Attestation, sequence_number: int) -> Voice | None:
+def voice_on(attestation: Attestation, sequence_number: int) -> GroupVerdict | None:
     """What a validator says of a block; nothing for abstentions and for verdicts from an opaque checkpoint."""
     for span in attestation.spans:
         if not span.first <= sequence_number <= span.last:
@@ -125,16 +125,16 @@ def voice_on(attestation: Attestation, sequence_number: int) -> Voice | None:
         if span.state == "opaque":
             return None
         if span.verdict == "reproduced":
-            return Voice(Said.REPRODUCED)
+            return GroupVerdict(VerdictKind.REPRODUCED)
         if span.verdict == "mismatch":
             return _mismatch(attestation, sequence_number, span.engine)
-        if span.verdict == Said.NONDETERMINISTIC.value and span.reason == "nondeterministic":
-            return Voice(Said.NONDETERMINISTIC)
+        if span.verdict == VerdictKind.NONDETERMINISTIC.value and span.reason == "nondeterministic":
+            return GroupVerdict(VerdictKind.NONDETERMINISTIC)
         return None
     return None
 
 
-def _mismatch(attestation: Attestation, sequence_number: int, engine: int | None) -> Voice | None:
+def _mismatch(attestation: Attestation, sequence_number: int, engine: int | None) -> GroupVerdict | None:
     """Without a pinned engine and a strict query nobody is blamed."""
     if engine is None or engine >= len(attestation.engines) or not attestation.engines[engine].pinned:
         return None
@@ -142,18 +142,18 @@ def _mismatch(attestation: Attestation, sequence_number: int, engine: int | None
         return None
     for found in attestation.mismatch:
         if found.sequence_number == sequence_number:
-            return Voice(Said.MISMATCH, value_id(found.actual))
+            return GroupVerdict(VerdictKind.MISMATCH, value_id(found.actual))
     return None
 
 
 def group_voices(
     policy: Policy, heard: Mapping[KeyDid, Attestation], sequence_number: int, suspended: Collection[str] = ()
-) -> dict[str, Voice]:
+) -> dict[str, GroupVerdict]:
     """One vote a group: keys of a group that disagree are silent, and so are groups that are suspended.
 
     A group never counts on a dataset whose own key is among its keys: nobody attests himself.
     """
-    said: dict[str, set[Voice]] = {}
+    said: dict[str, set[GroupVerdict]] = {}
     for key, attestation in heard.items():
         group = policy.group_of(key)
         if group is None or group in suspended or policy.group_of(KeyDid(attestation.dataset)) == group:
@@ -180,7 +180,7 @@ def _engine_of(attestation: Attestation, sequence_number: int) -> EngineUsed | N
     return None
 
 
-class Bench(msgspec.Struct, frozen=True, kw_only=True):
+class Electors(msgspec.Struct, frozen=True, kw_only=True):
     """The groups that judge a dataset's steps on this node, and the rules they judge by."""
 
     policy: Policy
@@ -193,7 +193,9 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
     """Digest of the engine that my own run of the step used."""
 
 
-def decide(bench: Bench, heard: Mapping[KeyDid, Attestation], own: Voice | None, sequence_number: int) -> Decision:
+def decide(
+    bench: Electors, heard: Mapping[KeyDid, Attestation], own: GroupVerdict | None, sequence_number: int
+) -> Decision:
     """The judgement of one step: others by group, and my own run counted once, as my group or as one more."""
     others = group_voices(bench.policy, heard, sequence_number, bench.suspended)
     own_group = bench.policy.group_of(bench.me)
@@ -208,7 +210,7 @@ def decide(bench: Bench, heard: Mapping[KeyDid, Attestation], own: Voice | None,
     return found
 
 
-def _is_too_costly(bench: Bench, heard: Mapping[KeyDid, Attestation], sequence_number: int) -> bool:
+def _is_too_costly(bench: Electors, heard: Mapping[KeyDid, Attestation], sequence_number: int) -> bool:
     """Whether a listed validator, or this node, gave the step up: why nobody has re-run it, and no verdict on it."""
     counted = (said for key, said in heard.items() if key == bench.me or bench.policy.group_of(key) is not None)
     spans = (span for said in counted for span in said.spans if span.first <= sequence_number <= span.last)
@@ -216,15 +218,19 @@ def _is_too_costly(bench: Bench, heard: Mapping[KeyDid, Attestation], sequence_n
 
 
 def _engines(
-    bench: Bench, heard: Mapping[KeyDid, Attestation], others: Mapping[str, Voice], own: Voice | None, number: int
+    bench: Electors,
+    heard: Mapping[KeyDid, Attestation],
+    others: Mapping[str, GroupVerdict],
+    own: GroupVerdict | None,
+    number: int,
 ) -> int:
     """Different engines behind those that reproduced a step."""
     if bench.policy.min_engines <= 1:
         return 1
-    agree = {group for group, voice in others.items() if voice.said is Said.REPRODUCED}
+    agree = {group for group, voice in others.items() if voice.said is VerdictKind.REPRODUCED}
     spoke = [said for key, said in heard.items() if bench.policy.group_of(key) in agree]
     used = [engine for said in spoke if (engine := _engine_of(said, number)) is not None]
-    mine = {bench.engine} if own is not None and own.said is Said.REPRODUCED and bench.engine else set()
+    mine = {bench.engine} if own is not None and own.said is VerdictKind.REPRODUCED and bench.engine else set()
     return len({engine.digest for engine in used} | mine)
 
 

@@ -65,7 +65,7 @@ def check_opening(opened: Epoch | None, kept: Frontier, last: Frontier) -> None:
         )
 
 
-class Retold:
+class RewrittenHistory:
     """The blocks of a new history as they stream by: what tree they make with those kept, and which objects they name.
 
     Memory: about 150 bytes for each object named.

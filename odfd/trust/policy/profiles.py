@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from chain.store.base import Apart
+from chain.store.base import FormerEpochs
 from config import model
 from odfd.trust.policy.policy import Policy, PolicyTerms, load_policy, parse_expression, quorum_mistakes
 
@@ -108,8 +108,8 @@ def follows_rewrites(settings: model.Policy) -> bool:
     return (settings.rewrite.follow or PROFILES[settings.profile].follow) == "follow"
 
 
-def apart(settings: model.Policy, epoch: int) -> Apart:
+def apart(settings: model.Policy, epoch: int) -> FormerEpochs:
     """Where blocks of ``epoch`` stay that are given up, and for how many such epochs there is room."""
     said = settings.rewrite.keep_epochs
     most = PROFILES[settings.profile].keep_epochs if said is None else said
-    return Apart(epoch, None if most is None else most - 1)
+    return FormerEpochs(epoch, None if most is None else most - 1)

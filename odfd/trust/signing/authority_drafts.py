@@ -24,7 +24,7 @@ MAX_DAYS: Final = 399
 """A day less than a writer may be named for, since drafts are signed later than they are made."""
 
 
-class Opening(msgspec.Struct, frozen=True):
+class EpochOpening(msgspec.Struct, frozen=True):
     """What an epoch that replaces blocks says, but for its number."""
 
     reason: Literal["reset", "recovery", "fork", "compaction"]
@@ -46,7 +46,7 @@ def rotated(
     return _next(rights, {writer: _until(now, USUAL_DAYS)}, seed, now, epoch)
 
 
-def rewritten(rights: Rights, opened: Opening, mine: Iterable[KeyDid], seed: Multihash, now: Instant) -> Authority:
+def rewritten(rights: Rights, opened: EpochOpening, mine: Iterable[KeyDid], seed: Multihash, now: Instant) -> Authority:
     """Another history from ``opened.base`` on. Writers stay, and those that are ``mine`` may write for a year again."""
     epoch = Epoch(number=rights.epoch + 1, reason=opened.reason, base=opened.base, last=opened.last)
     return _next(rights, _lengthened(rights, mine, now), seed, now, epoch)

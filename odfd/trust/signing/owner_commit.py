@@ -41,13 +41,13 @@ from chain.store.rewriting import RewritePlan
 from chain.wording import agree, plural
 from engines.contract import RowCounts
 from odfd.datasets import pushes, row_counts
-from odfd.datasets.commit import Along, Beside
+from odfd.datasets.commit import CommitExtras, SideCommit
 from odfd.datasets.references import keep_links, keep_references
 from odfd.datasets.times import check_clock, check_jump
 from odfd.trust.keys import journal_topics
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger.authorities import Authorities
-from odfd.trust.ledger.history_rewrite import Retold, check_opening
+from odfd.trust.ledger.history_rewrite import RewrittenHistory, check_opening
 from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.trust.signing import authority_drafts
 from odfd.trust.signing.authority_versions import keep_version, note_newest, note_version, sign_version
@@ -77,7 +77,7 @@ class _Draft(NamedTuple):
     sign: Callable[[], None]
 
 
-def _beside(said: Beside | None) -> tuple[_Addition, ...]:
+def _beside(said: SideCommit | None) -> tuple[_Addition, ...]:
     if said is None:
         return ()
 
@@ -119,7 +119,7 @@ class OwnerCommitter:
         objects: Sequence[Multihash],
         system_time: Instant,
         rows: RowCounts | None = None,
-        along: Along = Along(),  # noqa: B008  it is frozen
+        along: CommitExtras = CommitExtras(),  # noqa: B008  it is frozen
     ) -> Head:
         """Append ``events``, one block each, and sign. Raises Conflict, Invalid (a rule), NotFound (no key).
 
@@ -143,7 +143,7 @@ class OwnerCommitter:
         dataset: DatasetId,
         head: Head,
         rows: RowCounts,
-        along: Along = Along(),  # noqa: B008  it is frozen
+        along: CommitExtras = CommitExtras(),  # noqa: B008  it is frozen
     ) -> None:
         """Keep what became of rows for which nothing was appended to ``head``; a push, if another chain gets some."""
         beside = along.beside
@@ -250,7 +250,7 @@ class OwnerCommitter:
         # A state from an old backup must not declare that it ended where it does not.
         self._check_behind(dataset, checked.epoch, checked.frontier)
         self._may_sign(self._keys.node_key(), dataset, checked.epoch, checked.frontier)
-        told = Retold(self._chains.chain(dataset), plan)
+        told = RewrittenHistory(self._chains.chain(dataset), plan)
         check_opening(said.epochs[-1] if said.epochs else None, told.kept, checked.frontier)
         after: list[Rights] = []
 

@@ -36,7 +36,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     head: Multihash
 
 
-class Tried(msgspec.Struct, frozen=True):
+class Reexecuted(msgspec.Struct, frozen=True):
     """What this node has re-run of a chain."""
 
     runs: Mapping[int, Run]
@@ -62,7 +62,7 @@ def actual_of(event: ExecuteTransform, data: DataSlice | None) -> Actual:
 def attest(
     validator: KeyDid,
     subject: Subject,
-    tried: Tried,
+    tried: Reexecuted,
     inputs: Sequence[InputTree],
     determinism: str,
     last: tuple[int, Multihash] | None,
@@ -99,7 +99,7 @@ def engines_of(runs: Mapping[int, Run]) -> list[EngineUsed]:
     return sorted({run.engine for run in runs.values()}, key=lambda used: (used.name, used.digest, used.sandbox))
 
 
-def spans_of(size: int, tried: Tried, engines: Sequence[EngineUsed]) -> tuple[Span, ...]:
+def spans_of(size: int, tried: Reexecuted, engines: Sequence[EngineUsed]) -> tuple[Span, ...]:
     """Spans over blocks ``0 … size-1``, like ones merged; beyond MAX_SPANS the oldest become ``not-attempted``."""
     pieces: list[Span] = []
     runs, until = tried.runs, min(tried.until, size)

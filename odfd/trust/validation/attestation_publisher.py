@@ -26,7 +26,7 @@ from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.runs import REPRODUCED, RunPosition, Runs
 from odfd.trust.signing.signer_context import SignerContext
 from odfd.trust.transform_steps import first_step
-from odfd.trust.validation.attestation import NOT_ATTEMPTED, Subject, Tried, attest, engines_of, spans_of
+from odfd.trust.validation.attestation import NOT_ATTEMPTED, Reexecuted, Subject, attest, engines_of, spans_of
 
 Determinism: TypeAlias = Callable[[DatasetId], Awaitable[str]]
 """Own analysis of the transform in force: ``strict``, ``no`` or ``unknown``."""
@@ -54,7 +54,7 @@ class AttestationPublisher:
             return None
         if mine is None or newest is None or mine.epoch != newest[0].epoch:
             return 0.0
-        tried = Tried(runs, self._until(dataset, place, checked.data), why)
+        tried = Reexecuted(runs, self._until(dataset, place, checked.data), why)
         now_said = spans_of(checked.data, tried, engines_of(runs))
         if mine.size >= checked.data and _verdicts(mine.spans) == _verdicts(now_said):
             return None
@@ -102,7 +102,7 @@ class AttestationPublisher:
         journalled = self._signer.keys.last_said(key.did, topic)
         if journalled is not None and (last is None or journalled.order[0] > last[0]):
             last = (journalled.order[0], Multihash.parse(journalled.subject))
-        tried = Tried(runs, self._until(dataset, place, head.size), why, budget)
+        tried = Reexecuted(runs, self._until(dataset, place, head.size), why, budget)
         said = attest(key.did, subject, tried, self._inputs(dataset), determinism, last, self._signer.clock.now())
         payload = statement.encode(said)
         sealed = self._signer.keys.sign(key, topic, (said.serial,), str(envelope.sid(payload)), payload)

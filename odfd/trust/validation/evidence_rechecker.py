@@ -30,11 +30,11 @@ from engines.contract import Engine, EngineIdentity
 from odfd.errors import sole_fault
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.transform.driver import fresh_folder
-from odfd.trust.evidence.bundle_reader import Lacking, Unpacked, unpacked
+from odfd.trust.evidence.bundle_reader import IncompleteBundle, Unpacked, unpacked
 from odfd.trust.evidence.bundle_store import BundleStore
 from odfd.trust.judgement.evidence_claims import Claim, OwnFindings, claims
 from odfd.trust.judgement.trust_evaluator import TrustEvaluator
-from odfd.trust.judgement.verdicts import Said
+from odfd.trust.judgement.verdicts import VerdictKind
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.recheck_results import CONFIRMED, UNABLE, UNFIT, Recheck, Rechecks
 from odfd.trust.ledger.runs import REPRODUCED, Run
@@ -190,7 +190,7 @@ class EvidenceRechecker:
             async with self._unpacked(claim, folder) as case:
                 answer, runs = await self._answer(claim, case, folder)
             run = _run(claim, answer, runs, engine, self._signer.clock.now())
-        await self._keep(claim, run, CONFIRMED if run.verdict == Said.MISMATCH.value else answer.result)
+        await self._keep(claim, run, CONFIRMED if run.verdict == VerdictKind.MISMATCH.value else answer.result)
 
     @asynccontextmanager
     async def _unpacked(self, claim: Claim, folder: Path) -> AsyncIterator[Unpacked]:
@@ -208,7 +208,7 @@ class EvidenceRechecker:
         """What came out, and of how many runs. Raises Invalid for evidence of something else."""
         if case.head.dataset != claim.dataset or case.manifest.sequence_number != claim.step:
             raise Invalid("it is about another step than the attestation names", rule="bundle-step")
-        if not isinstance(case, Lacking):
+        if not isinstance(case, IncompleteBundle):
             here = await trio.to_thread.run_sync(self._hash_at, claim)
             if case.step.hash != here:
                 raise Invalid("its step is not the block that stands here", rule="bundle-step")
@@ -268,11 +268,13 @@ def _run(claim: Claim, answer: RecheckAnswer, runs: int, engine: EngineIdentity,
     run = msgspec.structs.replace(blank, block=answer.block, runs=runs)
     if answer.result == CONFIRMED:
         evidence = None if answer.finding is None else answer.finding.to_bytes()
-        return msgspec.structs.replace(run, verdict=Said.MISMATCH.value, actual=answer.computed, evidence=evidence)
+        return msgspec.structs.replace(
+            run, verdict=VerdictKind.MISMATCH.value, actual=answer.computed, evidence=evidence
+        )
     if answer.result == Result.REFUTED.value and answer.state == "genesis":
         return msgspec.structs.replace(run, verdict=REPRODUCED, actual=answer.computed)
     if answer.reason == NONDETERMINISTIC or answer.determinism == "no":
-        return msgspec.structs.replace(run, verdict=Said.NONDETERMINISTIC.value, reason=NONDETERMINISTIC)
+        return msgspec.structs.replace(run, verdict=VerdictKind.NONDETERMINISTIC.value, reason=NONDETERMINISTIC)
     return run
 
 

@@ -34,7 +34,7 @@ from odfd.ingest.refetch import Refetched, refetch
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.slots import Slots
 from odfd.runtime.supervision import Life
-from odfd.transform.inputs import UpTo, only_appends
+from odfd.transform.inputs import ChainPrefix, only_appends
 from odfd.transform.replay import without_its_schema
 from odfd.trust.judgement.observation_reach import DATA, WINDOW
 from odfd.trust.ledger.log import Ledger
@@ -166,7 +166,7 @@ class Observer:
             mine = self._mine(Observations(connection), dataset, block)
         if block.event.new_data is None or not whole or (mine is not None and mine.result != UNREACHABLE):
             return None
-        state = load_state(UpTo(chain, block.sequence_number))
+        state = load_state(ChainPrefix(chain, block.sequence_number))
         if state.last_offset is None:
             state = without_its_schema(state, block, chain)
         if state.kind is not DatasetKind.ROOT or state.polling_source is None:

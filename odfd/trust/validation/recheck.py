@@ -24,10 +24,10 @@ from engines.contract import Engine, EngineIdentity, ValidateInput, ValidateRequ
 from engines.provision.warm import EnginePool
 from engines.spark.state.checkpoint import MAX_CHECKPOINT
 from odfd.transform.driver import fresh_folder
-from odfd.transform.inputs import UpTo
+from odfd.transform.inputs import ChainPrefix
 from odfd.transform.plan import Blocked, TransformPlan, vocabulary
 from odfd.transform.replay import Replayed, ReplayParts, plan_recorded, replay, replay_step
-from odfd.trust.evidence.bundle_reader import AccusedStep, Lacking, Unpacked
+from odfd.trust.evidence.bundle_reader import AccusedStep, IncompleteBundle, Unpacked
 from odfd.trust.evidence.comparison_process import compare_apart
 from odfd.trust.evidence.row_diff import RowDifference
 from odfd.trust.transform_steps import STEP
@@ -73,7 +73,7 @@ class RecheckAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 async def recheck(case: Unpacked, engine: Engine, staging: Path) -> RecheckAnswer:
     """Run the step again on ``engine``. Raises what engines raise."""
-    if isinstance(case, Lacking):
+    if isinstance(case, IncompleteBundle):
         return without_engine(case, Result.INCOMPLETE, case.missing)
     return await _Recheck(case, engine, staging).run()
 
@@ -110,7 +110,7 @@ class _Recheck:
 
     def _transform(self) -> str:
         """The engine that the transform in force pins."""
-        state = load_state(UpTo(self._case.chains.chain(self._case.head.dataset), self._number))
+        state = load_state(ChainPrefix(self._case.chains.chain(self._case.head.dataset), self._number))
         return (state.set_transform.transform.version or "") if state.set_transform else ""
 
     async def _from_published(self, name: Multihash | None, identity: EngineIdentity) -> RecheckAnswer:

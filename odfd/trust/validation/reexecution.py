@@ -30,7 +30,7 @@ from odfd.transform.driver import fresh_folder
 from odfd.transform.plan import Blocked
 from odfd.transform.replay import ReplayDependencies, Replayed, ReplayParts, replay_step
 from odfd.trust.evidence.bundle_store import BundleStore
-from odfd.trust.evidence.bundle_writer import Accusation, Gathered, gather
+from odfd.trust.evidence.bundle_writer import Accusation, GatheredBundle, gather
 from odfd.trust.evidence.comparison_process import compare_apart
 from odfd.trust.evidence.row_diff import RowDifference
 from odfd.trust.ledger.authorities import Authorities
@@ -49,7 +49,7 @@ RUNS_AGAIN: Final = 6
 """More, when more than f groups are of one other mind: any that deviates takes the verdict back."""
 
 
-class Means(msgspec.Struct, frozen=True, kw_only=True):
+class ReexecutionDependencies(msgspec.Struct, frozen=True, kw_only=True):
     """What it takes beside the node's stores."""
 
     deps: ReplayDependencies
@@ -86,7 +86,7 @@ class Reexecution:
     def __init__(
         self,
         signer: SignerContext,
-        means: Means,
+        means: ReexecutionDependencies,
         put_off: Callable[[DatasetId, str, str], None],
         charge: Callable[[DatasetId, float], None] = lambda _dataset, _seconds: None,
     ) -> None:
@@ -329,7 +329,7 @@ class Reexecution:
         )
         try:
             found = gather(self._chains, self._objects, case)
-            if isinstance(found, Gathered):
+            if isinstance(found, GatheredBundle):
                 return self._means.bundles.keep(found.manifest, found.sources)
             self._signer.logger.info("no bundle kept", dataset=name, reason=found.reason)
         except (Invalid, Environment) as fault:

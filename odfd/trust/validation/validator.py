@@ -33,7 +33,7 @@ from odfd.trust.ledger.runs import Run, Runs, run_at
 from odfd.trust.signing.signer_context import SignerContext
 from odfd.trust.validation.attestation_publisher import AttestationPublisher, step_after
 from odfd.trust.validation.cost_budget import CostBudget
-from odfd.trust.validation.reexecution import Means, Reexecution, ReexecutionStep, TooCostly
+from odfd.trust.validation.reexecution import Reexecution, ReexecutionDependencies, ReexecutionStep, TooCostly
 from odfd.trust.validation.sampling import Sample
 
 RETRY_SECONDS: Final = 30.0
@@ -42,7 +42,7 @@ ALL_SECONDS: Final = 3600.0
 """After so long a round looks at all datasets, touched or not."""
 
 
-class ValidatorSettings(Means, frozen=True, kw_only=True):
+class ValidatorSettings(ReexecutionDependencies, frozen=True, kw_only=True):
     """What the validator needs beside the node's stores."""
 
     wanted: Callable[[], bool] = lambda: True

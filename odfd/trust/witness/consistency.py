@@ -14,21 +14,21 @@ from typing import Final, NamedTuple
 from chain.statements.tree import EMPTY_ROOT, is_consistent
 
 
-class Seen(NamedTuple):
+class KnownTree(NamedTuple):
     """A tree, by its size and root."""
 
     size: int
     root: bytes
 
 
-NOTHING: Final = Seen(0, EMPTY_ROOT)
+NOTHING: Final = KnownTree(0, EMPTY_ROOT)
 """The empty tree: every tree begins with it, so the first of an origin needs no proof."""
 
-Begins = Callable[[Seen], bool]
+Begins = Callable[[KnownTree], bool]
 """Whether the tree in question begins with this one."""
 
 
-class Ruling(enum.Enum):
+class ConsistencyResult(enum.Enum):
     """What becomes of a tree."""
 
     COSIGN = "cosign"
@@ -40,24 +40,24 @@ class Ruling(enum.Enum):
     """Nothing shows that it begins with what was cosigned."""
 
 
-def last_of(known: Collection[Seen]) -> Seen:
+def last_of(known: Collection[KnownTree]) -> KnownTree:
     """The largest of what was cosigned; the empty tree where nothing was."""
     return max(known, default=NOTHING)
 
 
-def rule(known: Collection[Seen], old: int, tree: Seen, begins: Begins) -> Ruling:
+def rule(known: Collection[KnownTree], old: int, tree: KnownTree, begins: Begins) -> ConsistencyResult:
     """``known``: trees cosigned before, as far as anything remembers them; ``old``: the size that a proof starts at."""
     if old > tree.size:
-        return Ruling.SMALLER
+        return ConsistencyResult.SMALLER
     if old != last_of(known).size:
-        return Ruling.CONFLICT
-    return Ruling.COSIGN if all(begins(each) for each in known or (NOTHING,)) else Ruling.UNPROVEN
+        return ConsistencyResult.CONFLICT
+    return ConsistencyResult.COSIGN if all(begins(each) for each in known or (NOTHING,)) else ConsistencyResult.UNPROVEN
 
 
-def shown_by(nodes: Sequence[bytes], old: int, tree: Seen) -> Begins:
+def shown_by(nodes: Sequence[bytes], old: int, tree: KnownTree) -> Begins:
     """By a consistency proof from ``old`` leaves on. What is smaller was the beginning of that when it was cosigned."""
 
-    def begins(seen: Seen) -> bool:
+    def begins(seen: KnownTree) -> bool:
         if not seen.size:
             return not nodes
         return seen.size < old or is_consistent(*seen, *tree, nodes)
@@ -65,6 +65,6 @@ def shown_by(nodes: Sequence[bytes], old: int, tree: Seen) -> Begins:
     return begins
 
 
-def proven_after(old: Seen) -> Begins:
+def proven_after(old: KnownTree) -> Begins:
     """By a proof that the tree begins with ``old``, which was checked already."""
     return lambda seen: seen.size < old.size or seen == old

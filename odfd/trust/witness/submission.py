@@ -44,23 +44,23 @@ class SubmissionRequest(msgspec.Struct, frozen=True):
     body: bytes
 
 
-class Got(msgspec.Struct, frozen=True):
+class SubmissionAccepted(msgspec.Struct, frozen=True):
     """It cosigned."""
 
     made: Cosignature
 
 
-class Trouble(msgspec.Struct, frozen=True):
+class SubmissionFailed(msgspec.Struct, frozen=True):
     """It did not, and why; when to ask again, in seconds."""
 
     message: str
     again: float = LATE
 
 
-Effect: TypeAlias = SubmissionRequest | Got | Trouble
+Effect: TypeAlias = SubmissionRequest | SubmissionAccepted | SubmissionFailed
 
 
-class Submitting:
+class Submitter:
     """One sitting. ``prove`` gives the consistency proof from a size on to the tree's."""
 
     def __init__(
@@ -93,8 +93,8 @@ class Submitting:
         if status == _CONFLICT:
             return self._conflict(body)
         if status in _REFUSED:
-            return Trouble(f"{_REFUSED[status]} (status {status})")
-        return Trouble(f"it answers with status {status}", SOON)
+            return SubmissionFailed(f"{_REFUSED[status]} (status {status})")
+        return SubmissionFailed(f"it answers with status {status}", SOON)
 
     def _post(self) -> SubmissionRequest:
         proof = tuple(self._prove(self._old)) if self._old else ()
@@ -104,12 +104,12 @@ class Submitting:
         try:
             size = submission.decode_size(body)
         except Invalid as fault:
-            return Trouble(f"it says that it cosigned another size, and not which: {fault.message}", SOON)
+            return SubmissionFailed(f"it says that it cosigned another size, and not which: {fault.message}", SOON)
         self._conflicts += 1
         if size == self._old or self._conflicts > MAX_CONFLICTS:
-            return Trouble("it does not say the same twice of what it cosigned last", SOON)
+            return SubmissionFailed("it does not say the same twice of what it cosigned last", SOON)
         if size > self._tree.size:
-            return Trouble(f"it cosigned {plural(size, 'block')} already, and here are {self._tree.size}")
+            return SubmissionFailed(f"it cosigned {plural(size, 'block')} already, and here are {self._tree.size}")
         self._old = size
         return self._post()
 
@@ -118,8 +118,10 @@ class Submitting:
         try:
             mine = [line for line in submission.decode_answer(body) if submission.is_by(line, key)]
             if not mine:
-                return Trouble(f"it answers without a line of {key.name}")
+                return SubmissionFailed(f"it answers without a line of {key.name}")
             made = cosignature.verify(self._tree, mine[0], key)
         except Invalid as fault:
-            return Trouble(f"its answer is no cosignature: {fault.message}")
-        return Got(made) if made.at <= self._latest else Trouble("its clock is ahead of this one")
+            return SubmissionFailed(f"its answer is no cosignature: {fault.message}")
+        return (
+            SubmissionAccepted(made) if made.at <= self._latest else SubmissionFailed("its clock is ahead of this one")
+        )

@@ -21,14 +21,14 @@ from chain.store.database import Database
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.disputes import is_disputed
-from odfd.trust.witness.consistency import Ruling
-from odfd.trust.witness.witness import Declined, Witness
+from odfd.trust.witness.consistency import ConsistencyResult
+from odfd.trust.witness.witness import CosignDeclined, Witness
 from p2p.budget.buckets import Budget, Rate
 from p2p.web.posting import Answer
 
 RATE: Final = Rate(per_second=10.0, burst=100.0)
 """Requests of all logs together; each that moves one is a write to disk."""
-_STATUS: Final = {Ruling.SMALLER: 400, Ruling.UNPROVEN: 422}
+_STATUS: Final = {ConsistencyResult.SMALLER: 400, ConsistencyResult.UNPROVEN: 422}
 
 
 class TlogWitness:
@@ -66,8 +66,8 @@ class TlogWitness:
             made = self._witness.submitted(read, body)
         except Refused as fault:
             return _said(403, fault.message)
-        if isinstance(made, Declined):
-            if made.ruling is Ruling.CONFLICT:
+        if isinstance(made, CosignDeclined):
+            if made.ruling is ConsistencyResult.CONFLICT:
                 return Answer(409, f"{made.last}\n".encode())
             return _said(_STATUS[made.ruling], "the proof does not join this tree to the last one cosigned")
         if made.is_new:

@@ -37,7 +37,16 @@ from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.trust.ledger.proofs import Proofs
 from odfd.trust.ledger.subtree_roots import Subtrees
 from odfd.trust.ledger.tables import COSIGNATURES, WITNESSED
-from odfd.trust.witness.consistency import NOTHING, Begins, Ruling, Seen, last_of, proven_after, rule, shown_by
+from odfd.trust.witness.consistency import (
+    NOTHING,
+    Begins,
+    ConsistencyResult,
+    KnownTree,
+    last_of,
+    proven_after,
+    rule,
+    shown_by,
+)
 
 RENEW: Final = 2 * 86400 * instant.SECOND
 """A cosignature of a tree that stays is made anew at this age, since quorums ask for young ones."""
@@ -54,11 +63,11 @@ def may_follow(last: tuple[int, bytes] | None, size: int, root_at: Callable[[int
     return last is None or (last[0] <= size and root_at(last[0]) == last[1])
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True):
+class CosignRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A tree that would be cosigned if it was shown to begin with the last one."""
 
     tree: TreeCheckpoint
-    old: Seen
+    old: KnownTree
     """What has to be its beginning: cosigned last, or what its epoch keeps; nothing has to be proven of the empty."""
     head: bytes
     """Envelope of the head that signs the tree."""
@@ -70,15 +79,15 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         return self.old not in (NOTHING, _seen(self.tree))
 
 
-class Declined(msgspec.Struct, frozen=True):
+class CosignDeclined(msgspec.Struct, frozen=True):
     """What was submitted is not cosigned."""
 
-    ruling: Ruling
+    ruling: ConsistencyResult
     last: int
     """Size of what was cosigned last."""
 
 
-class Made(msgspec.Struct, frozen=True):
+class CosignGranted(msgspec.Struct, frozen=True):
     """What was submitted is cosigned, now or a while ago."""
 
     made: Cosignature
@@ -126,7 +135,7 @@ class Witness:
             tree = TreeCheckpoint(dataset, None, len(leaves), mine.root(len(leaves)))
             return self._cosign_mine(connection, tree, mine, versions[-1][1].envelope)
 
-    def question(self, dataset: DatasetId) -> Question | None:
+    def question(self, dataset: DatasetId) -> CosignRequest | None:
         """What to have proven of the newest head of a dataset that is not held here; ``None``: there is nothing to say.
 
         Raises Refused: ``trust.behind`` when no proof could make it follow what was cosigned, ``trust.forked`` when its
@@ -149,9 +158,9 @@ class Witness:
             if not self._has_news(connection, tree):
                 return None
             kept = None if row is None or not bytes(row[4]).startswith(_ENVELOPE) else bytes(row[4])
-            return Question(tree=tree, old=old, head=signed.envelope, kept=kept)
+            return CosignRequest(tree=tree, old=old, head=signed.envelope, kept=kept)
 
-    def settle(self, asked: Question) -> Cosignature | None:
+    def settle(self, asked: CosignRequest) -> Cosignature | None:
         """Cosign what was asked, now that it was proven, if nothing else was cosigned meanwhile. Raises Refused."""
         tree = asked.tree
         with self._database.write() as connection:
@@ -159,7 +168,7 @@ class Witness:
             known = self._known(connection, tree) or self._base(connection, tree)
             return self._cosign(connection, tree, known, asked.old.size, proven_after(asked.old), asked.head)
 
-    def submitted(self, read: Submission, request: bytes) -> Made | Declined:
+    def submitted(self, read: Submission, request: bytes) -> CosignGranted | CosignDeclined:
         """Cosign what a log sent, if its proof holds. Who signed it was looked at before. Raises Refused.
 
         Without a head of this tree the request is kept, as the evidence that there is.
@@ -170,32 +179,32 @@ class Witness:
             known = self._known(connection, tree)
             begins = shown_by(read.proof, read.old, new)
             ruling = rule(known, read.old, new, begins)
-            if ruling is not Ruling.COSIGN:
-                return Declined(ruling, last_of(known).size)
+            if ruling is not ConsistencyResult.COSIGN:
+                return CosignDeclined(ruling, last_of(known).size)
             me = self._keys.node_key().did
             row = COSIGNATURES.one(connection, "origin = ? AND witness = ?", (tree.origin, me))
             last = None if row is None else cosignature.decode(row[6])
             if last is not None and last.checkpoint == tree and self._clock() < last.at + AGAIN:
-                return Made(last, is_new=False)
+                return CosignGranted(last, is_new=False)
             newest = Ledger(connection).newest_head(tree.dataset)
             is_head = newest is not None and (newest[0].epoch, newest[0].size, newest[0].root_hash) == (
                 tree.epoch,
                 *new,
             )
             evidence = newest[1].envelope if newest is not None and is_head else request
-            return Made(self._make(connection, tree, evidence))
+            return CosignGranted(self._make(connection, tree, evidence))
 
-    def _base(self, connection: sqlite3.Connection, tree: TreeCheckpoint) -> set[Seen]:
+    def _base(self, connection: sqlite3.Connection, tree: TreeCheckpoint) -> set[KnownTree]:
         """What the roots keep in an epoch is the beginning of its first tree too."""
         opened = None if not tree.epoch else Authorities(connection).rights(tree.dataset).opened(tree.epoch)
-        return set() if opened is None or not opened.base.size else {Seen(opened.base.size, opened.base.root_hash)}
+        return set() if opened is None or not opened.base.size else {KnownTree(opened.base.size, opened.base.root_hash)}
 
     def _cosign_mine(
         self, connection: sqlite3.Connection, tree: TreeCheckpoint, mine: Tree, evidence: bytes
     ) -> Cosignature | None:
         known = self._known(connection, tree)
 
-        def begins(seen: Seen) -> bool:
+        def begins(seen: KnownTree) -> bool:
             return may_follow(seen, tree.size, mine.root)
 
         return self._cosign(connection, tree, known, last_of(known).size, begins, evidence)
@@ -204,7 +213,7 @@ class Witness:
         self,
         connection: sqlite3.Connection,
         tree: TreeCheckpoint,
-        known: Collection[Seen],
+        known: Collection[KnownTree],
         old: int,
         begins: Begins,
         evidence: bytes,
@@ -220,7 +229,7 @@ class Witness:
         self._keys.note(made.witness, topic, entry.order, entry.subject)
         return made
 
-    def _known(self, connection: sqlite3.Connection, tree: TreeCheckpoint) -> set[Seen]:
+    def _known(self, connection: sqlite3.Connection, tree: TreeCheckpoint) -> set[KnownTree]:
         """Trees of this origin that this node cosigned.
 
         The journal is asked too, and what others showed: they know what a database from a backup has forgotten.
@@ -229,9 +238,9 @@ class Witness:
         row = WITNESSED.one(connection, "origin = ?", (tree.origin,))
         said = self._keys.last_said(me, journal_topics.cosignature(tree))
         heard = COSIGNATURES.one(connection, "origin = ? AND witness = ?", (tree.origin, me))
-        known = {Seen(row[1], bytes(row[2]))} if row else set()
+        known = {KnownTree(row[1], bytes(row[2]))} if row else set()
         if said is not None:
-            known.add(Seen(said.order[0], bytes.fromhex(said.subject)))
+            known.add(KnownTree(said.order[0], bytes.fromhex(said.subject)))
         if heard is not None:
             known.add(_seen(cosignature.decode(heard[6]).checkpoint))
         return known
@@ -241,15 +250,15 @@ class Witness:
         return row is None or bool(row[1] < tree.size or self._clock() >= row[3] + RENEW)
 
 
-def _seen(tree: TreeCheckpoint) -> Seen:
-    return Seen(tree.size, tree.root_hash)
+def _seen(tree: TreeCheckpoint) -> KnownTree:
+    return KnownTree(tree.size, tree.root_hash)
 
 
-def _check_ruling(ruling: Ruling, old: Seen, tree: TreeCheckpoint) -> None:
+def _check_ruling(ruling: ConsistencyResult, old: KnownTree, tree: TreeCheckpoint) -> None:
     """Raises Refused."""
-    if ruling is Ruling.COSIGN:
+    if ruling is ConsistencyResult.COSIGN:
         return
-    if ruling is Ruling.CONFLICT:
+    if ruling is ConsistencyResult.CONFLICT:
         raise Refused(
             f"another tree of {tree.origin} was cosigned meanwhile",
             rule="trust.moved",

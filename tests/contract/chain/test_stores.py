@@ -17,7 +17,7 @@ from chain.codec.blocks import decode_block
 from chain.errors import Conflict, Invalid, NotFound
 from chain.multihash import ARROW0_SHA3_256, SHA2_256, SHA3_256, Multihash
 from chain.rules.chain_check import seal
-from chain.store.base import PAGE_BLOCKS, Apart, Append, Head, Rewrite
+from chain.store.base import PAGE_BLOCKS, Append, FormerEpochs, Head, Rewrite
 
 
 def test_a_chain_that_is_not_there(world: Any, worlds: ModuleType) -> None:
@@ -291,7 +291,7 @@ def test_what_a_rewrite_gives_up_may_be_kept_apart(world: Any, worlds: ModuleTyp
     now = made
     for epoch in range(4):
         after = worlds.blocks(owner, 2, after=now[4], note=f"again {epoch}")
-        apart = Apart(epoch, 2)
+        apart = FormerEpochs(epoch, 2)
         rewrite = Rewrite(dataset=owner, expected=worlds.head(now[-1]), keep=5, blocks=iter(after), apart=apart)
         chains.rewrite(rewrite)
         kept = chains.former(owner, epoch)
@@ -306,9 +306,9 @@ def test_what_a_rewrite_gives_up_may_be_kept_apart(world: Any, worlds: ModuleTyp
     assert chains.former(owner, 0).head() is None
     assert [chains.chain(owner).block_at(n) for n in range(7)] == now
     assert sorted(chains.datasets()) == sorted([owner, other])
-    chains.rewrite(Rewrite(dataset=owner, expected=worlds.head(now[-1]), keep=6, apart=Apart(4, 0)))
+    chains.rewrite(Rewrite(dataset=owner, expected=worlds.head(now[-1]), keep=6, apart=FormerEpochs(4, 0)))
     assert chains.former_epochs(owner) == []
-    chains.rewrite(Rewrite(dataset=owner, expected=worlds.head(now[5]), keep=5, apart=Apart(5)))
+    chains.rewrite(Rewrite(dataset=owner, expected=worlds.head(now[5]), keep=5, apart=FormerEpochs(5)))
     assert chains.former_epochs(owner) == [5]
     chains.drop(owner)
     assert (chains.former_epochs(owner), chains.raw_of(now[5].hash)) == ([], None)

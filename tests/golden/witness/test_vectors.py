@@ -14,7 +14,7 @@ from chain.statements.checkpoint import COSIGNATURE_KEY, NOTE_KEY, TreeCheckpoin
 from chain.statements.keys import SigningKey
 from chain.statements.submission import Submission
 from chain.statements.tree import Frontier, Tree
-from odfd.trust.witness.consistency import NOTHING, Ruling, Seen, rule, shown_by
+from odfd.trust.witness.consistency import NOTHING, ConsistencyResult, KnownTree, rule, shown_by
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).with_name("vectors.json")).read_text())
 CASES = {f"{case['old']} to {case['size']}": case for case in VECTORS["cases"]}
@@ -52,12 +52,12 @@ def test_requests_are_made_and_read_alike(name: str) -> None:
 def test_proofs_of_others_are_followed(name: str) -> None:
     case = CASES[name]
     read = submission.decode(case["request"].encode())
-    new, old = Seen(read.tree.size, read.tree.root_hash), case["old"]
-    known = (Seen(old, tree_of(old).root_hash),) if old else ()
-    assert rule(known, read.old, new, shown_by(read.proof, read.old, new)) is Ruling.COSIGN
+    new, old = KnownTree(read.tree.size, read.tree.root_hash), case["old"]
+    known = (KnownTree(old, tree_of(old).root_hash),) if old else ()
+    assert rule(known, read.old, new, shown_by(read.proof, read.old, new)) is ConsistencyResult.COSIGN
     if old:
-        other = (Seen(old, b"?" * 32),)
-        assert rule(other, read.old, new, shown_by(read.proof, read.old, new)) is Ruling.UNPROVEN
+        other = (KnownTree(old, b"?" * 32),)
+        assert rule(other, read.old, new, shown_by(read.proof, read.old, new)) is ConsistencyResult.UNPROVEN
     else:
         assert read.old == NOTHING.size
 

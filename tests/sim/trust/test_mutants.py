@@ -15,7 +15,7 @@ from odfd.trust.admission import rules
 from odfd.trust.admission.rules import AdmissionOutcome, Admitted
 from odfd.trust.judgement import suspension_rules, verdicts
 from odfd.trust.judgement.trust_evaluator import own_voice
-from odfd.trust.judgement.verdicts import Voice
+from odfd.trust.judgement.verdicts import GroupVerdict
 from odfd.trust.policy import policy as policies
 from odfd.trust.policy import witness_quorum
 from odfd.trust.policy.policy import KeyGroup
@@ -117,7 +117,7 @@ def test_opaque_states_that_count_are_noticed(trustnet: Any, monkeypatch: pytest
 
 
 def test_keys_that_vote_in_place_of_groups_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def by_key(policy: Any, heard: Any, step: int, suspended: Any = ()) -> dict[str, Voice]:
+    def by_key(policy: Any, heard: Any, step: int, suspended: Any = ()) -> dict[str, GroupVerdict]:
         split = tuple(
             KeyGroup(f"{group.name}/{key}", frozenset({key})) for group in policy.groups for key in group.keys
         )
@@ -226,7 +226,7 @@ def test_gossip_alone_is_not_enough(trustnet: Any, monkeypatch: pytest.MonkeyPat
 def test_my_own_opaque_runs_that_count_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind a forged state every later lie reproduces, for whoever begins there."""
 
-    def credulous(node: Any, book: Any) -> dict[int, Voice]:
+    def credulous(node: Any, book: Any) -> dict[int, GroupVerdict]:
         return {step: voice for step, run in book.runs.items() if (voice := own_voice(run)) is not None}
 
     monkeypatch.setattr(trustnet.node.Node, "own", credulous)

@@ -13,7 +13,7 @@ import msgspec
 from chain.errors import Invalid
 from engines.spark.ingest.foreign.avro import avro_to_parquet
 from engines.spark.ingest.foreign.geopackage import layer_text
-from engines.spark.ingest.foreign.job import ANSWER, MEMORY, RULE, Conversion, Told
+from engines.spark.ingest.foreign.job import ANSWER, MEMORY, RULE, Conversion, ConversionResult
 from engines.spark.ingest.foreign.shapes import shape_text
 from engines.spark.ingest.foreign.sheets import sheet_text
 from engines.spark.ingest.foreign.sqlite_file import table_text
@@ -31,7 +31,7 @@ _ANY_RATIO: Final = 1 << 20
 """Text of an office table is many times its bytes; its size alone is bounded."""
 
 
-def convert(job: Conversion) -> Told:
+def convert(job: Conversion) -> ConversionResult:
     """In this process."""
     try:
         if job.kind == "Avro":
@@ -40,10 +40,12 @@ def convert(job: Conversion) -> Told:
             growth = Unpacking(job.name, job.source.stat().st_size, UnpackBounds(job.limit, _ANY_RATIO))
             write(Path(job.target), _TEXTS[job.kind](job), growth)
     except Invalid as fault:
-        return Told.of(fault)
+        return ConversionResult.of(fault)
     except (MemoryError, RecursionError):
-        return Told(message="it needs more memory than a file may", rule=RULE, hint="split the file", place=job.name)
-    return Told()
+        return ConversionResult(
+            message="it needs more memory than a file may", rule=RULE, hint="split the file", place=job.name
+        )
+    return ConversionResult()
 
 
 def main(arguments: list[str]) -> int:

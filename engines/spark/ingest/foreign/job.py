@@ -37,7 +37,7 @@ class Conversion(msgspec.Struct, frozen=True, kw_only=True):
         return Path(self.path)
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ConversionResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The answer: remarks for people, or a fault."""
 
     remarks: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     place: str = ""
 
     @classmethod
-    def of(cls, fault: Invalid) -> Told:
+    def of(cls, fault: Invalid) -> ConversionResult:
         return cls(message=fault.message, rule=fault.rule, hint=fault.hint, place=fault.place)
 
     def fault(self) -> Invalid | None:

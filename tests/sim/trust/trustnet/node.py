@@ -22,7 +22,7 @@ from odfd.trust.admission import rules
 from odfd.trust.admission.rules import AdmissionOutcome
 from odfd.trust.judgement import suspension_rules, verdicts
 from odfd.trust.judgement.trust_evaluator import own_voice
-from odfd.trust.judgement.verdicts import Decision, Voice
+from odfd.trust.judgement.verdicts import Decision, GroupVerdict
 from odfd.trust.ledger.proofs import fork_of_last_block
 from odfd.trust.ledger.runs import Run
 from odfd.trust.policy.policy import Policy
@@ -321,7 +321,7 @@ class Node:
             twin.books[dataset] = Book(mine.branch, mine.size, adopted=mine.adopted, runs=mine.runs, again=mine.again)
         return twin
 
-    def own(self, book: Book) -> dict[int, Voice]:
+    def own(self, book: Book) -> dict[int, GroupVerdict]:
         """What is computed from published states on trust counts for nobody, not even for who did it."""
         if self.opaque:
             return {}
@@ -359,7 +359,7 @@ class Node:
 
     def decider(self, book: Book) -> Callable[[int], Decision]:
         out = self.suspended | suspension_rules.double_voters(self.policy, self.accused.keys())
-        bench = verdicts.Bench(policy=self.policy, me=self.key.did, quorum=self.quorum, suspended=out)
+        bench = verdicts.Electors(policy=self.policy, me=self.key.did, quorum=self.quorum, suspended=out)
         heard, own = book.heard(), self.own(book)
         return lambda step: verdicts.decide(bench, heard, own.get(step), step)
 

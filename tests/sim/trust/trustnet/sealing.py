@@ -22,7 +22,7 @@ from chain.statements.statement import Attestation, EngineUsed, HeadStatement
 from odfd.trust.keys.journal import JournalEntry, Order, SigningJournal
 from odfd.trust.ledger.runs import Run
 from odfd.trust.validation import attestation
-from odfd.trust.validation.attestation import Subject, Tried
+from odfd.trust.validation.attestation import Reexecuted, Subject
 from p2p.ports import Topic
 from p2p.wire.limits import MAX_ENVELOPE
 
@@ -109,7 +109,7 @@ def attested(
     opaque: bool = False,
 ) -> Signed:
     """By the real rules of attesting. ``opaque``: it began from published states, and says so."""
-    tried = Tried(runs, 1 + max(runs, default=0))
+    tried = Reexecuted(runs, 1 + max(runs, default=0))
     said = attestation.attest(key.did, subject, tried, (), "strict", last, now)
     if opaque:
         spans = tuple(msgspec.structs.replace(span, state=span.state and "opaque") for span in said.spans)

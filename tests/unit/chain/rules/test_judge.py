@@ -27,7 +27,7 @@ from chain.model.events import (
 )
 from chain.model.schema import DataField, DataSchema
 from chain.multihash import ARROW0_SHA3_256, SHA2_256, SHA3_256, Multihash
-from chain.rules.chain_check import Judge, seal
+from chain.rules.chain_check import ChainChecker, seal
 from chain.state import ChainState
 
 STAMP = odf.Timestamp(unit=odf.TimeUnit.MILLISECOND, timezone="UTC")
@@ -61,7 +61,7 @@ def chain_of(count: int, back: int | None = None, every: int = 17) -> list[Block
 @given(st.integers(1, 80), st.lists(st.integers(1, 30), min_size=1))
 def test_the_cuts_of_a_stream_do_not_matter(count: int, cuts: list[int]) -> None:
     blocks = chain_of(count)
-    judge = Judge(ChainState.EMPTY)
+    judge = ChainChecker(ChainState.EMPTY)
     sealed = []
     start = 0
     while start < count:
@@ -78,7 +78,7 @@ def test_the_cuts_of_a_stream_do_not_matter(count: int, cuts: list[int]) -> None
 @pytest.mark.parametrize("every", [5, 1000])
 def test_the_first_broken_rule_ends_it_and_nothing_is_taken(every: int) -> None:
     blocks = chain_of(60, back=40, every=every)
-    judge = Judge(ChainState.EMPTY)
+    judge = ChainChecker(ChainState.EMPTY)
     with pytest.raises(Invalid, match="the watermark goes back") as caught:
         judge.take([block.raw for block in blocks])
     assert (caught.value.rule, caught.value.place) == ("watermark-monotonic", "block #40")
@@ -88,7 +88,7 @@ def test_the_first_broken_rule_ends_it_and_nothing_is_taken(every: int) -> None:
 def test_bytes_that_are_no_block_end_it() -> None:
     raws = [block.raw for block in chain_of(40, every=1000)]
     raws[30] = bytes(len(raws[30]))
-    judge = Judge(ChainState.EMPTY)
+    judge = ChainChecker(ChainState.EMPTY)
     with pytest.raises(Invalid):
         judge.take(raws)
     assert judge.state == ChainState.EMPTY
@@ -127,6 +127,6 @@ def data_chain(count: int, often: int, code: int) -> list[Block]:
 @given(st.integers(10, 60), st.sampled_from([2, 7, 1000]), st.sampled_from([SHA3_256, SHA2_256]))
 def test_what_blocks_bring_is_told_without_decoding_them(count: int, often: int, code: int) -> None:
     blocks = data_chain(count, often, code)
-    sealed = Judge(ChainState.EMPTY).take([block.raw for block in blocks])
+    sealed = ChainChecker(ChainState.EMPTY).take([block.raw for block in blocks])
     assert [each.objects for each in sealed] == [objects_of(block) for block in blocks]
     assert [len(each.objects) for each in sealed] == [0, 0, *(2 if number % often else 1 for number in range(count))]

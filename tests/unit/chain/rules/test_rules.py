@@ -45,7 +45,7 @@ from chain.model.source import (
 )
 from chain.multihash import ARROW0_SHA3_256, SHA2_256, Multihash
 from chain.rules import Binds, check_block
-from chain.rules.chain_check import Judge
+from chain.rules.chain_check import ChainChecker
 from chain.state import ChainState
 
 ME, ONE, TWO = (DatasetId.from_public_key(bytes([n]) * 32) for n in (1, 2, 3))
@@ -492,7 +492,7 @@ def test_what_the_reference_writes_in_honest_use_breaks_nothing(events: list[Any
         assert check_block(state, block, as_author=False) == []
         state = state.advance(block)
         raws.append(block.raw)
-    judge = Judge(ChainState.EMPTY)
+    judge = ChainChecker(ChainState.EMPTY)
     assert len(judge.take(raws)) == len(events)
     assert judge.state == state
 

@@ -13,8 +13,8 @@ import pytest
 from chain.errors import Fault, Invalid, NotFound
 from engines.flight.messages import CLASSES, MAX_MESSAGE, packed, parsed, unpacked
 from engines.flight.metadata import Dataset
-from engines.flight.node_client import QueryTold
-from engines.flight.server import ACTIONS, FlightSqlServer, UnderWay, token_of, words
+from engines.flight.node_client import QueryInfo
+from engines.flight.server import ACTIONS, FlightSqlServer, RunningAnswers, token_of, words
 from engines.flight.service import HELD_SECONDS, MOST_HELD, FlightSql
 from engines.flight.statements import MOST_STATEMENTS
 from worlds.mutation import walk
@@ -25,7 +25,7 @@ PIN = {"name": "x", "id": "did:odf:x", "block": "f00", "sequenceNumber": 3, "at"
 
 class Begun:
     def __init__(self, parameters: list[str]) -> None:
-        self.told = QueryTold(pins=[PIN], standing="data", parameters=parameters)
+        self.told = QueryInfo(pins=[PIN], standing="data", parameters=parameters)
         self.closed = False
 
     def interrupt(self) -> None: ...
@@ -205,7 +205,7 @@ def test_mutated_flight_messages_are_answered_in_words() -> None:
     assert told > MUTANTS // 20
 
     server = FlightSqlServer.__new__(FlightSqlServer)
-    server._service, server._under_way = service, UnderWay()
+    server._service, server._under_way = service, RunningAnswers()
     actions = [
         packed("ActionCreatePreparedStatementRequest", query="select ?"),
         packed("ActionClosePreparedStatementRequest", prepared_statement_handle=handle),

@@ -16,7 +16,7 @@ from chain.errors import Environment, Invalid
 from engines.spark.ingest import foreign_files
 from engines.spark.ingest.foreign import geopackage, xml_records
 from engines.spark.ingest.foreign.converting import convert
-from engines.spark.ingest.foreign.job import Conversion, Told
+from engines.spark.ingest.foreign.job import Conversion, ConversionResult
 from engines.spark.ingest.unpack import SourceFile, UnpackBounds
 from worlds import foreign_bytes as made
 from worlds.reading import NAME, read, read_step
@@ -280,8 +280,8 @@ def test_no_text_grows_beyond_its_bounds(tmp_path: Path) -> None:
             UnpackBounds(size=10),
             lambda: None,
         )
-    assert Told.of(Invalid("m", rule="r", hint="h", place="p")).fault() is not None
-    assert Told().fault() is None
+    assert ConversionResult.of(Invalid("m", rule="r", hint="h", place="p")).fault() is not None
+    assert ConversionResult().fault() is None
     assert Conversion.__struct_config__.frozen
 
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chain.errors import Environment, Fault, Invalid, Refused
-from engines.query.duckdb_session import Answering, Limits
+from engines.query.duckdb_session import Limits, QuerySession
 from engines.query.views import Fold, SliceView
 
 TIME = pa.timestamp("ms", "UTC")
@@ -58,7 +58,7 @@ class Slices:
             self.write(whole.slice(start, size))
 
     def ask(self, sql: str, parameters: Any = None, limits: Limits = LIMITS, **view: Any) -> list[tuple[Any, ...]]:
-        answering = Answering(limits, self.inputs, self.temporary)
+        answering = QuerySession(limits, self.inputs, self.temporary)
         prepared = answering.prepare(sql)
         view.setdefault("schema", SCHEMA.serialize().to_pybytes())
         views = [SliceView(name="odfd 0", files=tuple(self.files), **view)]
@@ -202,7 +202,7 @@ def test_a_connection_that_is_locked_reads_nothing_but_its_slices(slices: Slices
     """Even for a statement that no judge looked at."""
     slices.rows(LOG)
     (tmp_path / "secret.csv").write_text("a\n1\n")
-    answering = Answering(LIMITS, slices.inputs, slices.temporary)
+    answering = QuerySession(LIMITS, slices.inputs, slices.temporary)
     prepared = answering.prepare("select count(*) from t")
     view = SliceView(name="odfd 0", files=tuple(slices.files), schema=SCHEMA.serialize().to_pybytes())
     answering.run(prepared, [view], [0], None).read_all()
@@ -256,7 +256,7 @@ def test_prop_a_fold_goes_on_from_any_earlier_one(
         slices.write(pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema))
         made = SliceView(name="odfd 0", files=(slices.files[-1],), earlier=earlier, **view)
         earlier = str(slices.temporary / f"fold {stop}")
-        count = Answering(LIMITS, slices.inputs, slices.temporary).save(made, Path(earlier))
+        count = QuerySession(LIMITS, slices.inputs, slices.temporary).save(made, Path(earlier))
         with_earlier = [tuple(row.values()) for row in pq.read_table(earlier).to_pylist()]
         assert count == len(with_earlier)
         assert str(with_earlier) == str(slices.ask("select * from w", **view)), (fold, places, stop)

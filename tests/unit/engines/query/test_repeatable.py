@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from chain.errors import Refused
-from engines.query.duckdb_session import Answering, Limits
+from engines.query.duckdb_session import Limits, QuerySession
 from engines.query.requests import RowSelection
 from engines.query.views import SliceView
 
@@ -18,7 +18,7 @@ VIEW = SliceView(name="odfd 0", files=(), schema=SCHEMA.serialize().to_pybytes()
 
 
 def proven(tmp_path: Path, sql: str) -> list[dict[str, object]]:
-    answering = Answering(LIMITS, tmp_path, tmp_path)
+    answering = QuerySession(LIMITS, tmp_path, tmp_path)
     prepared = answering.prepare(sql)
     places = [0] * len(prepared.tables)
     with answering.told(prepared, [VIEW], places):

@@ -24,7 +24,7 @@ from chain.store.base import Append, Head
 from chain.store.memory import MemoryChains, MemoryObjects
 from engines.contract import RowCounts
 from engines.fake import FakeEngine
-from odfd.datasets.commit import Along
+from odfd.datasets.commit import CommitExtras
 from odfd.datasets.pushes import Push
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.settings import IngestSettings
@@ -61,7 +61,7 @@ class Bench:
         objects: Sequence[Multihash],
         system_time: instant.Instant,
         rows: RowCounts | None = None,
-        along: Along = Along(),  # noqa: B008  it is frozen
+        along: CommitExtras = CommitExtras(),  # noqa: B008  it is frozen
     ) -> Head:
         self.before_commit()
         self.commits += 1
@@ -84,7 +84,7 @@ class Bench:
         dataset: DatasetId,
         head: Head,
         rows: RowCounts,
-        along: Along = Along(),  # noqa: B008  it is frozen
+        along: CommitExtras = CommitExtras(),  # noqa: B008  it is frozen
     ) -> None:
         assert along.beside is None, "there is one dataset here"
         assert head == self.chains.chain(dataset).head()

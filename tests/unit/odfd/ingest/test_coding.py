@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.errors import Refused
-from odfd.ingest.fetch.coding import Undoing
+from odfd.ingest.fetch.coding import ContentDecoder
 
 EMPTY = gzip.compress(b"")
 RATIO = 250
@@ -31,7 +31,7 @@ def test_how_it_comes_changes_nothing(parts: list[bytes], size: int, header: str
     packed = b"".join(map(gzip.compress, parts))
     if header != "gzip":
         packed = gzip.compress(packed)
-    undoing = Undoing(header, "u", RATIO)
+    undoing = ContentDecoder(header, "u", RATIO)
     assert b"".join(part for piece in pieces(packed, size) for part in undoing.feed(piece)) == b"".join(parts)
     undoing.finish()
 
@@ -57,7 +57,7 @@ def test_members_that_hold_nothing_cost_what_they_weigh(monkeypatch: pytest.Monk
     def cost(members: int) -> int:
         nonlocal looked_at
         looked_at = 0
-        assert list(Undoing("gzip", "u", RATIO).feed(EMPTY * members)) == []
+        assert list(ContentDecoder("gzip", "u", RATIO).feed(EMPTY * members)) == []
         return looked_at
 
     assert cost(20_000) < 2.5 * cost(10_000)
@@ -68,7 +68,7 @@ def test_packings_in_one_another_keep_to_what_came(last: bytes) -> None:
     """Some kilobytes that would unpack to gigabytes on the way, also where nothing comes out behind the last coding."""
     bomb = gzip.compress(gzip.compress(last * 2000))
     with pytest.raises(Refused, match="unpacks to more than 250 times") as told:
-        for _ in Undoing("gzip, gzip, gzip", "u", RATIO).feed(bomb):
+        for _ in ContentDecoder("gzip, gzip, gzip", "u", RATIO).feed(bomb):
             pass
     assert told.value.rule == "unpack-ratio"
 
@@ -83,4 +83,4 @@ def test_a_check_stops_it_also_where_nothing_comes_out() -> None:
             raise Stop
 
     with pytest.raises(Stop):
-        list(Undoing("gzip", "u", RATIO, check).feed(EMPTY * 10_000))
+        list(ContentDecoder("gzip", "u", RATIO, check).feed(EMPTY * 10_000))

@@ -98,7 +98,7 @@ def test_a_check_stops_the_work(tmp_path: Path) -> None:
         raise Environment("enough")
 
     with pytest.raises(Environment, match="enough"):
-        prep.inflate(prep.Packed(path, "a.gz", settings(tmp_path), stop), GZIP, tmp_path / "out")
+        prep.inflate(prep.PackedFile(path, "a.gz", settings(tmp_path), stop), GZIP, tmp_path / "out")
 
 
 def test_a_check_stops_what_gives_nothing(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_check_stops_what_gives_nothing(tmp_path: Path) -> None:
     checks = iter(range(100))
     with pytest.raises(StopIteration):
         prep.inflate(
-            prep.Packed(packed, "x", settings(tmp_path), lambda: next(checks) and None), GZIP, tmp_path / "out"
+            prep.PackedFile(packed, "x", settings(tmp_path), lambda: next(checks) and None), GZIP, tmp_path / "out"
         )
 
 

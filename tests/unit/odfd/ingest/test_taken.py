@@ -18,7 +18,7 @@ from chain.ids import DatasetId
 from chain.state import load_state
 from engines.fake import FakeEngine
 from odfd.ingest import consumed_files as module
-from odfd.ingest.consumed_files import Taken, TakenFiles
+from odfd.ingest.consumed_files import ConsumedFileIndex, ConsumedFiles
 from odfd.ingest.driver import WRITTEN_TO, Ingested, NothingNew, pull_root
 from odfd.ingest.fetch import left_alone
 from odfd.ingest.fetch.left_alone import no_writer
@@ -91,7 +91,7 @@ async def test_an_untouched_folder_has_nothing_to_tell_after_a_restart(followed:
     await told(followed)
     later(followed)
     assert await told(followed) == {}
-    again = TakenFiles().of(followed.chains.chain(DATASET), load_state(followed.chains.chain(DATASET)))
+    again = ConsumedFileIndex().of(followed.chains.chain(DATASET), load_state(followed.chains.chain(DATASET)))
     assert again.names == ["02.csv", "04.csv"]
 
 
@@ -102,7 +102,7 @@ async def test_times_of_the_future_tell_nothing(followed: Any) -> None:
 
 
 def test_what_a_compacted_chain_does_not_name_was_taken_with_its_neighbour(tmp_path: Path) -> None:
-    chain = Taken()
+    chain = ConsumedFiles()
     chain.add("05.csv", instant.Instant(2**62))
     paths = [tmp_path / f"{number:02}.csv" for number in range(1, 6)]
     for path in paths:
@@ -113,7 +113,7 @@ def test_what_a_compacted_chain_does_not_name_was_taken_with_its_neighbour(tmp_p
 def test_a_bounded_number_of_files_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many were taken; all of them in turn."""
     monkeypatch.setattr(module, "LOOKED_AT", 3)
-    chain = Taken()
+    chain = ConsumedFiles()
     paths = []
     for number in range(20):
         path = tmp_path / f"{number:02}.csv"
@@ -133,7 +133,7 @@ async def test_the_index_follows_a_chain_that_is_cut_back(polling: Callable[...,
     bench = polling()
     bench.write("01.csv", JANUARY)
     await pull_root(bench.deps, DATASET)
-    files = TakenFiles()
+    files = ConsumedFileIndex()
     reader = bench.chains.chain(DATASET)
     state = load_state(reader)
     asked: list[int] = []

@@ -21,7 +21,7 @@ from engines.query.json_rows import json_pieces
 from engines.query.requests import RowSelection
 from odfd.control import wire
 from odfd.kamu import commitments
-from odfd.kamu.application import Questions
+from odfd.kamu.application import KamuApplication
 from odfd.kamu.schemas import FORMATS
 from odfd.queries.planning import Bound
 from odfd.site.requests import is_question
@@ -96,7 +96,7 @@ async def ask(
         "method": method or ("GET" if body is None else "POST"), "path": path, "query_string": query.encode(),
         "headers": [],
     }  # fmt: skip
-    await Questions(answers, site, logger or Lines())(scope, receive, send)
+    await KamuApplication(answers, site, logger or Lines())(scope, receive, send)
     text = b"".join(each["body"] for each in messages[1:])
     whole = not messages[-1].get("more_body", True)
     return messages[0]["status"], json.loads(text) if whole and text else text, whole

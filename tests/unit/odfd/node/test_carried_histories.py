@@ -17,7 +17,7 @@ from chain.ids import DatasetId
 from config import model
 from odfd.control import wire
 from odfd.trust.ledger.log import Ledger
-from odfd.verify.damage import Damage, Spot
+from odfd.verify.damage import Damage, DamagedBlock
 
 COMMANDS = ("append", "reset", "compact", "export", "delete", "import", "import first", "import there", "delete there",
             "mirror there")  # fmt: skip
@@ -200,7 +200,7 @@ async def test_a_reset_dataset_comes_back_as_what_it_was(world: Any, worlds: Any
             await two.do(command)
         size, first = two.size(alice), two.folders[0]
         with alice.home.database.write() as connection:
-            Damage(connection).note(cities, [Spot(3, "slice-missing", "once")], alice.clock.now())
+            Damage(connection).note(cities, [DamagedBlock(3, "slice-missing", "once")], alice.clock.now())
         await two.delete()
         await two.import_()
         assert (two.refused, two.size(alice)) == ([], size)

@@ -512,7 +512,7 @@ async def test_killed_at_any_moment(world: Any, worlds: Any, monkeypatch: Any, a
     async with world.running("alice") as alice:
         cities = await published(world, worlds, alice)
         before, head = alice.size("cities"), head_of(alice, cities)
-        places = (owner_commit, owner_commit.Retold, alice.parts.committer)
+        places = (owner_commit, owner_commit.RewrittenHistory, alice.parts.committer)
         target = next(place for place in places if hasattr(place, moment))
         with monkeypatch.context() as patch:
             patch.setattr(target, moment, die)

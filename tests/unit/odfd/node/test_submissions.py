@@ -18,7 +18,7 @@ from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.node.witness_parts import submissions_of
 from odfd.trust.ledger.cosignatures import Cosignatures
 from odfd.trust.policy.public_witness import read_witness
-from odfd.trust.witness.consistency import Ruling, Seen, rule, shown_by
+from odfd.trust.witness.consistency import ConsistencyResult, KnownTree, rule, shown_by
 from odfd.trust.witness.submission import LONGEST, SOON
 from odfd.trust.witness.witness import RENEW
 from odfd.workers.witness_submission import PAUSE, ROUND_SECONDS, WitnessSubmission
@@ -38,7 +38,7 @@ class Public:
 
     def __init__(self, clock: Any) -> None:
         self.clock = clock
-        self.last: dict[str, Seen] = {}
+        self.last: dict[str, KnownTree] = {}
         self.asked: list[tuple[str, int, int]] = []
         self.answers: list[Answer | Remote] = []
         """What it says before it does its duty."""
@@ -52,11 +52,11 @@ class Public:
             if isinstance(said, Remote):
                 raise said
             return said
-        new, known = Seen(read.tree.size, read.tree.root_hash), self.last.get(read.tree.origin)
+        new, known = KnownTree(read.tree.size, read.tree.root_hash), self.last.get(read.tree.origin)
         ruling = rule([known] if known else [], read.old, new, shown_by(read.proof, read.old, new))
-        if ruling is Ruling.CONFLICT:
+        if ruling is ConsistencyResult.CONFLICT:
             return Answer(409, f"{known.size if known else 0}\n".encode())
-        if ruling is not Ruling.COSIGN:
+        if ruling is not ConsistencyResult.COSIGN:
             return Answer(422, b"no\n")
         self.last[read.tree.origin] = new
         made = checkpoint.decode_line(cosignature.cosign(KEY, read.tree, self.clock.now()).line).data

@@ -21,7 +21,7 @@ from config import model
 from odfd.control import wire
 from odfd.state import stable_read
 from odfd.trust.ledger.log import Ledger
-from odfd.verify.damage import Damage, Spot
+from odfd.verify.damage import Damage, DamagedBlock
 
 NUMBERS = itertools.count()
 ROUNDS = 1000 if "ODF_SOAK" in os.environ else 100
@@ -76,7 +76,7 @@ async def compact(world: Any, node: Any) -> None:
 ACTIONS = {"append": append, "reset": reset, "compact": compact}
 
 
-def believed(node: Any, dataset: DatasetId) -> tuple[list[Spot], int, int]:
+def believed(node: Any, dataset: DatasetId) -> tuple[list[DamagedBlock], int, int]:
     """Damage that is noted; how many blocks are there, and how many are relied on."""
     with node.home.database.read() as connection:
         checked = Ledger(connection).chain(dataset)
@@ -178,7 +178,7 @@ async def test_damage_of_a_history_that_is_gone_is_not_noted(world: Any, worlds:
         cities = await published(world, worlds, alice)
         with alice.home.database.read() as connection:
             seen = stable_read.conditions(connection, cities)
-        spots = [Spot(7, "slice-missing", "it is not here")]
+        spots = [DamagedBlock(7, "slice-missing", "it is not here")]
         await reset(world, alice)
         assert not alice.parts.damage.found(cities, spots, seen)
         assert believed(alice, cities)[0] == []
@@ -192,7 +192,7 @@ async def test_damage_of_a_history_that_is_gone_is_not_noted(world: Any, worlds:
         alice.parts.damage.whole(cities, 99, seen)
         assert believed(alice, cities)[0] == spots
         # What is given away is found damaged by its bytes; but it may have been given up since they were read.
-        assert not alice.parts.damage.found(cities, [Spot(99, "stored-block-damaged", "its bytes")])
+        assert not alice.parts.damage.found(cities, [DamagedBlock(99, "stored-block-damaged", "its bytes")])
 
 
 async def test_a_dataset_that_never_rests_is_looked_at_alone(

@@ -22,8 +22,8 @@ from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.cosignatures import Cosignatures
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.policy.profiles import policy_of
-from odfd.trust.witness.consistency import Seen
-from odfd.trust.witness.witness import Question
+from odfd.trust.witness.consistency import KnownTree
+from odfd.trust.witness.witness import CosignRequest
 from odfd.workers.witnessing import RETRY_SECONDS, WitnessEvents, Witnessing, WitnessRequest
 from p2p.ports import Topic, TreeHead
 from worlds.eventually import PATIENCE
@@ -234,10 +234,12 @@ class Patient:
 
     consider_authority = consider
 
-    def question(self, dataset: DatasetId) -> Question:
-        return Question(tree=TreeCheckpoint(dataset, 0, 9, b"n" * 32), old=Seen(5, b"o" * 32), head=b"{}", kept=None)
+    def question(self, dataset: DatasetId) -> CosignRequest:
+        return CosignRequest(
+            tree=TreeCheckpoint(dataset, 0, 9, b"n" * 32), old=KnownTree(5, b"o" * 32), head=b"{}", kept=None
+        )
 
-    def settle(self, asked: Question) -> None:
+    def settle(self, asked: CosignRequest) -> None:
         self.settled.append(asked.tree.dataset)
 
 

@@ -19,9 +19,9 @@ from chain.statements.keys import SigningKey
 from chain.statements.statement import Actual, EngineUsed
 from odfd.trust.evidence.row_diff import RowDifference
 from odfd.trust.evidence.row_diff import compare as compare_files
-from odfd.trust.judgement.verdicts import Said, voice_on
+from odfd.trust.judgement.verdicts import VerdictKind, voice_on
 from odfd.trust.ledger.runs import Run
-from odfd.trust.validation.attestation import MAX_SPANS, Subject, Tried, attest, spans_of
+from odfd.trust.validation.attestation import MAX_SPANS, Reexecuted, Subject, attest, spans_of
 
 ENGINE = EngineUsed(name="spark", digest="sha256:0", pinned=True, sandbox="host", platform="linux/amd64")
 NOW = instant.parse("2026-11-20T08:00:00Z")
@@ -35,7 +35,7 @@ def run(number: int, verdict: str = "reproduced") -> Run:
 
 
 def told(size: int, runs: list[Run], until: int | None = None) -> list[tuple[int, int, str]]:
-    tried = Tried({each.sequence_number: each for each in runs}, size if until is None else until)
+    tried = Reexecuted({each.sequence_number: each for each in runs}, size if until is None else until)
     return [(span.first, span.last, span.verdict) for span in spans_of(size, tried, [ENGINE])]
 
 
@@ -67,7 +67,7 @@ verdicts = st.sampled_from(["reproduced", "mismatch", "not-reproducible-here"])
 @given(st.integers(1, 400), st.dictionaries(st.integers(0, 399), verdicts))
 def test_spans_cover_every_block_once_and_say_what_was_found(size: int, found: dict[int, str]) -> None:
     runs = {number: run(number, verdict) for number, verdict in found.items() if number < size}
-    spans = spans_of(size, Tried(runs, size), [ENGINE])
+    spans = spans_of(size, Reexecuted(runs, size), [ENGINE])
     assert len(spans) <= MAX_SPANS
     assert spans[0].first == 0
     assert spans[-1].last == size - 1
@@ -81,14 +81,14 @@ def test_an_attestation_says_what_a_judge_hears() -> None:
     dataset = SigningKey(b"d" * 32).dataset_id
     subject = Subject(dataset=dataset, epoch=0, size=8, root_hash=b"r" * 32, head=Multihash.sha3_256(b"head"))
     runs = {3: run(3), 7: run(7, "mismatch")}
-    tried = Tried(runs, subject.size)
+    tried = Reexecuted(runs, subject.size)
     said = attest(SigningKey(b"v" * 32).did, subject, tried, [], "strict", (4, Multihash.sha3_256(b"last")), NOW)
     assert said.serial == 5
     affirmed, denied = voice_on(said, 3), voice_on(said, 7)
     assert affirmed is not None
-    assert affirmed.said is Said.REPRODUCED
+    assert affirmed.said is VerdictKind.REPRODUCED
     assert denied is not None
-    assert denied.said is Said.MISMATCH
+    assert denied.said is VerdictKind.MISMATCH
 
 
 def table(delays: list[str | None]) -> pa.Table:

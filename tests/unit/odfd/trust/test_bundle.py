@@ -17,9 +17,9 @@ from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from odfd.trust.evidence import bundle, bundle_writer
 from odfd.trust.evidence.bundle import Listed, Reader
-from odfd.trust.evidence.bundle_reader import Lacking, unpacked
+from odfd.trust.evidence.bundle_reader import IncompleteBundle, unpacked
 from odfd.trust.evidence.bundle_store import BundleQuota, BundleStore
-from odfd.trust.evidence.bundle_writer import Gathered, TooLarge
+from odfd.trust.evidence.bundle_writer import GatheredBundle, TooLarge
 from odfd.trust.validation.recheck import RecheckAnswer, recheck
 
 
@@ -91,8 +91,8 @@ async def test_a_third_answer_blames_nobody(accused: Any, accused_world: Any, tm
     assert (found.result, "third answer" in found.reason) == ("unable", True)
 
 
-def with_manifest(made: Gathered, **changes: Any) -> Gathered:
-    return Gathered(msgspec.structs.replace(made.manifest, **changes), made.sources)
+def with_manifest(made: GatheredBundle, **changes: Any) -> GatheredBundle:
+    return GatheredBundle(msgspec.structs.replace(made.manifest, **changes), made.sources)
 
 
 async def test_bundle_adds_no_claims(accused: Any, accused_world: Any, tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ async def test_a_reporter_adds_nothing(accused: Any, accused_world: Any, tmp_pat
     made = await accused.gathered()
     name = Multihash.sha3_256(b"contraband")
     more = (*made.manifest.objects, Listed(hash=name, size=10))
-    added = Gathered(msgspec.structs.replace(made.manifest, objects=more), {**made.sources, name: b"contraband"})
+    added = GatheredBundle(msgspec.structs.replace(made.manifest, objects=more), {**made.sources, name: b"contraband"})
     fault = refused(accused_world.packed(added), tmp_path / "added")
     assert (fault.rule, name.short in fault.message) == ("bundle-object", True)
 
@@ -137,7 +137,7 @@ async def test_nothing_may_be_left_out_of_a_chain(accused: Any, accused_world: A
         folder = tmp_path / f"without-{number}"
         folder.mkdir()
         with unpacked(io.BytesIO(raw), "lie.odfe", folder) as case:
-            assert isinstance(case, Lacking)
+            assert isinstance(case, IncompleteBundle)
 
 
 async def test_a_missing_slice_is_said(accused: Any, accused_world: Any, tmp_path: Path) -> None:

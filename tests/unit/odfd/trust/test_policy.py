@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from chain.errors import Invalid
 from chain.statements.keys import SigningKey
-from chain.store.base import Apart
+from chain.store.base import FormerEpochs
 from config import model
 from odfd.trust.policy.policy import AllOf, AnyOf, Expression, Fact, holds, load_policy, parse_expression
 from odfd.trust.policy.profiles import apart, policy_of
@@ -106,7 +106,7 @@ def test_what_is_not_counted_yet_is_not_asked_for() -> None:
 def test_how_many_former_epochs_are_kept(profile: str, said: int | None, most: int | None) -> None:
     """The present one is among those that ``keep-epochs`` counts."""
     settings = model.Policy(profile=profile, rewrite=model.Rewrite(keep_epochs=said))
-    assert apart(settings, 7) == Apart(7, most)
+    assert apart(settings, 7) == FormerEpochs(7, most)
 
 
 def test_what_settings_say_replaces_the_profile() -> None:

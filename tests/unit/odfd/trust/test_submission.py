@@ -15,7 +15,15 @@ from chain.statements.keys import SigningKey
 from chain.statements.tree import Frontier, Tree
 from odfd.trust.policy.public_witness import PublicWitness, read_witness
 from odfd.trust.policy.witness_quorum import load_witnesses
-from odfd.trust.witness.submission import LATE, SOON, Effect, Got, SubmissionRequest, Submitting, Trouble
+from odfd.trust.witness.submission import (
+    LATE,
+    SOON,
+    Effect,
+    SubmissionAccepted,
+    SubmissionFailed,
+    SubmissionRequest,
+    Submitter,
+)
 
 LOG, KEY, OTHER = SigningKey(b"o" * 32), SigningKey(b"w" * 32), SigningKey(b"x" * 32)
 DATASET = SigningKey(b"d" * 32).dataset_id
@@ -39,8 +47,8 @@ def prove(old: int) -> Sequence[bytes]:
     return Tree(lambda start, stop: LEAVES[start:stop]).consistency(old, 13)
 
 
-def asking(old: int = 5) -> Submitting:
-    return Submitting(WITNESS, tree(), submission.sign_note(LOG, tree()), old, prove, NOW)
+def asking(old: int = 5) -> Submitter:
+    return Submitter(WITNESS, tree(), submission.sign_note(LOG, tree()), old, prove, NOW)
 
 
 def sent(effect: Effect) -> submission.Submission:
@@ -60,7 +68,7 @@ def test_the_first_question_holds_the_proof_from_what_is_known() -> None:
 def test_a_cosignature_of_the_witness_is_taken_among_others() -> None:
     lines = [line(OTHER, name="witness.example/w2"), "— witness.example/w1 AAAAAAAAAA==\n".encode(), line()]
     got = asking().handle(200, b"".join(lines))
-    assert isinstance(got, Got)
+    assert isinstance(got, SubmissionAccepted)
     assert got.made == cosignature.cosign(KEY, tree(), NOW), "under its did:key, as all nodes spell it"
     assert cosignature.decode(got.made.encode()) == got.made
 
@@ -81,7 +89,7 @@ NO_COSIGNATURE = {
 @pytest.mark.parametrize("name", NO_COSIGNATURE)
 def test_what_is_no_cosignature_is_not_believed(name: str) -> None:
     ended = asking().handle(200, NO_COSIGNATURE[name])
-    assert isinstance(ended, Trouble), ended
+    assert isinstance(ended, SubmissionFailed), ended
     assert ended.again == LATE
 
 
@@ -93,7 +101,7 @@ def test_a_witness_that_stands_elsewhere_is_asked_from_there() -> None:
     read = sent(machine.handle(409, b"0\n"))
     assert (read.old, read.proof) == (0, ())
     ended = machine.handle(409, b"8\n")
-    assert isinstance(ended, Trouble), "it does not make up its mind"
+    assert isinstance(ended, SubmissionFailed), "it does not make up its mind"
 
 
 REFUSALS = {
@@ -115,7 +123,7 @@ REFUSALS = {
 def test_a_refusal_is_told_and_tried_again_in_time(name: str) -> None:
     status, body, again, told = REFUSALS[name]
     ended = asking().handle(status, body)
-    assert isinstance(ended, Trouble)
+    assert isinstance(ended, SubmissionFailed)
     assert (ended.again, told in ended.message) == (again, True), ended
 
 

@@ -24,7 +24,7 @@ from odfd.trust.judgement.suspension_rules import (
     standing,
     strikes,
 )
-from odfd.trust.judgement.verdicts import Said, Voice
+from odfd.trust.judgement.verdicts import GroupVerdict, VerdictKind
 from odfd.trust.policy.policy import KeyGroup, Policy
 
 KEYS = [SigningKey(bytes([number]) * 32).did for number in range(6)]
@@ -67,7 +67,11 @@ def view(*words: str, sets: int = 2, platforms: str = "", own: str = "") -> View
             for at, word in enumerate(words)
             if word
         }
-        mine = {3: Voice(Said.REPRODUCED) if own == "R" else Voice(Said.MISMATCH, b"mine")} if own else {}
+        mine = (
+            {3: GroupVerdict(VerdictKind.REPRODUCED) if own == "R" else GroupVerdict(VerdictKind.MISMATCH, b"mine")}
+            if own
+            else {}
+        )
         told[SETS[number]] = DatasetStatements(heard=heard, own=mine, steps=(3,))
     found = View(datasets=told, own_machine=Machine("sha256:0", AMD))
     return msgspec.structs.replace(found, since=dict.fromkeys(strikes(POLICY, found), NOW))

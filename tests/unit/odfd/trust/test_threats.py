@@ -43,8 +43,8 @@ from odfd.trust.judgement.verdicts import (
     REFUTING,
     STOPS,
     DatasetStatus,
-    Said,
-    Voice,
+    GroupVerdict,
+    VerdictKind,
     group_voices,
     judge,
     value_id,
@@ -65,8 +65,8 @@ DAY = 86400 * instant.SECOND
 OWNER = SigningKey(b"o" * 32)
 DATASET = OWNER.dataset_id
 VALIDATORS = [SigningKey(bytes([n]) * 32) for n in range(1, 6)]
-R, N = Voice(Said.REPRODUCED), Voice(Said.NONDETERMINISTIC)
-LIE, OTHER = Voice(Said.MISMATCH, b"lie"), Voice(Said.MISMATCH, b"other")
+R, N = GroupVerdict(VerdictKind.REPRODUCED), GroupVerdict(VerdictKind.NONDETERMINISTIC)
+LIE, OTHER = GroupVerdict(VerdictKind.MISMATCH, b"lie"), GroupVerdict(VerdictKind.MISMATCH, b"other")
 PEER = PeerId("peer")
 
 
@@ -350,13 +350,13 @@ def test_lie_refuted_within_bound(f: int, data: Any) -> None:
     liars = data.draw(st.lists(st.sampled_from([R, OTHER]), max_size=f))
     said = {f"g{n}": voice for n, voice in enumerate([*[LIE] * max(f + 1, REFUTING), *liars])}
     assert judge(f, None, said, 0).status is DatasetStatus.REFUTED
-    unlike = {f"g{n}": Voice(Said.MISMATCH, bytes([n])) for n in range(2 * f + 2)}
+    unlike = {f"g{n}": GroupVerdict(VerdictKind.MISMATCH, bytes([n])) for n in range(2 * f + 2)}
     status = judge(f, None, unlike, 0).status
     assert status is (DatasetStatus.DISPUTED if f else DatasetStatus.ACCUSED)
 
 
 @given(st.integers(0, 3), st.sampled_from([None, R, LIE]))
-def test_one_machine_refutes_nobody(f: int, own: Voice | None) -> None:
+def test_one_machine_refutes_nobody(f: int, own: GroupVerdict | None) -> None:
     """A broken one gives one other value, three times or thirty: reach may stop there, and nobody is called a liar."""
     said = {} if own is LIE else {"broken": LIE}
     decision = judge(f, own, said, 0)

@@ -17,12 +17,12 @@ from chain.statements.statement import Actual, Attestation, EngineUsed, Mismatch
 from engines.sandbox.base import Level
 from odfd.trust.judgement.verdicts import (
     STOPS,
-    Bench,
     ChainExtent,
     DatasetStatus,
     Decision,
-    Said,
-    Voice,
+    Electors,
+    GroupVerdict,
+    VerdictKind,
     decide,
     group_voices,
     judge,
@@ -31,13 +31,13 @@ from odfd.trust.judgement.verdicts import (
 )
 from odfd.trust.policy.policy import SANDBOXES, KeyGroup, Policy, parse_expression
 
-R = Voice(Said.REPRODUCED)
-N = Voice(Said.NONDETERMINISTIC)
-V = Voice(Said.MISMATCH, b"v")
-W = Voice(Said.MISMATCH, b"w")
+R = GroupVerdict(VerdictKind.REPRODUCED)
+N = GroupVerdict(VerdictKind.NONDETERMINISTIC)
+V = GroupVerdict(VerdictKind.MISMATCH, b"v")
+W = GroupVerdict(VerdictKind.MISMATCH, b"w")
 
 
-def others(*voices: Voice) -> dict[str, Voice]:
+def others(*voices: GroupVerdict) -> dict[str, GroupVerdict]:
     return {f"g{index}": voice for index, voice in enumerate(voices)}
 
 
@@ -63,7 +63,9 @@ def others(*voices: Voice) -> dict[str, Voice]:
         (0, None, [], 0, DatasetStatus.PENDING),
     ],
 )
-def test_rows(tolerated: int, own: Voice | None, said: list[Voice], quorum: int, status: DatasetStatus) -> None:
+def test_rows(
+    tolerated: int, own: GroupVerdict | None, said: list[GroupVerdict], quorum: int, status: DatasetStatus
+) -> None:
     assert judge(tolerated, own, others(*said), quorum).status is status
 
 
@@ -125,7 +127,7 @@ def test_what_a_validator_says_of_a_block() -> None:
     assert voice_on(said, 1) == R
     found = voice_on(said, 3)
     assert found is not None
-    assert found.said is Said.MISMATCH
+    assert found.said is VerdictKind.MISMATCH
     assert voice_on(said, 4) is None
     assert voice_on(said, 9) is None
 
@@ -205,10 +207,10 @@ def test_no_quorum_of_liars_of_at_most_f_attests_alone(said, tolerated, quorum) 
     assert judge(tolerated, None, only_lies, quorum).status is not DatasetStatus.ATTESTED
 
 
-def bench_of(keys: list[KeyDid], **more: Any) -> Bench:
+def bench_of(keys: list[KeyDid], **more: Any) -> Electors:
     groups = tuple(KeyGroup(f"g{number}", frozenset({key})) for number, key in enumerate(keys))
     policy = Policy(groups=groups, **more)
-    return Bench(policy=policy, me=SigningKey(b"m" * 32).did, quorum=2)
+    return Electors(policy=policy, me=SigningKey(b"m" * 32).did, quorum=2)
 
 
 def on(sandbox: str = "host", digest: str = "sha256:0", *, lie: bool = False) -> Attestation:

@@ -27,8 +27,8 @@ from odfd.trust.ledger.cosignatures import Cosignatures
 from odfd.trust.ledger.log import ROOM, STEPS, Ledger
 from odfd.trust.ledger.proofs import Proofs
 from odfd.trust.ledger.tables import WITNESSED
-from odfd.trust.witness.consistency import Seen
-from odfd.trust.witness.witness import RENEW, Question, Witness
+from odfd.trust.witness.consistency import KnownTree
+from odfd.trust.witness.witness import RENEW, CosignRequest, Witness
 
 OWNER = SigningKey(b"o" * 32)
 DATASET = OWNER.dataset_id
@@ -95,7 +95,7 @@ def settled(desk: Desk, branch: int) -> Cosignature | None:
     return desk.witness.settle(asked)
 
 
-def proves(branch: int, asked: Question) -> bool:
+def proves(branch: int, asked: CosignRequest) -> bool:
     leaves = BRANCHES[branch]
     nodes = Tree(lambda start, stop: leaves[start:stop]).consistency(asked.old.size, asked.tree.size)
     return is_consistent(*asked.old, asked.tree.size, asked.tree.root_hash, nodes)
@@ -114,7 +114,7 @@ def test_each_head_is_cosigned_after_a_proof_from_the_last(desk: Desk) -> None:
     desk.hear(0, 9)
     later = desk.witness.question(DATASET)
     assert later is not None
-    assert (later.needs_proof, later.old, later.kept) == (True, Seen(5, first.tree.root_hash), head(0, 5)[1])
+    assert (later.needs_proof, later.old, later.kept) == (True, KnownTree(5, first.tree.root_hash), head(0, 5)[1])
     assert desk.witness.settle(later) is not None
     with desk.database.read() as connection:
         row = WITNESSED.one(connection, "origin = ?", (later.tree.origin,))
@@ -210,7 +210,7 @@ def test_no_order_of_heads_and_crashes_makes_a_witness_stand_on_two_sides(moves:
     with TemporaryDirectory() as folder:
         desk = Desk(Path(folder))
         left: list[Cosignature] = []
-        waiting: list[Question] = []
+        waiting: list[CosignRequest] = []
         refused: set[str] = set()
         try:
             for what, first, second in moves:

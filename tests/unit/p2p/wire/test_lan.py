@@ -9,7 +9,16 @@ from zeroconf import DNSOutgoing, DNSText  # type: ignore[attr-defined]
 
 from p2p.address import Address, parse_address
 from p2p.identity import peer_of_seed
-from p2p.wire.lan import MAX_ADDRESSES, MAX_PACKET, SERVICE, Heard, decode, encode_presence, encode_question, is_on_lan
+from p2p.wire.lan import (
+    MAX_ADDRESSES,
+    MAX_PACKET,
+    SERVICE,
+    LanPacket,
+    decode,
+    encode_presence,
+    encode_question,
+    is_on_lan,
+)
 
 PEER = peer_of_seed(bytes(32))
 HERE = "192.168.1.7"
@@ -25,7 +34,7 @@ def texts(*strings: bytes, name: str = f"x.{SERVICE}") -> bytes:
 
 
 def test_a_question_is_known() -> None:
-    assert decode(encode_question(), "home", HERE) == Heard(asks=True)
+    assert decode(encode_question(), "home", HERE) == LanPacket(asks=True)
 
 
 @given(names, ips, st.lists(st.tuples(ips, st.integers(1, 65535)), max_size=20))
@@ -35,8 +44,8 @@ def test_where_the_sender_is_comes_back_and_nothing_else(
     addresses = [Address("ip4", ip, port) for ip, port in places]
     packet = encode_presence(PEER, network, addresses)
     told = [Address("ip4", ip, port, PEER) for ip, port in places[:MAX_ADDRESSES] if ip == source]
-    assert decode(packet, network, source) == Heard(told=tuple(told))
-    assert decode(packet, network + "x", source) == Heard()
+    assert decode(packet, network, source) == LanPacket(told=tuple(told))
+    assert decode(packet, network + "x", source) == LanPacket()
 
 
 @given(st.binary(max_size=600))
@@ -66,13 +75,13 @@ def test_what_names_a_third_or_nobody_is_passed_over(string: bytes) -> None:
     good = b"dnsaddr=/ip4/192.168.1.7/tcp/1/p2p/" + PEER.encode()
     heard = decode(texts(b"network=home", string, good), "home", HERE)
     assert [str(one) for one in heard.told] == [good[8:].decode()]
-    assert decode(texts(b"network=home", good, name="x._p2p._udp.local."), "home", HERE) == Heard()
+    assert decode(texts(b"network=home", good, name="x._p2p._udp.local."), "home", HERE) == LanPacket()
 
 
 def test_many_addresses_and_long_packets_are_cut() -> None:
     many = [b"dnsaddr=/ip4/192.168.1.7/tcp/%d/p2p/%s" % (port, PEER.encode()) for port in range(1, 60)]
     assert len(decode(texts(b"network=home", *many), "home", HERE).told) == MAX_ADDRESSES
-    assert decode(encode_question() + bytes(MAX_PACKET), "home", HERE) == Heard()
+    assert decode(encode_question() + bytes(MAX_PACKET), "home", HERE) == LanPacket()
 
 
 def test_private_addresses_are_told() -> None:
@@ -90,4 +99,4 @@ def test_an_ipv6_address_counts_from_itself(source: str, told: bool) -> None:
     packet = encode_presence(PEER, "home", [Address("ip6", "fd00::7", 4150)])
     assert bool(decode(packet, "home", source).told) is told
     nowhere = encode_presence(PEER, "home", [Address("ip6", "fe80::7", 4150)])
-    assert decode(nowhere, "home", "fe80::7") == Heard()
+    assert decode(nowhere, "home", "fe80::7") == LanPacket()
