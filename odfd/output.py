@@ -11,19 +11,34 @@ import os
 import select
 import sys
 import threading
-from typing import Any, TextIO
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any, TextIO
 
 from chain.visible import escaped, one_line, visible
+
+_instead: list[IO[str]] = []
+"""What takes the place of standard output; the last counts."""
 
 
 def say(text: str, end: str = "\n") -> None:
     """To standard output, at once."""
-    _write(sys.stdout, visible(text) + end)
+    _write(_instead[-1] if _instead else sys.stdout, visible(text) + end)
 
 
 def say_json(text: str) -> None:
     """A line of JSON, or more, to standard output, at once."""
-    _write(sys.stdout, escaped(text) + "\n")
+    _write(_instead[-1] if _instead else sys.stdout, escaped(text) + "\n")
+
+
+@contextmanager
+def redirected(stream: IO[str]) -> Iterator[None]:
+    """What is said in the block goes there: to a pager, which writes to the terminal."""
+    _instead.append(stream)
+    try:
+        yield
+    finally:
+        _instead.pop()
 
 
 def remark(text: str, end: str = "\n") -> None:
@@ -100,6 +115,6 @@ def visible_values(value: Any) -> Any:
     return value
 
 
-def _write(stream: TextIO, text: str) -> None:
+def _write(stream: IO[str], text: str) -> None:
     stream.write(text)
     stream.flush()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -13,6 +14,7 @@ import msgspec
 from chain.errors import Invalid
 from odfd import output
 from odfd.cli import formatting
+from odfd.cli.sql.pager import paged
 from odfd.cli.sql.query import Answered, Shown, asked, shown
 from odfd.cli.table import TableColumn, clean, render
 from odfd.control import wire
@@ -47,7 +49,7 @@ def answer(client: Client, request: wire.QueryRequest, form: str) -> Answered | 
         with asked(client, request) as answered:
             write(answered, form)
         return answered
-    with shown(client, request) as found:
+    with shown(client, request) as found, paged(form, os.environ):
         show(found, form)
     return found
 

@@ -1,0 +1,67 @@
+"""Shows rows through the pager of the person, on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final
+
+from odfd import output
+
+if TYPE_CHECKING:
+    import subprocess
+
+PAGED: Final = ("table", "vertical", "markdown")
+"""Forms for people."""
+_LESS: Final = "FRSX"
+"""Ends by itself where all is on one page; cuts long lines, which arrow keys show."""
+
+
+def pager_of(environ: Mapping[str, str]) -> Sequence[str] | None:
+    """``$PAGER``, or ``less``. ``None``: none is wanted (``PAGER=cat``, or empty), or none is here."""
+    import shlex
+    import shutil
+
+    said = environ.get("PAGER", "less")
+    if environ.get("TERM", "dumb") == "dumb":
+        return None
+    try:
+        words = shlex.split(said)
+    except ValueError:
+        return None
+    return words if words and words != ["cat"] and shutil.which(words[0]) else None
+
+
+@contextmanager
+def paged(form: str, environ: Mapping[str, str]) -> Iterator[None]:
+    """What is said in the block goes through the pager. Whoever leaves it has seen enough: the block ends there."""
+    words = pager_of(environ) if form in PAGED and output.is_terminal() else None
+    if words is None:
+        yield
+        return
+    import subprocess
+
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, env={**environ, "LESS": environ.get("LESS", _LESS)}, encoding="utf-8",
+        errors="replace",
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        try:
+            with output.redirected(process.stdin):
+                yield
+        except BrokenPipeError:
+            output.remark("the pager was left: rows behind what it had were not read")
+        finally:
+            with suppress(BrokenPipeError):
+                process.stdin.close()
+            _wait(process)
+
+
+def _wait(process: subprocess.Popen[str]) -> None:
+    """``^C`` is for the pager as long as it is there."""
+    while True:
+        try:
+            process.wait()
+        except KeyboardInterrupt:
+            continue
+        return
