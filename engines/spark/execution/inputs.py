@@ -116,8 +116,9 @@ class Inputs:
         if not log:
             self._check_changes(given, facts, ruling)
         return BlockFacts(
-            name, block.data_path, before, after, facts.rows, facts.untimed, facts.first, facts.last, reopened
-        )
+            name, block.data_path, before, after, facts.rows, facts.untimed, facts.first, facts.last, reopened,
+            facts.changes,
+        )  # fmt: skip
 
     def _check_changes(self, given: TransformInput, facts: SliceFacts, ruling: Ruling) -> None:
         alias = given.query_alias

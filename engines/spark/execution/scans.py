@@ -1,8 +1,8 @@
 """Reads slices of a changing table's inputs in Spark, and computes the round of each row in the query.
 
-Rows that all count in this transaction need not pass through Python: of such a slice only times and operations are read
-here, to know that they do. Small slices do, which is faster than one more scan. Spec:
-docs/spec/engine-semantics.md#table-mode.
+Rows that all count in this transaction need not pass through Python: that they do is known of a slice from what
+planning read of it, or from its times where ticks are places of a grid. Small slices do, which is faster than one more
+scan. Spec: docs/spec/engine-semantics.md#table-mode.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from pyspark.sql import DataFrame, SparkSession
@@ -19,7 +19,7 @@ from pyspark.sql import types as st
 
 from engines.contract import Vocabulary
 from engines.spark.catalyst.plans import HIDDEN_ROUND
-from engines.spark.planning.transaction import Read
+from engines.spark.planning.transaction import BlockFacts, Read
 from engines.spark.rows.tables import read_rows
 from engines.spark.rows.times import event_times
 from engines.spark.sql.views import slices_view
@@ -30,25 +30,46 @@ MAX_TICKS: Final = 64
 """About as many ticks may be between the rows of a slice: each is a comparison of the query."""
 
 
+class Scanned(Protocol):
+    """An input."""
+
+    @property
+    def schema(self) -> st.StructType: ...
+    @property
+    def vocab(self) -> Vocabulary: ...
+    @property
+    def log(self) -> bool:
+        """Operations do not matter."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scan:
     """A slice that only adds rows, all of which count now."""
 
     path: str
     moments: np.ndarray
-    """From when each row counts, microseconds."""
+    """From when each row counts, microseconds; the first and the last alone where no more is asked."""
     round: str = ""
     """The number of a row's round, as SQL; empty until the ticks are known."""
 
 
-def scan_of(
-    path: str, counts_from: int, until: int, schema: st.StructType, vocab: Vocabulary, log: bool
-) -> Scan | None:
-    """``None`` for a slice of which rows have to be looked at. No row counts before ``counts_from``; now is what counts
-    before ``until``. ``log``: operations do not matter. Raises Invalid, Environment.
+def scan_of(block: BlockFacts, counts_from: int, until: int, source: Scanned, *, every: bool) -> Scan | None:
+    """``None`` for a block of which rows have to be looked at. No row counts before ``counts_from``; now is what counts
+    before ``until``. ``every``: all moments are asked for. Raises Invalid, Environment.
     """
-    if Path(path).stat().st_size < SCANNED:
+    if block.path is None or Path(block.path).stat().st_size < SCANNED:
         return None
+    if every or block.changes is None:
+        return _looked_at(block.path, counts_from, until, source)
+    if block.first is None or block.last is None or (block.changes and not source.log):
+        return None
+    moments = np.maximum(np.array([block.first, block.last], np.int64), counts_from)
+    return Scan(block.path, moments) if moments[1] < until else None
+
+
+def _looked_at(path: str, counts_from: int, until: int, source: Scanned) -> Scan | None:
+    """By the times of all rows."""
+    schema, vocab, log = source.schema, source.vocab, source.log
     names = {vocab.event_time_column, vocab.operation_type_column}
     rows = read_rows([path], st.StructType([field for field in schema if field.name in names]))
     if not log and np.any(np.asarray(rows.column(vocab.operation_type_column))):

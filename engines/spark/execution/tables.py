@@ -116,9 +116,8 @@ def _scans(step: TableStep, sources: Mapping[str, TableInput]) -> dict[str, list
             continue
         for block in step.blocks[alias]:
             floor = -NEVER if block.before is None else block.before - step.lateness[alias]
-            if block.path is not None and (
-                scan := scan_of(block.path, floor, step.until, source.schema, source.vocab, source.log)
-            ):
+            scan = scan_of(block, floor, step.until, source, every=step.grid is not None)
+            if scan is not None:
                 found[alias].append(scan)
     moments = [scan.moments for scans in found.values() for scan in scans]
     ticks = step.times(np.concatenate([np.empty(0, np.int64), *moments]))

@@ -175,9 +175,19 @@ def _numbers(rows: pa.Table, name: str) -> np.ndarray:
 
 def _in_order(rows: pa.Table) -> bool:
     """Whether rows of a single block, or blocks with one watermark, came as they were read, one for one."""
-    places = [_numbers(rows, name) for name in (HIDDEN_BEFORE, HIDDEN_SOURCE) if name in rows.column_names]
-    offsets = _numbers(rows, HIDDEN_OFFSET)
-    return all((place == place[0]).all() for place in places) and bool((offsets[1:] > offsets[:-1]).all())
+    for name in (HIDDEN_BEFORE, HIDDEN_SOURCE):
+        if name in rows.column_names:
+            ends = pc.min_max(rows.column(name))
+            if ends["min"] != ends["max"]:
+                return False
+    last = None
+    for chunk in rows.column(HIDDEN_OFFSET).chunks:
+        offsets = np.asarray(chunk)
+        if len(offsets):
+            if (last is not None and offsets[0] <= last) or not (offsets[1:] > offsets[:-1]).all():
+                return False
+            last = offsets[-1]
+    return True
 
 
 def _mend(rows: pa.Table, offsets: np.ndarray, sources: np.ndarray, ops: np.ndarray) -> np.ndarray:

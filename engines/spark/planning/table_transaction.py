@@ -18,6 +18,7 @@ from engines.spark.analysis.monotone import MILLISECOND, Floor, FloorMonths
 from engines.spark.planning.input_windows import Closing
 from engines.spark.planning.transaction import BlockFacts, InputFacts, InputProgress, TransactionStep, progress
 from engines.spark.rows.changelog import LONG_AGO
+from engines.spark.rows.numbers import distinct
 from engines.spark.state.checkpoint import Checkpoint, OpenInput
 
 Tick: TypeAlias = Floor | FloorMonths
@@ -49,7 +50,7 @@ class TableStep:
             return np.array([since, *self.ticks], np.int64)
         until = LONG_AGO if self.until is None else self.until
         inside = moments[(moments >= since) & (moments < until)]
-        return np.append(np.int64(since), np.unique(_following(self.grid, inside)))
+        return np.append(np.int64(since), distinct(_following(self.grid, inside)))
 
 
 def _following(grid: Tick, moments: np.ndarray) -> np.ndarray:

@@ -41,6 +41,8 @@ class BlockFacts:
     """Least event time of its rows, ``None`` if no row has one."""
     last: int | None = None
     reopened: bool = False
+    changes: bool | None = None
+    """Whether a row is anything but an addition; ``None``: nobody looked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,12 +29,15 @@ def positive(ops: np.ndarray) -> np.ndarray:
 
 def row_codes(rows: pa.Table) -> np.ndarray:
     """A number for each row: equal exactly where all columns are the same value, nested ones too."""
-    codes = np.zeros(rows.num_rows, np.int64)
+    codes: np.ndarray | None = None
     for name in rows.column_names:
         for key in order_keys(rows.column(name), name):
             values = _codes(key)
+            if codes is None:
+                codes = values
+                continue
             codes = np.unique(codes * (values.max(initial=0) + 1) + values, return_inverse=True)[1].astype(np.int64)
-    return codes
+    return np.zeros(rows.num_rows, np.int64) if codes is None else codes
 
 
 def _codes(key: pa.Array) -> np.ndarray:

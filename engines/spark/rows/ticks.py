@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from chain.data.operations import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT
 from engines.spark.rows.changelog import row_codes
+from engines.spark.rows.numbers import distinct
 from engines.spark.rows.ordering import total_order
 
 
@@ -41,8 +42,8 @@ class Rounds:
 
 def rounds_of(keys: np.ndarray, ticks: np.ndarray, times: np.ndarray) -> Rounds:
     """Of keys that something happens to at ticks (numbers from 1); each key also gets the round of before."""
-    unique = np.unique(keys)
-    return Rounds(np.unique(np.concatenate([keys * len(times) + ticks, unique * len(times)])), times)
+    unique = distinct(keys)
+    return Rounds(distinct(np.concatenate([keys * len(times) + ticks, unique * len(times)])), times)
 
 
 def stretches(rounds: Rounds, spans: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], most: int) -> np.ndarray:
@@ -95,16 +96,18 @@ def differences(
     old = np.flatnonzero(goes_on)
     source = np.concatenate([new, old])
     step = np.concatenate([of[new], following[old]])
-    weights = np.concatenate([np.ones(len(new)), -np.ones(len(old))])
-    codes = row_codes(rows)
-    places = step * (len(codes) + 1) + codes[source]
-    _, index, inverse = np.unique(places, return_index=True, return_inverse=True)
-    net = np.bincount(inverse, weights=weights, minlength=len(index)).astype(np.int64)
-    picked = np.repeat(index, np.abs(net))
-    gone = np.repeat(net < 0, np.abs(net))
-    source, step = source[picked], step[picked]
+    gone = np.zeros(len(source), bool)
+    if len(old):
+        weights = np.concatenate([np.ones(len(new)), -np.ones(len(old))])
+        codes = row_codes(rows)
+        places = step * (len(codes) + 1) + codes[source]
+        _, index, inverse = np.unique(places, return_index=True, return_inverse=True)
+        net = np.bincount(inverse, weights=weights, minlength=len(index)).astype(np.int64)
+        picked = np.repeat(index, np.abs(net))
+        gone = np.repeat(net < 0, np.abs(net))
+        source, step = source[picked], step[picked]
     ops = np.where(gone, RETRACT, APPEND)
-    if single:
+    if single and gone.any():
         pairs = step * (len(codes) + 1) + row_codes(rows.select(keys))[source]
         _, inverse, count = np.unique(pairs, return_inverse=True, return_counts=True)
         both = count[inverse] == 2

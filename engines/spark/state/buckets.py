@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from engines.spark.rows.numbers import distinct
 from engines.spark.state.tables import Kept, Stored
 
 BUCKET: Final = 4096
@@ -94,7 +95,7 @@ class BucketedTable:
     def take(self, hashes: np.ndarray) -> list[pa.Table]:
         """Open the buckets of keys: all their rows, those of other keys too. Raises Invalid for damaged ones."""
         leaves = list(self._closed)
-        known = np.unique(hashes)
+        known = distinct(hashes)
         begin, end = (np.array([int(bits.ljust(_WIDTH, fill), 2) for bits in leaves], np.uint64) for fill in "01")
         some = np.searchsorted(known, end, "right") > np.searchsorted(known, begin, "left")
         wanted = [leaves[at] for at in np.flatnonzero(some)]
