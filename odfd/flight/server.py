@@ -28,20 +28,26 @@ from engines.sandbox.process import ConfinedProcess, start
 from odfd.runtime.http import Application, Limits
 from odfd.runtime.serving import HttpServer, Response
 from odfd.runtime.supervision import Life, Logger
+from p2p.budget.silent_connections import SilentConnections
 
 PIECE: Final = 1 << 20
 IDLE_SECONDS: Final = 1800.0
 """Without a byte in a direction before a connection is closed: clients ping, or connect again."""
 HANDSHAKE_SECONDS: Final = 10.0
+"""Until a client has said its first word."""
 _ENDED: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
 class Relay:
-    """``most`` connections at once, an eighth of them of one address that is not this machine."""
+    """``most`` connections at once, an eighth of them of one address that is not this machine.
+
+    Half of them may have said nothing yet; the oldest of those make room for newcomers.
+    """
 
     def __init__(self, inside: Path, most: int, tls: ssl.SSLContext | None, logger: Logger) -> None:
         self._inside, self._most, self._tls, self._logger = inside, most, tls, logger
         self._visitors: Counter[str] = Counter()
+        self._silent = SilentConnections(max(1, most // 2))
 
     async def serve(self, listeners: Sequence[trio.SocketListener]) -> None:
         """Until cancelled."""
@@ -57,26 +63,34 @@ class Relay:
                 return
             self._visitors[visitor] += 1
             try:
-                await self._connected(client)
+                await self._connected(client, visitor)
             except OSError as error:
                 self._logger.info("a client of Flight was left", address=visitor, error=str(error))
             finally:
                 self._visitors[visitor] -= 1
                 self._visitors += Counter()  # only those that are there
 
-    async def _connected(self, client: trio.SocketStream) -> None:
+    async def _connected(self, client: trio.SocketStream, visitor: str) -> None:
+        with trio.move_on_after(HANDSHAKE_SECONDS) as greeting, self._silent.silent(visitor, greeting):
+            outside, first = await self._greeted(client)
+        if greeting.cancelled_caught:
+            self._logger.info("a client of Flight is left: it said nothing", address=visitor)
+        elif first:
+            async with await trio.open_unix_socket(str(self._inside)) as inside, trio.open_nursery() as nursery:
+                await inside.send_all(first)
+                nursery.start_soon(_pass_on, outside, inside, nursery.cancel_scope)
+                await _pass_on(inside, outside, nursery.cancel_scope)
+
+    async def _greeted(self, client: trio.SocketStream) -> tuple[trio.abc.Stream, bytes]:
+        """What speaks with the client, and its first words; nothing of one that is gone."""
         outside: trio.abc.Stream = client
-        if self._tls is not None:
-            secured = trio.SSLStream(client, self._tls, server_side=True, https_compatible=True)
-            try:
-                with trio.fail_after(HANDSHAKE_SECONDS):
-                    await secured.do_handshake()
-            except (trio.BrokenResourceError, trio.TooSlowError):
-                return
-            outside = secured
-        async with await trio.open_unix_socket(str(self._inside)) as inside, trio.open_nursery() as nursery:
-            nursery.start_soon(_pass_on, outside, inside, nursery.cancel_scope)
-            await _pass_on(inside, outside, nursery.cancel_scope)
+        with suppress(*_ENDED):
+            if self._tls is not None:
+                secured = trio.SSLStream(client, self._tls, server_side=True, https_compatible=True)
+                await secured.do_handshake()
+                outside = secured
+            return outside, bytes(await outside.receive_some(PIECE))
+        return outside, b""
 
 
 async def _pass_on(source: trio.abc.Stream, target: trio.abc.Stream, scope: trio.CancelScope) -> None:

@@ -94,12 +94,14 @@ class Readings:
         yield from _of_survey(self.surveyor.newest)
 
     def _of_servers(self) -> Iterator[Reading]:
-        answers, connections = Counter[tuple[str, str]](), Counter[str]()
+        answers, connections, turned_away = Counter[tuple[str, str]](), Counter[str](), Counter[str]()
         for server in self._parts.context.servers:
             connections[server.name] += server.connections
+            turned_away[server.name] += server.turned_away
             answers.update({(server.name, code): number for code, number in server.answers.items()})
         for server_name in SERVERS:
             yield "odfd_http_connections", connections[server_name], {"server": server_name}
+            yield "odfd_http_turned_away_total", turned_away[server_name], {"server": server_name}
             for code in RESPONSES:
                 told = {"server": server_name, "code": code}
                 yield "odfd_http_responses_total", answers[server_name, code], told

@@ -74,6 +74,8 @@ METRICS: Final = (
     Metric("odfd_http_responses_total", _C, "Answers over HTTP, by server and class of status.",
            {"server": SERVERS, "code": RESPONSES}),
     Metric("odfd_http_connections", _G, "Connections open to a server over HTTP.", {"server": SERVERS}),
+    Metric("odfd_http_turned_away_total", _C, "Connections on which nothing was asked, closed for newcomers.",
+           {"server": SERVERS}),
     Metric("odfd_survey_age_seconds", _G, "Since datasets and mirrors were counted: what a scrape shows of them is "
            "so old."),
     # Disk and database

@@ -1,7 +1,8 @@
 """Serves HTTP on listening sockets: accepts connections, bounds their number, and drains them when it stops.
 
-Who is on the other side, and what is answered to them, is for ``respond`` to say. Made for one set of sockets, which it
-does not close; alive while ``run`` is.
+Who is on the other side, and what is answered to them, is for ``respond`` to say. A connection on which nothing is
+asked makes room for a newcomer when there are many. Made for one set of sockets, which it does not close; alive while
+``run`` is.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ import trio
 
 from odfd.runtime.http import Application, Connection, Limits, Message, Receive, Send
 from odfd.runtime.supervision import Life, Logger
+from p2p.budget.silent_connections import SilentConnections
 
 CONNECTIONS: Final = 256
 """Served at once; more wait in the kernel's backlog."""
+SILENT: Final = CONNECTIONS // 2
+"""Of these, on which no request is being answered: whoever says nothing keeps nobody out."""
 DRAIN_SECONDS: Final = 2.0
 """For answers under way when the daemon stops; followers of events are cut."""
 FULL_PAUSE_SECONDS: Final = 0.1
@@ -51,6 +55,9 @@ class HttpServer:
         """At which ``run`` accepts."""
         self._limits = limits
         self._slots = trio.Semaphore(CONNECTIONS)
+        self._silent = SilentConnections(SILENT)
+        self.turned_away = 0
+        """Silent connections that were closed for a newcomer."""
         self._busy = 0
         self.answers = Counter[str]()
         """By class of status, ``2xx``."""
@@ -97,10 +104,14 @@ class HttpServer:
                     connections.start_soon(self._serve, trio.SocketStream(connection))
 
     async def _serve(self, stream: trio.SocketStream) -> None:
+        leaving = trio.CancelScope()
         try:
             async with stream:
-                with self._respond(stream) as response:
-                    await Connection(stream, self._counted(response.application), self._limits, response.told).serve()
+                address = _address(stream)
+                with leaving, self._silent.silent(address, leaving), self._respond(stream) as response:
+                    answer = self._counted(response.application, address, leaving)
+                    await Connection(stream, answer, self._limits, response.told).serve()
+                self.turned_away += leaving.cancelled_caught
         except Exception as error:
             self._logger.error("connection failed", server=self._name, exc_info=error)
         finally:
@@ -111,14 +122,25 @@ class HttpServer:
             self.answers[f"{message['status'] // 100}xx"] += 1
         await send(message)
 
-    def _counted(self, application: Application) -> Application:
+    def _counted(self, application: Application, address: str, leaving: trio.CancelScope) -> Application:
         async def answer(scope: Message, receive: Receive, send: Send) -> None:
+            self._silent.remove(leaving)
             self._busy += 1
             try:
                 await application(scope, receive, partial(self._noted, send))
             finally:
+                self._silent.add(address, leaving)
                 self._busy -= 1
                 if not self._busy:
                     self._idle.set()
 
         return answer
+
+
+def _address(stream: trio.SocketStream) -> str:
+    """Of who connected; empty on a unix socket, and of who is gone again."""
+    try:
+        remote = stream.socket.getpeername()
+    except OSError:
+        return ""
+    return str(remote[0]) if isinstance(remote, tuple) else ""

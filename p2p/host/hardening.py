@@ -41,8 +41,8 @@ from libp2p.utils.varint import ParseError, read_varint_prefixed_bytes_limited
 
 from p2p.budget.connection_slots import Places
 from p2p.budget.costs import HANDSHAKE
+from p2p.budget.silent_connections import SilentConnections
 from p2p.budget.work import WorkBudget
-from p2p.host.handshake_limiter import HandshakeLimiter
 from p2p.host.limits import HostLimits
 from p2p.host.muxer import Shared, YamuxConn
 from p2p.host.noise import Handshake
@@ -146,7 +146,7 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
         self.places = Places(limits.max_connections)
         self.turned_away = 0
         """Connections that were closed before their handshake, or for others that are missed more."""
-        self._door = HandshakeLimiter(limits.max_pending_inbound)
+        self._door = SilentConnections(limits.max_pending_inbound)
         self.blocked: frozenset[str] = frozenset()
         self._tcp = TCP()
         super().__init__(
@@ -213,7 +213,7 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
         remote = raw.get_remote_address()
         host = remote[0] if remote else ""
         muxed = None
-        with trio.CancelScope() as scope, self._door.pending(host, scope):
+        with trio.CancelScope() as scope, self._door.silent(host, scope):
             try:
                 muxed = await self._let_in(raw, host, maddr)
             except Exception as error:  # noqa: BLE001 - a stranger's bytes: the handshake raises whatever they provoke

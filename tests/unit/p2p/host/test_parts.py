@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from noise.connection import Keypair, NoiseConnection
 
+from p2p.budget.silent_connections import SilentConnections
 from p2p.errors import UnsupportedLibrary, Violation
 from p2p.host import library
-from p2p.host.handshake_limiter import HandshakeLimiter
 from p2p.host.noise import MAX_SEALED, RECEIVE, Cipher, Scratch, Unsealer
 from p2p.host.suites import AES, CHACHA, Suite, computes_aes
 
@@ -31,11 +31,11 @@ class Scope:
 
 
 def test_the_oldest_of_the_most_numerous_address_leaves() -> None:
-    door = HandshakeLimiter(4)
+    door = SilentConnections(4)
     crowd, lone, new = [Scope() for _ in range(3)], Scope(), Scope()
     with ExitStack() as inside:
         for address, scope in [("lone", lone), *(("crowd", one) for one in crowd), ("new", new)]:
-            inside.enter_context(door.pending(address, scope))
+            inside.enter_context(door.silent(address, scope))
         assert [one.cancelled for one in (lone, *crowd, new)] == [False, True, False, False, False]
         assert len(door) == 4
     assert len(door) == 0

@@ -1,0 +1,60 @@
+"""Limits connections on which nothing was asked yet: few in total, and shared fairly between addresses.
+
+Without it, a few hundred silent TCP connections keep everybody out until their timeout. The newcomer always gets in;
+the oldest leaves, of the most numerous address in the most numerous block of addresses. For libp2p a connection is
+silent until its handshake is complete, for HTTP whenever no request is being answered. Pure but for the cancel scopes
+that it is handed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from p2p.address import prefix_of
+
+
+class Cancellable(Protocol):
+    """A trio.CancelScope, as far as we need one."""
+
+    def cancel(self) -> None: ...
+
+
+class SilentConnections:
+    """At most ``capacity`` scopes, in order of arrival; one that has to leave is cancelled."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._silent: dict[Cancellable, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._silent)
+
+    def add(self, address: str, scope: Cancellable) -> None:
+        """From now on ``scope`` may be cancelled in favour of a newcomer."""
+        if len(self._silent) >= self._capacity:
+            self._make_room()
+        self._silent[scope] = address
+
+    def remove(self, scope: Cancellable) -> None:
+        """It asked something, or is gone."""
+        self._silent.pop(scope, None)
+
+    @contextmanager
+    def silent(self, address: str, scope: Cancellable) -> Iterator[None]:
+        """While inside, ``scope`` may be cancelled in favour of a newcomer."""
+        self.add(address, scope)
+        try:
+            yield
+        finally:
+            self.remove(scope)
+
+    def _make_room(self) -> None:
+        blocks = Counter(map(prefix_of, self._silent.values()))
+        block = blocks.most_common(1)[0][0]
+        crowd = Counter(one for one in self._silent.values() if prefix_of(one) == block).most_common(1)[0][0]
+        oldest = next(scope for scope, address in self._silent.items() if address == crowd)
+        del self._silent[oldest]
+        oldest.cancel()
