@@ -107,10 +107,10 @@ def rules_of(file: str) -> wire.NetworkRulesRequest:
     if "groups" in rules:
         rules["groups"] = _groups(file, rules["groups"])
     if witness:
-        rules = {_WITNESS[name]: value for name, value in witness.items()}
+        witnesses = {_WITNESS[name]: value for name, value in witness.items()}
         if "groups" in witness:
-            rules["groups"] = dict(_single(file, *each) for each in _groups(file, witness["groups"]).items())
-        rules["witness"] = wire.WitnessRulesRequest(**rules)
+            witnesses["groups"] = dict(_single(file, *each) for each in _groups(file, witness["groups"]).items())
+        rules["witness"] = wire.WitnessRulesRequest(**witnesses)
     if "max-stale" in fresh:
         rules["max_stale"] = fresh["max-stale"]
     return wire.NetworkRulesRequest(**rules)
