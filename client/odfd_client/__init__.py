@@ -3,6 +3,7 @@
 from odfd_client.answer_stream import Answer
 from odfd_client.errors import Bug, Conflict, Environment, Invalid, NotFound, OdfdError, Refused, Remote, Unreachable
 from odfd_client.expressions import Column, Predicate, col
+from odfd_client.proofs import Proof
 from odfd_client.relations import Dataset, Query
 from odfd_client.session import Client, connect
 from odfd_client.subscription import Update
@@ -23,6 +24,7 @@ __all__ = [
     "Pin",
     "Position",
     "Predicate",
+    "Proof",
     "Query",
     "ReadStanding",
     "Refused",

@@ -112,6 +112,12 @@ class Answer:
         finally:
             self.close()
 
+    @property
+    def proof(self) -> dict[str, Any] | None:
+        """What the node signed, when the last row is there and it was asked to."""
+        found = (self._rows.end or {}).get("proof")
+        return found if isinstance(found, dict) else None
+
     def reader(self) -> Reader:
         return Reader(self)
 

@@ -10,13 +10,14 @@ import datetime
 import importlib
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from odfd_client.answer_stream import Answer
-from odfd_client.errors import Environment, Invalid, Refused
+from odfd_client.errors import Bug, Environment, Invalid, Refused
 from odfd_client.expressions import Parameters, Predicate, instant, literal, plain, quoted
+from odfd_client.proofs import Proof
 from odfd_client.subscription import Source, Update, listen
 from odfd_client.transport import Transport
 from odfd_client.values import Pin, Position, ReadStanding, Told
@@ -103,13 +104,16 @@ class Query:
         """What is not in the answer though it could be expected."""
         return self._known().remarks
 
-    def prove(self) -> NoReturn:
-        """Raises Refused: a node does not prove answers yet."""
-        raise Refused(
-            "a node cannot prove an answer yet",
-            rule="query-prove",
-            hint="pass on the query and its pins: whoever has the same data gets the same rows",
-        )
+    def prove(self) -> Proof:
+        """The answer, with what the node signed of it, for others to check: see ``docs/sql.md`` of the node.
+
+        Raises Refused where another run could give other rows: the error says what to write instead.
+        """
+        with self._ask(prove=True) as answer:
+            rows = answer.to_arrow()
+        if answer.proof is None:
+            raise Bug("the answer came without its statement", rule="answer")
+        return Proof(rows, answer.proof)
 
     def _known(self) -> Told:
         if self._told is None:
@@ -117,8 +121,9 @@ class Query:
         assert self._told is not None
         return self._told
 
-    def _ask(self, *, explain: bool = False) -> Answer:
-        answer = Answer(ask(self._transport, self._statement, self._pins, self._demand, explain=explain))
+    def _ask(self, *, explain: bool = False, prove: bool = False) -> Answer:
+        asked = ask(self._transport, self._statement, self._pins, self._demand, explain=explain, prove=prove)
+        answer = Answer(asked)
         self._told, self._pins = answer.told, answer.told.pins
         return answer
 
@@ -244,8 +249,9 @@ class _Log(Source):
 
 
 def ask(
-    transport: Transport, statement: Statement, pins: Sequence[Pin], demand: Demand, *, explain: bool = False
-) -> Any:
+    transport: Transport, statement: Statement, pins: Sequence[Pin], demand: Demand, *, explain: bool = False,
+    prove: bool = False,
+) -> Any:  # fmt: skip
     """The exchange of a query."""
     text, parameters = statement
     body: dict[str, Any] = {"sql": text}
@@ -257,6 +263,8 @@ def ask(
         body |= {"require": demand.require} | ({"cut": True} if demand.cut else {})
     if explain:
         body["explain"] = True
+    if prove:
+        body["prove"] = True
     return transport.ask("POST", "/query", body=body, patience=None)
 
 

@@ -66,7 +66,7 @@ def services_of(parts: NodeParts) -> Services:
     _reconciling(parts, declarations, controllers_of(home, parts.views, flows, parts.scheduler, (networks, judging)))
     applying = _applying(parts, flows, declarations, IntentService(mirrors, networks, peers, judging))
     running = RunningParts(
-        parts.engine, parts.membership, parts.site, parts.journal_recovery, flows, parts.evaluator.me
+        parts.engine, parts.membership, parts.site, parts.flight, parts.journal_recovery, flows, parts.evaluator.me
     )
     remote_state = RemoteState(holders, parts.shown_otherwise)
     return Services(

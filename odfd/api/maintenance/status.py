@@ -21,6 +21,7 @@ from odfd.api.maintenance.doctor import Doctor, failed, ok
 from odfd.api.views.views import DatasetViews
 from odfd.control import wire
 from odfd.control.assembly import Context
+from odfd.flight.server import FlightServer
 from odfd.network.membership import Membership
 from odfd.runtime.tasks import TaskState
 from odfd.site.server import SiteServer
@@ -36,6 +37,8 @@ class RunningParts(NamedTuple):
     membership: Membership
     site: SiteServer | None
     """``None`` where the settings name no address for one."""
+    flight: FlightServer | None
+    """Likewise."""
     journal_recovery: JournalRecovery
     flows: FlowService
     verdict_key: KeyDid
@@ -60,6 +63,7 @@ class StatusService:
         self._engine = running.engine
         self._membership = running.membership
         self._site = running.site
+        self._flight = running.flight
         self._journal_recovery = running.journal_recovery
         self._flows = running.flows
         self._verdict_key = running.verdict_key
@@ -93,6 +97,7 @@ class StatusService:
             peer_id=peer,
             listen=tuple(self._full(address) for address in self._membership.addresses()),
             http=self._site.urls if self._site is not None else (),
+            flight=self._flight.urls if self._flight is not None else (),
             networks=(network.name,) if network else (),
             peers=sum(view.connected for view in self._membership.peers()),
             datasets=states,

@@ -85,6 +85,7 @@ def status_text(status: wire.Status) -> str:
             ),
             ("listen", "\n         ".join(status.listen) or "nowhere"),
             ("http", "\n         ".join(status.http)),
+            ("flight", "\n         ".join(status.flight)),
             ("networks", ", ".join(status.networks) or "none: odfctl network join NAME --bootstrap ADDRESS"),
             ("peers", str(status.peers)),
             (

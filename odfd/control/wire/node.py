@@ -65,6 +65,8 @@ class Status(Value, frozen=True, kw_only=True):
     """Multiaddrs, each with ``/p2p/<peer id>``: what another node puts after ``--bootstrap``."""
     http: tuple[str, ...] = ()
     """URLs at which datasets are given to anybody, each by its name or id."""
+    flight: tuple[str, ...] = ()
+    """URLs at which Arrow Flight SQL is answered."""
     networks: tuple[str, ...] = ()
     peers: int = 0
     """Connected now."""

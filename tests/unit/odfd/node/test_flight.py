@@ -83,6 +83,7 @@ async def test_the_adbc_driver_asks(world: Any, worlds: Any, tmp_path: Path) -> 
 
     async with world.running("alice", private=True, flight=door(tmp_path)) as alice:
         await filled(world, worlds, alice)
+        assert (await alice.api.about.status()).flight == (url_of(alice),)
         with trio.fail_after(PATIENCE):
             await trio.to_thread.run_sync(ask, url_of(alice))
 

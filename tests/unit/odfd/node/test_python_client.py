@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import importlib.util
 import os
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -15,11 +16,12 @@ import pyarrow as pa
 import pytest
 import trio
 
+from odfd.cli.offline import answer_recheck
 from odfd.control.credentials import Gate
 from odfd.control.endpoint import bind, release
 from odfd.control.server import ControlServer
 from odfd.runtime.supervision import Life
-from odfd_client import Client, Invalid, NotFound, Position, Refused, Unreachable, Update, col, connect
+from odfd_client import Client, Environment, Invalid, NotFound, Position, Refused, Unreachable, Update, col, connect
 
 ROWS_A = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 ROWS_B = ("2024-01-03T00:00:00Z,Wels,62000", "2024-01-04T00:00:00Z,O'Hara,")
@@ -87,6 +89,35 @@ def read_as_people_ask(c: Client) -> None:
         assert len(cities.duckdb(connection, "mine").fetchall()) == 4
 
 
+async def test_an_answer_is_proven(world: Any, worlds: Any, folder: Path) -> None:
+    """Its file is one that ``odfctl trust recheck`` reads, signed by the node, with the rows that came."""
+    file = folder / "answer.json"
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        async with served(alice, folder) as path:
+            c = await away(lambda: connect(path))
+            query = c.sql("select city from current.cities where population > 200000")
+            proof = await away(query.prove)
+            await away(lambda: proof.save(file))
+        assert proof.rows.to_pydict() == {"city": ["Graz", "Linz"]}
+        told = answer_recheck.read(str(file))
+        assert told is not None
+        assert told.rows.equals(proof.rows)
+        assert told.signers == (alice.home.keys.node_key().did,)
+        assert [pin.block for pin in told.said.pins] == [query.pin.block]
+    with pytest.raises(Environment, match="cannot write"):
+        proof.save(folder / "nowhere" / "answer.json")
+
+
+async def test_rows_are_polars(world: Any, worlds: Any, folder: Path) -> None:
+    pytest.importorskip("polars")
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        async with served(alice, folder) as path:
+            frame = await away(lambda: connect(path).open("cities").to_polars())
+    assert frame["city"].to_list() == ["Graz", "Linz", "Wels", "O'Hara"]
+
+
 async def test_what_is_wrong_is_an_error_of_its_family(world: Any, worlds: Any, folder: Path) -> None:
     async with world.running("alice") as alice:
         await filled(world, worlds, alice)
@@ -109,8 +140,11 @@ def mistaken(c: Client) -> None:
     assert fault.value.rule == "query-cut"
     with pytest.raises(Refused, match="witnessed:3"):
         cities.require("witnessed:3").to_arrow()
-    with pytest.raises(Refused, match="cannot prove"):
-        cities.prove()
+    with pytest.raises(Refused, match="first"):
+        c.sql("select first(city) from cities").prove()
+    if importlib.util.find_spec("polars") is None:
+        with pytest.raises(Environment, match="polars is not installed"):
+            cities.to_polars()
     with pytest.raises(Invalid, match="whole log"):
         cities.current().listen()
     with pytest.raises(Invalid, match="not the position"):

@@ -1,0 +1,50 @@
+"""Keeps proven answers: rows, and the statement that a node signed of them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from odfd_client.errors import Environment
+
+MAX_CARRIED = 1 << 20
+"""Bytes of rows that lie in a file beside the statement, by which the first different one can be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """An answer that others can check: ``odfctl trust recheck FILE``."""
+
+    rows: pa.Table
+    """In the order of their columns."""
+    statement: dict[str, Any]
+    """A signed statement (DSSE) of query, pins, engine and hash of the rows."""
+
+    def document(self) -> dict[str, Any]:
+        """As ``odfctl sql --prove`` writes it. Rows of more than 1 MiB are left out: whoever checks computes them."""
+        return {"rows": self._carried(), "statement": self.statement}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Raises Environment."""
+        place = Path(path)
+        part = place.with_name(f".{place.name}.{os.getpid()}")
+        try:
+            part.write_text(json.dumps(self.document(), indent=1) + "\n")
+            part.replace(place)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            raise Environment(f"cannot write {place}: {error.strerror}", rule="proof-file") from error
+
+    def _carried(self) -> str:
+        if self.rows.nbytes > MAX_CARRIED:
+            return ""
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self.rows.schema) as stream:
+            stream.write_table(self.rows)
+        return base64.b64encode(sink.getvalue()).decode()
