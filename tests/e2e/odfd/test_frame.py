@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -180,16 +180,21 @@ def interruptible() -> Iterator[None]:
 def test_detaching_leaves_the_task_running(daemon: Daemon) -> None:
     daemon.start()
     command = [sys.executable, "-m", "odfd.cli.main", "--socket", str(daemon.socket), "pull", "never"]
-    with interruptible(), subprocess.Popen(command, stderr=subprocess.PIPE) as puller:
-        tasks: list[Any] = []
-        while not tasks:
-            tasks = json.loads(daemon.ctl("get", "tasks", "-o", "json").stdout)
+    terminal, theirs = os.openpty()
+    with interruptible(), os.fdopen(terminal, "rb", 0) as shown, subprocess.Popen(command, stderr=theirs) as puller:
+        os.close(theirs)
+        said = ""
+        # Once it draws how far the task is, it knows which task that is.
+        while "never" not in said:
+            said += shown.read(4096).decode()
         puller.send_signal(signal.SIGINT)
         try:
-            said = puller.communicate(timeout=PATIENCE)[1].decode()
+            with suppress(OSError):  # the end of a terminal
+                while True:
+                    said += shown.read(4096).decode()
+            assert puller.wait(PATIENCE) == 130
         finally:
             puller.kill()
-        assert puller.returncode == 130
     (task,) = json.loads(daemon.ctl("get", "tasks", "-o", "json").stdout)
     assert task["state"] == "running"
     assert f"delete task {task['id']}" in said
