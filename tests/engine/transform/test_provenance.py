@@ -461,11 +461,29 @@ def spared(world, rng, named):
     return [(set().union(*others[:ASKED]), [offset]) for offset, others in apart.items() if others]
 
 
+@pytest.fixture(scope="module")
+def ran():
+    """Runs that several tests ask about."""
+    return {}
+
+
+@pytest.fixture
+def run(ran, lab, tmp_path_factory):
+    """One run of a case and seed, whose files outlive the test that asked for it first."""
+
+    def of(case, seed=1):
+        if (case, seed) not in ran:
+            ran[case, seed] = World(dataclasses.replace(lab, folder=tmp_path_factory.mktemp("run")), case, seed)
+        return ran[case, seed]
+
+    return of
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_named_suffices_and_nothing_else_matters(lab, name, seed):
+def test_what_is_named_suffices_and_nothing_else_matters(run, name, seed):
     case, rng = CASES[name], random.Random(seed)
-    world = World(lab, case, seed + 1)
+    world = run(case, seed + 1)
     assert world.rows
     named = {}
     for offset in rng.sample(range(len(world.rows)), min(ASKED, len(world.rows))):
@@ -500,9 +518,9 @@ WEEKS = Case(
 )
 
 
-def test_a_column_names_only_what_it_was_made_of(lab):
+def test_a_column_names_only_what_it_was_made_of(run):
     """The rows that attain a greatest value; those that were counted; all of the group for its key."""
-    world = World(lab, WEEKS, 3)
+    world = run(WEEKS, 3)
     values = {row["offset"]: row for _, row in world.statements()}
     told_apart = 0
     for offset, row in list(enumerate(world.rows))[:3]:
@@ -520,8 +538,8 @@ def test_a_column_names_only_what_it_was_made_of(lab):
     assert told_apart, "no record of several rows"
 
 
-def test_a_column_of_a_changing_table(lab):
-    world = World(lab, CASES["table"], 2)
+def test_a_column_of_a_changing_table(run):
+    world = run(CASES["table"])
     values = {row["offset"]: row for _, row in world.statements()}
     fewer = 0
     for offset in range(len(world.rows))[-3:]:
@@ -569,8 +587,8 @@ def test_what_tells_when_a_row_is_taken_back_is_named(lab):
 
 
 @pytest.mark.parametrize("name", ["merged", "bucket", "hopping", "session", "moving sum", "self-join", "left join"])
-def test_blocks_that_our_checkpoint_keeps_open_are_enough(lab, name):
-    world = World(lab, CASES[name], 4)
+def test_blocks_that_our_checkpoint_keeps_open_are_enough(run, name):
+    world = run(CASES[name])
     later = [offset for offset in range(len(world.rows)) if world.slices[offset][0]]
     assert later
     for offset in later[:: max(1, len(later) // 2)]:
@@ -611,8 +629,8 @@ def test_of_a_running_sum_the_row_itself_is_named_and_that_others_are_not(lab):
         assert ", avg(a.v) OVER (" in step.detail, "what was written, and not what makes it exact"
 
 
-def test_places_name_the_query_they_are_in(lab):
-    world = World(lab, CASES["map"], 1)
+def test_places_name_the_query_they_are_in(run):
+    world = run(CASES["map"])
     steps = (
         SqlQueryStep(alias="odd", query="select event_time, k, v from a\nwhere v % 3 <> 0"),
         SqlQueryStep(query="select event_time, upper(k) as k, v * 2 as v from odd"),
@@ -622,8 +640,8 @@ def test_places_name_the_query_they_are_in(lab):
     assert [(step.operator, step.query, step.line) for step in path.steps] == [("where", 0, 1)]
 
 
-def test_more_rows_than_wanted_are_counted_not_told(lab):
-    world = World(lab, WEEKS, 3)
+def test_more_rows_than_wanted_are_counted_not_told(run):
+    world = run(WEEKS, 3)
     whole = {offset: world.ask(offset).records[0] for offset in range(2)}
     offset, most = max(whole.items(), key=lambda item: item[1].count)
     assert most.count > 1
@@ -632,8 +650,8 @@ def test_more_rows_than_wanted_are_counted_not_told(lab):
     assert (short.count, short.truncated) == (most.count, True)
 
 
-def test_why_is_told_with_its_place_in_the_sql(lab):
-    world = World(lab, CASES["left join"], 2)
+def test_why_is_told_with_its_place_in_the_sql(run):
+    world = run(CASES["left join"])
     missing = [offset for offset, row in enumerate(world.rows) if row["w"] is None]
     met = [offset for offset, row in enumerate(world.rows) if row["w"] is not None]
     alone, pair = world.ask(missing[0]), world.ask(met[0])
@@ -678,8 +696,8 @@ def test_what_was_taken_away_below_an_aggregate_is_said_to_be_missing(lab, sql):
         ),
     ],
 )
-def test_what_cannot_be_answered_is_said(lab, ask, rule):
-    world = World(lab, CASES["map"], 1)
+def test_what_cannot_be_answered_is_said(run, ask, rule):
+    world = run(CASES["map"])
     asked = dict(ask)
     if query := asked.pop("query", None):
         world.transform = TransformSql(engine="spark", query=query)
@@ -713,9 +731,9 @@ def first_of_a_group(monkeypatch):
         (first_of_a_group, "table"),
     ],
 )
-def test_lineage_that_forgets_is_caught(lab, monkeypatch, mutate, name):
+def test_lineage_that_forgets_is_caught(run, monkeypatch, mutate, name):
+    world = run(CASES[name])
     mutate(monkeypatch)
-    world = World(lab, CASES[name], 1)
     for offset in range(0, len(world.rows), 2):
         answer = world.ask(offset)
         if not isinstance(answer, ProvenanceSuccess):
@@ -726,8 +744,8 @@ def test_lineage_that_forgets_is_caught(lab, monkeypatch, mutate, name):
     raise AssertionError("the broken lineage sufficed")
 
 
-def test_a_rank_names_nobody_who_came_behind(lab):
-    world = World(lab, CASES["top"], 1)
+def test_a_rank_names_nobody_who_came_behind(run):
+    world = run(CASES["top"])
     values = {row["offset"]: row["v"] for _, row in world.statements()}
     told_of = 0
     for offset, row in enumerate(world.rows):
