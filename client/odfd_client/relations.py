@@ -206,6 +206,12 @@ class Dataset(Query):
         """Cut as it was for an earlier answer: the same rows, or an error that says why not."""
         return Dataset(self._transport, self._selection, (pin,), self._demand)
 
+    def last_offset(self) -> int:
+        """Of the last row of the log at this cut; -1: there is none."""
+        text = f'SELECT max("offset") AS last FROM {self._selection.source()}'
+        (found,) = Query(self._transport, (text, None), self.pins, self._demand).to_arrow().to_pylist()
+        return -1 if found["last"] is None else int(found["last"])
+
     def listen(
         self, after: Position | str | None = None, *, follow: bool = True, seconds: float = 60.0
     ) -> Generator[Update, None, None]:

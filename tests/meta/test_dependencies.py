@@ -77,7 +77,15 @@ def test_what_lies_beside_it_imports_what_the_extras_declare() -> None:
 
 def test_the_client_imports_pyarrow_alone() -> None:
     """It is installed by itself. What people may have beside it (pandas, polars) is imported when it is asked for."""
-    assert {name for name, _ in modules(["client"])} - sys.stdlib_module_names == {"odfd_client", "pyarrow"}
+    beside = "client/odfd_client/spark.py"  # who imports it has Spark; its extra says so
+    imported = list(modules(["client"]))
+    assert {name for name, at in imported if at != beside} - sys.stdlib_module_names == {"odfd_client", "pyarrow"}
+    assert {name for name, at in imported if at == beside} - sys.stdlib_module_names == {
+        "odfd_client",
+        "pyarrow",
+        "pyspark",
+    }
+    assert "odfd_client.spark" not in "".join(path.read_text() for path in (TREE / "client").rglob("[!s]*.py"))
 
 
 def test_every_dependency_has_its_reason_and_its_version() -> None:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import datetime
 import importlib.util
-import os
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -17,36 +14,11 @@ import pytest
 import trio
 
 from odfd.cli.offline import answer_recheck
-from odfd.control.credentials import Gate
-from odfd.control.endpoint import bind, release
-from odfd.control.server import ControlServer
-from odfd.runtime.supervision import Life
 from odfd_client import Client, Environment, Invalid, NotFound, Position, Refused, Unreachable, Update, col, connect
+from worlds.served_node import away, served
 
 ROWS_A = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 ROWS_B = ("2024-01-03T00:00:00Z,Wels,62000", "2024-01-04T00:00:00Z,O'Hara,")
-_T = TypeVar("_T")
-
-
-@asynccontextmanager
-async def served(alice: Any, folder: Path) -> AsyncIterator[Path]:
-    """Its API on a socket, with connections that are cut when it stops."""
-    path = folder / "s"
-    listener = bind(path)
-    server = ControlServer(listener, alice.assembly.api, Gate(os.getuid()), alice.logger)
-    life = Life()
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(server.run, life)
-            yield path
-            nursery.cancel_scope.cancel()
-    finally:
-        release(listener, path)
-
-
-async def away(work: Callable[[], _T]) -> _T:
-    """In a thread, as a program of another process would; here it would wait for a node that it stops."""
-    return await trio.to_thread.run_sync(work)
 
 
 @pytest.fixture

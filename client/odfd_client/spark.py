@@ -1,0 +1,192 @@
+"""Reads datasets of a node in Spark: ``spark.read.format("odf")`` and ``spark.readStream.format("odf")``.
+
+Needs pyspark 4.1, which ``odfd_client`` does not bring; say ``spark.dataSource.register(OdfDataSource)`` once. A
+batch is read at the cut that the driver saw, in as many tasks as ``partitions`` says, by ranges of offsets. The offsets
+of a stream are positions in the chain: the offset of a row, and the block up to which was read. So a batch that Spark
+does again, over restarts too, has the same rows, and a history that was rewritten ends the stream.
+
+Options: ``node`` (a socket or a URL that executors reach too; else as ``connect()``), ``current``, ``asOf``,
+``atBlock``, ``asAt``, ``partitions``. A stream follows the whole log; it takes ``node`` and ``partitions`` alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from odfd_client.errors import Invalid, NotFound
+from odfd_client.expressions import col
+from odfd_client.relations import Dataset
+from odfd_client.session import connect
+from odfd_client.values import Pin, Position
+
+_MOST_PARTITIONS = 1024
+_OF_CUTS = ("current", "asof", "atblock", "asat")
+_KNOWN = (*_OF_CUTS, "node", "partitions", "path")
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What the options say; goes to executors."""
+
+    name: str
+    node: str | None
+    current: bool
+    clauses: tuple[tuple[str, str], ...]
+    partitions: int
+
+    @classmethod
+    def of(cls, options: Any) -> _Asked:
+        """Raises Invalid."""
+        said = {key.lower(): str(value) for key, value in options.items()}
+        if unknown := sorted(set(said) - set(_KNOWN)):
+            hint = "node, current, asOf, atBlock, asAt and partitions are"
+            raise Invalid(f"{unknown[0]} is no option of the format odf", rule="spark-option", hint=hint)
+        if not said.get("path"):
+            raise Invalid("no dataset is named", rule="spark-option", hint='load("weather")')
+        count = said.get("partitions", "1")
+        if not count.isdecimal() or not 1 <= int(count) <= _MOST_PARTITIONS:
+            raise Invalid(f"partitions is a number from 1 to {_MOST_PARTITIONS}, not {count!r}", rule="spark-option")
+        clauses = tuple((key, said[key]) for key in _OF_CUTS[1:] if key in said)
+        current = said.get("current", "false").lower() == "true"
+        return cls(said["path"], said.get("node"), current, clauses, int(count))
+
+    def dataset(self) -> Dataset:
+        found = connect(self.node).open(self.name)
+        for key, value in self.clauses:
+            found = {"asof": found.at, "atblock": found.at_block, "asat": found.as_at}[key](value)
+        return found.current() if self.current else found
+
+
+@dataclass
+class _Rows(InputPartition):  # type: ignore[misc]
+    """Rows of offsets ``first`` to ``last`` at one cut; ``None``: all."""
+
+    pin: dict[str, Any]
+    first: int | None = None
+    last: int | None = None
+
+
+class OdfDataSource(DataSource):  # type: ignore[misc]
+    """The format ``odf``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "odf"
+
+    def schema(self) -> StructType:
+        with _Asked.of(self.options).dataset().limit(0).answer() as answer:
+            return from_arrow_schema(pa.schema([field.with_type(_readable(field.type)) for field in answer.schema]))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _BatchReader(_Asked.of(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
+        asked = _Asked.of(self.options)
+        if asked.current or asked.clauses:
+            raise Invalid("a stream follows the whole log", rule="spark-option", hint="leave out current and all times")
+        return _StreamReader(asked, schema)
+
+
+class _BatchReader(DataSourceReader):  # type: ignore[misc]
+    """One cut, for ever the same rows."""
+
+    def __init__(self, asked: _Asked, schema: StructType) -> None:
+        self._asked, self._schema = asked, schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        dataset = self._asked.dataset()
+        pin = dataset.pin
+        whole = _Rows(pin.said())
+        if self._asked.partitions == 1 or self._asked.current:
+            return [whole]
+        last = dataset.last_offset()
+        return _ranges(pin, 0, last, self._asked.partitions) if last >= 0 else [whole]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _Rows)
+        return _batches(self._asked, self._schema, partition)
+
+
+class _StreamReader(DataSourceStreamReader):  # type: ignore[misc]
+    """The log as it grows. An offset is what ``odfd_client`` calls a position."""
+
+    def __init__(self, asked: _Asked, schema: StructType) -> None:
+        self._asked, self._schema = asked, schema
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return {"id": "", "offset": -1, "block": "", "sequence_number": -1}
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802, ARG002
+        dataset = self._asked.dataset()
+        pin = dataset.pin
+        return asdict(Position(pin.id, dataset.last_offset(), pin.block, pin.sequence_number))
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Raises NotFound where what was read before is no longer what the chain says."""
+        began, until = (Position.parse(json.dumps(said)) for said in (start, end))
+        if began.block:
+            self._check(began)
+        pin = Pin(self._asked.name, until.id, until.block, until.sequence_number)
+        return _ranges(pin, began.offset + 1, until.offset, self._asked.partitions)
+
+    def _check(self, position: Position) -> None:
+        """Raises NotFound where what was read is no longer what the chain says."""
+        pin = Pin(self._asked.name, position.id, position.block, position.sequence_number)
+        try:
+            is_same = self._asked.dataset().pinned(pin).last_offset() == position.offset
+        except (NotFound, Invalid):
+            is_same = False
+        if not is_same:
+            raise NotFound(
+                f"block #{position.sequence_number} of {self._asked.name} is not the one that the stream read: its"
+                " history was rewritten, or the name is another dataset's",
+                rule="listen-rewritten",
+                hint="begin anew with an empty checkpoint, and replace what was made of the rows",
+            )
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _Rows)
+        return _batches(self._asked, self._schema, partition)
+
+
+def _ranges(pin: Pin, first: int, last: int, count: int) -> list[InputPartition]:
+    """Offsets ``first`` to ``last`` in parts of one size."""
+    rows = last - first + 1
+    count = max(0, min(count, rows))
+    edges = [first + rows * place // count for place in range(count + 1)] if count else []
+    return [_Rows(pin.said(), low, high - 1) for low, high in itertools.pairwise(edges)]
+
+
+def _batches(asked: _Asked, schema: StructType, rows: _Rows) -> Iterator[pa.RecordBatch]:
+    """As Spark wants them: of exactly its types."""
+    dataset = asked.dataset().pinned(Pin.of(rows.pin))
+    if rows.first is not None and rows.last is not None:
+        dataset = dataset.where((col("offset") >= rows.first) & (col("offset") <= rows.last))
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    with dataset.select(*wanted.names).answer() as answer:
+        for batch in answer.batches():
+            yield pa.RecordBatch.from_arrays(
+                [batch.column(each.name).cast(each.type) for each in wanted], schema=wanted
+            )
+
+
+def _readable(kind: pa.DataType) -> pa.DataType:
+    """A type of Spark's that holds all values. Nanoseconds that are not whole microseconds end the reading."""
+    wider = {
+        pa.uint8(): pa.int16(),
+        pa.uint16(): pa.int32(),
+        pa.uint32(): pa.int64(),
+        pa.uint64(): pa.decimal128(20, 0),
+    }
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    return wider.get(kind, kind)

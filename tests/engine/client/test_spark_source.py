@@ -1,0 +1,120 @@
+"""The format ``odf`` in Spark, against a real node: batches at one cut, and streams whose rows come once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from odfd_client import NotFound
+from odfd_client.spark import OdfDataSource, _Rows
+from worlds import node_world
+from worlds.served_node import away, served
+
+CLIENT = Path(__file__).parents[3] / "client"
+ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000", "2024-01-03T00:00:00Z,Wels,62000")
+MORE = ("2024-01-04T00:00:00Z,Steyr,38000", "2024-01-05T00:00:00Z,Enns,")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[Any]:
+    made = node_world.World(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def spark(jvm: Any) -> Any:
+    session = jvm.session()
+    session.sparkContext.environment["PYTHONPATH"] = str(CLIENT)
+    session.dataSource.register(OdfDataSource)
+    return session
+
+
+async def test_spark_reads_what_the_node_has(world: Any, spark: Any, tmp_path: Path, tmp_path_factory: Any) -> None:
+    folder = tmp_path_factory.mktemp("c")
+    async with world.running("alice") as alice:
+        world.write("alice", "a.csv", *ROWS)
+        await alice.apply(node_world.ROOT)
+        await alice.pull()
+        async with served(alice, folder) as path:
+            stream = Stream(spark, path, tmp_path)
+            assert await away(lambda: batch(spark, path)) == ["Graz", "Linz", "Wels"]
+            assert await away(stream.run) == ["Graz", "Linz", "Wels"]
+            world.write("alice", "b.csv", *MORE)
+            await alice.pull("cities")
+            assert await away(lambda: batch(spark, path, atBlock=first_block(alice))) == ["Graz", "Linz", "Wels"]
+            await away(lambda: as_people_ask(spark, path))
+            assert await away(stream.run) == ["Enns", "Graz", "Linz", "Steyr", "Wels"]
+            assert await away(stream.run_again) == ["Enns", "Graz", "Linz", "Steyr", "Wels"], "a batch came twice"
+            await away(lambda: positions(path))
+
+
+def first_block(alice: Any) -> str:
+    """Before the second pull."""
+    chain = alice.home.chains.chain(alice.dataset("cities"))
+    newest = chain.last_of(("AddData",))
+    return str(chain.last_of(("AddData",), newest.sequence_number).hash)
+
+
+def frame(spark: Any, path: Path, **options: Any) -> Any:
+    return spark.read.format("odf").options(node=str(path), **options).load("cities")
+
+
+def batch(spark: Any, path: Path, **options: Any) -> list[str]:
+    return sorted(row.city for row in frame(spark, path, **options).collect())
+
+
+def as_people_ask(spark: Any, path: Path) -> None:
+    whole = frame(spark, path)
+    assert [(each.name, each.dataType.simpleString()) for each in whole.schema][-2:] == [
+        ("city", "string"), ("population", "bigint"),
+    ]  # fmt: skip
+    assert whole.where("population > 100000").groupBy().sum("population").collect()[0][0] == 510_000
+    parts = frame(spark, path, partitions=3)
+    assert parts.rdd.getNumPartitions() == 3
+    assert sorted(parts.collect()) == sorted(whole.collect())
+    assert batch(spark, path, asAt="2024-01-02", current="true") == ["Graz", "Linz"]
+    for options, said in (({"partitions": "0"}, "1 to 1024"), ({"asof": "1999-01-01"}, "cities"), ({"x": "y"}, "x is")):
+        with pytest.raises(Exception, match=said):
+            frame(spark, path, **options).collect()
+
+
+class Stream:
+    """A stream into files, which runs until all that is there was read."""
+
+    def __init__(self, spark: Any, path: Path, folder: Path) -> None:
+        self._spark, self._path = spark, path
+        self._out, self._checkpoint = folder / "out", folder / "checkpoint"
+
+    def run(self) -> list[str]:
+        rows = self._spark.readStream.format("odf").options(node=str(self._path), partitions=2).load("cities")
+        writer = rows.writeStream.format("parquet").option("checkpointLocation", str(self._checkpoint))
+        writer.trigger(availableNow=True).start(str(self._out)).awaitTermination()
+        return sorted(row.city for row in self._spark.read.parquet(str(self._out)).collect())
+
+    def run_again(self) -> list[str]:
+        """As after a crash behind the last batch, and before it was noted."""
+        commits = self._checkpoint / "commits"
+        newest = max((each for each in commits.iterdir() if each.name.isdecimal()), key=lambda each: int(each.name))
+        newest.unlink()
+        (commits / f".{newest.name}.crc").unlink(missing_ok=True)
+        return self.run()
+
+
+def positions(path: Path) -> None:
+    """Offsets of a stream: the same rows for the same two, and an error where the chain says otherwise."""
+    source = OdfDataSource({"node": str(path), "path": "cities", "partitions": "2"})
+    reader = source.streamReader(source.schema())
+    start, end = reader.initialOffset(), reader.latestOffset()
+    found = reader.partitions(start, end)
+    assert [(each.first, each.last) for each in found if isinstance(each, _Rows)] == [(0, 1), (2, 4)]
+    read = [row for each in found for part in reader.read(each) for row in part.column("city").to_pylist()]
+    assert read == ["Graz", "Linz", "Wels", "Steyr", "Enns"]
+    assert reader.partitions(end, reader.latestOffset()) == []
+    with pytest.raises(NotFound, match="history was rewritten"):
+        reader.partitions({**end, "block": "f1620" + "00" * 32}, end)
+    with pytest.raises(NotFound, match="history was rewritten"):
+        reader.partitions({**end, "offset": 3}, end)
