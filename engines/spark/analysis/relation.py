@@ -39,6 +39,12 @@ def floats_of(attributes: tuple[Node, ...]) -> frozenset[int]:
     return frozenset(attribute.id for attribute in attributes if attribute.id is not None and is_float(attribute))
 
 
+def copies_of(identity: int, relation: Relation) -> tuple[int, ...]:
+    """Ids of columns that repeat the same column of an input as this one does, and of this one."""
+    source = relation.origins.get(identity)
+    return (identity, *(other for other, of in relation.origins.items() if source and of == source))
+
+
 def timed(value: Value) -> bool:
     return bool(time_of(value))
 

@@ -14,7 +14,7 @@ from typing import Final
 from engines.spark.analysis.determinism import Finding, is_float
 from engines.spark.analysis.influence import Influence, influence
 from engines.spark.analysis.refusals import EARLIER_ROWS, LATER_ROWS, UNBOUNDED_FRAME, Refusal
-from engines.spark.analysis.relation import Relation, columns_of, floats_of, path_of
+from engines.spark.analysis.relation import Relation, columns_of, copies_of, floats_of, path_of
 from engines.spark.analysis.tables import Core, down_to, merged_by
 from engines.spark.analysis.tree import PASSING, Node
 
@@ -44,8 +44,9 @@ def judged(window: Node, below: Relation) -> Relation | Finding:
             later = any(part.kind == "Lead" for part in each.preorder())
             return _finding(LATER_ROWS if later else EARLIER_ROWS, window, each)
     columns = below.columns + columns_of(made)
+    scope = dict.fromkeys(copies_of(identity, below), time)
     return Relation(
-        {identity: time}, columns, below.floats | floats_of(made), linear=False, origins=below.origins,
+        scope, columns, below.floats | floats_of(made), linear=False, origins=below.origins,
         rows_of=below.rows_of,
     )  # fmt: skip
 

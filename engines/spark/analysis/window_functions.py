@@ -13,7 +13,7 @@ from engines.spark.analysis.determinism import Finding, is_float
 from engines.spark.analysis.influence import Fields, Influence, Scope, Value, constant_span, influence, widened
 from engines.spark.analysis.joins import conjuncts, kind_of
 from engines.spark.analysis.monotone import Shift
-from engines.spark.analysis.relation import Relation, columns_of, floats_of, path_of, time_of
+from engines.spark.analysis.relation import Relation, columns_of, copies_of, floats_of, path_of, time_of
 from engines.spark.analysis.tree import PASSING, Node
 
 ORDERED: Final = frozenset({"RowNumber", "NTile", "Lag", "Lead", "First", "Last", "NthValue"})
@@ -41,7 +41,7 @@ def relation_of(window: Node, below: Relation) -> Relation | None:
     if times:
         scope = _by_partition(below.scope, times[0], {key.id for key in keys})
     else:
-        ordered = _by_range(window, below.scope)
+        ordered = _by_range(window, below)
         if ordered is None:
             return None
         scope = ordered
@@ -64,13 +64,13 @@ def _by_partition(scope: Scope, time: Influence, keys: set[int | None]) -> dict[
     return found
 
 
-def _by_range(window: Node, scope: Scope) -> dict[int, Value] | None:
+def _by_range(window: Node, below: Relation) -> dict[int, Value] | None:
     """A row changes those in whose frames it is."""
     order = window.expressions("orderSpec")
     frames = list(frames_of(window))
     if len(order) != 1 or not str(order[0].fields.get("direction")).find("Ascending") >= 0:
         return None
-    time = path_of(influence(order[0].only, scope))
+    time = path_of(influence(order[0].only, below.scope))
     lows, highs = [frame.low for frame in frames], [frame.high for frame in frames]
     if not time or order[0].only.id is None or not all(frame.by_range for frame in frames):
         return None
@@ -78,11 +78,8 @@ def _by_range(window: Node, scope: Scope) -> dict[int, Value] | None:
         return None
     low = min(bound for bound in lows if bound is not None)
     high = max(bound for bound in highs if bound is not None)
-    return {
-        order[0].only.id: {
-            path: interval.then((Shift(min(-high, 0)),), (Shift(max(-low, 0)),)) for path, interval in time.items()
-        }
-    }
+    wide = {path: interval.then((Shift(min(-high, 0)),), (Shift(max(-low, 0)),)) for path, interval in time.items()}
+    return dict.fromkeys(copies_of(order[0].only.id, below), wide)
 
 
 def frames_of(window: Node) -> Iterator[Frame]:
