@@ -49,7 +49,7 @@ FOLDS: Final = "folds"
 PARTIAL: Final = "partial"
 PARTIAL_EVIDENCE: Final = "partial-evidence"
 """Objects on their way here; these outlive a restart."""
-_ROOMS: Final = (schema, references, row_counts, pushes, resources, visibility, log, damage, resume, saved_views, flows)
+ROOMS: Final = (schema, references, row_counts, pushes, resources, visibility, log, damage, resume, saved_views, flows)
 """Modules with ``ROOM`` and ``STEPS``: whose tables the database has."""
 NAMES: Final = b"names"
 """Stands for the names of all datasets, in what ``Database.has_changed`` is asked."""
@@ -115,7 +115,7 @@ class StateDirectory:
         self.recovery = recovery or CrashRecovery()
         self.database = database
         # At once: each transaction waits for the disk.
-        database.migrate_all((room.ROOM, room.STEPS) for room in _ROOMS)
+        database.migrate_all((room.ROOM, room.STEPS) for room in ROOMS)
         self.objects = DiskObjects(self.folder(OBJECTS), database)
         self.chains = SqliteChains(database, self.objects)
         self.secrets = SecretKeys(directory / "keys")
