@@ -41,19 +41,21 @@ from odfd.ingest.new_slice import keep_slice
 from odfd.ingest.plan import (
     Batch,
     EarlierSlices,
-    IngestOutcome,
     IngestPlan,
-    Nothing,
-    Settled,
     SourceInForce,
     guesses_columns,
     plan_ingest,
     polling,
-    settle,
 )
 from odfd.ingest.prep import prepare
 from odfd.ingest.quarantine import Quarantines, set_aside, standing
 from odfd.ingest.settings import IngestSettings
+from odfd.ingest.settlement import (
+    IngestOutcome,
+    Nothing,
+    Settled,
+    settle,
+)
 from odfd.ingest.slices import SliceIndex
 from odfd.ingest.snapshots import confirmed
 from odfd.ingest.templates import redacted

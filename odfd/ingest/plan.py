@@ -1,4 +1,4 @@
-"""Plans one ingest transaction as a value: the request to the engine, and the events that follow from its answer.
+"""Plans one ingest transaction as a value: the request to the engine, and all that ``settlement`` needs of it.
 
 Pure. A plan is a function of the chain's state, the source, the files fetched and the block's time; planned again after
 a crash on the same head and files it is the same plan, with the same transaction id, so nothing is done twice.
@@ -8,23 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import msgspec
 
-from chain.data.operations import NO_RECORDS, Operations
-from chain.data.quarantine import SCHEMA
 from chain.errors import Invalid, Refused
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.events import (
-    AddData,
     AddPushSource,
     DatasetKind,
-    DataSlice,
     MetadataEvent,
-    OffsetInterval,
-    SetDataSchema,
     SetPollingSource,
     SourceState,
 )
@@ -34,10 +28,7 @@ from chain.model.source import MergeAppend, MergeStrategy, ReadStep, Transform, 
 from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import Head
-from chain.wording import plural
-from engines.contract import IngestRequest, QuarantineTarget, RowCounts, SkippedFile, Success, Vocabulary
-from odfd.datasets.commit import SideCommit
-from odfd.datasets.counting import NOTHING_READ, all_remarks, together, with_written
+from engines.contract import IngestRequest, QuarantineTarget, SkippedFile, Vocabulary
 from odfd.ingest.fetch.base import Local
 
 LINK_TYPE: Final = "opendatafabric.org/type"
@@ -110,32 +101,6 @@ class IngestPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Events to commit before the data: a push source that is made by its first use."""
     quarantine: Quarantine | None = None
     """Where records go that cannot be read; ``None``: the files are refused."""
-
-
-class IngestOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What to commit, in this order."""
-
-    events: tuple[MetadataEvent, ...]
-    objects: tuple[Multihash, ...]
-    counts: RowCounts
-
-    @property
-    def rows(self) -> int:
-        """Records of the new slice."""
-        return sum(
-            each.new_data.offset_interval.end - each.new_data.offset_interval.start + 1
-            for each in self.events
-            if isinstance(each, AddData) and each.new_data is not None
-        )
-
-
-class Nothing(msgspec.Struct, frozen=True):
-    """The batch brought neither data nor a change of watermark, schema or source state."""
-
-    counts: RowCounts
-
-
-Settled: TypeAlias = IngestOutcome | Nothing
 
 
 def polling(state: ChainState) -> tuple[SetPollingSource, SourceInForce]:
@@ -301,142 +266,6 @@ def transaction_id(state: ChainState, source: SourceInForce, batch: Batch, syste
         system_time,
     )
     return str(Multihash.sha3_256(msgspec.json.encode(parts, order="deterministic")))
-
-
-def settle(plan: IngestPlan, answer: Success, slice_: DataSlice | None, written: Operations = NO_RECORDS) -> Settled:
-    """Events for the engine's answer. ``slice_`` is what was found in the file it wrote, ``written`` what its records
-    do. Raises Invalid.
-    """
-    state = plan.state
-    _check_answer(plan, answer, slice_)
-    counts = _counted(plan, answer, written)
-    data = AddData(
-        prev_checkpoint=state.checkpoint.physical_hash if state.checkpoint else None,
-        prev_offset=state.last_offset,
-        new_data=slice_,
-        new_watermark=answer.new_watermark,
-        new_source_state=plan.source_state,
-    )
-    events = list(plan.founding)
-    if state.schema is None and answer.schema is not None:
-        events.append(SetDataSchema(schema=answer.schema))
-    learnt = data.new_source_state is not None and data.new_source_state != state.source_state
-    if slice_ is not None or learnt or data.new_watermark != state.watermark:
-        events.append(data)
-    if not events:
-        return Nothing(counts)
-    return IngestOutcome(events=tuple(events), objects=(slice_.physical_hash,) if slice_ else (), counts=counts)
-
-
-def watermark_only(state: ChainState, to: Instant) -> AddData:
-    """A block without rows; of the source nothing changes."""
-    return AddData(
-        prev_checkpoint=state.checkpoint.physical_hash if state.checkpoint else None,
-        prev_offset=state.last_offset,
-        new_watermark=to,
-        new_source_state=state.source_state,
-    )
-
-
-def _counted(plan: IngestPlan, answer: Success, written: Operations) -> RowCounts:
-    """What became of the rows: as the engine says, but for what its slice and the source say. Raises Invalid."""
-    told = answer.rows or RowCounts()
-    _check_told(plan.request, told, written)
-    told = msgspec.structs.replace(
-        told, skipped=together(plan.skipped, told.skipped), remarks=all_remarks(plan.remarks, told.remarks)
-    )
-    return with_written(told, written)
-
-
-def _check_told(request: IngestRequest, told: RowCounts, written: Operations) -> None:
-    """Each row that was read is in a slice, or the engine says why it is not."""
-    known = told.read, told.shaped, told.quarantined
-    if request.preprocess is None and None not in known:
-        read, *others = (each or 0 for each in known)
-        if read != sum(others):
-            raise Invalid(
-                f"of {plural(told.read or 0, 'record')} that the engine read, {told.shaped} are rows and"
-                f" {told.quarantined} set aside",
-                rule="engine-answer",
-            )
-    how = traits(request.merge)
-    written_of_no_row = how.newest_of_key * written.correct_from + how.whole_state * written.retract
-    taken = sum(written) - written_of_no_row
-    parts = (told.unchanged, told.conflicting, told.superseded)
-    if told.shaped is None or None in parts:
-        return
-    lost = told.shaped - taken - sum(part for part in parts if part is not None)
-    if lost:
-        raise Invalid(
-            f"of {plural(told.shaped, 'row')} the engine wrote {taken}, and its counts do not say what "
-            f"became of {lost} of them",
-            rule="engine-answer",
-        )
-
-
-def beside(plan: IngestPlan, counts: RowCounts, slice_: DataSlice | None) -> SideCommit | None:
-    """What the dataset gets that takes records that cannot be read. ``slice_``: what was found in the file of them.
-
-    Raises Invalid when the file and the counts disagree, Refused for a dataset that has other columns.
-    """
-    found = 0 if slice_ is None else slice_.offset_interval.end - slice_.offset_interval.start + 1
-    into = plan.quarantine
-    if into is None or found != (counts.quarantined or 0):
-        if not counts.quarantined and not found:
-            return None
-        raise Invalid(
-            f"the engine set {plural(counts.quarantined or 0, 'record')} aside, and wrote {found} of them",
-            rule="engine-answer",
-        )
-    if slice_ is None:
-        return None
-    assert into.dataset is not None
-    assert into.state is not None
-    if slice_.offset_interval.start != into.next_offset:
-        raise Invalid("the engine wrote other offsets of records set aside than was asked", rule="engine-answer")
-    held = schema_in_force(into.state)
-    if held is not None and held != SCHEMA:
-        raise Refused(
-            f"{into.dataset.short}, which takes the records that cannot be read, has other columns",
-            rule="quarantine-dataset",
-            hint="rename or delete it: another one is made",
-        )
-    time = plan.request.system_time
-    data = AddData(
-        prev_offset=into.state.last_offset,
-        new_data=slice_,
-        new_watermark=time if into.state.watermark is None else max(time, into.state.watermark),
-    )
-    expected = None if into.state.head is None else Head(into.state.head, into.state.sequence_number)
-    rows = msgspec.structs.replace(NOTHING_READ, read=found, shaped=found, appended=found)
-    return SideCommit(
-        dataset=into.dataset,
-        expected=expected,
-        events=(data,) if held is not None else (SetDataSchema(schema=SCHEMA), data),
-        objects=(slice_.physical_hash,),
-        rows=rows,
-        time=time,
-    )
-
-
-def _check_answer(plan: IngestPlan, answer: Success, slice_: DataSlice | None) -> None:
-    """An engine is not believed where looking is cheap."""
-    interval = answer.new_offset_interval
-    if (interval is None) != (slice_ is None):
-        raise Invalid("the engine's answer and its file disagree on whether there is data", rule="engine-answer")
-    if interval is not None and slice_ is not None:
-        expected = OffsetInterval(start=plan.request.next_offset, end=interval.end)
-        if interval != expected or slice_.offset_interval != interval or interval.end < interval.start:
-            raise Invalid(
-                f"the engine wrote offsets {slice_.offset_interval.start}..{slice_.offset_interval.end}, "
-                f"says {interval.start}..{interval.end}, and was asked to begin at {expected.start}",
-                rule="engine-answer",
-            )
-        if answer.schema is None or (plan.request.schema is not None and answer.schema != plan.request.schema):
-            raise Invalid("the engine wrote data of another schema than the one in force", rule="engine-answer")
-    before = plan.request.prev_watermark
-    if before is not None and (answer.new_watermark is None or answer.new_watermark < before):
-        raise Invalid("the engine moved the watermark back", rule="engine-answer")
 
 
 def refuse_links(read: ReadStep) -> None:

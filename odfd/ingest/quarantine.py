@@ -18,7 +18,14 @@ from chain.store.base import ObjectStore
 from engines.contract import RowCounts, Success
 from odfd.datasets.commit import SideCommit
 from odfd.ingest.new_slice import keep_slice
-from odfd.ingest.plan import IngestPlan, Quarantine, SourceInForce, beside
+from odfd.ingest.plan import (
+    IngestPlan,
+    Quarantine,
+    SourceInForce,
+)
+from odfd.ingest.settlement import (
+    beside,
+)
 
 Load = Callable[[DatasetId], ChainState]
 

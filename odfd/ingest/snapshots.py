@@ -18,7 +18,9 @@ from chain.model.events import AddData, SetPollingSource
 from chain.model.source import FetchFilesGlob, FetchUrl, FromPath, traits
 from chain.state import ChainState
 from chain.store.base import ChainReader, ObjectStore
-from odfd.ingest.plan import watermark_only
+from odfd.ingest.settlement import (
+    watermark_only,
+)
 from odfd.ingest.timing import has_own_times
 
 

@@ -16,7 +16,12 @@ from chain.state import ChainState
 from chain.store.base import Head
 from odfd.datasets.times import TOLERANCE, block_time
 from odfd.ingest.driver import IngestDependencies, load
-from odfd.ingest.plan import require_root, watermark_only
+from odfd.ingest.plan import (
+    require_root,
+)
+from odfd.ingest.settlement import (
+    watermark_only,
+)
 
 ATTEMPTS: Final = 5
 """Times that it is tried anew because somebody else moved the head."""

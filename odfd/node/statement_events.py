@@ -25,7 +25,9 @@ from chain.statements.statement import (
     PolicyStatement,
 )
 from chain.wording import plural
-from odfd.api.trust.service import proof_view
+from odfd.api.trust.views import (
+    proof_view,
+)
 from odfd.control.assembly import Context
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.network.forks import Contradiction, ForkFinder

@@ -122,6 +122,7 @@ PURE = [
     "odfd.flows.schedule",
     "odfd.flows.scheduler",
     "odfd.ingest.plan",
+    "odfd.ingest.settlement",
     "odfd.mirrors.retention",
     "odfd.resources.manifest",
     "odfd.resources.plan",

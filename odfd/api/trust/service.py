@@ -10,24 +10,22 @@ from typing import Final, NamedTuple
 import msgspec
 import trio
 
-from chain import instant
 from chain.errors import Invalid
 from chain.ids import DatasetId, KeyDid
 from chain.multihash import Multihash
 from chain.statements import statement
 from chain.statements.envelope import sid
-from chain.statements.proof import AUTHORITY_FORK, DOUBLE_COSIGN, DOUBLE_VOTE, FORK, Proof
-from chain.statements.statement import Attestation
+from chain.statements.proof import FORK
 from chain.wording import plural
 from odfd.api.trust.evidence import EvidenceService
 from odfd.api.trust.resolutions import PendingDecisions
+from odfd.api.trust.views import attestation_view, decision_view, evidence_view, observation_view, proof_view
 from odfd.control import wire
 from odfd.mirrors.first_contact import FIRST_SIGHT, NETWORKS, rung_of
 from odfd.resources.store import Resources
 from odfd.runtime.clock import Clock
 from odfd.state.directory import StateDirectory
 from odfd.state.effective_policy import GROUP
-from odfd.trust.evidence.row_diff import RowDifference
 from odfd.trust.judgement import manual_resolution
 from odfd.trust.judgement.suspensions import Suspended, Suspensions
 from odfd.trust.judgement.trust_evaluator import DatasetFacts
@@ -44,8 +42,6 @@ from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.observations import Sighting
 from odfd.trust.ledger.proofs import Proofs
 from odfd.trust.ledger.recheck_results import Rechecks
-from odfd.trust.ledger.resolutions import VERSION, Resolution
-from odfd.trust.ledger.runs import Run
 from odfd.trust.policy.policy import Policy
 
 
@@ -346,84 +342,3 @@ def _behind_too_little(policy: Policy, known: DatasetFacts, block: int) -> int:
     """Listed validators who speak of a step and do not count, for where they ran it."""
     spoke = (said for key, said in known.heard.items() if policy.group_of(key) is not None)
     return sum(voice_on(said, block) is not None and not is_isolated(policy, said, block) for said in spoke)
-
-
-def decision_view(made: Resolution) -> wire.DecisionView:
-    return wire.DecisionView(
-        at=instant.render(made.at),
-        matter=made.matter,
-        hash=str(made.name),
-        block=None if made.matter == VERSION else made.place,
-        by="witnesses" if made.matter == VERSION and made.place else "person",
-    )
-
-
-def attestation_view(key: KeyDid, said: Attestation, group: str | None) -> wire.AttestationView:
-    engine = said.engines[0] if said.engines else None
-    spans = [
-        (f"{span.verdict} {span.first}-{span.last}" if span.last > span.first else f"{span.verdict} at #{span.first}")
-        + (f" ({span.reason})" if span.reason else "")
-        for span in said.spans
-    ]
-    return wire.AttestationView(
-        validator=str(key),
-        group=group,
-        spans=tuple(spans),
-        at=said.finished_at,
-        engine=f"{engine.name} {engine.digest[:11]} {engine.sandbox}" if engine else None,
-        platform=engine.platform if engine else None,
-    )
-
-
-def observation_view(said: Sighting, group: str | None) -> wire.ObservationView:
-    return wire.ObservationView(
-        observer=str(said.observer),
-        group=group,
-        block=said.sequence_number,
-        result=said.result,
-        at=instant.render(said.at),
-    )
-
-
-def proof_view(name: str, proof: Proof) -> wire.EvidenceView:
-    who = ", ".join(key.short for key in proof.accused)
-    told = {
-        FORK: f"the key {who} signed two histories that differ from here on",
-        DOUBLE_VOTE: f"the validator {who} said two things that exclude each other; its word counts no more",
-        DOUBLE_COSIGN: f"the witness {who} cosigned two histories that differ from here on",
-        AUTHORITY_FORK: f"the roots {who} signed two different versions {proof.epoch} of who may write",
-    }
-    name_of_file = str(proof.id)
-    return wire.EvidenceView(
-        id=name_of_file,
-        kind=proof.kind,
-        dataset=name,
-        bundle=name_of_file,
-        block=proof.index,
-        message=told[proof.kind],
-    )
-
-
-def evidence_view(name: str, run: Run, looked_into: Mapping[Multihash, str]) -> wire.EvidenceView:
-    finding = RowDifference.from_bytes(run.evidence or b"")
-    return wire.EvidenceView(
-        id=str(run.bundle or run.block),
-        kind=run.verdict,
-        bundle=str(run.bundle) if run.bundle else None,
-        dataset=name,
-        block=run.sequence_number,
-        at=instant.render(run.at),
-        message=finding.message,
-        recheck=None if run.bundle is None else looked_into.get(run.bundle),
-        cells=tuple(
-            wire.CellView(
-                block=run.sequence_number,
-                row=cell.row,
-                column=cell.column,
-                published=cell.published,
-                computed=cell.computed,
-                context=cell.context,
-            )
-            for cell in finding.cells
-        ),
-    )

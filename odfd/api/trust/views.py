@@ -1,0 +1,97 @@
+"""Converts trust statements, decisions and evidence to the values of the API. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from chain import instant
+from chain.ids import KeyDid
+from chain.multihash import Multihash
+from chain.statements.proof import AUTHORITY_FORK, DOUBLE_COSIGN, DOUBLE_VOTE, FORK, Proof
+from chain.statements.statement import Attestation
+from odfd.control import wire
+from odfd.trust.evidence.row_diff import RowDifference
+from odfd.trust.ledger.observations import Sighting
+from odfd.trust.ledger.resolutions import VERSION, Resolution
+from odfd.trust.ledger.runs import Run
+
+
+def decision_view(made: Resolution) -> wire.DecisionView:
+    return wire.DecisionView(
+        at=instant.render(made.at),
+        matter=made.matter,
+        hash=str(made.name),
+        block=None if made.matter == VERSION else made.place,
+        by="witnesses" if made.matter == VERSION and made.place else "person",
+    )
+
+
+def attestation_view(key: KeyDid, said: Attestation, group: str | None) -> wire.AttestationView:
+    engine = said.engines[0] if said.engines else None
+    spans = [
+        (f"{span.verdict} {span.first}-{span.last}" if span.last > span.first else f"{span.verdict} at #{span.first}")
+        + (f" ({span.reason})" if span.reason else "")
+        for span in said.spans
+    ]
+    return wire.AttestationView(
+        validator=str(key),
+        group=group,
+        spans=tuple(spans),
+        at=said.finished_at,
+        engine=f"{engine.name} {engine.digest[:11]} {engine.sandbox}" if engine else None,
+        platform=engine.platform if engine else None,
+    )
+
+
+def observation_view(said: Sighting, group: str | None) -> wire.ObservationView:
+    return wire.ObservationView(
+        observer=str(said.observer),
+        group=group,
+        block=said.sequence_number,
+        result=said.result,
+        at=instant.render(said.at),
+    )
+
+
+def proof_view(name: str, proof: Proof) -> wire.EvidenceView:
+    who = ", ".join(key.short for key in proof.accused)
+    told = {
+        FORK: f"the key {who} signed two histories that differ from here on",
+        DOUBLE_VOTE: f"the validator {who} said two things that exclude each other; its word counts no more",
+        DOUBLE_COSIGN: f"the witness {who} cosigned two histories that differ from here on",
+        AUTHORITY_FORK: f"the roots {who} signed two different versions {proof.epoch} of who may write",
+    }
+    name_of_file = str(proof.id)
+    return wire.EvidenceView(
+        id=name_of_file,
+        kind=proof.kind,
+        dataset=name,
+        bundle=name_of_file,
+        block=proof.index,
+        message=told[proof.kind],
+    )
+
+
+def evidence_view(name: str, run: Run, looked_into: Mapping[Multihash, str]) -> wire.EvidenceView:
+    finding = RowDifference.from_bytes(run.evidence or b"")
+    return wire.EvidenceView(
+        id=str(run.bundle or run.block),
+        kind=run.verdict,
+        bundle=str(run.bundle) if run.bundle else None,
+        dataset=name,
+        block=run.sequence_number,
+        at=instant.render(run.at),
+        message=finding.message,
+        recheck=None if run.bundle is None else looked_into.get(run.bundle),
+        cells=tuple(
+            wire.CellView(
+                block=run.sequence_number,
+                row=cell.row,
+                column=cell.column,
+                published=cell.published,
+                computed=cell.computed,
+                context=cell.context,
+            )
+            for cell in finding.cells
+        ),
+    )
