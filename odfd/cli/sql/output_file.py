@@ -8,6 +8,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, Protocol
 
+from chain.errors import Invalid
 from odfd.cli import formatting
 from odfd.cli.sql.formats import FILES, csv_text, ndjson_text
 from odfd.cli.sql.query import Answered, asked, shown
@@ -17,6 +18,8 @@ from odfd.errors import Usage
 if TYPE_CHECKING:
     from odfd.control.client import Client
 
+MOST_FILES: Final = 99_999
+"""Of one export: their names sort as their rows do."""
 _Rows = Any
 """A batch of Arrow, or a page of values."""
 
@@ -93,14 +96,22 @@ class _Files:
     def begin(self, form: str, columns: Any) -> None:
         """The next file; the one before is whole."""
         self._finish()
-        number = len(self._made) + 1
-        name = f"{self._path.stem}-{number:05d}{self._path.suffix}" if self._parted else self._path.name
+        if len(self._made) >= MOST_FILES:
+            raise Invalid(
+                f"the rows take more than {formatting.plural(MOST_FILES, 'file')}",
+                rule="export-file",
+                hint="--rows-per-file sets how many rows each has",
+            )
+        name = self._name(len(self._made) + 1)
         part = self._path.with_name(f".{name}.{os.getpid()}")
         file: BinaryIO = self._do(part.open, "xb")
         self._made.append((part, self._path.with_name(name)))
         self._open.enter_context(file)
         self._writer = self._do(_WRITERS[form], file, columns)
         self._open.callback(_given_up, self._writer)
+
+    def _name(self, number: int) -> str:
+        return f"{self._path.stem}-{number:05d}{self._path.suffix}" if self._parted else self._path.name
 
     def write(self, rows: _Rows) -> None:
         assert self._writer is not None
@@ -127,8 +138,13 @@ class _Files:
         for part, place in self._made:
             self._do(part.replace, place)
         first, last = self._made[0][1].name, self._made[-1][1].name
-        files = [f"{formatting.plural(len(self._made), 'file')}: {first} to {last}"] if self._parted else []
-        return [*files, *self._remarks]
+        if not self._parted:
+            return [*self._remarks]
+        said = [f"{formatting.plural(len(self._made), 'file')}: {first} to {last}"]
+        beyond = self._name(len(self._made) + 1)
+        if self._path.with_name(beyond).exists():
+            said.append(f"{beyond} was there before, and is not of this export")
+        return [*said, *self._remarks]
 
 
 def _given_up(writer: RowWriter) -> None:

@@ -21,6 +21,7 @@ from python_calamine import CalamineWorkbook
 from chain.data.json_values import plain_rows
 from chain.errors import Invalid
 from engines.query.frames import COLUMNS, END, HEAD, PLAIN, ROWS
+from odfd.cli.sql import output_file
 from odfd.cli.sql.output_file import to_files
 from odfd.cli.sql.sheet import MOST_COLUMNS, MOST_TEXT, SheetWriter
 from odfd.control import wire
@@ -92,6 +93,20 @@ def test_of_an_answer_that_breaks_off_no_file_is_left(tmp_path: Path, form: str,
     fault = Invalid("a slice is damaged", rule="slice")
     with pytest.raises(Invalid, match="damaged"):
         to_files(Daemon(numbers(10), fault=fault), ASKED, form, tmp_path / f"all.{form}", each)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_of_an_earlier_export_are_told_apart(tmp_path: Path) -> None:
+    to_files(Daemon(numbers(10)), ASKED, "csv", tmp_path / "all.csv", 3)
+    done = to_files(Daemon(numbers(10)), ASKED, "csv", tmp_path / "all.csv", 4)
+    assert done.remarks[1] == "all-00004.csv was there before, and is not of this export"
+    assert len(to_files(Daemon(numbers(10)), ASKED, "csv", tmp_path / "all.csv", 2).remarks) == 1
+
+
+def test_files_whose_names_would_not_sort_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_file, "MOST_FILES", 3)
+    with pytest.raises(Invalid, match="more than 3 files"):
+        to_files(Daemon(numbers(10)), ASKED, "csv", tmp_path / "all.csv", 3)
     assert list(tmp_path.iterdir()) == []
 
 
