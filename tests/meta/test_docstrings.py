@@ -32,3 +32,9 @@ def test_no_class_says_only_where_to_read() -> None:
     ]
     assert len(classes) > 500, "the test no longer finds what it is about"
     assert not [name for name, said in classes if said.startswith("See the module")]
+
+
+def test_a_module_opens_with_what_it_does() -> None:
+    """With a verb, as in "Reads …", or with the command that it is."""
+    first = {name: (ast.get_docstring(tree) or "Reads").split()[0].rstrip(",:") for name, tree in modules()}
+    assert not [name for name, word in first.items() if not (word.startswith("``") or word.endswith("s"))]

@@ -1,4 +1,4 @@
-"""What Spark says of a query or of a row, in words for a person: rule, place, remedy, and whose fault it is."""
+"""Explains what Spark says of a query or a row to a person: rule, place, remedy, and whose fault it is."""
 
 from __future__ import annotations
 

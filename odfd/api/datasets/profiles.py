@@ -1,4 +1,4 @@
-"""What ``describe dataset`` says of data: columns, size and growth, of the newest slices and without reading rows."""
+"""Describes data for ``describe dataset``: columns, size and growth, of the newest slices, without reading rows."""
 
 from __future__ import annotations
 
