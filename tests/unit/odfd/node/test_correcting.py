@@ -107,7 +107,7 @@ async def test_what_says_so_already_and_what_is_only_tried_writes_nothing(world:
 
 
 @pytest.mark.parametrize(
-    ("request", "fault", "message"),
+    ("asked", "fault", "message"),
     [
         ({"key": {"city": "c2"}, "retract": True}, Invalid, "the key lacks event_time"),
         ({"key": {**KEY, "city": "c9"}, "retract": True}, NotFound, "no row has .*city=c9"),
@@ -125,13 +125,13 @@ async def test_what_says_so_already_and_what_is_only_tried_writes_nothing(world:
     ],
 )
 async def test_what_cannot_be_is_refused_and_nothing_is_written(
-    world: Any, worlds: Any, request: Any, fault: type[Fault], message: str
+    world: Any, worlds: Any, asked: Any, fault: type[Fault], message: str
 ) -> None:
     async with world.running("alice") as alice:
         await begun(world, worlds, alice)
         size = alice.size("cities")
         with pytest.raises(fault, match=message):
-            await corrected(alice, **request)
+            await corrected(alice, **asked)
         assert alice.size("cities") == size
 
 
