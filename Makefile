@@ -45,7 +45,7 @@ collect: install
 	@$(PY) -m pytest --collect-only -qq | tail -5
 
 foreign: install
-	@nice $(PY) tests/e2e/interop/foreign.py
+	@PYTHONPATH=tests nice $(PY) tests/e2e/interop/foreign.py
 
 lint: install
 	@$(PY) -m ruff check .
