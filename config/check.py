@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from config.errors import Problem
+from config.log_levels import part_levels
 from config.model import Engine, Settings
 
 HTTP_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[0-9.]+):(\d{1,5})")
@@ -21,7 +22,8 @@ def cross(settings: Settings, origins: Mapping[str, str]) -> list[Problem]:
     def at(*names: str) -> str:
         return next((origins[name] for name in names if name in origins), f"setting {names[0]}")
 
-    return [*_places(settings, at("control.socket", "node.state-dir")), *_network(settings, at("p2p.bootstrap")),
+    return [*_places(settings, at("control.socket", "node.state-dir")), *_log(settings, at("node.log-levels")),
+            *_network(settings, at("p2p.bootstrap")),
             *_flight(settings),
             *_cluster(settings, at("engine.master", "engine.cluster-settings", "engine.cluster-address")),
             *_trust(settings, at("policy.validators.groups", "policy.use", "policy.serve"))]  # fmt: skip
@@ -35,6 +37,13 @@ def _places(settings: Settings, place: str) -> Iterator[Problem]:
             f"the socket path has {size} bytes, and the kernel takes {MAX_SOCKET_PATH}: {settings.control.socket}",
             "name a shorter one: --socket /tmp/odfd.sock, or [control] socket",
         )
+
+
+def _log(settings: Settings, place: str) -> Iterator[Problem]:
+    try:
+        part_levels(settings.node.log_levels)
+    except ValueError as error:
+        yield Problem(place, f"node.log-levels: {error}", "write it like p2p.driver=debug")
 
 
 def _network(settings: Settings, place: str) -> Iterator[Problem]:

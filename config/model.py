@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
+from config.log_levels import LEVELS
+
 
 @dataclass(frozen=True, slots=True)
 class About:
@@ -42,7 +44,10 @@ def about(of: dataclasses.Field[Any]) -> About | None:
 class Node:
     name: str = setting("", "what people call this node in tables and logs; never an identity")
     state_dir: str = setting("", "chains, objects, keys; empty: systemd's StateDirectory, else XDG_STATE_HOME/odfd")
-    log_level: str = setting("info", "what is worth a line", choices=("debug", "info", "warning", "error"))
+    log_level: str = setting("info", "what is worth a line", choices=LEVELS)
+    log_levels: tuple[str, ...] = setting(
+        (), "of single parts, like p2p.driver=debug or events=debug; the part stands in each line of the log"
+    )
     log_format: str = setting("auto", "auto is text on a terminal, JSON elsewhere", choices=("auto", "text", "json"))
     drain_seconds: float = setting(
         30.0, "for work under way when the daemon is asked to stop; below TimeoutStopSec", unit="s", low=0, high=3600

@@ -120,7 +120,7 @@ def _run(args: argparse.Namespace) -> int:
 
     set_umask()
     loaded = _loaded(args)
-    log.configure(loaded.settings.node.log_level, loaded.settings.node.log_format)
+    log.configure_by(loaded.settings.node)
     # Modules stay until the end. Looking at what they hold took a tenth of importing them, and each full collection
     # afterwards stopped everything for 0.1 to 0.2 s.
     gc.disable()

@@ -25,7 +25,7 @@ from odfd.control.server import ControlServer
 from odfd.daemon.tree import DaemonContext, run_daemon
 from odfd.obs import log
 from odfd.obs.event_counts import counted_by
-from odfd.obs.events import EventLog
+from odfd.obs.events import Event, EventLog
 from odfd.obs.meter import NodeMeter
 from odfd.runtime.clock import SystemClock
 from odfd.runtime.supervision import Child, Logger
@@ -53,7 +53,7 @@ async def run(
     clock = SystemClock()
     meter = NodeMeter()
     log.count_by(lambda level: meter.count("odfd_log_lines_total", level=level))
-    events = EventLog(clock, settings.limits.events_kept, counted_by(meter))
+    events = EventLog(clock, settings.limits.events_kept, _event_hearer(meter))
     board = _board(settings, clock, logger, (events, meter))
     in_force = SettingsInForce(loaded)
     context = Context(clock, logger, events, board, __version__, meter, settings=lambda: in_force.loaded)
@@ -76,6 +76,19 @@ async def run(
             readiness=context.readiness,
         )
         await run_daemon(children, around, lambda: f"listening on {settings.control.socket}")
+
+
+def _event_hearer(meter: NodeMeter) -> Callable[[Event], None]:
+    """Counts events, and logs them at level debug as the part ``events``."""
+    count, logger = counted_by(meter), structlog.get_logger(part="events")
+
+    def heard(event: Event) -> None:
+        count(event)
+        logger.debug(
+            event.kind, subject=event.subject, message=event.message, **{"data": event.data} if event.data else {}
+        )
+
+    return heard
 
 
 def _board(settings: Settings, clock: SystemClock, logger: Logger, hearers: tuple[EventLog, NodeMeter]) -> TaskBoard:
@@ -122,5 +135,5 @@ def _reload(load_again: Callable[[], Loaded], in_force: SettingsInForce, assembl
         logger.error("settings not taken over", problem=str(fault), rule=fault.rule)
         return f"settings not taken over: {fault}"
     in_force.loaded = loaded
-    log.configure(loaded.settings.node.log_level, loaded.settings.node.log_format)
+    log.configure_by(loaded.settings.node)
     return "settings taken over"

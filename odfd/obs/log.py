@@ -1,6 +1,7 @@
 """Sets up structured logs on standard error: text on a terminal, one JSON object a line elsewhere.
 
-Set up once, by the daemon, before anything is logged. Modules take a logger by ``structlog.get_logger(room=…)``.
+Set up by the daemon before anything is logged, and again when its settings are. Each line says of which part it is:
+the first two names of the module that wrote it, like ``odfd.mirrors``, or what the writer says.
 """
 
 from __future__ import annotations
@@ -9,15 +10,17 @@ import io
 import logging
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TextIO
 
 import structlog
+from structlog.processors import CallsiteParameter, CallsiteParameterAdder
 
 from chain.visible import escaped, visible
+from config.log_levels import part_levels
+from config.model import Node
 from odfd.output import visible_values
 
-LEVELS: Final = ("debug", "info", "warning", "error")
 FORMS: Final = ("auto", "text", "json")
 _TRACEBACKS: Final = structlog.processors.ExceptionRenderer(
     structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
@@ -28,6 +31,8 @@ MAX_TEXT: Final = 4000
 
 
 _COUNTED: list[Callable[[str], object]] = []
+_NAMED: list[str] = []
+"""Loggers of the standard module that have a level of their own."""
 
 
 def count_by(counted: Callable[[str], object]) -> None:
@@ -64,10 +69,44 @@ class Lines:
         return values
 
 
-def configure(level: str, form: str, stream: TextIO = sys.stderr) -> None:
-    """``level`` is one of LEVELS, ``form`` one of FORMS; ``auto`` is text on a terminal."""
+class Levels:
+    """Drops what is below the level of its part: the longest name with a level that the module's name begins with."""
+
+    _place: Final = CallsiteParameterAdder([CallsiteParameter.QUAL_MODULE], [__name__])
+
+    def __init__(self, level: str, parts: Mapping[str, str]) -> None:
+        numbers = logging.getLevelNamesMapping()
+        self._parts = {part: numbers[own.upper()] for part, own in parts.items()}
+        self._usual = numbers[level.upper()]
+        self.lowest = min([self._usual, *self._parts.values()])
+
+    def of(self, module: str) -> int:
+        while module not in self._parts and module:
+            module = module.rpartition(".")[0]
+        return self._parts.get(module, self._usual)
+
+    def __call__(self, logger: Any, method: str, values: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        module = self._place(logger, method, values).pop(CallsiteParameter.QUAL_MODULE.value)
+        module = values.get("part", module)
+        if logging.getLevelNamesMapping()[values["level"].upper()] < self.of(module):
+            raise structlog.DropEvent
+        values["part"] = ".".join(module.split(".")[:2])
+        return values
+
+    def libraries(self) -> None:
+        """The same for what is logged by the standard module: its warnings alone, but where a part has a level."""
+        for name in _NAMED:
+            logging.getLogger(name).setLevel(logging.NOTSET)
+        for name, number in self._parts.items():
+            logging.getLogger(name).setLevel(number)
+        _NAMED[:] = self._parts
+
+
+def configure(level: str, form: str, stream: TextIO = sys.stderr, parts: Mapping[str, str] | None = None) -> None:
+    """``level`` is one of ``config.log_levels.LEVELS``; ``parts`` are parts with another one. ``form`` is one of FORMS;
+    ``auto`` is text on a terminal."""
     text = form == "text" or (form == "auto" and stream.isatty())
-    number = logging.getLevelNamesMapping()[level.upper()]
+    levels = Levels(level, parts or {})
     last: list[structlog.typing.Processor] = (
         [_visible, structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=_visible_traceback)]
         if text
@@ -78,21 +117,27 @@ def configure(level: str, form: str, stream: TextIO = sys.stderr) -> None:
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
+            levels,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             _bounded,
             _count,
             lines.tell,
             *last,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(number),
+        wrapper_class=structlog.make_filtering_bound_logger(levels.lowest),
         logger_factory=lambda *_: lines,
         cache_logger_on_first_use=False,
     )
     # Libraries log by the standard module; their warnings belong in the same stream.
-    logging.basicConfig(stream=stream, level=max(number, logging.WARNING), force=True)
+    logging.basicConfig(stream=stream, level=max(levels.of(""), logging.WARNING), force=True)
+    levels.libraries()
     for handler in logging.getLogger().handlers:
         handler.setFormatter(_VisibleFormatter("%(message)s"))
     logging.captureWarnings(True)
+
+
+def configure_by(settings: Node) -> None:
+    configure(settings.log_level, settings.log_format, parts=part_levels(settings.log_levels))
 
 
 class _VisibleFormatter(logging.Formatter):

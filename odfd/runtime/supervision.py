@@ -102,7 +102,7 @@ async def run_tree(
                     await _until_ready(running, stop)
                     if stop.is_set():
                         break
-                    logger.info("started", part=child.name)
+                    logger.info("started", child=child.name)
                 else:
                     on_ready()
                     await stop.wait()
@@ -143,10 +143,10 @@ async def _end(running: _Running, logger: Logger) -> None:
     with trio.move_on_after(running.child.grace_seconds):
         await running.finished.wait()
     if not running.finished.is_set():
-        logger.error("cancelled", part=running.child.name, grace_seconds=running.child.grace_seconds)
+        logger.error("cancelled", child=running.child.name, grace_seconds=running.child.grace_seconds)
         running.scope.cancel()
         await running.finished.wait()
-    logger.info("stopped", part=running.child.name)
+    logger.info("stopped", child=running.child.name)
 
 
 async def _keep(running: _Running, stop: trio.Event, logger: Logger, jitter: Callable[[], float]) -> None:
@@ -163,14 +163,14 @@ async def _keep(running: _Running, stop: trio.Event, logger: Logger, jitter: Cal
                     break
                 failures = 1 if trio.current_time() - began >= child.restart.steady else failures + 1
                 wait = child.restart.backoff.whole(failures) * (0.5 + jitter())
-                logger.error("restarting", part=child.name, after_seconds=round(wait, 2), exc_info=failure)
+                logger.error("restarting", child=child.name, after_seconds=round(wait, 2), exc_info=failure)
                 with trio.move_on_after(wait):
                     await life.stopping.wait()
                     break
     finally:
         running.finished.set()
         if running.failure is not None:
-            logger.error("failed", part=child.name, exc_info=running.failure)
+            logger.error("failed", child=child.name, exc_info=running.failure)
             stop.set()
 
 

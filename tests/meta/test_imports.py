@@ -24,7 +24,7 @@ MAY: dict[str, set[str]] = {
     "odfd": {"chain", "config", "engines", "p2p"},
 }
 LAYERS = {
-    "config": ["load template", "check render", "schema paths", "model", "errors", "code_path", "."],
+    "config": ["load template", "check render", "schema paths", "model", "errors", "log_levels", "code_path", "."],
     "chain": [
         "store",
         "data compaction",

@@ -84,7 +84,7 @@ def test_start_serve_stop(daemon: Daemon) -> None:
     assert daemon.stop() == 0
     assert daemon.note() == "STOPPING=1\nSTATUS=draining after SIGTERM"
     assert not daemon.socket.exists()
-    assert [line["part"] for line in told(daemon) if line["event"] == "stopped"] == ["control", "tasks"]
+    assert [line["child"] for line in told(daemon) if line["event"] == "stopped"] == ["control", "tasks"]
     assert "closed" in [line["event"] for line in told(daemon)]
     gone = daemon.ctl("status")
     assert gone.returncode == 3

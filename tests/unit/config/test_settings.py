@@ -205,3 +205,11 @@ def test_a_secret_of_the_wrong_type_is_not_shown(tmp_path: Path) -> None:
     (told,) = problems(tmp_path, "[ipfs]\ntoken = 12345\n")
     assert "ipfs.token is a text" in told
     assert "12345" not in told
+
+
+@pytest.mark.parametrize("entry", ["p2p", "p2p=loud", "=debug", "P2P=debug", "a..b=info", "p2p=debug=info"])
+def test_levels_of_parts_name_a_part_and_a_level(tmp_path: Path, entry: str) -> None:
+    assert problems(tmp_path, f'[node]\nlog-levels = ["odfd.mirrors=debug", "{entry}"]\n') == [
+        f"odfd.toml:2: node.log-levels: '{entry}' is no part with a level, one of debug, info, warning, error"
+        "  (write it like p2p.driver=debug)"
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import logging
 
 import structlog
 
@@ -69,3 +70,39 @@ def test_a_log_that_cannot_be_written_stops_nobody() -> None:
     ]
     stream.close()
     logger.info("sixth")
+
+
+def test_parts_have_levels_of_their_own() -> None:
+    stream = io.StringIO()
+    log.configure("warning", "json", stream, {"odfd.mirrors": "debug", "odfd.mirrors.sync": "error", "events": "info"})
+    for module in ("odfd.mirrors.scheduler", "odfd.mirrors.sync", "odfd.trust.ledger.log", "odfd.mirrorspec"):
+        space: dict[str, object] = {"__name__": module, "logger": structlog.get_logger()}
+        exec("logger.debug('d'); logger.warning('w'); logger.error('e')", space)
+    structlog.get_logger(part="events").info("i")
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(line["part"], line["event"]) for line in lines] == [
+        ("odfd.mirrors", "d"),
+        ("odfd.mirrors", "w"),
+        ("odfd.mirrors", "e"),
+        ("odfd.mirrors", "e"),
+        ("odfd.trust", "w"),
+        ("odfd.trust", "e"),
+        ("odfd.mirrorspec", "w"),
+        ("odfd.mirrorspec", "e"),
+        ("events", "i"),
+    ]
+
+
+def test_levels_change_at_run_time_also_of_libraries() -> None:
+    stream, library = io.StringIO(), logging.getLogger("p2p.host.muxer")
+    log.configure("info", "json", stream)
+    logger = structlog.get_logger()
+    logger.debug("before"), library.info("before")
+    log.configure("info", "json", stream, {"p2p": "info", "tests": "debug", __name__.partition(".")[0]: "debug"})
+    logger = structlog.get_logger()
+    logger.debug("between"), library.info("between")
+    log.configure("info", "json", stream)
+    structlog.get_logger().debug("after"), library.info("after")
+    assert stream.getvalue().count("between") == 2
+    assert "before" not in stream.getvalue()
+    assert "after" not in stream.getvalue()

@@ -19,7 +19,7 @@ class Journal:
         self.lines: list[str] = []
 
     def info(self, event: str, **values: object) -> None:
-        self.lines.append(f"{event} {values.get('part')}")
+        self.lines.append(f"{event} {values.get('child')}")
 
     error = info
 

@@ -1,0 +1,23 @@
+"""Reads ``node.log-levels``: which lines of which parts are logged. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+LEVELS: Final = ("debug", "info", "warning", "error")
+_PART: Final = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)*")
+
+
+def part_levels(entries: Iterable[str]) -> dict[str, str]:
+    """Part to level, of entries like ``p2p.driver=debug``. Raises ValueError of the first bad one."""
+    levels: dict[str, str] = {}
+    for entry in entries:
+        part, _, level = entry.partition("=")
+        if not _PART.fullmatch(part) or level not in LEVELS:
+            raise ValueError(f"{entry!r} is no part with a level, one of {', '.join(LEVELS)}")
+        if part in levels:
+            raise ValueError(f"{part} has two levels")
+        levels[part] = level
+    return levels
