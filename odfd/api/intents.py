@@ -1,13 +1,18 @@
-"""Carries out the plan for resources that are intents, with the operations that commands use, in the order of need."""
+"""Carries out the plan for resources that are intents, with the operations that commands use, in the order of need.
+
+Deletes what an apply with labels leaves out: sets and flows that a manifest made and none names any more. Datasets, and
+intents to hold data of others, go by commands of their own alone: it is too easy to leave a file out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any, Final
 
 from chain.errors import Fault, Refused
 from odfd.api.network.mirrors import MirrorService, PeerService
 from odfd.api.network.networks import NetworkService
+from odfd.api.resources.declarations import DeclarationService
 from odfd.api.resources.intent_types import ORDER
 from odfd.api.trust.service import TrustService
 from odfd.control import wire
@@ -72,3 +77,34 @@ def _check_same(planned: PlannedResource) -> None:
             kind = planned.after.type.lower()
             told = f"the {key} of {kind} {before.name} cannot change"
             raise Refused(told, rule="immutable", hint=f"odfctl delete {kind} {before.name}, and apply it anew")
+
+
+PRUNED: Final = ("VariableSet", "SecretSet", "Flow")
+
+
+class Pruning:
+    """Finds and deletes them."""
+
+    def __init__(self, declarations: DeclarationService, delete_flow: Callable[[str], Awaitable[object]]) -> None:
+        self._declarations = declarations
+        self._delete_flow = delete_flow
+
+    async def prune(self, selector: str, named: Collection[tuple[str, str]], *, dry_run: bool) -> list[wire.ApplyItem]:
+        """``named``: types and names in lower case that stay. Raises Invalid for what is no selector."""
+        items = []
+        for each in await self._declarations.list(None, selector):
+            if (each.type, each.name.casefold()) in named or each.spec is None:
+                continue
+            kind = each.type.lower()
+            if each.type not in PRUNED:
+                told = f"it is not pruned: odfctl delete {kind} {each.name}"
+                items.append(
+                    wire.ApplyItem(kind=kind, name=each.name, action="unchanged", id=each.id, warnings=(told,))
+                )
+                continue
+            if not dry_run and each.type == "Flow":
+                await self._delete_flow(each.name)
+            elif not dry_run:
+                await self._declarations.delete(each.type, each.name)
+            items.append(wire.ApplyItem(kind=kind, name=each.name, action="deleted", id=each.id))
+        return items

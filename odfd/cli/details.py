@@ -1,13 +1,19 @@
-"""Formats the details of one thing for ``describe``. Pure."""
+"""Formats the details of one thing for ``describe``, with the beginning of the files that are attached to it.
+
+Strangers write these files: nothing in them commands the terminal. Markdown is laid out by ``rich``, which is loaded
+when there is some; all else stands as it is.
+"""
 
 from __future__ import annotations
 
+import io
+import shutil
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
+from chain.visible import visible
 from odfd.cli import formatting
 from odfd.cli.column_text import growth_text, profile_text, size_text
-from odfd.cli.readme_text import attachment_text
 from odfd.cli.row_text import rows_text
 from odfd.cli.session import to_yaml
 from odfd.cli.table import clean, fields
@@ -66,3 +72,32 @@ def _rows(totals: wire.RowTotals | None) -> str:
 def plain(value: Mapping[str, Any]) -> str:
     """Any value, as its fields in YAML: every kind can be described before it has a page of its own."""
     return to_yaml({name: field for name, field in value.items() if field not in (None, "", [], {})})
+
+
+_MOST_CHARACTERS: Final = 32_768
+_MOST_LINES: Final = 200
+_WIDEST: Final = 100
+_MARKDOWN: Final = (".md", ".markdown")
+
+
+def attachment_text(attachment: wire.Attachment) -> str:
+    """Its path and what it says, indented."""
+    begun = visible(attachment.content.replace("\r\n", "\n")[:_MOST_CHARACTERS])
+    markdown = attachment.path.lower().endswith(_MARKDOWN)
+    lines = (_laid_out(begun) if markdown else begun).strip("\n").splitlines()
+    left_out = len(lines) > _MOST_LINES or len(begun) < len(attachment.content.replace("\r\n", "\n"))
+    shown = [f"  {line}".rstrip() for line in lines[:_MOST_LINES]]
+    if left_out:
+        whole = formatting.plural(len(attachment.content), "character")
+        shown.append(f"  … this is its beginning: -o json has all of {whole}")
+    return "\n".join([f"{clean(attachment.path, 200)}:", *shown])
+
+
+def _laid_out(text: str) -> str:
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    columns = min(shutil.get_terminal_size((_WIDEST, 24)).columns, _WIDEST) - 2
+    console = Console(file=io.StringIO(), width=max(columns, 20), color_system=None, legacy_windows=False)
+    lines = console.render_lines(Markdown(text, hyperlinks=False), pad=False)
+    return visible("\n".join("".join(segment.text for segment in line) for line in lines))

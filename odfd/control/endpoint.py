@@ -1,16 +1,29 @@
-"""Creates the control socket with the right mode, and replaces one that a dead daemon left."""
+"""Creates the control socket with the right mode, and serves it to those who may speak there.
+
+A socket that a dead daemon left is replaced. What is said on it is the application's matter.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import socket
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from chain.errors import Environment, Invalid
+import trio
+
+from chain.errors import Environment, Invalid, Refused
+from odfd.control.credentials import Caller, Gate, caller_of
+from odfd.errors import PROBLEM_JSON, to_problem
+from odfd.runtime.http import Application, Limits, Message, Receive, Send
+from odfd.runtime.serving import HttpServer, Response
+from odfd.runtime.supervision import Life, Logger
 
 MAX_PATH: Final = 107
 """Bytes of ``sun_path`` on Linux, less the final zero."""
@@ -97,3 +110,50 @@ def _answers(path: Path) -> bool:
         probe.setblocking(False)
         code = probe.connect_ex(os.fspath(path))
     return code not in (errno.ECONNREFUSED, errno.ENOENT)
+
+
+class ControlServer:
+    """Serve ``application`` to those whom ``gate`` admits; ``listener`` is a listening AF_UNIX socket, kept open."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        application: Application,
+        gate: Gate,
+        logger: Logger,
+        limits: Limits | None = None,
+    ) -> None:
+        self._application, self._gate, self._logger = application, gate, logger
+        self.server = HttpServer("control", [listener], self._respond, logger, limits or Limits())
+
+    async def run(self, life: Life) -> None:
+        await self.server.run(life)
+
+    @contextmanager
+    def _respond(self, stream: trio.SocketStream) -> Iterator[Response]:
+        caller = caller_of(stream.socket)  # type: ignore[arg-type]
+        if self._gate.admits(caller):
+            yield Response(self._application, {"odfd.caller": caller})
+        else:
+            self._logger.error("control refused", uid=caller.uid, gid=caller.gid, pid=caller.pid)
+            yield Response(_refuse(caller))
+
+
+def _refuse(caller: Caller) -> Application:
+    fault = Refused(
+        f"user {caller.uid} may not speak to this daemon",
+        rule="control-access",
+        hint="root, the daemon's own user and members of the group in [control] group may; ask to be made a member",
+    )
+    body = json.dumps(to_problem(fault)).encode()
+    headers = [
+        (b"content-type", PROBLEM_JSON.encode()),
+        (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),
+    ]
+
+    async def refuse(_scope: Message, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 403, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    return refuse

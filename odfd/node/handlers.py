@@ -18,18 +18,16 @@ from odfd.api.datasets.ingest_pull import IngestPullParts, IngestPullService
 from odfd.api.datasets.service import DatasetService, RemoteState
 from odfd.api.datasets.verification import VerificationService
 from odfd.api.datasets.visibility import VisibilityService
-from odfd.api.intents import IntentService
+from odfd.api.intents import IntentService, Pruning
 from odfd.api.lineage.service import LineageService
 from odfd.api.maintenance.backups import BackupService
-from odfd.api.maintenance.clock_probe import ClockProbe
 from odfd.api.maintenance.doctor import Doctor
+from odfd.api.maintenance.probes import ClockProbe, TrustProbes
 from odfd.api.maintenance.status import RunningParts, StatusService
-from odfd.api.maintenance.trust_probes import TrustProbes
 from odfd.api.network.mirrors import MirrorService, PeerService
 from odfd.api.network.networks import NetworkService
 from odfd.api.resources.apply import ApplyOperation
 from odfd.api.resources.declarations import DeclarationService
-from odfd.api.resources.pruning import Pruning
 from odfd.api.resources.schemas import SchemaService
 from odfd.api.services import Services
 from odfd.api.trust.authority import AuthorityService

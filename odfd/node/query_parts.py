@@ -11,9 +11,8 @@ from config.check import is_loopback
 from config.model import Settings
 from engines.query.reader import QueryProcesses
 from odfd.api.queries.answer_proofs import Signer
-from odfd.api.queries.flight_queries import FlightQueries
 from odfd.api.queries.fold_cache import FoldCache
-from odfd.api.queries.public_queries import PublicQueries
+from odfd.api.queries.public_queries import FlightQueries, PublicQueries
 from odfd.api.queries.service import QueryService
 from odfd.control.assembly import Context
 from odfd.flight.backend import FlightBackend

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 import trio
 
 from odfd.control.credentials import Gate
-from odfd.control.endpoint import bind, release
-from odfd.control.server import ControlServer
+from odfd.control.endpoint import ControlServer, bind, release
 from odfd.runtime.supervision import Life
 
 _T = TypeVar("_T")

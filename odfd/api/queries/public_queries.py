@@ -1,6 +1,7 @@
 """Answers questions of others: over what policy serves them, in turns of their own, so that the node's owner has some.
 
 A dataset that is not served is not there, whatever is asked of it; of one that is served in part the rest is not there.
+Who asks over Flight with a token is answered as the node's owner.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from engines.query.requests import RowSelection
 from odfd.api.queries.service import QueryService, SendFrame
 from odfd.control import wire
 from odfd.kamu.ports import BUSY, UNPROVEN
-from odfd.queries.planning import Asker, Bound
+from odfd.queries.planning import OWNER, Asker, Bound
 from odfd.state.directory import StateDirectory
 
 WAITING: Final = 16
@@ -73,3 +74,26 @@ def check_unproven(request: wire.QueryRequest) -> None:
 
 def _nothing(ref: str) -> NotFound:
     return NotFound(f"no dataset {ref[:200]!r} here", rule="query-dataset", hint="GET / lists the datasets that are")
+
+
+class FlightQueries:
+    """Of one node."""
+
+    def __init__(self, home: StateDirectory, queries: QueryService, public: PublicQueries) -> None:
+        self._home, self._queries, self._public = home, queries, public
+
+    async def answer(self, request: wire.QueryRequest, send: SendFrame, rows: RowSelection, *, owner: bool) -> None:
+        """Frames, as ``QueryService.answer``. Raises Refused for a proof: the process that asks is no owner."""
+        check_unproven(request)
+        if owner:
+            await self._queries.answer(request, send, OWNER, rows)
+        else:
+            await self._public.answer(request, send, {}, rows)
+
+    def states(self, *, owner: bool) -> list[tuple[str, ChainState]]:
+        """Datasets by name, as far as they may be read. Raises Environment."""
+        if not owner:
+            return self._public.states()
+        with self._home.catalog() as catalog:
+            entries = sorted(catalog.entries(), key=lambda entry: entry.name)
+        return [(entry.name, load_state(self._home.chains.chain(entry.id))) for entry in entries]

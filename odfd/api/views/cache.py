@@ -2,7 +2,8 @@
 
 A write (``Database.has_changed``), another policy or the time ends what is kept. What an earlier run saved is taken at
 the first question, by a few questions to the database for all datasets: of chains whose head is still the same, by
-rules that are in force. ``ViewRefresher`` looks at those anew behind the start.
+rules that are in force. ``ViewRefresher`` looks at each dataset once after a start, whatever was saved of it; later at
+those that a write or the time changed. A list that comes meanwhile shows what was saved and looks at the rest itself.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
+import trio
 
 from chain.errors import Environment, Invalid
 from chain.ids import DatasetId
@@ -27,9 +29,52 @@ from odfd.datasets import saved_views
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.saved_views import SavedView
 from odfd.datasets.visibility import Visibility
+from odfd.runtime.reconcile_loop import ReconcileLoop
 from odfd.state.directory import NAMES, StateDirectory, keys_of
 from odfd.trust.judgement.trust_evaluator import TrustEvaluator
 from odfd.trust.policy.policy import Policy
+
+ROUND_SECONDS: Final = 3600.0
+"""Between rounds when nothing is written: signed heads age within days."""
+QUIET_SECONDS: Final = 5.0
+"""Before each round: what is written meanwhile is looked at once, and a start has other work."""
+
+
+class Views(Protocol):
+    """What keeps views. Called in worker threads."""
+
+    def load(self) -> None:
+        """Read what an earlier run saved, so that the first list does not have to."""
+
+    def outdated(self) -> Sequence[DatasetEntry]:
+        """Of datasets whose view does not hold any more, or was saved by an earlier run and not looked at since."""
+
+    def look(self, entry: DatasetEntry) -> object:
+        """Look at the dataset anew, and keep what is found."""
+
+    def save(self) -> None:
+        """Save what was looked at."""
+
+
+class ViewRefresher:
+    """A background refresh of the views of one node."""
+
+    def __init__(self, views: Views) -> None:
+        self._views = views
+        self.loop = ReconcileLoop(self._round)
+
+    async def refresh(self) -> None:
+        """Look at what is outdated. A thread is taken for one dataset at a time: others come in between."""
+        for entry in await trio.to_thread.run_sync(self._views.outdated):
+            await trio.to_thread.run_sync(self._views.look, entry)
+        await trio.to_thread.run_sync(self._views.save)
+
+    async def _round(self) -> float:
+        await trio.to_thread.run_sync(self._views.load)
+        await trio.sleep(QUIET_SECONDS)
+        await self.refresh()
+        return ROUND_SECONDS
+
 
 DAMAGED: Final = "damaged"
 _TRANSFORMS: Final = (SetTransform.__name__,)

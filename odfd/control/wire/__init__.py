@@ -16,12 +16,10 @@ if TYPE_CHECKING:
     from odfd.control.wire.datasets import *
     from odfd.control.wire.lineage import *
     from odfd.control.wire.node import *
-    from odfd.control.wire.publications import *
     from odfd.control.wire.queries import *
     from odfd.control.wire.replication import *
     from odfd.control.wire.resources import *
     from odfd.control.wire.rewriting import *
-    from odfd.control.wire.tasks import *
     from odfd.control.wire.trust import *
     from odfd.control.wire.value import *
 else:
@@ -38,7 +36,6 @@ else:
 
 
 MODULES: Final = (
-    "value", "datasets", "queries", "node", "tasks", "resources", "lineage", "publications",
-    "rewriting", "replication", "authority", "trust",
+    "value", "datasets", "queries", "node", "resources", "lineage", "rewriting", "replication", "authority", "trust",
 )  # fmt: skip
 """Those that most commands need first."""

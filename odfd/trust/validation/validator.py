@@ -2,7 +2,7 @@
 
 A node that attests re-runs all; another one may re-run up to steps that are picked at random, and says nothing of it.
 Works while its ``loop`` runs; a dataset is touched when it moves, or is spoken of. One step at a time, of each dataset
-the oldest first, of the publisher who used the engine least (``cost_budget``); ``reexecution`` judges each step. It
+the oldest first, of the publisher who used the engine least (``sampling``); ``reexecution`` judges each step. It
 never blocks ingestion or mirrors. Spec: docs/spec/trust.md#attestations, #cost, #suspension.
 """
 
@@ -32,9 +32,8 @@ from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.runs import Run, Runs, run_at
 from odfd.trust.signing.signer_context import SignerContext
 from odfd.trust.validation.attestation_publisher import AttestationPublisher, step_after
-from odfd.trust.validation.cost_budget import CostBudget
 from odfd.trust.validation.reexecution import Reexecution, ReexecutionDependencies, ReexecutionStep, TooCostly
-from odfd.trust.validation.sampling import Sample
+from odfd.trust.validation.sampling import CostBudget, Sample
 
 RETRY_SECONDS: Final = 30.0
 """After an engine could not do its work, or an input was not here."""

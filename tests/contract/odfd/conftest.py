@@ -20,7 +20,7 @@ from odfd.api.routes import application
 from odfd.control import endpoint
 from odfd.control.client import Client
 from odfd.control.credentials import Gate
-from odfd.control.server import ControlServer
+from odfd.control.endpoint import ControlServer
 from odfd.obs.events import EventLog
 from odfd.runtime.clock import FixedClock
 from odfd.runtime.http import Limits

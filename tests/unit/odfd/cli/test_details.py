@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from odfd.cli.details import dataset
-from odfd.cli.readme_text import attachment_text
+from odfd.cli.details import attachment_text, dataset
 from odfd.control import wire
 
 README = """# Weather of *Styria*

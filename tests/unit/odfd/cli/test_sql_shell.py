@@ -14,8 +14,7 @@ import pytest
 from chain.errors import Invalid
 from engines.query.frames import COLUMNS, END, HEAD, PLAIN
 from odfd.cli.session import Session
-from odfd.cli.sql.completion import COMMANDS, completions
-from odfd.cli.sql.shell import Shell, history_file, prompting
+from odfd.cli.sql.shell import COMMANDS, Shell, completions, history_file, prompting
 from odfd.control import wire
 
 KNOWN = {"weather": ["city", "celsius"], "nyc.flights": ["carrier"]}

@@ -16,8 +16,7 @@ from chain.errors import Refused
 from chain.multihash import Multihash
 from config import model
 from engines.query.requests import ALL_ROWS, RowSelection
-from odfd.api.queries.flight_queries import FlightQueries
-from odfd.api.queries.public_queries import WAITING
+from odfd.api.queries.public_queries import WAITING, FlightQueries
 from odfd.control import wire
 from odfd.kamu.ports import BUSY
 from worlds.eventually import PATIENCE

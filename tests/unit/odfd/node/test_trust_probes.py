@@ -9,7 +9,7 @@ import pytest
 
 from chain.statements.keys import SigningKey
 from config import model
-from odfd.api.maintenance.trust_probes import spare_text
+from odfd.api.maintenance.probes import spare_text
 from odfd.cli.commands.apply import roots_text
 from odfd.control import wire
 

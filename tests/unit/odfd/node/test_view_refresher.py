@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from chain.ids import DatasetId, DatasetName
 from chain.instant import Instant
-from odfd.api.views.refresher import QUIET_SECONDS, ViewRefresher
+from odfd.api.views.cache import QUIET_SECONDS, ViewRefresher
 from odfd.datasets.catalog import DatasetEntry
 from odfd.runtime.supervision import Life
 

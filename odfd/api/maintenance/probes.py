@@ -1,0 +1,218 @@
+"""Probes for ``odfctl doctor`` the clock, what a node relies on, and what others' reliance on it hangs on.
+
+These are the policy in force, the roots whose keys lie on this machine, witnesses of which none may be missing, and
+datasets that hold times from a wrong clock. Synchronous; the cost is a look at each dataset of this node's own: at one
+or two of its blocks, and at more, by halves, of those whose times are ahead.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+from chain import instant
+from chain.errors import Fault
+from chain.ids import DatasetId, KeyDid
+from chain.instant import Instant
+from chain.model.events import AddData, ExecuteTransform
+from chain.state import ChainState, load_state
+from chain.store.base import ChainReader
+from engines.spark.analysis.source_declarations import AHEAD, read_source
+from odfd.control import wire
+from odfd.datasets.reading import way_to_data
+from odfd.datasets.times import TOLERANCE, check_jump
+from odfd.datasets.visibility import Visibility
+from odfd.state.directory import StateDirectory
+from odfd.trust.judgement.trust_evaluator import TrustEvaluator
+from odfd.trust.keys.keystore import KeyStore
+from odfd.trust.ledger.authorities import Authorities
+from odfd.trust.policy.policy import SANDBOXES, Policy
+
+SHOWN: Final = 3
+"""Of several datasets."""
+
+
+class TrustProbes:
+    """``profile`` names the one of the settings; ``visibility`` says which datasets others may see."""
+
+    def __init__(
+        self, home: StateDirectory, evaluator: TrustEvaluator, visibility: Visibility, profile: Callable[[], str]
+    ) -> None:
+        self._home = home
+        self._evaluator = evaluator
+        self._visibility = visibility
+        self._profile = profile
+
+    def all(self) -> Mapping[str, Callable[[], wire.Probe]]:
+        """By name, in the order in which they are shown."""
+        return {"policy": self._policy, "roots": self._roots, "witnesses": self._witnesses}
+
+    def _policy(self) -> wire.Probe:
+        message = policy_text(self._profile(), self._evaluator.policy)
+        return wire.Probe(name="policy", result="ok", message=message)
+
+    def _roots(self) -> wire.Probe:
+        """Whose theft gives datasets away for good."""
+        own = list(self._published())
+        online = [name for dataset, name in own if self._is_online(dataset)]
+        if not online:
+            told = "no published dataset of this node's own has its root's key here"
+            return wire.Probe(name="roots", result="ok", message=told)
+        return wire.Probe(
+            name="roots",
+            result="warning",
+            message=f"root keys of published datasets lie on this machine: {_few(online)}",
+            hint=f"odfctl trust authority rotate {online[0]} --offline-key FILE moves it into FILE, to be put away",
+        )
+
+    def _is_online(self, dataset: DatasetId) -> bool:
+        with self._home.database.read() as connection:
+            rights = Authorities(connection).rights(dataset)
+        return is_root_here(self._home.keys, rights.roots, rights.threshold, dataset)
+
+    def _witnesses(self) -> wire.Probe:
+        """Readers' policies are not known here: what this node, and its network, ask for stands for them."""
+        asked = self._evaluator.policy.witnesses_asked
+        if not asked:
+            return wire.Probe(name="witnesses", result="ok", message="none are asked for by the policy in force")
+        spare = {name: self._spare(dataset) for dataset, name in self._published()}
+        short = [f"{name}: {why}" for name, left in spare.items() if (why := spare_text(asked, left))]
+        if short:
+            hint = "list more groups in [policy.witness], or ask more to cosign: docs/witnesses.md"
+            return wire.Probe(name="witnesses", result="warning", message=_few(short), hint=hint)
+        return wire.Probe(name="witnesses", result="ok", message="one less would stop no reader of what is published")
+
+    def _spare(self, dataset: DatasetId) -> int | None:
+        return self._evaluator.witnesses_to_spare(self._evaluator.known(dataset))
+
+    def _published(self) -> Iterator[tuple[DatasetId, str]]:
+        with self._home.catalog() as catalog:
+            names = {entry.id: entry.name for entry in catalog.entries()}
+        own = [dataset for dataset in names if self._home.keys.has_dataset_key(dataset)]
+        for dataset in self._visibility.public_of(own):
+            yield dataset, names[dataset]
+
+
+def policy_text(profile: str, policy: Policy) -> str:
+    """What is relied on and what is given, in one line."""
+    told = f"{profile}: uses what meets {policy.use}, passes on what meets {policy.serve}"
+    if policy.min_sandbox == SANDBOXES[0]:
+        return told
+    return f"{told}; counts verdicts of others from the sandbox {policy.min_sandbox} on"
+
+
+def is_root_here(keys: KeyStore, roots: AbstractSet[KeyDid], threshold: int, dataset: DatasetId) -> bool:
+    """Whether whoever reads this machine's keys may say who writes a dataset."""
+    return sum(key.did in roots for key in keys.held(dataset)) >= threshold
+
+
+def spare_text(asked: int, spare: int | None) -> str:
+    """What an owner is told of witnesses; nothing where more than enough cosign."""
+    if spare is None or spare > 0:
+        return ""
+    if spare < 0:
+        return f"{asked + spare} of the {asked} witness groups asked for cosign it: readers stop"
+    return f"one witness group less would stop readers: {asked} are asked for, and {asked} cosign it"
+
+
+def _few(found: Sequence[str]) -> str:
+    more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    return "; ".join(found[:SHOWN]) + more
+
+
+_DATA: Final = ("AddData", "ExecuteTransform")
+
+
+class ClockProbe:
+    """The doctor's probe of the clock and of the times that our datasets hold.
+
+    ``ahead``: how far the clock was set ahead since the node began, as ``JumpWatch`` tells it.
+    """
+
+    def __init__(
+        self, home: StateDirectory, now: Callable[[], Instant], ahead: Callable[[Instant | None], int]
+    ) -> None:
+        self._home = home
+        self._now = now
+        self._ahead = ahead
+
+    def __call__(self) -> wire.Probe:
+        now = self._now()
+        try:
+            check_jump(self._ahead(None), now)
+        except Fault as fault:
+            return wire.Probe(name="clock", result="failed", message=fault.message, hint=fault.hint)
+        limit = Instant(now + TOLERANCE)
+        marked = [found for found in (self._marked(each, limit) for each in self._own()) if found is not None]
+        if not marked:
+            return wire.Probe(name="clock", result="ok", message="no block and no watermark of ours is ahead of it")
+        more = f"; and {len(marked) - SHOWN} more" if len(marked) > SHOWN else ""
+        name, _, keep, refill = marked[0]
+        return wire.Probe(
+            name="clock",
+            result="failed",
+            message="; ".join(said for _, said, *_ in marked[:SHOWN]) + more,
+            hint=_way_out(name, keep, refill),
+        )
+
+    def _own(self) -> list[DatasetId]:
+        return [each for each in self._home.chains.datasets() if self._home.keys.has_dataset_key(each)]
+
+    def _marked(self, dataset: DatasetId, limit: Instant) -> tuple[str, str, int, str] | None:
+        """Name, what is wrong, the last block before it (-1 where it is the first), and what brings rows again."""
+        chain = self._home.chains.chain(dataset)
+        state = load_state(chain)
+        if state.system_time is None or state.kind is None:
+            return None
+        with self._home.catalog() as catalog:
+            name = catalog.name_of(dataset)
+        refill = way_to_data(name, state, own=True)
+        if state.system_time > limit:
+            first = bisect.bisect_right(range(state.size), limit, key=lambda number: chain.block_at(number).system_time)
+            time = instant.render(chain.block_at(first).system_time)
+            return name, f"{name}: blocks from #{first} on are of {time} and later", first - 1, refill
+        if state.watermark is not None and state.watermark > limit and not _is_meant(state):
+            first = _first_marked(chain, state.size, limit)
+            mark = instant.render(state.watermark)
+            return (
+                name,
+                f"{name}: since block #{first} its watermark is {mark}, and all rows are late",
+                first - 1,
+                refill,
+            )
+        return None
+
+
+def _way_out(name: str, keep: int, refill: str) -> str:
+    """What to type so that the blocks behind ``keep`` are given up; a source that they declared is applied again.
+
+    ``refill``: brings their rows again.
+    """
+    give_up, after = f"odfctl reset {name} '#{keep}'", "mirrors follow the epoch as their policy says"
+    if keep < 0:
+        give_up, after = f"odfctl delete dataset {name}", "it has another id then: those who follow it have to be told"
+    file = f"{name}.yaml"
+    return (
+        f"if the clock is right: odfctl get dataset {name} -o manifest > {file}; {give_up}; odfctl apply -f {file}; "
+        f"{refill}; {after}"
+    )
+
+
+def _is_meant(state: ChainState) -> bool:
+    """Whether a source says that its event times are ahead of the clock; a derived dataset follows its inputs."""
+    sources = [state.polling_source, *state.active_push_sources.values()]
+    return any(each is not None and read_source(each.preprocess)[1].ahead != AHEAD for each in sources)
+
+
+def _first_marked(chain: ChainReader, size: int, limit: Instant) -> int:
+    """The first block with a watermark later than ``limit``: watermarks never go back."""
+
+    def mark(number: int) -> Instant:
+        block = chain.last_of(_DATA, number + 1)
+        event = block.event if block is not None else None
+        said = event.new_watermark if isinstance(event, AddData | ExecuteTransform) else None
+        return Instant(-(1 << 80)) if said is None else said
+
+    return bisect.bisect_right(range(size), limit, key=mark)
