@@ -133,6 +133,8 @@ class PeerView(msgspec.Struct, frozen=True, kw_only=True):
     last_seen: int | None = None
     """Nanoseconds since the epoch."""
     blocked: bool = False
+    proven: bool = False
+    """Whether it gave what proved true, and has not let us wait lately."""
     datasets: int | None = None
     """How many it says that it serves; ``None``: it has not told."""
     network: str = ""

@@ -17,6 +17,10 @@ PROBE_SECONDS: Final = 10.0
 """How long a peer may take to say what it holds."""
 GRACE_SECONDS: Final = 0.5
 """How long others may take to say it once somebody did: a few that drip would delay each new head by all they may."""
+KNOWN_SECONDS: Final = 2.0
+"""The same, while a peer that gave what proved true before has not answered: strangers may say anything."""
+SOON: Final = (0.05, 2.0)
+"""The same once such a peer says it: at least so many seconds, and so many times what it took to say it."""
 PROBE_AGAIN_SECONDS: Final = 300.0
 """How old an answer may be when nothing is to be fetched and the number of holders is only shown."""
 ASKED_OF_ONE: Final = 2
@@ -51,11 +55,23 @@ class Holders:
     async def of(self, dataset: DatasetId, size: int) -> list[PeerId]:
         """Those that serve at least ``size`` blocks, asked now; who answers long after the first is left out."""
         found: list[PeerId] = []
+        proven = {view.peer for view in self._replication.peers() if view.connected and view.proven}
+        unheard, began = set(proven), trio.current_time()
 
         async def ask(peer: PeerId) -> None:
-            if await self._replication.chain_size(peer, dataset) >= size:
-                found.append(peer)
-                late.deadline = min(late.deadline, trio.current_time() + GRACE_SECONDS)
+            try:
+                if await self._replication.chain_size(peer, dataset) >= size:
+                    found.append(peer)
+            finally:
+                unheard.discard(peer)
+                if found:
+                    now = trio.current_time()
+                    late.deadline = min(late.deadline, now + grace(now - began))
+
+        def grace(took: float) -> float:
+            if not proven.isdisjoint(found):
+                return min(GRACE_SECONDS, max(SOON[0], SOON[1] * took))
+            return KNOWN_SECONDS if unheard else GRACE_SECONDS
 
         with trio.CancelScope() as late:
             await self._ask_all(ask)

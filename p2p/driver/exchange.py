@@ -61,6 +61,11 @@ class Exchange(Generic[Reply]):
         self.fault: PeerFault | None = None
         """Why it ended; ``None`` while it lives."""
 
+    @property
+    def arriving(self) -> int:
+        """Bytes that are here of an answer that is not."""
+        return self._stream.arriving
+
     async def ask(self, encode: Callable[[int], bytes]) -> Reply:
         """Send what ``encode`` makes of a fresh number and wait for its answer. Raises PeerFault."""
         try:

@@ -58,6 +58,10 @@ class Exchanges(Generic[Reply]):
             if not lock.statistics().tasks_waiting and not lock.locked():
                 self._opening.pop(peer, None)
 
+    def arriving(self, peer: PeerId) -> int:
+        """Bytes that are here of an answer of ``peer`` that is not whole."""
+        return exchange.arriving if (exchange := self._open_to(peer)) is not None else 0
+
     def _open_to(self, peer: PeerId) -> Exchange[Reply] | None:
         exchange = self._exchanges.get(peer)
         return exchange if exchange is not None and exchange.fault is None else None

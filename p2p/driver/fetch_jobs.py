@@ -36,12 +36,23 @@ OBJECT_SHAPE: Final = Shape(most_units=MAX_OBJECT_READ, most_bytes=MAX_OBJECT_RE
 PACK_SHAPE: Final = Shape(most_units=MAX_PACK, most_bytes=MAX_PACK_BYTES, unit_bytes=2048.0)
 
 
+class Links(Protocol):
+    """Streams to peers, one each."""
+
+    def arriving(self, peer: PeerId) -> int:
+        """Bytes that are here of an answer that is not whole."""
+
+
 class FetchJob(Protocol):
     """What is wanted: how to ask one peer for a part, and who judges parts."""
 
     @property
     def what(self) -> str:
         """For messages."""
+
+    @property
+    def links(self) -> Links:
+        """The streams that answers come by."""
 
     async def ask(self, ask: Ask) -> Arrived | Denied:
         """Raises PeerFault."""
@@ -70,7 +81,7 @@ class ChainFetch:
         sink: ChainSink,
         histories: Histories,
     ) -> None:
-        self._links = links
+        self.links = links
         self._histories = histories
         self._nursery = nursery
         self._dataset = dataset
@@ -82,7 +93,7 @@ class ChainFetch:
 
     async def ask(self, ask: Ask) -> Arrived | Denied:
         wanted = BlockRange(request=0, dataset=self._dataset, start=ask.start, max_blocks=ask.units)
-        answer = await ask_range(self._links, self._nursery, ask.peer, wanted)
+        answer = await ask_range(self.links, self._nursery, ask.peer, wanted)
         if isinstance(answer, Refusal):
             return _denied(ask, answer)
         return Arrived(
@@ -123,7 +134,7 @@ class ObjectFetch:
         sink: ObjectSink,
         standing: PeerPenalties,
     ) -> None:
-        self._links = links
+        self.links = links
         self._standing = standing
         self._nursery = nursery
         self._name = name
@@ -136,7 +147,7 @@ class ObjectFetch:
 
     async def ask(self, ask: Ask) -> Arrived | Denied:
         wanted = ObjectRange(request=0, name=self._name, offset=ask.start, length=ask.units)
-        answer = await ask_read(self._links, self._nursery, ask.peer, wanted)
+        answer = await ask_read(self.links, self._nursery, ask.peer, wanted)
         if isinstance(answer, Refusal):
             return _denied(ask, answer)
         if answer.size != self._size:
@@ -175,7 +186,7 @@ class PackFetch:
         sink: PackSink,
         standing: PeerPenalties,
     ) -> None:
-        self._links = links
+        self.links = links
         self._standing = standing
         self._nursery = nursery
         self._names = names
@@ -187,7 +198,7 @@ class PackFetch:
 
     async def ask(self, ask: Ask) -> Arrived | Denied:
         wanted = ObjectsAsk(request=0, names=tuple(self._names[ask.start : ask.start + ask.units]))
-        answer = await ask_some(self._links, self._nursery, ask.peer, wanted)
+        answer = await ask_some(self.links, self._nursery, ask.peer, wanted)
         if isinstance(answer, Refusal):
             return _denied(ask, answer)
         count = len(answer.objects)

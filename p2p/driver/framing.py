@@ -47,6 +47,11 @@ class FramedStream:
         self._writing = trio.Lock()
         self.peer = peer
 
+    @property
+    def arriving(self) -> int:
+        """Bytes that are here of a frame that is not."""
+        return self._reader.held
+
     async def read(self) -> bytes | None:
         """The next body, ``None`` at a clean end. Raises Violation on bad framing, StreamBroken when it breaks."""
         while not self._bodies:

@@ -10,7 +10,6 @@ may have turned in between, and is asked again: the next time it has shown it be
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
@@ -25,8 +24,6 @@ from p2p.ports import PeerId, Tip
 
 Fetch: TypeAlias = Callable[[PeerId, DatasetId, int, int], Awaitable[Sequence[bytes]]]
 """Of a peer and a chain, from a block on, at most so many bytes but one block. Raises PeerFault, never late."""
-RETURNED: Final = 5.0
-"""Seconds in which a peer that held something else may show that it follows, where others can be asked meanwhile."""
 MAX_ELSEWHERE: Final = 4096
 """Peers, by chain, that are remembered to hold something else, or to have shown the last block; whoever is forgotten is
 asked once more."""
@@ -41,6 +38,8 @@ class Histories:
         self._elsewhere: FIFOCache[tuple[DatasetId, PeerId], None] = FIFOCache(MAX_ELSEWHERE)
         self._shown: FIFOCache[tuple[DatasetId, PeerId], bytes] = FIFOCache(MAX_ELSEWHERE)
         """The last block that a peer showed, of those whose blocks were doubted."""
+        self._asking: set[tuple[DatasetId, PeerId]] = set()
+        """Who is asked just now whether it follows."""
 
     async def holds(self, peer: PeerId, dataset: DatasetId, tip: Tip) -> bool:
         """Whether a peer shows to hold the very chain; ``False`` too when it does not answer."""
@@ -50,19 +49,29 @@ class Histories:
             return False
         return bool(blocks) and hashlib.sha3_256(blocks[0]).digest() == tip.last
 
-    async def fit(self, peers: Sequence[PeerId], dataset: DatasetId, tip: Tip) -> list[PeerId]:
-        """Those that may be asked for it: all but who held something else, and does still."""
+    async def fit(self, peers: Sequence[PeerId], dataset: DatasetId, tip: Tip, beside: trio.Nursery) -> list[PeerId]:
+        """Those that may be asked for it: all but who held something else, and does still.
 
-        async def ask(peer: PeerId) -> None:
-            if await self.holds(peer, dataset, tip):
-                self._returned(peer, dataset, tip)
-
+        Where there are others, whoever held something else is asked ``beside``, for the next time.
+        """
         doubted = [peer for peer in peers if (dataset, peer) in self._elsewhere]
-        with trio.move_on_after(RETURNED if len(doubted) < len(peers) else math.inf):
+        if len(doubted) < len(peers):
+            for peer in doubted:
+                if (dataset, peer) not in self._asking:
+                    beside.start_soon(self._ask_again, peer, dataset, tip)
+        else:
             async with trio.open_nursery() as nursery:
                 for peer in doubted:
-                    nursery.start_soon(ask, peer)
+                    nursery.start_soon(self._ask_again, peer, dataset, tip)
         return [peer for peer in peers if (dataset, peer) not in self._elsewhere]
+
+    async def _ask_again(self, peer: PeerId, dataset: DatasetId, tip: Tip) -> None:
+        self._asking.add((dataset, peer))
+        try:
+            if await self.holds(peer, dataset, tip):
+                self._returned(peer, dataset, tip)
+        finally:
+            self._asking.discard((dataset, peer))
 
     async def accuse(self, peer: PeerId, dataset: DatasetId, tip: Tip, reason: str) -> None:
         """What this peer alone gave is not of the chain that is wanted."""

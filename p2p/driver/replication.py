@@ -45,6 +45,7 @@ from p2p.driver.statements import GOSSIP_RATE, StatementServer
 from p2p.driver.transfers import TransferRun, paced
 from p2p.errors import PeerFault, TooSlow, Violation
 from p2p.ip import anywhere
+from p2p.machines.track_records import TrackRecords
 from p2p.machines.transfer import Shape, Transfer
 from p2p.pace import Pace
 from p2p.peers.book import PeerBook
@@ -92,6 +93,7 @@ class ReplicationDriver:
         self._settings = settings
         self._rng = rng
         self._standing = PeerPenalties(host, PeerBook(rng), wall)
+        self._records = TrackRecords(host.network_of)
         self._histories = Histories(self.fetch_blocks, self._standing)
         self._server = Server(host, library, self._standing, settings.line.up)
         self._pace = settings.line.down
@@ -146,13 +148,15 @@ class ReplicationDriver:
         return self._host.addresses()
 
     def peers(self) -> Sequence[PeerView]:
+        now = trio.current_time()
         return [
             msgspec.structs.replace(
                 view,
+                proven=self._records.is_proven(view.peer, now),
                 network=self._host.network_of(view.peer) if view.connected else "",
                 datasets=self._discovery.told_by(view.peer),
             )
-            for view in self.book.views(trio.current_time())
+            for view in self.book.views(now)
         ]
 
     def figures(self) -> ReplicationFigures:
@@ -244,9 +248,9 @@ class ReplicationDriver:
     ) -> None:
         errand = ChainFetch(self._chains, self._alive(), dataset, sink, self._histories)
         start = await trio.to_thread.run_sync(errand.resume_at)
-        machine = Transfer(start, size, self._shaped(CHAIN_SHAPE, pace), self._rng)
+        machine = self._transfer(start, size, CHAIN_SHAPE, pace)
         usable = self._usable(peers)
-        fit = await self._histories.fit(usable, dataset, sink.tip)
+        fit = await self._histories.fit(usable, dataset, sink.tip, self._alive())
         if usable and not fit:
             raise Remote(
                 f"{errand.what}: {_all_that_have(len(usable))} another history of it",
@@ -269,7 +273,7 @@ class ReplicationDriver:
         if start > size:
             await trio.to_thread.run_sync(sink.abandon)
             raise Invalid(f"{errand.what}: {start} bytes are here already, of {size}", rule="object-size")
-        machine = Transfer(start, size, self._shaped(OBJECT_SHAPE, pace), self._rng, inherited=start > 0)
+        machine = self._transfer(start, size, OBJECT_SHAPE, pace, inherited=start > 0)
         await TransferRun(errand, machine, self._standing, self._paces(pace)).run(self._usable(peers))
 
     async def fetch_small(
@@ -277,12 +281,15 @@ class ReplicationDriver:
     ) -> None:
         errand = PackFetch(self._objects, self._alive(), names, sink, self._standing)
         start = await trio.to_thread.run_sync(errand.resume_at)
-        machine = Transfer(start, len(names), self._shaped(PACK_SHAPE, pace), self._rng)
+        machine = self._transfer(start, len(names), PACK_SHAPE, pace)
         await TransferRun(errand, machine, self._standing, self._paces(pace)).run(self._usable(peers))
 
-    def _shaped(self, shape: Shape, own: Pace | None) -> Shape:
+    def _transfer(
+        self, start: int, target: int, shape: Shape, own: Pace | None, *, inherited: bool = False
+    ) -> Transfer:
         rate = min((pace.rate for pace in self._paces(own) if pace.rate), default=0)
-        return msgspec.structs.replace(paced(shape, rate), patience=self._settings.transfer_patience)
+        shaped = msgspec.structs.replace(paced(shape, rate), patience=self._settings.transfer_patience)
+        return Transfer(start, target, shaped, self._rng, self._records, inherited=inherited)
 
     def _paces(self, own: Pace | None) -> Sequence[Pace]:
         return (self._pace,) if own is None else (self._pace, own)

@@ -79,7 +79,7 @@ class TransferRun:
                     await self._sleep()
                     self._hear()
                     if trio.current_time() >= self._wake:
-                        self._feed(Tick())
+                        self._feed(Tick({peer: self._errand.links.arriving(peer) for peer in self._machine.asked}))
             finally:
                 self._is_over = True
             self._nursery.cancel_scope.cancel()

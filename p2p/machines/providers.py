@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from chain.backoff import Backoff, Chance
+from p2p.machines.track_records import TrackRecords
 from p2p.ports import PeerId
 
 DEPTH: Final = 4
@@ -21,6 +22,11 @@ LEAST: Final = 64 << 10
 """bytes, or is out of this transfer: one that drips answers would hold it for ever, since each of them is in time."""
 REST: Final = Backoff(first=0.5, most=30.0)
 """Rest after a failure, in seconds."""
+TRIED: Final = 0.25
+"""Part of the transfers in which a peer without a record, and without a miss, is asked like one that has one: else
+whoever published something would serve it to all for ever."""
+LEAST_RATE: Final = 4 << 10
+"""Bytes a second below which an answer on its way does not move: a part of 1 MiB would take four minutes."""
 
 
 @dataclass(slots=True)
@@ -32,26 +38,48 @@ class Provider:
 
     peer: PeerId
     lot: float
+    proven: bool = False
+    """Whether it gave what proved true before, or has answered here; ``tried``: asked as if, by its lot."""
+    tried: bool = False
+    misses: int = 0
+    slowness: int = 0
     failures: int = 0
     ready_at: float = 0.0
     heard: float = 0.0
+    moved: float = 0.0
+    """When an answer of it was last seen to move."""
+    arriving: int = 0
+    """Bytes of an unfinished answer that were here then."""
     waited: float = 0.0
     """Seconds that we waited for it, resting included, since it last gave ``LEAST`` bytes in ``SPAN``,"""
     given: int = 0
     """and what it gave in them."""
+    took: float = 0.0
+    """Seconds that its last answer took."""
     available: int | None = None
     out: bool = False
-    proven: bool = False
     reason: str = "it was not asked"
 
-    def doubt(self) -> tuple[int, bool, float]:
-        """Less is better: failures in a row, then whether it has never answered, then the lot."""
-        return self.failures, not self.proven, self.lot
+    @property
+    def is_first(self) -> bool:
+        """Whether it is asked before others have all that they take."""
+        return self.proven or self.tried
 
-    def answered(self, now: float, units: int, size: int, available: int) -> None:
+    def doubt(self) -> tuple[int, int, bool, int, float]:
+        """Less is better: failures in a row, misses, whether it never gave anything, how slow it is, then the lot."""
+        return self.failures, self.misses, not self.is_first, self.slowness, self.lot
+
+    def looked(self, now: float, since: float, arriving: int) -> None:
+        """So many bytes of an answer are here; the question is of ``since``, and whole answers take some away."""
+        if arriving < self.arriving or arriving - self.arriving >= LEAST_RATE * (now - max(since, self.moved)) > 0:
+            self.moved, self.arriving = now, arriving
+
+    def answered(self, now: float, units: int, size: int, available: int, took: float) -> None:
+        """``took``: seconds since it was asked."""
         if units:
             self.failures = 0
             self.proven = True
+            self.took = took
         self.waited += now - self.heard
         self.given += size
         self.heard = now
@@ -68,13 +96,33 @@ class Provider:
 class Providers:
     """All of them, by peer id."""
 
-    def __init__(self, rng: Chance, patience: float = PATIENCE) -> None:
+    def __init__(self, rng: Chance, patience: float = PATIENCE, records: TrackRecords | None = None) -> None:
+        self._records = records or TrackRecords()
         self._rng = rng
         self._patience = patience
         self._all: dict[PeerId, Provider] = {}
 
-    def join(self, peer: PeerId) -> None:
-        self._all.setdefault(peer, Provider(peer, self._rng.random()))
+    def join(self, peer: PeerId, now: float) -> None:
+        proven, misses = self._records.is_proven(peer, now), self._records.misses(peer, now)
+        lot = self._rng.random()
+        known = Provider(peer, lot, proven, not misses and lot < TRIED, misses, self._records.slowness(peer))
+        self._all.setdefault(peer, known)
+
+    def missed(self, peer: PeerId, now: float) -> None:
+        """Another gave what it let us wait for."""
+        self._records.missed(peer, now)
+        provider = self._all[peer]
+        provider.misses, provider.tried = self._records.misses(peer, now), False
+        provider.proven = self._records.is_proven(peer, now)
+
+    def gave(self, peers: Collection[PeerId]) -> None:
+        """All of it proved true."""
+        for peer in peers:
+            self._records.gave(peer, self._all[peer].took)
+
+    def usual(self, peer: PeerId) -> float | None:
+        """Seconds of its answers, of this transfer or of those before."""
+        return self._all[peer].took or self._records.usual(peer)
 
     def of(self, peer: PeerId) -> Provider:
         return self._all[peer]
@@ -122,6 +170,9 @@ class Providers:
         silences = [self._all[peer].heard + self._patience for peer in asked]
         rests = [one.ready_at for one in self._all.values() if not one.out and one.ready_at > now]
         return silences + rests
+
+    def some_proven(self) -> bool:
+        return any(provider.proven and not provider.out for provider in self._all.values())
 
     def hopeful(self) -> bool:
         return any(not provider.out for provider in self._all.values())

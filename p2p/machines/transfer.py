@@ -12,14 +12,18 @@ time. What is rejected then is that peer's alone.
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 import msgspec
 
 from chain.backoff import Chance
+from p2p.machines.hedging import hedges
 from p2p.machines.intervals import Interval, Intervals
 from p2p.machines.providers import DEPTH, LEAST, PATIENCE, SPAN, Provider, Providers
+from p2p.machines.track_records import TrackRecords
 from p2p.peers.score import BAD_BYTES, GARBAGE, UNRELIABLE
 from p2p.ports import PeerId
 
@@ -29,10 +33,6 @@ AT_ONCE: Final = 4 << 20
 """Bytes that are shown to the judge together."""
 IN_COURT: Final = 2
 """Deliveries that the judge has not spoken on: one that it looks at, and the next."""
-HEDGE: Final = 2.0
-"""Seconds after which the part that all wait for is also asked of an idle peer, and then of one more."""
-MAX_HEDGES: Final = 3
-"""Of how many peers besides the first."""
 MAX_REWINDS: Final = 8
 """Times a judge may send us back before we give up: a liar among eight peers is found by then."""
 
@@ -101,7 +101,9 @@ class Finished(msgspec.Struct, frozen=True):
 
 
 class Tick(msgspec.Struct, frozen=True):
-    """Time has passed."""
+    """Time has passed; ``arriving`` are bytes of unfinished answers that are here, by peer."""
+
+    arriving: Mapping[PeerId, int] = {}
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,11 +185,20 @@ class Transfer:
     ``inherited``: units before ``start`` came from we know not whom (a resumed partial file).
     """
 
-    def __init__(self, start: int, target: int, shape: Shape, rng: Chance, *, inherited: bool = False) -> None:
+    def __init__(
+        self,
+        start: int,
+        target: int,
+        shape: Shape,
+        rng: Chance,
+        records: TrackRecords | None = None,
+        *,
+        inherited: bool = False,
+    ) -> None:
         self._shape = shape
         self._target = target
         self._unit_bytes = shape.unit_bytes
-        self._providers = Providers(rng, shape.patience)
+        self._providers = Providers(rng, shape.patience, records)
         self._todo = Intervals(start, target)
         self._cursor = start
         self._flights: dict[int, _Flight] = {}
@@ -216,6 +227,11 @@ class Transfer:
         """Bytes waiting for their turn."""
         return self._held
 
+    @property
+    def asked(self) -> set[PeerId]:
+        """Peers with questions of ours."""
+        return {flight.peer for flight in self._flights.values()}
+
     def handle(self, event: Input, now: float) -> list[Effect]:
         if self.over:
             return []
@@ -223,7 +239,7 @@ class Transfer:
         match event:
             case Joined(peers):
                 for peer in peers:
-                    self._providers.join(peer)
+                    self._providers.join(peer, now)
             case Left(peer, reason):
                 self._drop_flights_of(peer)
                 self._providers.drop(peer, reason)
@@ -238,9 +254,12 @@ class Transfer:
                 if self.over:
                     return effects
             case Finished():
+                self._providers.gave(self._contributors)
                 self.over = True
                 return [Completed()]
-            case Tick():
+            case Tick(arriving):
+                for flight in self._flights.values():
+                    self._providers.of(flight.peer).looked(now, flight.since, arriving.get(flight.peer, 0))
                 effects += self._stalled(now)
         return effects + self._advance(now)
 
@@ -258,7 +277,7 @@ class Transfer:
             reason = f"asked for {stop - start} units from {start} on, it sent {answer.units}"
             self._providers.drop(answer.peer, reason)
             return [Penalise(answer.peer, reason, GARBAGE)]
-        provider.answered(now, answer.units, answer.bytes, answer.available)
+        provider.answered(now, answer.units, answer.bytes, answer.available, now - flight.since)
         if answer.units == 0:
             self._put_back(flight.span)
             self._providers.failed(answer.peer, f"it has no more than {answer.available} units", now)
@@ -268,7 +287,7 @@ class Transfer:
         if provider.drips():
             self._drop_flights_of(answer.peer)
             self._providers.drop(answer.peer, DRIPPED)
-        self._forget_rivals(flight.span)
+        self._forget_rivals(flight, now)
         if start + answer.units < stop:
             self._todo.add((start + answer.units, stop))
         self._unit_bytes += (answer.bytes / answer.units - self._unit_bytes) * 0.5
@@ -312,9 +331,10 @@ class Transfer:
     def _stalled(self, now: float) -> list[Effect]:
         """Those who have questions of ours and have said nothing for too long."""
         effects: list[Effect] = []
-        for peer in self._providers.silent({flight.peer for flight in self._flights.values()}, now):
+        for peer in self._providers.silent(self.asked, now):
             self._drop_flights_of(peer)
             self._providers.failed(peer, "it did not answer in time", now)
+            self._providers.missed(peer, now)
             effects.append(Penalise(peer, "it did not answer in time", UNRELIABLE))
         return effects
 
@@ -330,9 +350,12 @@ class Transfer:
     def _rivals(self, span: Interval) -> list[int]:
         return [ask for ask, flight in self._flights.items() if flight.span[0] == span[0]]
 
-    def _forget_rivals(self, span: Interval) -> None:
-        for ask in self._rivals(span):
-            del self._flights[ask]
+    def _forget_rivals(self, winner: _Flight, now: float) -> None:
+        """Whoever was asked before let us wait."""
+        for ask in self._rivals(winner.span):
+            rival = self._flights.pop(ask)
+            if rival.since < winner.since:
+                self._providers.missed(rival.peer, now)
 
     def _questions(self, peer: PeerId) -> int:
         return sum(1 for flight in self._flights.values() if flight.peer == peer)
@@ -390,12 +413,19 @@ class Transfer:
         return effects
 
     def _pick(self, start: int, now: float) -> Provider | None:
-        ready = [one for one in self._providers.ready(start, now) if self._questions(one.peer) < DEPTH]
+        ready = [one for one in self._providers.ready(start, now) if self._questions(one.peer) < self._depth(one)]
         if self._solo is not None:
             if self._is_of_no_use(self._solo, now):
                 self._ask_another_alone()
             ready = [provider for provider in ready if provider.peer == self._solo]
-        return min(ready, key=lambda one: (self._questions(one.peer), one.doubt()), default=None)
+        waits = self._providers.some_proven()
+        return min(
+            ready, key=lambda one: (waits and not one.is_first, self._questions(one.peer), one.doubt()), default=None
+        )
+
+    def _depth(self, provider: Provider) -> int:
+        """Of who has no record one part is enough to see what it gives, where there are others that have."""
+        return DEPTH if provider.proven or not self._providers.some_proven() else 1
 
     def _is_of_no_use(self, peer: PeerId, now: float) -> bool:
         """Whether another may take the place of who is asked alone: of two who contributed none could be blamed."""
@@ -421,22 +451,34 @@ class Transfer:
         return Ask(peer=provider.peer, ask=ask, start=span[0], units=span[1] - span[0])
 
     def _hedge(self, now: float) -> list[Effect]:
-        """The part that all wait for is late: ask an idle peer for it too."""
+        """The part that all wait for is late: ask others for it too."""
+        (at, count), late = self._hedges(now), self._late()
+        idle = self._idle(now)[:count] if now >= at else []
+        return [self._question(one, late[0].span, now) for one in idle]
+
+    def _hedges(self, now: float) -> tuple[float, int]:
+        """When that is, and of how many; never where nobody is left."""
+        if not (late := self._late()) or not (idle := self._idle(now)):
+            return math.inf, 0
+        usual = self._providers.usual(idle[0].peer) if idle[0].proven else None
+        return hedges([(flight.since, self._providers.of(flight.peer).moved) for flight in late], usual)
+
+    def _late(self) -> list[_Flight]:
+        """Questions for the part that all wait for."""
         if self._solo is not None or self._is_judging or self._cursor in self._parts:
             return []
-        late = [flight for flight in self._flights.values() if flight.span[0] == self._cursor]
-        if not 0 < len(late) <= MAX_HEDGES or now < max(flight.since for flight in late) + HEDGE:
-            return []
-        at_it = {flight.peer for flight in late}
-        idle = [
-            one
-            for one in self._providers.ready(self._cursor, now)
-            if one.peer not in at_it and not self._questions(one.peer)
-        ]
-        best = min(idle, key=Provider.doubt, default=None)
-        return [self._question(best, late[0].span, now)] if best else []
+        return [flight for flight in self._flights.values() if flight.span[0] == self._cursor]
+
+    def _idle(self, now: float) -> list[Provider]:
+        """Those who could be asked for it too, the best first. A proven peer need not be idle for that."""
+        at_it = {flight.peer for flight in self._late()}
+        ready = self._providers.ready(self._cursor, now)
+        idle = [one for one in ready if self._questions(one.peer) < (DEPTH if one.proven else 1)]
+        others = [one for one in idle if one.peer not in at_it]
+        return sorted(others, key=lambda one: (not one.proven, self._questions(one.peer), one.doubt()))
 
     def _wake(self, now: float) -> list[Effect]:
-        times = self._providers.wake_times({flight.peer for flight in self._flights.values()}, now)
-        times += [at for flight in self._flights.values() if (at := flight.since + HEDGE) > now]
+        times = self._providers.wake_times(self.asked, now)
+        if now < (at := self._hedges(now)[0]) < math.inf:
+            times.append(at)
         return [WakeAt(min(times))] if times else []

@@ -9,20 +9,23 @@ import trio
 
 from chain.errors import Remote
 from chain.ids import DatasetId
-from odfd.mirrors.holders import GRACE_SECONDS, PROBE_SECONDS, Holders
+from odfd.mirrors.holders import GRACE_SECONDS, KNOWN_SECONDS, PROBE_SECONDS, SOON, Holders
 from p2p.ports import PeerId
 
 DATASET = DatasetId.from_public_key(b"d" * 32)
 
 
 class Network:
-    """Peers that answer after so many seconds."""
+    """Peers that answer after so many seconds; those named ``known`` gave what proved true before."""
 
     def __init__(self, **waits: float) -> None:
         self.waits = waits
 
     def peers(self) -> list[Any]:
-        return [SimpleNamespace(peer=PeerId(name), connected=True, blocked=False) for name in self.waits]
+        return [
+            SimpleNamespace(peer=PeerId(name), connected=True, blocked=False, proven=name.startswith("known"))
+            for name in self.waits
+        ]
 
     async def chain_size(self, peer: PeerId, _dataset: DatasetId) -> int:
         await trio.sleep(self.waits[peer])
@@ -49,3 +52,19 @@ async def test_a_slow_one_is_waited_for_where_nobody_else_has_it(autojump_clock:
     peers, took = await found(Network(drips=60.0))
     assert not peers
     assert took == PROBE_SECONDS
+
+
+async def test_others_are_hardly_waited_for_once_a_known_peer_serves_it(autojump_clock: Any) -> None:
+    peers, took = await found(Network(boasts=0.001, known=0.02, far=0.3, drips=60.0))
+    assert peers == {"boasts", "known"}
+    assert took <= 0.02 + SOON[0] + 0.001
+    peers, took = await found(Network(boasts=0.001, known=0.2, far=0.3, drips=60.0))
+    assert peers == {"boasts", "known", "far"}, "who is as far is waited for as long"
+
+
+async def test_what_strangers_say_at_once_keeps_out_no_known_peer(autojump_clock: Any) -> None:
+    boasts = {f"boasts{number}": 0.001 for number in range(12)}
+    peers, took = await found(Network(known=GRACE_SECONDS + 1, **boasts))
+    assert peers == {"known", *boasts}
+    peers, took = await found(Network(known=60.0, **boasts))
+    assert (peers, took) == ({*boasts}, 0.001 + KNOWN_SECONDS)

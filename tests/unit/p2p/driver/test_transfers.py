@@ -472,6 +472,36 @@ async def test_a_giver_that_speaks_garbage(autojump_clock: Any, town: Any, speec
     assert puller.score(giver) == 0
 
 
+async def test_peers_that_drip_delay_no_block_and_no_object(autojump_clock: Any, town: Any) -> None:
+    """Twelve boast of a chain and give a byte now and then; new ones come for each head. One gives what was signed."""
+
+    async def drip(stream: Any, _peer: PeerId) -> None:
+        with suppress(StreamBroken, trio.BrokenResourceError):
+            await stream.send_all((1 << 20).to_bytes(4, "big"))
+            while True:
+                await stream.send_all(b"\x81")
+                await trio.sleep(0.5)
+
+    blocks = town.made_chain("x", 12)
+    giver = await town.node("giver")
+    puller, took = await town.node("puller", connect=[giver]), list[float]()
+    for size in range(1, len(blocks) + 1):
+        giver.shelf.chains[DATASET] = blocks[:size]
+        thing = bytes([size]) * 5000
+        giver.shelf.things[name := Multihash.sha3_256(thing)] = thing
+        dripping = [town.bare(f"{size}-drips{number}", chain=drip, object=drip) for number in range(12)]
+        for each in dripping:
+            await puller.driver.connect(each.address)
+        peers = [*(each.peer_id for each in dripping), giver.peer]
+        wanted, began = sink(town, blocks[:size]), trio.current_time()
+        await puller.driver.pull_chain(peers, DATASET, size, wanted)
+        await puller.driver.fetch_object(peers, name, len(thing), part := town.Part(name))
+        took.append(trio.current_time() - began)
+        assert (tuple(wanted.blocks), bytes(part.data)) == (blocks[:size], thing)
+    assert took[0] < 4, "nobody is known yet"
+    assert max(took[1:]) < 0.3
+
+
 async def test_an_answer_nobody_asked_for(autojump_clock: Any, town: Any) -> None:
     async def wrong_number(stream: Any, peer: PeerId) -> None:
         framed = FramedStream(stream, peer, 256)

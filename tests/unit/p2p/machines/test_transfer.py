@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2p.machines.providers import DEPTH, PATIENCE
+from p2p.machines.hedging import HEDGE, MAX_STILL, SOON, STILL
+from p2p.machines.providers import DEPTH, LEAST_RATE, PATIENCE, TRIED
+from p2p.machines.track_records import FADES, MISSES, TrackRecords
 from p2p.machines.transfer import (
     AT_ONCE,
-    HEDGE,
     IN_COURT,
     Accepted,
     Arrived,
@@ -174,11 +175,91 @@ def test_the_late_part_is_asked_of_an_idle_peer() -> None:
     effects = machine.handle(Joined((A, B)), 0.0)
     (first,) = only(effects, Ask)
     (wake,) = only(effects, WakeAt)
-    assert wake.at == HEDGE
+    assert wake.at == STILL
     (second,) = only(machine.handle(Tick(), wake.at), Ask)
     assert (second.start, {first.peer, second.peer}) == (0, {A, B})
     assert only(machine.handle(answer(second), 2.1), Deliver)
     assert machine.handle(answer(first), 2.2) == [], "the loser's answer is dropped"
+
+
+def test_an_answer_that_moves_is_waited_for_longer() -> None:
+    machine = made(10)
+    (first,) = only(machine.handle(Joined((A, B)), 0.0), Ask)
+    here = 0
+    for number in range(1, int(HEDGE / STILL)):
+        here += int(LEAST_RATE * STILL)
+        effects = machine.handle(Tick({first.peer: here}), number * STILL)
+        assert only(effects, WakeAt)[0].at == (number + 1) * STILL
+        assert only(effects, Ask) == []
+    assert only(machine.handle(Tick({first.peer: here + (1 << 20)}), HEDGE), Ask), "and no longer than that"
+    machine = made(10)
+    (first,) = only(machine.handle(Joined((A, B)), 0.0), Ask)
+    assert only(machine.handle(Tick({first.peer: int(LEAST_RATE * STILL) - 1}), STILL), Ask), "it drips"
+
+
+def test_as_many_again_are_asked_where_nothing_moves() -> None:
+    """Of forty that say nothing and one that gives, nobody known before, that one is asked soon."""
+    peers = tuple(PeerId(f"silent{number:02}") for number in range(40))
+    machine = made(10)
+    asked = [len(only(machine.handle(Joined(peers), 0.0), Ask))]
+    for number in range(1, 6):
+        asked.append(len(only(machine.handle(Tick(), number * STILL), Ask)))
+    assert asked == [1, 1, 2, 4, 8, 0]
+    assert sum(asked) == MAX_STILL
+
+
+def records(*gave: PeerId, at: str = "203.0.0.0/16") -> TrackRecords:
+    """All strangers are in one block of addresses."""
+    made = TrackRecords(lambda _: at)
+    for peer in gave:
+        made.gave(peer, 0.01)
+    return made
+
+
+def first_asked(known: TrackRecords, seed: int, peers: tuple[PeerId, ...], now: float) -> PeerId:
+    machine = Transfer(0, 10, SHAPE, Random(seed), known)
+    (ask,) = only(machine.handle(Joined(peers), now), Ask)
+    return ask.peer
+
+
+def test_who_let_us_wait_is_not_asked_again_before_others() -> None:
+    """Not its next key either: each stands for its block of addresses while it gave nothing."""
+    known, seed, waited = records(A), 0, 0.0
+    for number in range(40):
+        strangers = tuple(PeerId(f"{number}-{each}") for each in range(12))
+        machine, now = Transfer(0, 10, SHAPE, Random(seed := seed + 1), known), 100.0 * (1 + number) / 40
+        effects = machine.handle(Joined((*strangers, A)), now)
+        (ask,) = only(effects, Ask)
+        while ask.peer != A:
+            (wake,) = only(effects, WakeAt)
+            waited += wake.at - now
+            effects, now = machine.handle(Tick(), wake.at), wake.at
+            (ask,) = only(effects, Ask)
+        effects = machine.handle(answer(ask, available=10), now + 0.01)
+        accept_all(machine, effects, now + 0.01)
+        assert machine.handle(Finished(), now + 0.01) == [Completed()]
+    assert SOON <= waited < 2 * SOON + 0.01, "one of them was tried, once"
+
+
+def test_some_without_a_record_are_tried_and_a_miss_fades() -> None:
+    known, now = records(A), 100.0
+    tried = sum(first_asked(known, seed, (A, B), now) == B for seed in range(200))
+    assert 0.5 * TRIED < tried / 200 < 1.5 * TRIED
+    known.missed(B, now)
+    assert {first_asked(known, seed, (A, B, C), now) for seed in range(200)} == {A}
+    assert {first_asked(known, seed, (A, B, C), now + FADES) for seed in range(200)} > {A, B}
+
+
+def test_who_gave_before_and_stalls_comes_last_until_it_gives_again() -> None:
+    known = records(A, B)
+    for number in range(MISSES):
+        assert known.is_proven(A, 1.0 + number)
+        known.missed(A, 1.0 + number)
+    assert {first_asked(known, seed, (A, B), 5.0) for seed in range(50)} == {B}
+    known.gave(A, 0.01)
+    assert {first_asked(known, seed, (A, B), 5.0) for seed in range(50)} == {A, B}, "the quick ones share the load"
+    known.gave(A, 9.0)
+    assert {first_asked(known, seed, (A, B), 5.0) for seed in range(50)} == {B}
 
 
 def test_silence_is_waited_out_exactly_once() -> None:

@@ -1,0 +1,78 @@
+"""Remembers how each peer served us in transfers before, so that those who give are asked before those who stall.
+
+No blame: who stalls is asked later, and is asked where nobody else is left. What a peer gave counts once it proved
+true; what it let us wait for counts once another peer gave it in its place. Keys are free: what a key without a record
+lets us wait for counts against every such key of its block of addresses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from cachetools import LRUCache
+
+from p2p.ports import PeerId
+
+MOST: Final = 4096
+"""Peers, and blocks of addresses, that are remembered, each kind by itself: strangers push out no proven peer."""
+MISSES: Final = 2
+"""Misses in a row after which what a peer gave before says nothing of it."""
+FADES: Final = 600.0
+"""Seconds after which misses are forgotten."""
+SHARE: Final = 0.5
+"""Weight of the latest answer in what is usual."""
+ALIKE: Final = 0.05
+"""Seconds up to which peers are equally quick; beyond that each doubling makes a difference."""
+
+
+class Misses(msgspec.Struct, frozen=True):
+    """So many in a row, the last one ``at`` that time."""
+
+    count: int = 0
+    at: float = -math.inf
+
+
+class TrackRecords:
+    """Of all peers. ``network_of`` tells the block of addresses of a connected peer, and nothing of any other."""
+
+    def __init__(self, network_of: Callable[[PeerId], str] = lambda _: "") -> None:
+        self._network_of = network_of
+        self._usual: LRUCache[PeerId, float] = LRUCache(MOST)
+        self._misses: LRUCache[str, Misses] = LRUCache(MOST)
+
+    def gave(self, peer: PeerId, seconds: float) -> None:
+        """What it gave in a transfer proved true; an answer took so long."""
+        usual = self._usual.get(peer, seconds)
+        self._usual[peer] = usual + SHARE * (seconds - usual)
+        self._misses.pop(peer, None)
+
+    def missed(self, peer: PeerId, now: float) -> None:
+        """It let us wait, and another gave what it was asked for."""
+        stranger = peer not in self._usual
+        for name in (peer, *([self._network_of(peer)] if stranger else [])):
+            if name:
+                self._misses[name] = Misses(self._count(name, now) + 1, now)
+
+    def usual(self, peer: PeerId) -> float | None:
+        """Seconds that its answers take; ``None``: it never gave anything that proved true."""
+        return self._usual.get(peer)
+
+    def is_proven(self, peer: PeerId, now: float) -> bool:
+        return peer in self._usual and self._count(peer, now) < MISSES
+
+    def misses(self, peer: PeerId, now: float) -> int:
+        """Of who is not proven, those of its block of addresses included."""
+        if self.is_proven(peer, now):
+            return 0
+        return self._count(peer, now) + (0 if peer in self._usual else self._count(self._network_of(peer), now))
+
+    def slowness(self, peer: PeerId) -> int:
+        """0 for who is quick, and for who is not known."""
+        return max(0, round(math.log2(max(self._usual.get(peer, ALIKE), ALIKE) / ALIKE)))
+
+    def _count(self, name: str, now: float) -> int:
+        found = self._misses.get(name, Misses())
+        return found.count if now - found.at < FADES else 0
