@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from chain.errors import NotFound
@@ -24,11 +25,11 @@ def register(subparsers: Subparsers) -> None:
     get = subparsers.add_parser(
         "get",
         help="list things of a kind",
-        description=f"List things of a kind, or one of them. KIND is {_KINDS}.",
+        description=f"List things of a kind, or those that are named. KIND is {_KINDS}.",
         epilog="example:  odfctl get datasets\n          odfctl get dataset nyc.flights -o manifest > flights.yaml",
     )
     get.add_argument("kind", metavar="KIND")
-    get.add_argument("name", nargs="?", metavar="NAME")
+    get.add_argument("names", nargs="*", default=[], metavar="NAME")
     get.add_argument("-l", "--labels", metavar="SELECTOR", help="those with labels like 'env=prod,team in (a,b),!old'")
     get.add_argument("-w", "--watch", action="store_true", help="then each change as it comes, without end")
     get.add_argument(
@@ -46,12 +47,12 @@ def register(subparsers: Subparsers) -> None:
     describe.set_defaults(run=_describe)
     delete = subparsers.add_parser(
         "delete",
-        help="remove one thing; a task is cancelled",
-        description="Remove a dataset, mirror, network or validator; cancel a task. A dataset's data is gone for good.",
+        help="remove things; a task is cancelled",
+        description="Remove datasets, mirrors, networks, validators; cancel tasks. A dataset's data is gone for good.",
         epilog="example:  odfctl delete dataset nyc.flights --yes",
     )
     delete.add_argument("kind", metavar="KIND")
-    delete.add_argument("name", metavar="NAME")
+    delete.add_argument("names", nargs="+", metavar="NAME")
     add_yes(delete)
     delete.set_defaults(run=_delete)
     rename = subparsers.add_parser(
@@ -86,13 +87,18 @@ def _get(args: argparse.Namespace) -> int:
     if (args.labels or args.watch) and kind not in kinds.DECLARED:
         known = ", ".join(each.name for each in kinds.DECLARED)
         raise Usage(f"{kind.name}s have no labels and are not watched", hint=f"these are: {known}")
+    if args.labels and args.names:
+        raise Usage("things are named, or selected by labels", hint="leave one of them out")
     if args.watch:
         return _watch(session, kind, args)
     if session.output == MANIFEST:
-        return _manifest(session, kind, args.name)
+        return _manifest(session, kind, args.names)
     now = session.clock.now()
-    if args.name:
-        session.answer(one(session, kind, args.name), lambda row: kind.table([row], now))
+    if len(args.names) == 1:
+        session.answer(one(session, kind, args.names[0]), lambda row: kind.table([row], now))
+        return ExitCode.OK
+    if args.names:
+        session.answer(_several([one(session, kind, name) for name in args.names]), lambda rows: kind.table(rows, now))
         return ExitCode.OK
     rows = every(session, kind) if args.labels is None else _labelled(session, kind, args.labels)
     session.answer(rows, lambda rows: kind.table(rows, now))
@@ -107,7 +113,11 @@ def _labelled(session: Session, kind: kinds.Kind[V], labels: str) -> Answer[list
     names = {row.name for row in found.value}
     rows = every(session, kind)
     both = [(value, sent) for value, sent in zip(rows.value, rows.sent, strict=True) if sent["name"] in names]
-    return Answer([value for value, _ in both], [sent for _, sent in both])
+    return _several([Answer(value, sent) for value, sent in both])
+
+
+def _several(answers: Sequence[Answer[V]]) -> Answer[list[V]]:
+    return Answer([each.value for each in answers], [each.sent for each in answers])
 
 
 def _watch(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace) -> int:
@@ -115,6 +125,8 @@ def _watch(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace) ->
     output.end_when_unread()
     for news in session.client.stream(f"/resources/{kind.name}", wire.ResourceNews, asked):
         said = news.value
+        if args.names and said.resource is not None and said.resource.name not in args.names:
+            continue
         what = "" if said.resource is None else f"  {said.resource.name}  {kinds.labels_text(said.resource.labels)}"
         session.line(news.sent, f"{said.version}  {said.op}{what}")
         output.flush()
@@ -150,8 +162,9 @@ def manifest_text(session: Session, kind: kinds.Kind[Any], name: str | None) -> 
     return session.client.get(f"/datasets/{part(name)}/manifest", wire.ManifestView).value.text
 
 
-def _manifest(session: Session, kind: kinds.Kind[Any], name: str | None) -> int:
-    output.say(manifest_text(session, kind, name), end="")
+def _manifest(session: Session, kind: kinds.Kind[Any], names: Sequence[str]) -> int:
+    texts = [manifest_text(session, kind, name) for name in names] or [manifest_text(session, kind, None)]
+    output.say("---\n".join(texts), end="")
     return ExitCode.OK
 
 
@@ -178,10 +191,23 @@ def _delete(args: argparse.Namespace) -> int:
     if kind.name == "engine":
         raise Usage("engines are not deleted", hint="an unused process ends by itself after engine.idle-seconds")
     if kind.name == "peer":
-        raise Usage("peers are not deleted", hint=f"odfctl peer block {args.name} keeps one away")
+        raise Usage("peers are not deleted", hint=f"odfctl peer block {args.names[0]} keeps one away")
+    if len(args.names) > 1:
+        for name in args.names:  # nothing is deleted where one is mistyped
+            one(session, kind, name)
     if kind.name == "dataset" and not args.yes:
-        confirm(f"Delete the dataset {args.name} with all its data?", "nothing was deleted")
-    gone = session.client.delete(f"{kind.path}/{part(args.name)}", kind.view)
-    word = "cancelled" if kind.name == "task" else "deleted"
-    session.answer(gone, lambda _: f"{kind.name} {args.name} {word}")
+        things, their = ("dataset", "its") if len(args.names) == 1 else ("datasets", "their")
+        confirm(f"Delete the {things} {', '.join(args.names)} with all {their} data?", "nothing was deleted")
+    gone: list[Answer[Any]] = []
+    try:
+        gone += (session.client.delete(f"{kind.path}/{part(name)}", kind.view) for name in args.names)
+    finally:
+        _say_deleted(session, kind, args.names, gone)
     return ExitCode.OK
+
+
+def _say_deleted(session: Session, kind: kinds.Kind[Any], names: Sequence[str], gone: Sequence[Answer[Any]]) -> None:
+    word = "cancelled" if kind.name == "task" else "deleted"
+    text = "\n".join(f"{kind.name} {name} {word}" for name, _ in zip(names, gone, strict=False))
+    if gone:
+        session.answer(gone[0] if len(names) == 1 else _several(gone), lambda _: text)
