@@ -102,12 +102,12 @@ def _streamed(length: int, folder: Path, size: Size) -> Row:
 
 def _take(packed: Path, store: Path, length: int) -> None:
     with _thrown_away(store) as (kept, _):
-        judge, raws, head = ChainChecker(ChainState.EMPTY), chains.unpack(packed), None
+        checker, raws, head = ChainChecker(ChainState.EMPTY), chains.unpack(packed), None
         while pages := [page for _ in range(chains.PAGE // PAGE_BLOCKS) if (page := _page(raws))]:
-            sealed = [block for page in pages for block in judge.take(page)]
+            sealed = [block for page in pages for block in checker.take(page)]
             kept.commit([Append(dataset=chains.DATASET, expected=head, blocks=sealed)])
             head = kept.chain(chains.DATASET).head()
-        assert judge.state.size == length
+        assert checker.state.size == length
 
 
 def _page(raws: Iterator[bytes]) -> list[bytes]:

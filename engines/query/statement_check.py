@@ -63,7 +63,7 @@ def functions() -> frozenset[str]:
     return frozenset(line.lower() for line in text.splitlines() if not line.startswith("# "))
 
 
-def judge(tree: Mapping[str, Any], statement: bytes, clauses: Sequence[Clause]) -> list[TableRef]:
+def check_statement(tree: Mapping[str, Any], statement: bytes, clauses: Sequence[Clause]) -> list[TableRef]:
     """The tables that a statement reads, in the order of the text. Raises Invalid, with the place.
 
     ``statement``: the text that was parsed, without its ``clauses``.

@@ -173,8 +173,8 @@ def import_copy(copy: Copy, chains: ChainStore, objects: ObjectStore, progress: 
     start = _missing_from(kept, source, place)
     done = Transfer(dataset=dataset, head=ours.hash)
     state = load_state(kept, start)
-    judge, named = ChainChecker(state), NamedObjects(state, files)
-    for batch in _batches(source.stored_pages(start, ours.size), judge, place):
+    checker, named = ChainChecker(state), NamedObjects(state, files)
+    for batch in _batches(source.stored_pages(start, ours.size), checker, place):
         names = []
         for block in batch:
             for _, name, size in named.of_sealed(block):
@@ -221,12 +221,12 @@ def _missing_from(kept: ChainReader, source: DirectoryChain, place: str) -> int:
     )
 
 
-def _batches(pages: Iterable[StoredPage], judge: ChainChecker, place: str) -> Iterator[list[SealedBlock]]:
+def _batches(pages: Iterable[StoredPage], checker: ChainChecker, place: str) -> Iterator[list[SealedBlock]]:
     """What is committed at a time: a page, and more of those that bring no objects, since a commit costs pages too."""
     batch: list[SealedBlock] = []
     size = 0
     for page in pages:
-        taken = _unchanged(page, judge, place)
+        taken = _unchanged(page, checker, place)
         batch += taken
         size += sum(len(block.raw) for block in taken)
         if len(batch) >= COMMIT_BLOCKS or size >= COMMIT_BYTES or any(block.objects for block in taken):
@@ -236,9 +236,9 @@ def _batches(pages: Iterable[StoredPage], judge: ChainChecker, place: str) -> It
         yield batch
 
 
-def _unchanged(page: StoredPage, judge: ChainChecker, place: str) -> list[SealedBlock]:
+def _unchanged(page: StoredPage, checker: ChainChecker, place: str) -> list[SealedBlock]:
     """The blocks that were verified, read once more. Raises Invalid when a file is not what it was."""
-    sealed = judge.take([raw for raw in page.raws if raw is not None])
+    sealed = checker.take([raw for raw in page.raws if raw is not None])
     if b"".join(block.hash for block in sealed) != page.names:
         raise Invalid(
             f"blocks from #{page.start} of {place} changed while they were imported",

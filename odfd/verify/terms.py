@@ -78,10 +78,10 @@ def bringing_objects(terms: ChainTerms, blocks: Iterable[SealedBlock], *, linkin
 
 def pages_of(chain: ChainReader, start: int, stop: int, blocks: int) -> Iterator[tuple[ChainTerms, list[SealedBlock]]]:
     """Blocks ``start <= n < stop`` of a chain that is here, ``blocks`` at a time, with what is in force before each."""
-    judge = ChainChecker(load_state(chain, start))
+    checker = ChainChecker(load_state(chain, start))
     raws = chain.raw_blocks(start, stop)
     while page := list(islice(raws, blocks)):
-        yield ChainTerms.of(judge.state), judge.take(page)
+        yield ChainTerms.of(checker.state), checker.take(page)
 
 
 def _declared(event: SetDataSchema) -> DataSchema | None:

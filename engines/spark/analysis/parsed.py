@@ -109,7 +109,7 @@ INPUT: Final = Size(1, 100, 100)
 """What is taken for the size of an input."""
 
 
-def judge(root: Node, known: Mapping[str, Size], windows: Sequence[Node] = ()) -> Size:
+def bounded_size(root: Node, known: Mapping[str, Size], windows: Sequence[Node] = ()) -> Size:
     """The size of a parsed query. ``known``: sizes of the queries before it, by alias. ``windows``: definitions of
     those that have names, which stand beside the plan.
 

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from chain.errors import Invalid
 from engines.spark.analysis.declarations import MAX_TEXT
 from engines.spark.analysis.lexical import TOO_LARGE, Word, check_depth, read_words, undated
-from engines.spark.analysis.parsed import Size, judge
+from engines.spark.analysis.parsed import Size, bounded_size
 from engines.spark.analysis.refusals import Refused
 from engines.spark.analysis.tree import Node, parse_plan
 from engines.spark.catalyst.expressions import skip_commands
@@ -66,7 +66,7 @@ _lock = threading.Lock()
 
 
 def parsed(session: SparkSession, sql: str, known: Mapping[str, Size] = _NOTHING) -> ParsedQuery:
-    """Parse and judge a text. ``known``: sizes of the queries before it, by alias.
+    """Parse a text and bound what it may cost. ``known``: sizes of the queries before it, by alias.
 
     Raises Invalid for what does more than ask or is too large, Spark's ParseException for what it cannot read.
     """
@@ -80,7 +80,7 @@ def parsed(session: SparkSession, sql: str, known: Mapping[str, Size] = _NOTHING
     text = within_the_jvm(plan.toJSON)
     root = parse_plan(text)
     try:
-        size = judge(root, known, _named_windows(plan, text))
+        size = bounded_size(root, known, _named_windows(plan, text))
     except Refused as fault:
         fault.at = place_of(plan, root, fault.node) if fault.node is not None else None
         raise

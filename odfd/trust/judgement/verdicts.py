@@ -80,7 +80,7 @@ class Decision(msgspec.Struct, frozen=True):
         return self.status is DatasetStatus.REFUTED or (self.status is DatasetStatus.OWN_MISMATCH and enough)
 
 
-def judge(tolerated: int, own: GroupVerdict | None, others: Mapping[str, GroupVerdict], quorum: int) -> Decision:
+def count_votes(tolerated: int, own: GroupVerdict | None, others: Mapping[str, GroupVerdict], quorum: int) -> Decision:
     """The first row of the table that fits. ``others`` by group; ``quorum`` is the K of ``attested:K`` (0: none)."""
     agree = sum(voice.said is VerdictKind.REPRODUCED for voice in others.values())
     unsure = sum(voice.said is VerdictKind.NONDETERMINISTIC for voice in others.values())
@@ -181,7 +181,7 @@ def _engine_of(attestation: Attestation, sequence_number: int) -> EngineUsed | N
 
 
 class Electors(msgspec.Struct, frozen=True, kw_only=True):
-    """The groups that judge a dataset's steps on this node, and the rules they judge by."""
+    """The groups whose verdicts on a dataset's steps count on this node, and the rules they are counted by."""
 
     policy: Policy
     me: KeyDid
@@ -202,9 +202,9 @@ def decide(
     if own_group is not None:
         others.pop(own_group, None)
     if _engines(bench, heard, others, own, sequence_number) >= bench.policy.min_engines:
-        found = judge(bench.policy.tolerated, own, others, bench.quorum)
+        found = count_votes(bench.policy.tolerated, own, others, bench.quorum)
     else:
-        found = msgspec.structs.replace(judge(bench.policy.tolerated, own, others, 0), attested=0)
+        found = msgspec.structs.replace(count_votes(bench.policy.tolerated, own, others, 0), attested=0)
     if found.status is DatasetStatus.PENDING and _is_too_costly(bench, heard, sequence_number):
         return msgspec.structs.replace(found, status=DatasetStatus.TOO_COSTLY)
     return found

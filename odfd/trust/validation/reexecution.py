@@ -107,7 +107,7 @@ class Reexecution:
     def _objects(self) -> ObjectReader:
         return self._means.deps.objects
 
-    async def judge(self, dataset: DatasetId, step: ReexecutionStep, *, apart: bool = False) -> Run | None:
+    async def run(self, dataset: DatasetId, step: ReexecutionStep, *, apart: bool = False) -> Run | None:
         """Run a step, three times if need be, and keep the verdict. ``None``: it could not be run now.
 
         ``apart``: in an engine process of its own from the first run on. Raises TooCostly, beside what engines raise.

@@ -195,7 +195,7 @@ class Validator:
         step, complete = await trio.to_thread.run_sync(self._next_step, dataset), True
         if step is not None:
             self.busy = f"{name} #{step.block.sequence_number}"
-            run = await self._trials.judge(dataset, step, apart=self._is_apart(dataset))
+            run = await self._trials.run(dataset, step, apart=self._is_apart(dataset))
             complete = run is not None
             if run is not None:
                 self._costs.met(dataset)

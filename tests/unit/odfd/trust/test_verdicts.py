@@ -23,9 +23,9 @@ from odfd.trust.judgement.verdicts import (
     Electors,
     GroupVerdict,
     VerdictKind,
+    count_votes,
     decide,
     group_voices,
-    judge,
     reach,
     voice_on,
 )
@@ -66,7 +66,7 @@ def others(*voices: GroupVerdict) -> dict[str, GroupVerdict]:
 def test_rows(
     tolerated: int, own: GroupVerdict | None, said: list[GroupVerdict], quorum: int, status: DatasetStatus
 ) -> None:
-    assert judge(tolerated, own, others(*said), quorum).status is status
+    assert count_votes(tolerated, own, others(*said), quorum).status is status
 
 
 voices = st.sampled_from([R, N, V, W])
@@ -76,7 +76,7 @@ voices = st.sampled_from([R, N, V, W])
 def test_order_of_hearing_does_not_matter(said, tolerated, quorum, own, rng) -> None:
     shuffled = list(others(*said).items())
     rng.shuffle(shuffled)
-    assert judge(tolerated, own, dict(shuffled), quorum) == judge(tolerated, own, others(*said), quorum)
+    assert count_votes(tolerated, own, dict(shuffled), quorum) == count_votes(tolerated, own, others(*said), quorum)
 
 
 @given(st.lists(voices, max_size=5), st.integers(0, 2), st.integers(1, 4), st.none() | voices)
@@ -88,9 +88,9 @@ def test_a_confirmation_never_lowers_and_a_mismatch_never_raises(said, tolerated
             return 0
         return 2 if decision.reproduced or decision.status is DatasetStatus.ATTESTED else 1
 
-    before = judge(tolerated, own, others(*said), quorum)
-    confirmed = judge(tolerated, own, others(*said, R), quorum)
-    denied = judge(tolerated, own, others(*said, V), quorum)
+    before = count_votes(tolerated, own, others(*said), quorum)
+    confirmed = count_votes(tolerated, own, others(*said, R), quorum)
+    denied = count_votes(tolerated, own, others(*said, V), quorum)
     assert usable(confirmed) >= usable(before) or before.status in (DatasetStatus.REFUTED, DatasetStatus.ACCUSED)
     assert usable(denied) <= usable(before)
 
@@ -204,7 +204,7 @@ def test_no_quorum_of_liars_of_at_most_f_attests_alone(said, tolerated, quorum) 
     quorum = max(quorum, tolerated + 1)
     liars = dict(itertools.islice(others(*said).items(), tolerated))
     only_lies = dict.fromkeys(liars, R)
-    assert judge(tolerated, None, only_lies, quorum).status is not DatasetStatus.ATTESTED
+    assert count_votes(tolerated, None, only_lies, quorum).status is not DatasetStatus.ATTESTED
 
 
 def bench_of(keys: list[KeyDid], **more: Any) -> Electors:

@@ -10,7 +10,7 @@ import duckdb
 import pytest
 
 from chain.errors import Invalid
-from engines.query.statement_check import TABLE_FUNCTIONS, TableRef, functions, judge
+from engines.query.statement_check import TABLE_FUNCTIONS, TableRef, check_statement, functions
 from engines.query.temporal import AS_AT, AS_OF, AT_BLOCK, take_out
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "sql.md"
@@ -19,7 +19,7 @@ DOCUMENT = Path(__file__).parents[4] / "docs" / "sql.md"
 def judged(sql: str) -> list[TableRef]:
     statement, clauses = take_out(sql.encode())
     ((tree,),) = duckdb.execute("SELECT json_serialize_sql(?::VARCHAR)", [statement.decode()]).fetchall()
-    return judge(json.loads(tree), statement, clauses)
+    return check_statement(json.loads(tree), statement, clauses)
 
 
 def names(sql: str) -> list[str]:
