@@ -43,7 +43,7 @@ LAYERS = {
     "engines": [
         "flight",
         "provision query",
-        "spark fake",
+        "spark",
         "client service sandbox",
         "image",
         "staging output_check key_bounds skipped",

@@ -19,12 +19,12 @@ from chain.statements.keys import SigningKey
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier
 from engines.contract import Success
-from engines.fake import FakeEngine
 from odfd.transform.driver import Committed, run_transform
 from odfd.transform.replay import Replayed, replay
 from odfd.trust.evidence import bundle
 from odfd.trust.evidence.bundle_writer import Accusation, GatheredBundle, gather
 from odfd.trust.validation.attestation import actual_of
+from worlds.fake_engine import FakeEngine
 
 NOW = instant.parse("2026-11-20T08:00:00Z")
 PUBLISHER = SigningKey(b"p" * 32)

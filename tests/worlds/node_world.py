@@ -29,7 +29,6 @@ from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements.tree import is_consistent
 from config import model
-from engines.fake import FakeEngine
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.mirrors.scheduler import Mirror
@@ -63,6 +62,7 @@ from p2p.ports import (
 )
 from p2p.wire.limits import MAX_PACK, MAX_PACKED
 from worlds.eventually import PATIENCE
+from worlds.fake_engine import FakeEngine
 from worlds.manifests import DERIVED, ROOT
 
 __all__ = ["DERIVED", "ROOT", "Node", "SmallEngine", "Ticking", "World", "until"]

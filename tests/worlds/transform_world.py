@@ -32,11 +32,11 @@ from chain.multihash import Multihash
 from chain.rules.check import check_block
 from chain.state import load_state
 from chain.store.base import Append, Head
-from chain.store.memory import MemoryChains, MemoryObjects
 from engines.contract import Engine, RowCounts
-from engines.fake import FakeEngine
 from engines.provision.warm import EnginePool
 from odfd.transform.driver import TransformDependencies
+from worlds.fake_engine import FakeEngine
+from worlds.memory_store import MemoryChains, MemoryObjects
 
 ROOT = DatasetId.from_public_key(b"r" * 32)
 DERIVED = DatasetId.from_public_key(b"d" * 32)

@@ -14,9 +14,9 @@ from chain.model.events import AddData, DatasetKind, Seed, SetInfo
 from chain.multihash import Multihash
 from chain.store.base import ChainStore, Head, ObjectStore
 from chain.store.database import open_database
-from chain.store.memory import MemoryChains, MemoryObjects
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
+from worlds.memory_store import MemoryChains, MemoryObjects
 
 
 class World(NamedTuple):

@@ -20,12 +20,12 @@ from chain.model.block import MetadataBlock
 from chain.model.events import AddData, DatasetKind, MetadataEvent, Seed, SetPollingSource
 from chain.model.source import FetchFilesGlob, MergeLedger, MergeSnapshot, MergeStrategy, MergeUpsertStream, ReadCsv
 from chain.store.base import Append, Head
-from chain.store.memory import MemoryChains, MemoryObjects
 from engines.contract import HistoryNeeded
 from engines.spark.ingest.run import run_ingest
 from odfd.ingest.driver import IngestDependencies, Ingested, NothingNew, pull_root
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.slices import SliceIndex
+from worlds.memory_store import MemoryChains, MemoryObjects
 
 pytestmark = pytest.mark.engine
 

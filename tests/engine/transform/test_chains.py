@@ -18,7 +18,6 @@ from chain.model.events import DatasetKind, Seed, SetTransform, TransformInput
 from chain.model.source import SqlQueryStep, TransformSql
 from chain.state import load_state
 from conformance.coordinator import Nobody
-from engines.fake import FakeEngine
 from engines.spark.execution.transform import SharedCaches, run_transform
 from engines.spark.planning.slice_facts import SliceReader
 from engines.spark.sql.queries import Analyst
@@ -26,6 +25,7 @@ from odfd.transform import driver
 from odfd.transform.driver import Committed
 from odfd.transform.inputs import is_changelog
 from odfd.transform.replay import Replayed, replay
+from worlds.fake_engine import FakeEngine
 from worlds.table_history import history, schedule, seen
 from worlds.transform_world import ROOT, World
 

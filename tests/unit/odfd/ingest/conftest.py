@@ -21,14 +21,14 @@ from chain.multihash import Multihash
 from chain.rules import check_block
 from chain.state import load_state
 from chain.store.base import Append, Head
-from chain.store.memory import MemoryChains, MemoryObjects
 from engines.contract import RowCounts
-from engines.fake import FakeEngine
 from odfd.datasets.commit import CommitExtras
 from odfd.datasets.pushes import Push
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.slices import SliceIndex
+from worlds.fake_engine import FakeEngine
+from worlds.memory_store import MemoryChains, MemoryObjects
 
 DATASET = DatasetId.from_public_key(bytes(32))
 START = instant.parse("2024-01-01T00:00:00Z")

@@ -17,10 +17,10 @@ from chain.ids import DatasetId
 from chain.model.events import AddData, DatasetKind, DisablePollingSource, Seed, SetInfo, SetPollingSource
 from chain.model.source import FetchFilesGlob, MergeAppend, ReadCsv
 from chain.state import load_state
-from chain.store.memory import MemoryChains, MemoryObjects
-from engines.fake import FakeEngine
 from odfd.ingest import driver
 from odfd.ingest.driver import ATTEMPTS, Ingested, SourceMoved, pull_root
+from worlds.fake_engine import FakeEngine
+from worlds.memory_store import MemoryChains, MemoryObjects
 
 DATASET = DatasetId.from_public_key(bytes(32))
 READ = ReadCsv(header=True, ddl_schema=("event_time TIMESTAMP, city STRING, population BIGINT",))

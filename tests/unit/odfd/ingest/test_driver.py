@@ -17,9 +17,9 @@ from chain.model.source import CompressionFormat, Decompress, FetchFilesGlob, Me
 from chain.state import load_state
 from engines.contract import InternalError, InvalidQuery, Success
 from engines.errors import EngineFault
-from engines.fake import FakeEngine
 from odfd.ingest.driver import Ingested, NothingNew, pull_root
 from odfd.ingest.push import PushTerms, push_files
+from worlds.fake_engine import FakeEngine
 
 DATASET = DatasetId.from_public_key(bytes(32))
 READ = ReadCsv(header=True, ddl_schema=("event_time TIMESTAMP, city STRING, population BIGINT",))

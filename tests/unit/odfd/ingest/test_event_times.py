@@ -17,9 +17,9 @@ from chain.model.source import (
     MergeAppend,
     ReadCsv,
 )
-from engines.fake import FakeEngine
 from odfd.ingest.driver import pull_root
 from odfd.ingest.push import PushTerms, push_files
+from worlds.fake_engine import FakeEngine
 
 DATASET = DatasetId.from_public_key(bytes(32))
 GUESSED = ReadCsv(header=True, infer_schema=True)

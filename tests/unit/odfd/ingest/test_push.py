@@ -13,10 +13,10 @@ from chain.ids import DatasetId
 from chain.model.events import AddData, AddPushSource, DatasetKind, Seed, SetInfo
 from chain.model.source import MergeAppend, MergeLedger, MergeSnapshot, MergeStrategy, ReadCsv, ReadNdJson
 from chain.state import ChainState, load_state
-from engines.fake import FakeEngine
 from odfd.ingest import driver
 from odfd.ingest.driver import Ingested, NothingNew
 from odfd.ingest.push import PushTerms, push_files
+from worlds.fake_engine import FakeEngine
 
 DATASET = DatasetId.from_public_key(bytes(32))
 READ = ReadCsv(header=True, ddl_schema=("event_time TIMESTAMP, city STRING, population BIGINT",))

@@ -12,11 +12,11 @@ from chain.ids import DatasetId
 from chain.model.events import AddPushSource, DatasetKind, Seed
 from chain.model.source import MergeAppend, MergeLedger, ReadCsv
 from engines.contract import RowCounts, SkippedFile, Success
-from engines.fake import FakeEngine
 from odfd.ingest import driver
 from odfd.ingest.driver import Ingested, NothingNew, pull_root
 from odfd.ingest.fetch.base import Unchanged
 from odfd.ingest.push import PushTerms, push_files
+from worlds.fake_engine import FakeEngine
 
 DATASET = DatasetId.from_public_key(bytes(32))
 READ = ReadCsv(header=True, ddl_schema=("event_time TIMESTAMP, city STRING, population BIGINT",))

@@ -29,13 +29,13 @@ from chain.model.source import MergeLedger, MergeSnapshot, MergeStrategy, MergeU
 from chain.multihash import ARROW0_SHA3_256, Multihash
 from chain.state import load_state
 from chain.store.base import Append, Rewrite
-from chain.store.memory import MemoryChains, MemoryObjects
 from engines.footers import footer
 from engines.key_bounds import read_bounds
 from engines.spark.ingest.history import History as EngineHistory
 from engines.spark.ingest.history import SlicesMissing
 from odfd.ingest.segments import FAN_OUT, SETS
 from odfd.ingest.slices import SliceIndex
+from worlds.memory_store import MemoryChains, MemoryObjects
 
 DATASET = DatasetId.from_public_key(bytes(32))
 SYSTEM = [

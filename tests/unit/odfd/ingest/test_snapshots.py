@@ -13,8 +13,8 @@ from chain import instant
 from chain.ids import DatasetId
 from chain.model.events import AddData, DatasetKind, Seed, SetInfo, SetPollingSource
 from chain.model.source import FetchFilesGlob, FetchStep, FetchUrl, FromPath, MergeLedger, MergeSnapshot, ReadCsv
-from engines.fake import FakeEngine
 from odfd.ingest.driver import Ingested, NothingNew, pull_root
+from worlds.fake_engine import FakeEngine
 
 DATASET = DatasetId.from_public_key(bytes(32))
 

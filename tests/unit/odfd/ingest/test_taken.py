@@ -16,12 +16,12 @@ from chain import instant
 from chain.errors import Remote
 from chain.ids import DatasetId
 from chain.state import load_state
-from engines.fake import FakeEngine
 from odfd.ingest import consumed_files as module
 from odfd.ingest.consumed_files import ConsumedFileIndex, ConsumedFiles
 from odfd.ingest.driver import WRITTEN_TO, Ingested, NothingNew, pull_root
 from odfd.ingest.fetch import left_alone
 from odfd.ingest.fetch.left_alone import no_writer
+from worlds.fake_engine import FakeEngine
 
 DATASET = DatasetId.from_public_key(bytes(32))
 JANUARY = "2020-01-01T00:00:00Z,A,1"

@@ -8,7 +8,7 @@ import pytest
 
 from chain.codec.manifest import parse_manifests
 from engines.contract import ValidateRequest, ValidateResponse
-from engines.fake import FakeEngine
+from worlds.fake_engine import FakeEngine
 
 TALKATIVE = """kind: DatasetSnapshot
 version: 1

@@ -15,9 +15,9 @@ from chain.model.events import DatasetKind, Seed, SetDataSchema, SetTransform, T
 from chain.model.schema import DataSchema
 from chain.model.source import SqlQueryStep, TransformSql
 from chain.store.base import Append, Head
-from chain.store.memory import MemoryChains, MemoryObjects
 from engines.contract import ValidateInput, ValidateResponse, Vocabulary
 from odfd.api.transforms.check import TransformCheck
+from worlds.memory_store import MemoryChains, MemoryObjects
 
 ROOT, DERIVED = (DatasetId.from_public_key(bytes([number]) * 32) for number in (1, 2))
 QUERY = "select k, max(event_time) as event_time, count(*) as c from a group by k"

@@ -18,10 +18,10 @@ from chain.multihash import Multihash
 from chain.state import load_state
 from engines.contract import InternalError, InvalidQuery, RawQueryRequest, Success
 from engines.errors import EngineFault
-from engines.fake import FakeEngine
 from odfd.transform.driver import ATTEMPTS, Committed, plan_next, run_transform
 from odfd.transform.plan import Blocked, Rejected, TransformPlan, UpToDate
 from odfd.transform.replay import Replayed, replay, replay_step
+from worlds.fake_engine import FakeEngine
 
 ROOT = DatasetId.from_public_key(b"r" * 32)
 DERIVED = DatasetId.from_public_key(b"d" * 32)

@@ -12,10 +12,10 @@ from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId
 from chain.model.events import ExecuteTransform
 from engines.contract import OnProgress, Success, TransformOutcome, TransformRequest
-from engines.fake import FakeEngine
 from engines.spark.state.checkpoint import VERSION, Checkpoint, decode_checkpoint, encode_checkpoint
 from odfd.transform.driver import Committed, run_transform
 from odfd.transform.recovery import restore_state, run_recovering
+from worlds.fake_engine import FakeEngine
 
 ROOT = DatasetId.from_public_key(b"r" * 32)
 DERIVED = DatasetId.from_public_key(b"d" * 32)
