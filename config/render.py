@@ -1,8 +1,11 @@
-"""Renders settings as text: the effective file with the origin of each value, secrets masked; and their JSON Schema."""
+"""Renders settings as text: the effective file with the origin of each value, secrets masked; a first file of settings,
+every one with its reason and bounds; and their JSON Schema.
+"""
 
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -11,6 +14,11 @@ from config.model import Group, Settings
 from config.schema import Key
 
 MASK: Final = "********"
+WIDTH: Final = 110
+_HEAD: Final = """\
+# Settings of a node of Open Data Fabric. Above each stands what it is for; one that begins with "#" has its default,
+# which is shown. `odfd config check` tells every mistake in this file, `odfd config show` what is in force.
+"""
 
 
 def toml(settings: Settings, origins: Mapping[str, str]) -> str:
@@ -94,3 +102,34 @@ def literal(value: Any) -> str:
         return "[" + ", ".join(literal(one) for one in value) + "]"
     # JSON texts, numbers and booleans are TOML too, but for DEL, which JSON leaves as it is.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def template(chosen: Mapping[str, Any]) -> str:
+    """TOML that loads to the defaults but for ``chosen``, values by the names of their keys (``node.name``)."""
+    lines = [_HEAD]
+    table = ""
+    for key in schema.every():
+        if key.table != table:
+            table = key.table
+            lines += [f"[{table}]"]
+        lines += [*_comment(key), _line(key, chosen), ""]
+    return "\n".join(lines)
+
+
+def _comment(key: Key) -> list[str]:
+    about = key.about
+    bounds = [f"{name} {bound:,g}" for name, bound in (("from", about.low), ("to", about.high)) if bound is not None]
+    told = about.why + "".join(f"; {each}" for each in (
+        f"in {about.unit}" if about.unit else "",
+        " ".join(bounds),
+        f"one of {', '.join(about.choices)}" if about.choices else "",
+        "for example" if key.default is None else "",
+    ) if each)  # fmt: skip
+    return textwrap.wrap(told, WIDTH, initial_indent="# ", subsequent_indent="# ", break_long_words=False)
+
+
+def _line(key: Key, chosen: Mapping[str, Any]) -> str:
+    name = key.name.rpartition(".")[2]
+    if key.name in chosen:
+        return f"{name} = {literal(chosen[key.name])}"
+    return f"#{name} = {literal(key.about.example if key.default is None else key.default)}"

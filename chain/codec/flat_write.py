@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from flatbuffers import Builder, number_types
 
-from chain.codec import json_text, timestamp
+from chain.codec import timestamp
 from chain.codec.layout import (
     MAX_DEPTH,
     Choice,
@@ -46,11 +46,12 @@ _FLAGS: Final = {
     "int64": number_types.Int64Flags,
     "uint64": number_types.Uint64Flags,
 }
-
 Prepare: TypeAlias = "Callable[[Sheet, Any], Any]"
 """``(sheet, value)`` to what the slot will hold: the offset of a child that is written now, or the value itself."""
 Put: TypeAlias = "Callable[[Sheet, Any], None]"
 """``(sheet, prepared)``: writes the slot."""
+MAX_JSON_DEPTH: Final = 128
+"""Levels of values inside of each other; the reference reads no more."""
 
 
 @dataclass(slots=True)
@@ -197,7 +198,7 @@ def _write_text(sheet: Sheet, value: str) -> int:
 
 
 def _write_json_object(sheet: Sheet, value: dict[str, object]) -> int:
-    offset: int = _table_writer(Entries)(sheet, Entries(json_text.write(value)))
+    offset: int = _table_writer(Entries)(sheet, Entries(json_text(value)))
     return offset
 
 
@@ -227,3 +228,40 @@ def _vector_writer(item: Text | Table | Union) -> Prepare:
         return end
 
     return write
+
+
+def json_text(value: object) -> str:
+    """JSON that stands inside of a block: keys sorted at every level, no spaces, numbers as in the reference.
+
+    The text is hashed, so it is a function of the value alone: the shortest digits that give the number back, plain
+    from 1e-5 up to 1e16 and with a signed exponent beyond, like ``1.5e+300`` and ``1e-7``. Spec: FlatBuffers schema,
+    ExtraAttributes; serde_json since 1.0.147. Raises Invalid for what JSON has not, and beyond MAX_JSON_DEPTH.
+    """
+    return _text(value, 0)
+
+
+def _text(value: object, depth: int) -> str:
+    if depth > MAX_JSON_DEPTH:
+        raise Invalid(f"nested deeper than {MAX_JSON_DEPTH}", rule="json-depth")
+    match value:
+        case float():
+            return _real(value)
+        case dict():
+            members = (f"{_scalar(str(key))}:{_text(value[key], depth + 1)}" for key in sorted(value))
+            return "{" + ",".join(members) + "}"
+        case list() | tuple():
+            return "[" + ",".join(_text(item, depth + 1) for item in value) + "]"
+        case _:
+            return _scalar(value)
+
+
+def _scalar(value: object) -> str:
+    try:
+        return msgspec.json.encode(value).decode()
+    except (TypeError, UnicodeEncodeError) as error:
+        raise Invalid(f"not a value of JSON: {error}", rule="json") from error
+
+
+def _real(value: float) -> str:
+    mantissa, mark, exponent = msgspec.json.encode(value).decode().partition("e")
+    return mantissa + mark + ("+" if exponent[:1].isdecimal() else "") + exponent

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from chain.model.block import Block
-from chain.rules import clock, events, offsets, schema, sources, structure, transform
+from chain.rules import events, offsets, schema, sources, structure, transform
 from chain.rules.columns import Mask, Run
 from chain.rules.rule import Binds, Rule, Violation
 from chain.state import ChainState
@@ -19,9 +19,9 @@ RULES: Final[tuple[Rule, ...]] = (
     structure.LinksToHead(),
     structure.NumbersAreSequential(),
     structure.EventsAreKnown(),
-    clock.SystemTimeIsMonotonic(),
-    clock.SystemTimeIsInMilliseconds(),
-    clock.WatermarkIsMonotonic(),
+    structure.SystemTimeIsMonotonic(),
+    structure.SystemTimeIsInMilliseconds(),
+    structure.WatermarkIsMonotonic(),
     offsets.SlicesAreContiguous(),
     offsets.IntervalsAreNotEmpty(),
     offsets.PrevOffsetIsLast(),

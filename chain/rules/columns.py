@@ -9,6 +9,7 @@ Metadata Chain.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -16,10 +17,9 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from chain.codec import timestamp_columns
 from chain.codec.layout import Moment, Number, Text
 from chain.codec.shape import Bytes, Shape, ShapeLeaf
-from chain.instant import Instant
+from chain.instant import SECOND, Instant
 from chain.model.events import AddData, ExecuteTransform
 from chain.multihash import SHA3_256, Multihash
 from chain.state import ChainState
@@ -28,6 +28,11 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 _LARGEST: Final = 1 << 62
 """Numbers up to here can be counted on with int64; no honest offset comes near."""
 _DIGEST: Final = 32
+_COLUMNS: Final = np.dtype([("year", "<i4"), ("ordinal", "<u2"), ("pad", "V2"), ("second", "<u4"), ("nanos", "<u4")])
+_DAY: Final = 86_400
+_FIRST_YEAR, _LAST_YEAR = 1700, 2200
+"""Years whose every nanosecond an int64 holds."""
+_DAYS_BEFORE_EPOCH: Final = dt.date(1970, 1, 1).toordinal() - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +158,7 @@ def _lifted(leaf: ShapeLeaf, raw: Bytes, template: object) -> tuple[npt.NDArray[
     """Values of a leaf, and which are doubtful."""
     match leaf.kind:
         case Moment():
-            times, sure = timestamp_columns.unpack_many(raw)
+            times, sure = unpack_many(raw)
             return times, ~sure
         case Number(code=code, size=size):
             numbers = raw.view(np.dtype(f"<{'i' if code.islower() else 'u'}{size}"))[:, 0]
@@ -176,3 +181,19 @@ def _at(value: Any, path: str) -> Any:
             return None
         value = value[int(name)] if name.isdecimal() else getattr(value, name)
     return value
+
+
+def unpack_many(raws: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Instants of ``(n, 16)`` bytes of Timestamps, and which of them to believe: ``stamp.unpack`` decides the others.
+
+    Doubtful are times that are none, leap seconds, and years whose nanoseconds do not fit an int64.
+    """
+    parts = raws.view(_COLUMNS)[:, 0]
+    year, ordinal = parts["year"].astype(np.int64), parts["ordinal"].astype(np.int64)
+    second, nanos = parts["second"].astype(np.int64), parts["nanos"].astype(np.int64)
+    sure = (year >= _FIRST_YEAR) & (year <= _LAST_YEAR) & (ordinal >= 1) & (second < _DAY) & (nanos < SECOND)
+    leap = (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))
+    sure &= ordinal <= 365 + leap
+    before = np.where(sure, year, 1970) - 1
+    days = before * 365 + before // 4 - before // 100 + before // 400 - _DAYS_BEFORE_EPOCH + ordinal - 1
+    return (days * _DAY + second) * SECOND + nanos, sure

@@ -1,16 +1,19 @@
 """Defines what a sandbox is asked, a job and the folders it may see, and what it answers: a command line and paths.
 
-Values and one port, nothing else: starting is ``process``, trying is ``probe``. Every level can do every job, they
-differ in what the job could reach besides.
+Values, one port, and its simplest level: starting is ``process``, trying is ``probe``. Every level can do every job,
+they differ in what the job could reach besides.
 """
 
 from __future__ import annotations
 
 import enum
+import sys
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final, Protocol
+
+from config.code_path import code_environment
 
 TETHER: Final = Path(__file__).with_name("tether.py")
 
@@ -105,3 +108,27 @@ class Sandbox(Protocol):
 
     def seen(self, mount: Mount, /) -> PurePosixPath:
         """Where the job finds a mount."""
+
+
+class PlainProcess:
+    """Level ``none``: as the node's own user; against accidents (memory, orphans), not intent."""
+
+    level = Level.NONE
+    java_home = None
+
+    @property
+    def python(self) -> str:
+        return sys.executable
+
+    @property
+    def bounds(self) -> Set[str]:
+        return frozenset()
+
+    def data(self) -> Sequence[bytes]:
+        return ()
+
+    def command(self, job: Job, _: Sequence[int], /) -> Command:
+        return Command(job.argv, {**code_environment(), **job.env})
+
+    def seen(self, mount: Mount, /) -> PurePosixPath:
+        return PurePosixPath(mount.source)

@@ -25,11 +25,10 @@ import trio
 from chain.errors import Environment, Refused
 from engines.errors import EngineLost
 from engines.image.installed import Image
-from engines.sandbox.base import Job, Level, Mount, Sandbox
+from engines.sandbox.base import Job, Level, Mount, PlainProcess, Sandbox
 from engines.sandbox.bubblewrap import Bubblewrap
 from engines.sandbox.cgroups import Groups, find_groups
 from engines.sandbox.container import TOOLS, Container
-from engines.sandbox.plain import PlainProcess
 from engines.sandbox.process import ConfinedProcess, start
 from engines.sandbox.runtime import host_runtime, image_runtime
 

@@ -18,8 +18,8 @@ from chain.errors import Environment, Invalid, Refused
 from config import paths, schema
 from config.errors import ConfigError, Problem
 from config.load import Loaded, load
+from config.render import template
 from config.schema import Key
-from config.template import template
 from odfd import output
 
 RULE: Final = "settings-file"

@@ -6,18 +6,21 @@ in the folders of work under way is emptied when it is made.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
 import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import Final
 
 from chain.errors import Environment, NotFound
 from chain.ids import DatasetId
 from chain.store import schema
 from chain.store.database import Database, open_database
-from chain.store.lock import StateLock
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from odfd.datasets import catalog, pushes, references, row_counts, saved_views, visibility
@@ -100,6 +103,7 @@ _UNWATCHED: Final = (
 )
 """What is shown of datasets does not rest on these rows: a chain that changes has another head, and a mirror that is
 logged is in force."""
+LOCK_NAME: Final = "lock"
 
 
 def keys_of(dataset: DatasetId) -> frozenset[bytes]:
@@ -190,3 +194,54 @@ def open_state_directory(directory: Path, *, is_entered: bool = False) -> Iterat
             yield StateDirectory(directory, database, recovery)
         finally:
             database.close()
+
+
+class StateLock:
+    """Locks a directory for one process; the kernel releases the lock when its holder dies, however it dies.
+
+    Held from ``acquire`` (or ``with``) to ``release``. The file stays; only the lock on it counts.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / LOCK_NAME
+        self._file: int | None = None
+
+    def acquire(self) -> None:
+        """Raises Environment naming the process that holds the directory, or what the disk said."""
+        try:
+            file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise Environment(
+                f"cannot use the state directory {self._path.parent}: {error.strerror}",
+                rule="state-directory",
+                hint="it must exist and be writable for this user",
+            ) from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(file, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            os.close(file)
+            raise Environment(
+                f"another odfd (process {holder}) uses the state directory {self._path.parent}",
+                rule="state-lock",
+                hint="stop it first, or name another directory with --state",
+            ) from error
+        # For people only; a full disk must not keep a node from its state.
+        with contextlib.suppress(OSError):
+            os.ftruncate(file, 0)
+            os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+        self._file = file
+
+    def release(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def __enter__(self) -> StateLock:
+        self.acquire()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()

@@ -8,16 +8,16 @@ few hold a given dataset. Made with the driver.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 import trio
+from cachetools import FIFOCache
 
 from chain.ids import DatasetId
 from p2p.budget.buckets import Rate
 from p2p.budget.relaying import Relaying
 from p2p.driver.ports import HostPort
-from p2p.machines.implied_subscriptions import ImpliedSubscriptions
 from p2p.ports import Concern, Judgement, PeerId, Verdict
 from p2p.wire.limits import MAX_ENVELOPE
 
@@ -26,6 +26,12 @@ UNWANTED: Final = Rate(per_second=72.0, burst=8 << 20)
 hundred nodes, and in a large one so much that each of six neighbours is sent 54 bytes a second."""
 AROUND: Final = 192
 """Bytes that gossip adds to a statement: its author, number, topic and signature."""
+LASTS: Final = 3600.0
+"""Seconds for which a question counts: rounds come to each of twenty neighbours more often."""
+MAX_ASKED: Final = 1024
+"""Datasets and keys of one peer, the latest; as many as a presence names."""
+MAX_PEERS: Final = 256
+"""Peers that are remembered: above what may be connected."""
 
 
 class Forwarding:
@@ -65,3 +71,31 @@ class Forwarding:
 
     def _who_wants(self, subjects: Collection[DatasetId], now: float) -> set[PeerId]:
         return {*self.naming(subjects), *self._subscriptions.of(subjects, self._host.peers(), now)}
+
+
+class ImpliedSubscriptions:
+    """Who asked for statements on which datasets in the last hour: what is said of these next is sent to them.
+
+    A node that mirrors, validates or witnesses a dataset asks its neighbours for it by id, in each round of
+    anti-entropy over what it wants. That question is its subscription: nothing else is said, and it ends by itself.
+    """
+
+    def __init__(self) -> None:
+        self._asked: FIFOCache[PeerId, FIFOCache[DatasetId, float]] = FIFOCache(MAX_PEERS)
+
+    def note(self, peer: PeerId, datasets: Iterable[DatasetId], now: float) -> None:
+        asked = self._asked.get(peer)
+        if asked is None:
+            asked = FIFOCache(MAX_ASKED)
+        self._asked[peer] = asked  # who asks again is the youngest
+        for dataset in datasets:
+            asked[dataset] = now
+
+    def of(self, subjects: Collection[DatasetId], peers: Iterable[PeerId], now: float) -> set[PeerId]:
+        """Those of ``peers`` that asked for one of ``subjects``."""
+        found = ((peer, self._asked.get(peer)) for peer in peers)
+        return {
+            peer
+            for peer, asked in found
+            if asked is not None and any(asked.get(each, -LASTS) > now - LASTS for each in subjects)
+        }

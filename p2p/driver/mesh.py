@@ -1,13 +1,15 @@
 """Keeps the node connected: dials bootstrap peers and a few others with backoff, and runs rounds of anti-entropy.
 
-Each new connection is greeted by a pull of statements and by telling of peers. Made with the driver, ends with it.
+Each new connection is greeted by a pull of statements and by telling of peers. Rounds run side by side, so that a slow
+peer holds nobody else's place. Made with the driver, ends with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from random import Random
-from typing import Final
+from typing import Final, TypeVarTuple
 
 import structlog
 import trio
@@ -19,7 +21,6 @@ from p2p.driver.containment import contained
 from p2p.driver.discovery import SOUGHT, Discovery
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort
-from p2p.driver.round_slots import RoundSlots
 from p2p.driver.settings import ReplicationSettings
 from p2p.driver.statements import StatementServer
 from p2p.ip import Allows, anywhere
@@ -35,6 +36,13 @@ GROW: Final = 5.0
 GROW_ALONE: Final = 0.5
 """The same, of a node with no connection at all."""
 _LOG = structlog.get_logger("p2p.driver")
+Args = TypeVarTuple("Args")
+QUICK: Final = 8
+"""Rounds at a time that have just begun; the others wait."""
+HASTE: Final = 5.0
+"""Seconds in which a round usually ends; beyond them it holds no place that another waits for."""
+SLOW: Final = 32
+"""Rounds that last longer, at a time."""
 
 
 class Mesh:
@@ -209,3 +217,45 @@ class Mesh:
             chosen = list(dict.fromkeys([self._rng.choice(tellers), *chosen]))[: len(chosen)]
         for peer in chosen:
             nursery.start_soon(self._under_way.attend, peer, self._statements.hear, peer)
+
+
+class RoundSlots:
+    """The rounds under way: one of a peer at a time.
+
+    Few begin at a time. One that lasts longer than ``HASTE`` gives its place to the next and goes on beside it; of
+    those that are so slow there are ``SLOW`` at most, and the oldest of them ends for one more.
+    """
+
+    def __init__(self) -> None:
+        self._quick = trio.CapacityLimiter(QUICK)
+        self._slow: OrderedDict[PeerId, trio.CancelScope] = OrderedDict()
+        self._peers: set[PeerId] = set()
+
+    def __contains__(self, peer: object) -> bool:
+        return peer in self._peers
+
+    async def attend(self, peer: PeerId, work: Callable[[*Args], Awaitable[object]], *args: *Args) -> None:
+        """Do ``work`` with a peer, contained, once it has a place. Nothing while a round with it is under way."""
+        if peer in self._peers:
+            return
+        self._peers.add(peer)
+        try:
+            await self._quick.acquire_on_behalf_of(peer)
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._give_way, peer, nursery.cancel_scope)
+                    await contained(work, *args)
+                    nursery.cancel_scope.cancel()
+            finally:
+                self._slow.pop(peer, None)
+                if peer in self._quick.statistics().borrowers:
+                    self._quick.release_on_behalf_of(peer)
+        finally:
+            self._peers.discard(peer)
+
+    async def _give_way(self, peer: PeerId, round_with_it: trio.CancelScope) -> None:
+        await trio.sleep(HASTE)
+        self._quick.release_on_behalf_of(peer)
+        self._slow[peer] = round_with_it
+        if len(self._slow) > SLOW:
+            self._slow.popitem(last=False)[1].cancel()

@@ -45,8 +45,7 @@ from p2p.budget.silent_connections import SilentConnections
 from p2p.budget.work import WorkBudget
 from p2p.host.limits import HostLimits
 from p2p.host.muxer import Shared, YamuxConn
-from p2p.host.noise import Handshake
-from p2p.host.suites import offered
+from p2p.host.noise import Handshake, offered
 from p2p.host.unread_budget import UnreadBudget
 from p2p.pace import Traffic
 from p2p.yamux.limits import Limits as YamuxLimits

@@ -29,7 +29,7 @@ from p2p.host.gossip_frames import FrameLimits, check, is_signed, net_subscripti
 from p2p.host.host import Host
 from p2p.host.router import SteadyGossipSub, bound_queues
 from p2p.ports import Judgement, PeerId, Verdict
-from p2p.wire.delimited import DelimitedReader
+from p2p.wire.frames import DelimitedReader
 
 log = logging.getLogger(__name__)
 

@@ -24,8 +24,7 @@ from p2p.ipfs.record import MAX_RECORD
 from p2p.kubo.multipart import FORM, Addition, Form
 from p2p.pace import Pace
 from p2p.web.body import body_of, paced
-from p2p.web.client import new_client
-from p2p.web.client_base import Opened
+from p2p.web.client import Opened, new_client
 from p2p.web.timeouts import Patience, lively
 
 PATIENCE: Final = Patience(connect=5.0, silence=30.0, span=60.0, least=64 << 10, total=6 * 3600.0)

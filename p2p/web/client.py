@@ -16,17 +16,19 @@ import ssl
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Self
 
 import httpcore
 import httpx
 import trio
 
 from p2p.dial import first_of, resolve
-from p2p.ip import Allows, Ip, anywhere, parse_ip
+from p2p.ip import Allows, Ip, anywhere, is_global, parse_ip
 
 _CERTIFICATES: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 """Variables by which the environment says whom to trust."""
+SCHEMES: Final = ("http", "https")
 
 
 @cache
@@ -168,3 +170,33 @@ class _Stream(httpcore.AsyncNetworkStream):
             with trio.CancelScope(shield=True):
                 await self.aclose()
             raise
+
+
+class Opened:
+    """A caller that is used inside ``async with``."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client = client
+
+    async def __aenter__(self) -> Self:
+        await self._client.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.__aexit__(kind, error, trace)
+
+
+def keeps_scheme(here: httpx.URL, there: httpx.URL) -> bool:
+    """Whether a redirect stays on the web, and with TLS where there was TLS, which no server may make us give up."""
+    return there.scheme in SCHEMES and (here.scheme != "https" or there.scheme == "https")
+
+
+def is_from_inside(response: httpx.Response) -> bool:
+    """Whether an open answer came from this machine or a private network, by the address that was dialled.
+
+    A server of the Internet may not redirect to such places. What came by way of a proxy counts as of the Internet.
+    """
+    address = came_from(response)
+    return address is not None and not is_global(address)

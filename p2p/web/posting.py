@@ -14,8 +14,7 @@ import trio
 
 from chain.errors import Remote
 from p2p.web.body import body_of
-from p2p.web.client import new_client
-from p2p.web.client_base import Opened
+from p2p.web.client import Opened, new_client
 
 PATIENCE_SECONDS: Final = 30.0
 """From connecting to the last byte: a server that drips is left."""

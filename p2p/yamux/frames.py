@@ -1,7 +1,8 @@
 """Encodes and decodes yamux frames: a header of twelve bytes, and for data frames a body (hashicorp/yamux spec.md).
 
 ``version u8 · type u8 · flags u16 · stream u32 · length u32``, all big-endian. ``length`` is the size of the body of a
-data frame, the credit of a window update, the opaque value of a ping, the reason of a go-away.
+data frame, the credit of a window update, the opaque value of a ping, the reason of a go-away. Small frames are joined
+into one message of the layer below, and large bodies cut without a copy.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ HEADER_SIZE: Final = HEADER.size
 VERSION: Final = 0
 INITIAL_WINDOW: Final = 256 * 1024
 """Bytes either side may send on a new stream before any credit is granted. Fixed by the specification."""
-
 DATA: Final = 0
 WINDOW_UPDATE: Final = 1
 PING: Final = 2
 GO_AWAY: Final = 3
-
 SYN: Final = 1
 ACK: Final = 2
 FIN: Final = 4
 RST: Final = 8
 ALL_FLAGS: Final = SYN | ACK | FIN | RST
+SMALL: Final = 4 * 1024
+"""Bytes that are cheaper to copy than to seal alone."""
 
 
 class GoAwayCode(enum.IntEnum):
@@ -69,3 +70,34 @@ def parse(raw: bytes | bytearray | memoryview, offset: int = 0) -> Header:
 def violation(rule: str, message: str) -> Violation:
     """The peer is added by whoever knows which connection this is."""
     return Violation("", message, rule=rule, hint="the connection is closed; the peer runs a broken or hostile muxer")
+
+
+class Packing:
+    """Takes frames in pieces, in order; ``messages`` are at most ``room`` bytes each. Made for one batch."""
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+        self._messages: list[bytes | memoryview] = []
+        self._open: list[bytes | memoryview] = []
+        self._size = 0
+
+    def add(self, piece: bytes | memoryview) -> None:
+        """The next bytes."""
+        if len(piece) > min(SMALL, self._room) and isinstance(piece, memoryview):
+            self._close()
+            self._messages += [piece[at : at + self._room] for at in range(0, len(piece), self._room)]
+        elif piece:
+            if self._size + len(piece) > self._room:
+                self._close()
+            self._open.append(piece)
+            self._size += len(piece)
+
+    def messages(self) -> list[bytes | memoryview]:
+        """All of them."""
+        self._close()
+        return self._messages
+
+    def _close(self) -> None:
+        if self._open:
+            self._messages.append(b"".join(self._open))
+            self._open, self._size = [], 0

@@ -18,7 +18,7 @@ NOUNS: Final = (
 COUNTED: Final = re.compile(rf" ({NOUNS})\b")
 MANY: Final = {
     "engines.spark.ingest.parse": "of so many records, as a share",
-    "engines.spark.ingest.event_times": "a branch for one",
+    "engines.spark.ingest.row_checks": "a branch for one",
     "engines.spark.ingest.json_guess": "likewise",
     "engines.spark.analysis.walk": "a constant",
     "engines.spark.analysis.growth": "a factor of growth",

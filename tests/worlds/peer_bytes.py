@@ -40,9 +40,8 @@ from odfd.trust.evidence.bundle_reader import unpacked
 from p2p.address import parse_address
 from p2p.errors import Violation
 from p2p.host.hardening import ParseError, _read_delimited, bound_negotiation
-from p2p.host.noise import Cipher, Scratch, Unsealer
+from p2p.host.noise import AES, Cipher, Scratch, Unsealer
 from p2p.host.pubsub import IOException
-from p2p.host.suites import AES
 from p2p.identity import did_of_peer, parse_peer
 from p2p.ip import is_global
 from p2p.ipfs import names, record
@@ -54,7 +53,7 @@ from p2p.ports import Judgement, PeerId, StatementRef, Topic
 from p2p.web.folder_url import place_of
 from p2p.web.site import Web
 from p2p.wire import chains, frames, limits, objects, packs, presence, refusal, trust
-from p2p.wire.delimited import DelimitedReader
+from p2p.wire.frames import DelimitedReader
 from p2p.yamux import frames as yamux_frames
 from p2p.yamux.limits import Limits
 from p2p.yamux.session import Session

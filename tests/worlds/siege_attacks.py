@@ -28,8 +28,7 @@ from p2p.host.stream import Stream
 from p2p.ports import PeerId
 from p2p.wire import chains, objects, presence, trust
 from p2p.wire.chains import BlockRange
-from p2p.wire.delimited import DelimitedReader
-from p2p.wire.frames import FrameReader, frame
+from p2p.wire.frames import DelimitedReader, FrameReader, frame
 from p2p.yamux.frames import RST, SYN, WINDOW_UPDATE, pack
 from worlds.hostile import framed, joins, messages, subscriptions
 

@@ -49,10 +49,10 @@ from chain.store.collect import collect
 from chain.store.database import open_database
 from chain.store.files import disk
 from chain.store.layout import DirectoryChain, DirectoryObjects, is_dataset, read_head
-from chain.store.lock import StateLock
 from chain.store.objects import SMALL, DiskObjects, staged_in
 from chain.store.rewriting import RewritePlan, plan_merging, plan_metadata, prepare
 from chain.store.sqlite import SqliteChains
+from odfd.state.directory import StateLock
 from odfd.transfer.folders import export_dataset, import_dataset
 from odfd.verify.report import Level, VerificationResult
 from odfd.verify.verify import VerificationRequest, verify_chain

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from engines.spark.analysis.clock_dependence import reads_todays_time
 from engines.spark.analysis.exact import MEANS, MOMENTS, ROOM, digits_of, is_exact
 from engines.spark.analysis.functions import (
     ALLOWED,
@@ -30,6 +29,7 @@ from engines.spark.analysis.functions import (
     SUBQUERIES,
     Use,
 )
+from engines.spark.analysis.lexical import reads_todays_time
 from engines.spark.analysis.tree import Node, same
 
 _INTEGERS: Final = {"byte", "short", "integer", "long"}

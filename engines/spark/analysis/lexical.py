@@ -1,18 +1,22 @@
 """Cuts a query into words as Spark's own lexer does, for checks of a text before it is parsed. Pure.
 
 A parser recurses as deep as brackets nest, and forgets how a constant was written: ``date'today'`` and ``time '12:00'``
-are plain constants in its plan. So depth, size and typed literals are looked at here. The words come from the lexer of
-the pinned Spark, so comments, escapes and odd spellings are what they are to Spark.
+are plain constants in its plan. So depth, size, typed literals and texts that mean a time of today are looked at here.
+The words come from the lexer of the pinned Spark, so comments, escapes and odd spellings are what they are to Spark.
+Spec: docs/spec/engine-semantics.md#determinism.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from chain.errors import Invalid
+from engines.spark.analysis.functions import NOT_TEXT
+from engines.spark.analysis.tree import Node
 
 MAX_WORDS: Final = 50_000
 """Of one query; 20,000 columns take 60,000 and are not written by hand."""
@@ -36,6 +40,11 @@ _DATED: Final = re.compile(r"\s*[+-]?\d{4,7}(-\d{1,2}){0,2}(?![\d:])", re.ASCII)
 """A time that says its day: a year, a month or a day stands first."""
 MOVES: Final = re.compile(r"\s*(now|today|yesterday|tomorrow)\b", re.IGNORECASE)
 """Spark takes these words in any case, and a zone after them."""
+_DATES: Final = frozenset({"date", "timestamp_ntz"})
+_STAMPS: Final = {"ParseToTimestamp": "timestamp", "TryToTimestamp": "timestamp", "ParseToDate": "date"}
+"""Casts, unless they are given a pattern."""
+_COLUMNS: Final = frozenset({"AttributeReference", "NamedLambdaVariable", "OuterReference"})
+_DOCUMENTS: Final = frozenset({"JsonToStructs", "CsvToStructs"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,3 +152,48 @@ def type_depth(text: str) -> int:
         elif mark in ">)" and depth:
             depth -= 1
     return deepest
+
+
+def reads_todays_time(node: Node) -> bool:
+    """Whether an expression reads a text as a time that may lack its day, as a cast of '12:34' means today's.
+
+    Spark takes the day of the clock where a text of a timestamp has none, in casts that are written, casts that it adds
+    by itself, and in JSON and CSV. A pattern always has a day: 1970-01-01 where it states none. Dates and local
+    timestamps refuse such texts, but constants among them may be words such as 'today'. Of constants the text is looked
+    at; one that is computed may spell anything, since it is not evaluated here.
+    """
+    if node.kind in _DOCUMENTS:
+        return '"timestamp"' in json.dumps(node.fields.get("schema"))  # its options are not in a plan's JSON
+    target = node.type_name if node.kind == "Cast" else _STAMPS.get(node.kind, "")
+    if not target or len(node.children) != 1:
+        return False
+    child = node.only
+    if child.kind == "Literal":
+        text = str(child.fields.get("value"))
+        moves = bool(MOVES.match(text)) or (target == "timestamp" and not says_its_day(text))
+        return target in ("timestamp", *_DATES) and child.type_name == "string" and moves
+    if target == "timestamp":
+        return may_be_text(child)
+    constant = not any(part.kind in _COLUMNS for part in child.preorder())
+    return target in _DATES and constant and may_be_text(child)
+
+
+def may_be_text(node: Node) -> bool:
+    """Whether an expression's value could be a text, as far as a plan's JSON tells: it has types of columns alone."""
+    stated = node.fields.get("dataType")
+    if stated is not None and node.kind in ("AttributeReference", "Cast", "Literal", "NamedLambdaVariable"):
+        return isinstance(stated, str) and stated.startswith(("string", "char", "varchar"))
+    if node.kind in NOT_TEXT:
+        return False
+    if node.kind == "GetStructField" and isinstance(node.only.fields.get("dataType"), dict):
+        ordinal, fields = node.fields.get("ordinal"), node.only.fields["dataType"].get("fields")
+        if isinstance(fields, list) and isinstance(ordinal, int):
+            return str(fields[ordinal].get("type")).startswith(("string", "char", "varchar"))
+    if node.kind == "If":
+        return any(may_be_text(child) for child in node.children[1:])
+    return not node.children or any(may_be_text(child) or _holds_text(child) for child in node.children)
+
+
+def _holds_text(node: Node) -> bool:
+    stated = node.fields.get("dataType")
+    return isinstance(stated, dict) and '"string' in json.dumps(stated)

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
-from engines.spark.analysis.filters import Filters, filters_above_joins
-from engines.spark.analysis.joins import LEFT_ONLY, conjuncts, kind_of
+from engines.spark.analysis.joins import LEFT_ONLY, Filters, conjuncts, filters_above_joins, kind_of
 from engines.spark.analysis.tree import PASSING, Node, same, temp_view
 
 Part: TypeAlias = frozenset[tuple[int, str]]

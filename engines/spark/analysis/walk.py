@@ -14,7 +14,6 @@ from typing import Final
 from chain.errors import Invalid
 from engines.spark.analysis import running_windows
 from engines.spark.analysis.determinism import Finding, computed_exactly, examine, is_float, is_map
-from engines.spark.analysis.filters import Filters, filters_above_joins
 from engines.spark.analysis.influence import (
     Fields,
     Influence,
@@ -29,9 +28,18 @@ from engines.spark.analysis.influence import (
     widened,
 )
 from engines.spark.analysis.input_kinds import Readings
-from engines.spark.analysis.joins import TYPES, Nearness, equal_columns, joined, kind_of, nearness, until_superseded
+from engines.spark.analysis.joins import (
+    TYPES,
+    Filters,
+    Nearness,
+    equal_columns,
+    filters_above_joins,
+    joined,
+    kind_of,
+    nearness,
+    until_superseded,
+)
 from engines.spark.analysis.keys import float_key, map_key, placed
-from engines.spark.analysis.liveness import live_columns
 from engines.spark.analysis.refusals import (
     AS_OF,
     GROUPING_SET_TIME,
@@ -62,7 +70,7 @@ from engines.spark.analysis.relation import (
 )
 from engines.spark.analysis.tables import RANKS, Core
 from engines.spark.analysis.tree import PASSING, Node, build, temp_view
-from engines.spark.analysis.window_functions import frames_of, relation_of, undecided
+from engines.spark.analysis.window_functions import frames_of, live_columns, relation_of, undecided
 
 _EXPRESSIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Project": ("projectList",),

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from itertools import chain
 from typing import Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
 from chain.errors import Invalid
 from chain.wording import a
-from engines.spark.ingest.json_positions import begins_with_null, first_null, first_refused
 from engines.spark.ingest.records import Records
 from engines.spark.ingest.text_columns import (
     Misfit,
@@ -43,6 +43,10 @@ _WITH_POWER: Final = re.compile(
 )
 _MAX_DIGITS: Final = 38
 """Of what a column of whole numbers or Decimals holds."""
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?+|[{\[]|[}\]]|[^\s{}\[\]"]++', re.DOTALL)
+_NULL_FIRST: Final = re.compile(rb"\s*+null")
+_NULL_BEHIND: Final = re.compile(rb"}\s*+null")
+"""A null that may be a record: none within one stands behind a brace, but within texts."""
 
 
 def with_whole_numbers(text: bytes) -> bytes:
@@ -253,3 +257,49 @@ def _explained(what: str, schema: pa.Schema | None) -> str:
     if schema is None or name not in schema.names:
         return f"field {path!r} is first {a(before)} and then {now}"
     return f"field {path!r} is {now}, and the schema reads {a(before)} ({type_name(schema.field(name).type)})"
+
+
+def begins_with_null(text: bytes) -> bool:
+    """Whether the first record is null. pyarrow ends the process at one."""
+    return _NULL_FIRST.match(text) is not None
+
+
+def first_null(text: bytes, table: pa.Table) -> int | None:
+    """The first record that is null itself: of ``table``, which was read from ``text``, a row without any value."""
+    if any(column.null_count == 0 for column in table.columns) or _NULL_BEHIND.search(text) is None:
+        return None
+    empty = pa.array([True] * table.num_rows)
+    for column in table.columns:
+        empty = pc.and_(empty, column.is_null())
+    if not pc.any(empty).as_py():
+        return None
+    return next((row for row, (start, stop) in enumerate(_spans(text)) if text[start:stop] == b"null"), None)
+
+
+def first_refused(text: bytes, is_refused: Callable[[bytes], bool]) -> tuple[int, bytes] | None:
+    """The first record that is refused by itself, with its number; ``None`` where the fault is of none."""
+    ends = [0, *(stop for _, stop in _spans(text))]
+    low, high = 0, len(ends) - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_refused(text[ends[low] : ends[middle]]) else (middle, high)
+    found = text[ends[low] : ends[high]].strip()
+    return (low, found) if found and is_refused(found) else None
+
+
+def _spans(text: bytes) -> Iterator[tuple[int, int]]:
+    """Where what stands side by side in a text begins and ends: objects, and what is none.
+
+    Only brackets and quotes are looked at, so that no nesting is too deep.
+    """
+    depth, start = 0, 0
+    for token in _TOKEN.finditer(text):
+        kind = text[token.start()]
+        if not depth:
+            start = token.start()
+        if kind in b"{[":
+            depth += 1
+        elif kind in b"}]":
+            depth = max(0, depth - 1)
+        if not depth:
+            yield start, token.end()

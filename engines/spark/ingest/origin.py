@@ -22,7 +22,6 @@ from engines.spark.ingest.preprocess import preprocess
 
 if TYPE_CHECKING:
     from engines.spark.runtime.session import OpenSession
-
 SHOWN: Final = 3
 """Rows, or files, told of those at fault."""
 Fails = Callable[[list[Path]], bool]

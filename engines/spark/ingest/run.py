@@ -46,12 +46,19 @@ from engines.spark.analysis.source_declarations import SourceDeclarations, read_
 from engines.spark.ingest import range_tasks
 from engines.spark.ingest.column_types import check_made, check_read
 from engines.spark.ingest.encodings import told_guess
-from engines.spark.ingest.event_times import behind, check_not_ahead, check_present, missing_fault
 from engines.spark.ingest.history import History, SlicesMissing
-from engines.spark.ingest.keys import check_keys, checked_keys, null_key_fault
 from engines.spark.ingest.merge import MergeContext, PassedOver, merge
 from engines.spark.ingest.origin import Origin, sought
 from engines.spark.ingest.parse import Parts, SourceFile, empty_sources, parse_sources, read_schema
+from engines.spark.ingest.row_checks import (
+    behind,
+    check_keys,
+    check_not_ahead,
+    check_present,
+    checked_keys,
+    missing_fault,
+    null_key_fault,
+)
 from engines.spark.ingest.shape import check_columns, coerce_guessed, finished, fitted, no_rows, prepared, timed
 from engines.spark.ingest.source_files import Opened, bounds_of, opened
 from engines.spark.ingest.text_columns import NO_EVENT_TIME, no_key

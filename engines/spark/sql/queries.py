@@ -44,9 +44,8 @@ from engines.spark.sql.diagnostics import (
 from engines.spark.sql.input_views import InputView, check_versions, name_inputs, readings_of
 from engines.spark.sql.parsing import analysed, as_json, parsed, words_of
 from engines.spark.sql.spark_errors import blames_query
-from engines.spark.sql.time_patterns import unreadable
+from engines.spark.sql.time_patterns import unreadable, zones_in
 from engines.spark.sql.views import name_view
-from engines.spark.sql.zones import zones_in
 
 REMEMBERED: Final = 256
 """Queries whose analysis is kept."""

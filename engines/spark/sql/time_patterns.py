@@ -1,20 +1,46 @@
-"""Tries patterns and zones of times with what Spark reads them with, before any row is read."""
+"""Tries the time patterns and time zones that a query names with Spark's own readers, before any row is read.
+
+Rules of zones come from the JVM's database, so that bounds of local calendars are those of its functions.
+"""
 
 from __future__ import annotations
 
+import datetime as dt
+import re
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from engines.spark.analysis.determinism import Finding
-from engines.spark.analysis.patterns import CODE, REPLACE, REPLACE_ZONE, ZONE_CODE, patterns, zones
+from engines.spark.analysis.determinism import Finding, arguments
+from engines.spark.analysis.monotone import SECOND
 from engines.spark.analysis.tree import Node
+from engines.spark.analysis.zones import Zone
 from engines.spark.catalyst.jvm_objects import jvm_object
 
 _SHOWN: Final = 60
 """Characters of a pattern in a message."""
+READS: Final = frozenset({"GetTimestamp", "ParseToDate", "ParseToTimestamp", "UnixTimestamp", "ToUnixTimestamp"})
+WRITES: Final = frozenset({"DateFormatClass", "FromUnixTime"})
+ZONES: Final = frozenset({"FromUTCTimestamp", "ToUTCTimestamp"})
+"""Conversions from and to local time: of a time, by a zone."""
+ZONE_CODE: Final = "time-zone"
+REPLACE_ZONE: Final = "UTC, a name like Europe/Vienna, or an offset like +01:00"
+_TIMES: Final = frozenset({"date", "timestamp", "timestamp_ntz"})
+"""What is read without a pattern, though one is given."""
+CODE: Final = "time-pattern"
+REPLACE: Final = "letters like yyyy-MM-dd HH:mm:ss, and other text in single quotes: to_timestamp(k, 'yyyy-MM-dd')"
+LAST_YEAR: Final = 2099
+"""Of which changes of clocks are known one by one; later ones are only enclosed."""
+MAX_ZONES: Final = 32
+"""That are remembered; more are only enclosed."""
+_NAMES: Final = re.compile(r"'([A-Za-z]+(?:/[A-Za-z0-9_+-]+){1,2}|UTC)'|\"([A-Za-z]+(?:/[A-Za-z0-9_+-]+){1,2})\"")
+_UNTIL: Final = 4_102_444_800 * SECOND
+"""The start of the year 2100."""
+_CHANGE: Final = re.compile(r"\[(?:Gap|Overlap) at ([0-9T:-]{16,19})(Z|[+-][0-9:]+) to (Z|[+-][0-9:]+)\]")
+_EPOCH: Final = dt.datetime(1970, 1, 1)
 
 
 def unreadable(session: SparkSession, plan: Node) -> list[Finding]:
@@ -51,3 +77,69 @@ def _is_taken(session: SparkSession, pattern: str, reads: bool) -> bool:
     except (PySparkException, Py4JJavaError):
         return False
     return True
+
+
+def zones(plan: Node) -> Iterator[tuple[Node, str]]:
+    """(expression, zone) for each constant zone of a conversion, anywhere in an analysed plan."""
+    stack = [plan]
+    while stack:
+        node = stack.pop()
+        if node.kind in ZONES and node.children[-1].kind == "Literal":
+            name = node.children[-1].fields.get("value")
+            if isinstance(name, str):
+                yield node, name
+        stack += [*node.children, *arguments(node)]
+
+
+def patterns(plan: Node) -> Iterator[tuple[Node, str, bool]]:
+    """(expression, pattern, whether it reads texts) for each constant pattern, anywhere in an analysed plan."""
+    stack = [plan]
+    while stack:
+        node = stack.pop()
+        if node.kind in READS | WRITES and len(node.children) > 1 and node.children[1].kind == "Literal":
+            pattern = node.children[1].fields.get("value")
+            unused = node.kind in READS and node.only.type_name in _TIMES
+            if isinstance(pattern, str) and not unused:
+                yield node, pattern, node.kind in READS
+        stack += [*node.children, *arguments(node)]
+
+
+def zones_in(session: SparkSession, texts: Iterable[str], known: dict[str, Zone]) -> dict[str, Zone]:
+    """Zones that are named in queries, by name. ``known`` is a memory for as long as the JVM lives: rules stay."""
+    names = {one or other for text in texts if "utc_timestamp" in text.lower() for one, other in _NAMES.findall(text)}
+    for name in sorted(names - known.keys()):
+        if len(known) < MAX_ZONES and session._jvm.java.time.ZoneId.getAvailableZoneIds().contains(name):
+            known[name] = _zone(session, name)
+    return {name: known[name] for name in names if name in known}
+
+
+def _zone(session: SparkSession, name: str) -> Zone:
+    """Read as texts, many changes of clocks at once: each call into the JVM takes long, and there are hundreds."""
+    time = session._jvm.java.time
+    rules = time.ZoneId.of(name).getRules()
+    changes = [_change(*found) for found in _CHANGE.findall(rules.getTransitions().toString())]
+    if not changes:
+        return Zone(name, (), (rules.getOffset(time.Instant.EPOCH).getTotalSeconds() * SECOND,), _UNTIL)
+    last = changes[-1][0]
+    recurring = list(rules.getTransitionRules())
+    first = time.Instant.ofEpochSecond(last // SECOND).toString()
+    for year in range(int(first[:4]), LAST_YEAR + 1):
+        yearly = [_CHANGE.findall(rule.createTransition(year).toString())[0] for rule in recurring]
+        changes += sorted(change for found in yearly if (change := _change(*found))[0] > last)
+    return Zone(
+        name, tuple(moment for moment, *_ in changes), (changes[0][1], *(after for *_, after in changes)), _UNTIL
+    )
+
+
+def _change(local: str, before: str, after: str) -> tuple[int, int, int]:
+    """When, and the offsets before and after, microseconds."""
+    shown = (dt.datetime.fromisoformat(local) - _EPOCH) // dt.timedelta(microseconds=1)
+    return shown - _offset(before), _offset(before), _offset(after)
+
+
+def _offset(text: str) -> int:
+    if text == "Z":
+        return 0
+    parts = [int(part) for part in text[1:].split(":")]
+    seconds = sum(part * size for part, size in zip(parts, (3600, 60, 1), strict=False))
+    return seconds * SECOND if text[0] == "+" else -seconds * SECOND

@@ -19,8 +19,7 @@ from chain.errors import Refused, Remote
 from odfd.ingest.settings import IngestSettings
 from p2p.ip import Allows, anywhere, is_global
 from p2p.web.body import body_of
-from p2p.web.client import machine_authorities, new_client
-from p2p.web.redirect import is_from_inside, keeps_scheme
+from p2p.web.client import is_from_inside, keeps_scheme, machine_authorities, new_client
 from p2p.web.timeouts import lively
 
 REDIRECTS: Final = 10

@@ -19,10 +19,9 @@ import trio
 from chain.errors import Refused
 from engines.errors import EngineLost
 from engines.sandbox import probe
-from engines.sandbox.base import Command, Job, Level, Mount
+from engines.sandbox.base import Command, Job, Level, Mount, PlainProcess
 from engines.sandbox.bubblewrap import Bubblewrap
 from engines.sandbox.cgroups import find_groups
-from engines.sandbox.plain import PlainProcess
 from engines.sandbox.probe import BOUNDS, FORBIDDEN, choose, trial, unconfined
 from engines.sandbox.process import start
 from engines.sandbox.runtime import host_runtime
@@ -183,7 +182,7 @@ def test_a_job_dies_with_whoever_started_it(level: Level, tmp_path: Path) -> Non
 import sys, time, shutil, trio
 from engines.sandbox.base import Job
 from engines.sandbox.bubblewrap import Bubblewrap
-from engines.sandbox.plain import PlainProcess
+from engines.sandbox.base import PlainProcess
 from engines.sandbox.process import start
 from engines.sandbox.runtime import host_runtime
 async def main():

@@ -13,8 +13,8 @@ from p2p.errors import BadAddress, ProtocolUnsupported, StreamBroken, TooManyStr
 from p2p.host import muxer
 from p2p.host.host import Host, open_host
 from p2p.host.limits import HostLimits
+from p2p.host.noise import Suite, offered
 from p2p.host.stream import BrokenStream, Stream
-from p2p.host.suites import Suite, offered
 from p2p.ports import PeerId
 from p2p.yamux.frames import DATA, INITIAL_WINDOW, SYN, WINDOW_UPDATE, pack
 

@@ -14,7 +14,7 @@ from p2p.host.pubsub import ID, Gossip, GossipLimits, open_gossip, rpc_pb2
 from p2p.host.router import HEARTBEAT, WORTH_SPARING, SteadyGossipSub
 from p2p.host.stream import BrokenStream
 from p2p.ports import Judgement, PeerId, Verdict
-from p2p.wire.delimited import DelimitedReader
+from p2p.wire.frames import DelimitedReader
 
 TOPIC = "/odf/1/test/heads"
 

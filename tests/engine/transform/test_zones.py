@@ -8,7 +8,7 @@ import pytest
 
 from engines.spark.analysis.monotone import DAY, SECOND, Floor, FloorMonths
 from engines.spark.analysis.zones import LocalFloor, Zone
-from engines.spark.sql.zones import zones_in
+from engines.spark.sql.time_patterns import zones_in
 
 pytestmark = pytest.mark.engine
 ZONES = (

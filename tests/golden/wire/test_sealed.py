@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from p2p.host.noise import Cipher
-from p2p.host.suites import AES
+from p2p.host.noise import AES, Cipher
 
 BYTES = {
     name: bytes.fromhex(text)

@@ -16,7 +16,7 @@ from config import render, schema
 from config.errors import ConfigError
 from config.load import line_numbers, load
 from config.model import Group, Ipfs, Settings
-from config.template import template
+from config.render import template
 
 HOME = {"HOME": "/home/alice"}
 

@@ -62,7 +62,7 @@ def test_imports_are_found_by_their_form_as_by_syntax(package: str) -> None:
 def test_a_lazy_import_is_an_import(tmp_path: Path) -> None:
     source = """
 def late():
-    from chain.store import sqlite as rows, wal  # why
+    from chain.store import sqlite as rows, seals  # why
     import engines.client as client, chain.walk
     if client:
         from chain.rules import (
@@ -73,7 +73,7 @@ def late():
     path = tmp_path / "late.py"
     path.write_text(source)
     assert ours(imported(source)) == ours(by_syntax(path))
-    assert {"chain.store.sqlite", "chain.store.wal", "chain.walk", "chain.rules.chain_check"} <= set(imported(source))
+    assert {"chain.store.sqlite", "chain.store.seals", "chain.walk", "chain.rules.chain_check"} <= set(imported(source))
 
 
 def test_a_fresh_process_imports_the_closure_and_nothing_else(tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ import pytest
 
 import config.code_path
 from config.code_path import PRIVATE, code_environment
-from engines.sandbox.base import Job
-from engines.sandbox.plain import PlainProcess
+from engines.sandbox.base import Job, PlainProcess
 from engines.sandbox.runtime import host_runtime
 
 TREE = Path(__file__).parents[3]

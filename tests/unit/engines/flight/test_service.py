@@ -15,8 +15,7 @@ from engines.flight.messages import CLASSES, MAX_MESSAGE, packed, parsed, unpack
 from engines.flight.metadata import Dataset
 from engines.flight.node_client import QueryInfo
 from engines.flight.server import ACTIONS, FlightSqlServer, RunningAnswers, token_of, words
-from engines.flight.service import HELD_SECONDS, MOST_HELD, FlightSql
-from engines.flight.statements import MOST_STATEMENTS
+from engines.flight.service import HELD_SECONDS, MOST_HELD, MOST_STATEMENTS, FlightSql
 from worlds.mutation import walk
 
 MUTANTS = int(os.environ.get("ODFD_FUZZ", "0")) or 2000

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engines.spark.analysis.patterns import patterns, zones
 from engines.spark.analysis.tree import build
+from engines.spark.sql.time_patterns import patterns, zones
 
 
 def node(kind, *children, **fields):

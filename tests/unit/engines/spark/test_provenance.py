@@ -13,7 +13,7 @@ from engines.spark.analysis.influence import Session
 from engines.spark.analysis.monotone import DAY, MILLISECOND, Floor, Shift
 from engines.spark.planning.transaction import Read
 from engines.spark.provenance.answers import absent
-from engines.spark.provenance.final_mode import narrowed
+from engines.spark.provenance.derive import narrowed
 from engines.spark.provenance.lifetimes import dating, entering, lives, of_key
 from engines.spark.provenance.reasons import Reason
 from engines.spark.provenance.row_numbers import DECIDES, PATH, Witness, pick, witnesses

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from chain.codec.blocks import decode_block, encode_block
 from chain.codec.shape import shape_of
 from chain.codec.timestamp import pack, unpack
-from chain.codec.timestamp_columns import unpack_many
 from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.instant import Instant
@@ -40,6 +39,7 @@ from chain.model.schema import DataField, DataSchema, Int64
 from chain.model.source import SqlQueryStep, TransformSql
 from chain.multihash import ARROW0_SHA3_256, SHA2_256, Multihash
 from chain.rules import RULES, Binds
+from chain.rules.columns import unpack_many
 from chain.rules.rule import Rule
 from chain.store.base import Head, Snapshot, StoredBlock, StoredPage
 from odfd.verify.report import Level

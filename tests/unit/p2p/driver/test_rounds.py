@@ -17,7 +17,7 @@ from chain.statements.tree import Tree
 from odfd.network.evidence import MANIFEST_SECONDS, EvidenceFetcher
 from p2p.driver import framing, statements
 from p2p.driver.framing import FramedStream
-from p2p.driver.round_slots import QUICK, SLOW, RoundSlots
+from p2p.driver.mesh import QUICK, SLOW, RoundSlots
 from p2p.driver.statements import ANSWER_PATIENCE, PROOF_SECONDS, ROUND_SECONDS
 from p2p.errors import PeerFault, TooSlow
 from p2p.ports import PeerId, Topic, TreeHead

@@ -15,8 +15,7 @@ from noise.connection import Keypair, NoiseConnection
 from p2p.budget.silent_connections import SilentConnections
 from p2p.errors import UnsupportedLibrary, Violation
 from p2p.host import library
-from p2p.host.noise import MAX_SEALED, RECEIVE, Cipher, Scratch, Unsealer
-from p2p.host.suites import AES, CHACHA, Suite, computes_aes
+from p2p.host.noise import AES, CHACHA, MAX_SEALED, RECEIVE, Cipher, Scratch, Suite, Unsealer, computes_aes
 
 KEY = bytes(range(32))
 BOTH = pytest.mark.parametrize("suite", [CHACHA, AES], ids=lambda suite: suite.noise.decode())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chain.ids import DatasetId
-from p2p.machines.implied_subscriptions import LASTS, MAX_ASKED, MAX_PEERS, ImpliedSubscriptions
+from p2p.driver.forwarding import LASTS, MAX_ASKED, MAX_PEERS, ImpliedSubscriptions
 from p2p.ports import PeerId
 
 A, B = PeerId("a"), PeerId("b")

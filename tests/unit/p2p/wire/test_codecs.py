@@ -16,7 +16,7 @@ from chain.multihash import Multihash
 from p2p.ports import StatementRef, Topic
 from p2p.wire import chains, frames, objects, packs, refusal, trust
 from p2p.wire.chains import BlockRange, Blocks
-from p2p.wire.delimited import DelimitedReader
+from p2p.wire.frames import DelimitedReader
 from p2p.wire.limits import MAX_DATASETS, MAX_OBJECT_READ, MAX_RANGE_BLOCKS, MAX_RANGE_BYTES
 from p2p.wire.objects import MAX_SIZE, ObjectBytes, ObjectRange
 from p2p.wire.packs import ObjectPack, ObjectsAsk
