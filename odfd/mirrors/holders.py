@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
@@ -11,7 +11,7 @@ import trio
 
 from chain.errors import Fault, Refused, Remote
 from chain.ids import DatasetId
-from p2p.ports import PeerId, Replication, Tip
+from p2p.ports import PeerId, PeerView, Replication, Tip
 
 PROBE_SECONDS: Final = 10.0
 """How long a peer may take to say what it holds."""
@@ -23,6 +23,8 @@ SOON: Final = (0.05, 2.0)
 """The same once such a peer says it: at least so many seconds, and so many times what it took to say it."""
 PROBE_AGAIN_SECONDS: Final = 300.0
 """How old an answer may be when nothing is to be fetched and the number of holders is only shown."""
+STRANGERS: Final = 8
+"""Others that are asked beside those who gave what proved true, each time other ones; all, where these have it not."""
 ASKED_OF_ONE: Final = 2
 """Peers of one network that are asked to show a chain."""
 ASKED: Final = 16
@@ -39,6 +41,43 @@ class _Said(msgspec.Struct, frozen=True):
     peers: frozenset[PeerId]
 
 
+class _Probe:
+    """Who said to serve something so far, and how long others are waited for. ``first`` are asked before the rest."""
+
+    def __init__(self, proven: Collection[PeerId], first: Iterable[PeerId], rest: Iterable[PeerId]) -> None:
+        self._proven = frozenset(proven)
+        self._left, self._rest = {*first}, [*rest]
+        self._began = trio.current_time()
+        self.found: list[PeerId] = []
+        self.late = trio.CancelScope()
+        self.settled = trio.Event()
+        """Set when nobody of them is left, or a proven one serves it."""
+
+    def all_are_asked(self) -> list[PeerId]:
+        """From now on; who is to be."""
+        rest, self._rest = self._rest, []
+        self._left.update(rest)
+        self._wait()
+        return rest
+
+    def heard(self, peer: PeerId, *, serves: bool) -> None:
+        self._left.discard(peer)
+        self.found += [peer] * serves
+        self._wait()
+
+    def _wait(self) -> None:
+        now, by_proven = trio.current_time(), not self._proven.isdisjoint(self.found)
+        if by_proven or not self._left:
+            self.settled.set()
+        if by_proven:
+            self._end(now + min(GRACE_SECONDS, max(SOON[0], SOON[1] * (now - self._began))))
+        elif self.found and not self._rest:
+            self._end(now + (GRACE_SECONDS if self._proven.isdisjoint(self._left) else KNOWN_SECONDS))
+
+    def _end(self, at: float) -> None:
+        self.late.deadline = min(self.late.deadline, at)
+
+
 class Holders:
     """The known holders of datasets."""
 
@@ -47,36 +86,49 @@ class Holders:
         self._inquire = inquire
         self._replication = replication
         self._said: dict[DatasetId, _Said] = {}
+        self._turn = 0
 
     def connected(self) -> list[PeerId]:
         """Whoever could be asked."""
-        return [view.peer for view in self._replication.peers() if view.connected and not view.blocked]
+        return [view.peer for view in self._views()]
+
+    def _views(self) -> list[PeerView]:
+        return [view for view in self._replication.peers() if view.connected and not view.blocked]
 
     async def of(self, dataset: DatasetId, size: int) -> list[PeerId]:
-        """Those that serve at least ``size`` blocks, asked now; who answers long after the first is left out."""
-        found: list[PeerId] = []
-        proven = {view.peer for view in self._replication.peers() if view.connected and view.proven}
-        unheard, began = set(proven), trio.current_time()
+        """Those that serve at least ``size`` blocks, asked now; who answers long after the first is left out.
+
+        Those who gave what proved true before are asked first, and some others.
+        """
+        proven = {view.peer for view in self._views() if view.proven}
+        first, rest = self._ranked(proven)
+        probe = _Probe(proven, first, rest)
 
         async def ask(peer: PeerId) -> None:
+            serves = False
             try:
-                if await self._replication.chain_size(peer, dataset) >= size:
-                    found.append(peer)
+                serves = await self._replication.chain_size(peer, dataset) >= size
             finally:
-                unheard.discard(peer)
-                if found:
-                    now = trio.current_time()
-                    late.deadline = min(late.deadline, now + grace(now - began))
+                probe.heard(peer, serves=serves)
 
-        def grace(took: float) -> float:
-            if not proven.isdisjoint(found):
-                return min(GRACE_SECONDS, max(SOON[0], SOON[1] * took))
-            return KNOWN_SECONDS if unheard else GRACE_SECONDS
+        with probe.late:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._ask_all, ask, first)
+                with trio.move_on_after(GRACE_SECONDS):
+                    await probe.settled.wait()
+                if proven.isdisjoint(probe.found):
+                    nursery.start_soon(self._ask_all, ask, probe.all_are_asked())
+        self._said[dataset] = _Said(trio.current_time(), frozenset(probe.found))
+        return probe.found
 
-        with trio.CancelScope() as late:
-            await self._ask_all(ask)
-        self._said[dataset] = _Said(trio.current_time(), frozenset(found))
-        return found
+    def _ranked(self, proven: Collection[PeerId]) -> tuple[list[PeerId], list[PeerId]]:
+        """Connected peers to ask at once, and then; without any that is known, all at once."""
+        others = [peer for peer in self.connected() if peer not in proven]
+        if not proven:
+            return others, []
+        self._turn = (self._turn + STRANGERS) % max(1, len(others))
+        others = others[self._turn :] + others[: self._turn]
+        return [*proven, *others[:STRANGERS]], others[STRANGERS:]
 
     async def networks(self, peers: Sequence[PeerId], dataset: DatasetId, tip: Tip, enough: int) -> int:
         """In how many networks peers show to hold this very chain; others elsewhere are met when those are too few."""
@@ -119,9 +171,9 @@ class Holders:
         async def ask(peer: PeerId) -> None:
             await self._replication.pull_statements(peer, [dataset])
 
-        await self._ask_all(ask)
+        await self._ask_all(ask, self.connected())
 
-    async def _ask_all(self, ask: Callable[[PeerId], Awaitable[None]]) -> None:
+    async def _ask_all(self, ask: Callable[[PeerId], Awaitable[None]], peers: Iterable[PeerId]) -> None:
         async def one(peer: PeerId) -> None:
             with trio.move_on_after(PROBE_SECONDS):
                 try:
@@ -130,7 +182,7 @@ class Holders:
                     return  # one that does not answer has nothing to say; the layer below keeps score
 
         async with trio.open_nursery() as nursery:
-            for peer in self.connected():
+            for peer in peers:
                 nursery.start_soon(one, peer)
 
     async def count(self, dataset: DatasetId, size: int) -> int:

@@ -7,6 +7,7 @@ one that fails because the chain itself breaks a rule waits for news, since aski
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -40,6 +41,8 @@ ROUND_SECONDS: Final = 60.0
 """A mirror is looked at this often even when nobody announces anything."""
 AGAIN: Final = Backoff(first=1.0, most=ROUND_SECONDS)
 """Before a failed pass is tried again."""
+NEWCOMERS_SECONDS: Final = 2.0
+"""Newcomers are asked for what is lacking this often at most: strangers come and go as often as they like."""
 
 
 class SchedulerState(enum.Enum):
@@ -80,6 +83,8 @@ class Mirror(msgspec.Struct):
     """Whether nobody gave them for a day."""
     fresh: int = 1
     """The pass that looked at the spec as it is now."""
+    is_for_newcomers: bool = False
+    """Whether it was poked for nothing else."""
     poked: trio.Event = msgspec.field(default_factory=trio.Event)
     turned: trio.Event = msgspec.field(default_factory=trio.Event)
     """Set when the pass under way, or the next one, has ended; then there is another."""
@@ -91,6 +96,11 @@ class Mirror(msgspec.Struct):
     def is_unasked(self) -> bool:
         """Whether all that is known is here, and nobody was there who might know more."""
         return self.state is SchedulerState.CURRENT and not self.asked
+
+    @property
+    def lacks_peers(self) -> bool:
+        """Whether somebody new may have what nobody gave."""
+        return self.is_unasked or self.state not in _SETTLED
 
     @property
     def is_settled(self) -> bool:
@@ -146,6 +156,8 @@ class MirrorScheduler:
         self._after_sync = after_sync
         self._mirrors: dict[DatasetId, Mirror] = {}
         self._nursery: trio.Nursery | None = None
+        self._asks_newcomers = False
+        self._newcomers_after = -math.inf
 
     async def run(self, life: Life) -> None:
         """Until asked to stop: a pass under way is cut off, and goes on after the next start."""
@@ -258,12 +270,30 @@ class MirrorScheduler:
         """Something happened that may concern a mirror; whether it is one of ours."""
         mirror = self._mirrors.get(dataset)
         if mirror is not None:
+            mirror.is_for_newcomers = False
             mirror.poked.set()
         return mirror is not None
 
     def poke_all(self) -> None:
         for mirror in self._mirrors.values():
             mirror.poked.set()
+
+    def met_someone(self) -> None:
+        """Whoever lacks something asks newcomers, soon and all of them together."""
+        if self._nursery is not None and not self._asks_newcomers:
+            self._asks_newcomers = True
+            self._nursery.start_soon(self._ask_newcomers)
+
+    async def _ask_newcomers(self) -> None:
+        try:
+            await trio.sleep_until(self._newcomers_after)
+        finally:
+            self._asks_newcomers = False
+        self._newcomers_after = trio.current_time() + NEWCOMERS_SECONDS
+        for mirror in self._mirrors.values():
+            if mirror.lacks_peers and not mirror.poked.is_set():
+                mirror.is_for_newcomers = True
+                mirror.poked.set()
 
     async def pass_now(self, dataset: DatasetId) -> Mirror:
         """Ask peers for news, then for a pass, and wait until one has ended that began after this call.
@@ -315,7 +345,7 @@ class MirrorScheduler:
     async def _passes(self, mirror: Mirror) -> None:
         failures = 0
         while True:
-            mirror.poked = trio.Event()
+            mirror.poked, mirror.is_for_newcomers = trio.Event(), False
             mirror.passing = True
             again = await self._pass(mirror)
             short = mirror.tally.blocks < mirror.tally.blocks_wanted
@@ -329,7 +359,8 @@ class MirrorScheduler:
             failures = failures + 1 if again else 0
             with trio.move_on_after(AGAIN.whole(failures) if again else ROUND_SECONDS):
                 await mirror.poked.wait()
-                failures = 0  # something is new: what failed before says nothing of it
+                # What failed before says nothing of what is new; newcomers may be strangers without end.
+                failures = failures if mirror.is_for_newcomers else 0
 
     async def _pass(self, mirror: Mirror) -> bool:
         """One pass; whether to try again soon. Every fault becomes the mirror's state: none ends the keeper."""

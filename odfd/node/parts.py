@@ -426,7 +426,7 @@ class NodeParts:
         self.in_loop(tell)
 
     def _met_someone(self) -> None:
-        self.scheduler.poke_all()
+        self.scheduler.met_someone()
         self.witnessing.loop.poke()
         self.journal_recovery.loop.poke()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ import trio
 
 from chain.errors import Remote
 from chain.ids import DatasetId
-from odfd.mirrors.holders import GRACE_SECONDS, KNOWN_SECONDS, PROBE_SECONDS, SOON, Holders
+from odfd.mirrors.holders import GRACE_SECONDS, KNOWN_SECONDS, PROBE_SECONDS, SOON, STRANGERS, Holders
 from p2p.ports import PeerId
 
 DATASET = DatasetId.from_public_key(b"d" * 32)
@@ -23,7 +24,7 @@ class Network:
 
     def peers(self) -> list[Any]:
         return [
-            SimpleNamespace(peer=PeerId(name), connected=True, blocked=False, proven=name.startswith("known"))
+            SimpleNamespace(peer=PeerId(name), connected=True, blocked=False, proven="known" in name)
             for name in self.waits
         ]
 
@@ -63,8 +64,36 @@ async def test_others_are_hardly_waited_for_once_a_known_peer_serves_it(autojump
 
 
 async def test_what_strangers_say_at_once_keeps_out_no_known_peer(autojump_clock: Any) -> None:
-    boasts = {f"boasts{number}": 0.001 for number in range(12)}
+    boasts = {f"boasts{number}": 0.001 for number in range(STRANGERS)}
     peers, took = await found(Network(known=GRACE_SECONDS + 1, **boasts))
     assert peers == {"known", *boasts}
     peers, took = await found(Network(known=60.0, **boasts))
     assert (peers, took) == ({*boasts}, 0.001 + KNOWN_SECONDS)
+
+
+async def test_few_strangers_are_asked_beside_a_known_peer_and_each_time_others(autojump_clock: Any) -> None:
+    network = Network(known=0.02, **{f"far{number}": 0.01 for number in range(40)})
+    holders, asked = Holders(network, network), Counter[str]()  # type: ignore[arg-type]
+    for _ in range(5):
+        peers = await holders.of(DATASET, 7)
+        assert len(peers) == 1 + STRANGERS
+        asked.update(peers)
+    assert len(asked) == 41, "those who served it are asked again, beside others"
+
+
+async def test_what_strangers_say_keeps_nobody_from_being_asked(autojump_clock: Any) -> None:
+    """Those who gave something have it not; who serves it is one of forty, of whom most say that they do."""
+    strangers = {f"boasts{number}": 0.01 for number in range(40)}
+    for waits in ({"known": 60.0}, {"empty-known": 0.01}):
+        network = Network(**waits, **strangers, far=0.1)
+        for _ in range(5):
+            assert "far" in await Holders(network, network).of(DATASET, 7)  # type: ignore[arg-type]
+
+
+async def test_all_are_asked_where_those_who_are_known_have_it_not(autojump_clock: Any) -> None:
+    strangers = {f"empty{number}": 0.01 for number in range(20)}
+    for waits in ({"known": 60.0}, {"empty-known": 0.01}):
+        network = Network(**waits, **strangers, far=0.1)
+        for _ in range(3):
+            peers = await Holders(network, network).of(DATASET, 7)  # type: ignore[arg-type]
+            assert peers == ["far"]

@@ -9,8 +9,8 @@ from trio.testing import MockClock
 
 from chain.ids import DatasetId
 from odfd.mirrors.mirror_spec import MirrorSpec
-from odfd.mirrors.scheduler import AGAIN, MirrorScheduler
-from odfd.mirrors.sync import NobodyHasIt
+from odfd.mirrors.scheduler import AGAIN, NEWCOMERS_SECONDS, MirrorScheduler
+from odfd.mirrors.sync import Current, NobodyHasIt
 
 ID = DatasetId.from_public_key(b"d" * 32)
 
@@ -43,3 +43,31 @@ async def test_news_ends_the_pauses_after_what_failed_before(autojump_clock: Moc
     pauses = [at - last for at in behind.asked if at > last]
     assert pauses[:3] == [AGAIN.whole(1), AGAIN.whole(1) + AGAIN.whole(2), sum(map(AGAIN.whole, (1, 2, 3)))]
     assert len(pauses) < 12
+
+
+class Whole(Behind):
+    """Peers that have nothing newer."""
+
+    async def sync(self, *_: object) -> Current:  # type: ignore[override]
+        self.asked.append(trio.current_time())
+        return Current(peers=1, connected=1)
+
+
+async def test_strangers_that_come_and_go_make_nobody_ask_all_the_time(autojump_clock: MockClock) -> None:
+    """Four a second, for a minute: a mirror that has all asks nobody for it, one that lacks something now and then."""
+    for peers, most in ((Whole(), 2), (Behind(), 1 + 60 / NEWCOMERS_SECONDS)):
+        nothing = cast(Any, None)
+        scheduler = MirrorScheduler(nothing, cast(Any, peers), nothing, nothing, nothing, print)
+        async with trio.open_nursery() as nursery:
+            scheduler._nursery = nursery
+            scheduler._begin(MirrorSpec(dataset=str(ID), name="cities"))
+            await trio.sleep(0.5)
+            before = len(peers.asked)
+            scheduler.met_someone()
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(peers.asked) - before == (0 if isinstance(peers, Whole) else 1), "the first newcomer is asked"
+            for _ in range(240):
+                await trio.sleep(0.25)
+                scheduler.met_someone()
+            assert len(peers.asked) - before <= most
+            nursery.cancel_scope.cancel()
