@@ -13,9 +13,9 @@ from pathlib import Path
 
 from chain.struct_types import learn_struct_types
 from engines.flight.node_client import NodeSocket
-from engines.flight.places import ASKED, READY, SERVED
 from engines.flight.server import FlightSqlServer, keep_traces
 from engines.flight.service import FlightSql
+from engines.flight.socket_names import ASKED, READY, SERVED
 
 
 def main() -> int:

@@ -21,7 +21,7 @@ import trio
 from chain.backoff import Backoff
 from chain.errors import Environment
 from engines.errors import EngineLost
-from engines.flight.places import ASKED, READY, SERVED
+from engines.flight.socket_names import ASKED, READY, SERVED
 from engines.sandbox.base import Job, Mount
 from engines.sandbox.probe import Choice
 from engines.sandbox.process import ConfinedProcess, start

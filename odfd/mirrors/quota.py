@@ -134,7 +134,7 @@ class MirrorQuota:
         return found
 
 
-class BlockRoom:
+class BlockQuota:
     """The room for the blocks of one walk of a mirror, promised as they come. Safe to use from any thread."""
 
     def __init__(self, quota: MirrorQuota, spec: MirrorSpec) -> None:

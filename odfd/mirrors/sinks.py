@@ -21,7 +21,7 @@ from chain.store.files import disk
 from chain.store.objects import DiskObjects
 from chain.wording import plural
 from odfd.datasets.holdings import PER_BLOCK
-from odfd.mirrors.quota import BlockRoom
+from odfd.mirrors.quota import BlockQuota
 from odfd.mirrors.spool import Spool
 from p2p.ports import PeerId, Tip
 
@@ -49,7 +49,7 @@ class VerifiedChain:
         frontier: Frontier,
         head: HeadStatement,
         until: int | None = None,
-        room: BlockRoom | None = None,
+        room: BlockQuota | None = None,
     ) -> None:
         """``room``: where blocks are counted before they are taken; ``None``: nowhere."""
         self.start, self.began = state, frontier

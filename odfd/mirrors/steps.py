@@ -35,7 +35,7 @@ from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.object_fetcher import ObjectFetcher
 from odfd.mirrors.prefetch import Prefetch, Start
 from odfd.mirrors.progress import MirrorProgress
-from odfd.mirrors.quota import BlockRoom
+from odfd.mirrors.quota import BlockQuota
 from odfd.mirrors.sinks import SinkFull, VerifiedChain
 from odfd.transfer.linked import may_link, note_links
 from odfd.trust.ledger.log import CheckedChain, Ledger
@@ -93,7 +93,7 @@ class Steps:
         Raises Remote (peers), Invalid or Refused (the chain breaks a rule or a limit), Environment (our disk).
         """
         kept = StepsKept()
-        room = BlockRoom(self._object_fetcher.room, goal.spec)
+        room = BlockQuota(self._object_fetcher.room, goal.spec)
         ahead = Prefetch(partial(self._fetch, goal, room), start, goal.signed.size)
         try:
             with sole_faults():
@@ -113,7 +113,7 @@ class Steps:
                 await trio.to_thread.run_sync(room.close)
         return kept
 
-    async def _fetch(self, goal: Goal, room: BlockRoom, start: Start) -> VerifiedChain:
+    async def _fetch(self, goal: Goal, room: BlockQuota, start: Start) -> VerifiedChain:
         signed, spec = goal.signed, goal.spec
         whole = _needs_whole(start.state.size, goal, self._first_contact.rung(spec))
         until = signed.size if whole else min(signed.size, start.state.size + STEP)

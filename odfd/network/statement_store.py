@@ -42,7 +42,7 @@ from odfd.datasets.visibility import PublicOf
 from odfd.network.early_statements import EarlyStatements
 from odfd.network.statement_kinds import KINDS
 from odfd.network.statement_quota import StatementQuota
-from odfd.network.unheld_statements import NoRoom, UnheldStatements
+from odfd.network.unheld_statements import UnheldFull, UnheldStatements
 from odfd.trust.admission.rules import EARLY_LIMIT, AdmissionOutcome
 from odfd.trust.admission.statement_processor import Judged, Processed, StatementProcessor
 from odfd.trust.judgement import authority_fork_choice
@@ -316,7 +316,7 @@ class LedgerStatementStore:
                 heard = processor.keep(said, signed, found)
                 if isinstance(said, Authority) and heard.outcome.changes:
                     authority_fork_choice.settle(connection, dataset, self._room.witnesses(), now)
-        except NoRoom:
+        except UnheldFull:
             return None
         if heard.proof is not None:
             self._keep_if_known(heard.proof, sender, now)
@@ -374,7 +374,7 @@ class LedgerStatementStore:
         try:
             with self.unheld.write(dataset) as connection:
                 is_new = Cosignatures(connection).keep(made, listed=listed)
-        except NoRoom:
+        except UnheldFull:
             return Judgement.IGNORE, False
         return (Judgement.ACCEPT if is_new else Judgement.IGNORE), False
 
@@ -436,7 +436,7 @@ class LedgerStatementStore:
                 is_new = StatementProcessor(connection, _no_leaves, sender, now).hear_proof(proof)
                 if is_new and proof.kind == AUTHORITY_FORK:
                     authority_fork_choice.settle(connection, proof.dataset, self._room.witnesses(), now)
-        except NoRoom:
+        except UnheldFull:
             return Judgement.IGNORE, False
         return (Judgement.ACCEPT if is_new else Judgement.IGNORE), False
 

@@ -33,7 +33,7 @@ MAX_BYTES_OF_ONE: Final = 128 << 10
 _SPOKEN: Final = tuple(each for each in kinds.TABLES if each.of_dataset)
 
 
-class NoRoom(Exception):
+class UnheldFull(Exception):
     """More was said of one dataset than is kept of what nobody wants here."""
 
 
@@ -67,7 +67,7 @@ class UnheldStatements:
     def write(self, dataset: DatasetId) -> Iterator[sqlite3.Connection]:
         """A transaction over what is said of a dataset; undone when it raises.
 
-        Raises NoRoom at its end for more than is kept of one dataset.
+        Raises UnheldFull at its end for more than is kept of one dataset.
         """
         with self._lock:
             self._db.execute("BEGIN")
@@ -75,7 +75,7 @@ class UnheldStatements:
                 yield self._db
                 size = self._tidy(dataset)
                 if size > self._most_of_one:
-                    raise NoRoom
+                    raise UnheldFull
                 self._db.execute("COMMIT")
             except BaseException:
                 self._db.execute("ROLLBACK")

@@ -25,7 +25,7 @@ from chain.statements.statement import HeadStatement
 from chain.store.files import disk
 from chain.store.layout import BLOCKS, CHECKPOINTS, DATA, HEAD, DirectoryChain
 from odfd.published.signed import MAX_STATEMENT, SIGNED_HEAD, authority_file, head_in
-from odfd.published.staging import StagingRoom
+from odfd.published.staging import StagingQuota
 from odfd.published.transport import Transport
 from p2p.files import Missing
 
@@ -48,10 +48,10 @@ class Edition(msgspec.Struct, frozen=True, kw_only=True):
 class PublishedSource:
     """The reader of one dataset in one place. ``staging``: a folder for blocks on their way."""
 
-    def __init__(self, transport: Transport, staging: Path, room: StagingRoom | None = None) -> None:
+    def __init__(self, transport: Transport, staging: Path, room: StagingQuota | None = None) -> None:
         self._transport = transport
         self._staging = staging
-        self._room = room or StagingRoom(int)
+        self._room = room or StagingQuota(int)
         self._room.add(staging)
         self._staged: dict[str, tuple[Multihash, int, DirectoryChain]] = {}
         """Whose blocks are staged: from which head back to which number."""
@@ -195,7 +195,7 @@ def as_written(root: str) -> str:
     return root.replace("/ipfs/", "ipfs://") if root.startswith("/ipfs/") else root
 
 
-def _make_room(staging: Path, kept: set[Path], room: StagingRoom) -> None:
+def _make_room(staging: Path, kept: set[Path], room: StagingQuota) -> None:
     """For one more folder; those in ``kept`` stay."""
     if not staging.is_dir():
         return

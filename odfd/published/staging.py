@@ -22,7 +22,7 @@ IDLE_SECONDS: Final = 3600.0
 _LONG_AGO: Final = float("-inf")
 
 
-class StagingRoom:
+class StagingQuota:
     """The room of all staging folders of a node.
 
     ``reserve``: bytes left free on the disk. ``quota`` refuses bytes that mirrors may not take, with Environment.

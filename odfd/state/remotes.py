@@ -14,7 +14,7 @@ from odfd.ipfs.publishing import Publisher
 from odfd.ipfs.transport import IpfsTransport
 from odfd.published.replication import WithPublished
 from odfd.published.source import PublishedSource
-from odfd.published.staging import StagingRoom
+from odfd.published.staging import StagingQuota
 from odfd.published.web import WebTransport
 from odfd.runtime.clock import Clock
 from odfd.runtime.supervision import Life
@@ -48,7 +48,7 @@ class Remotes:
         self._web = Web(pace=bandwidth.down)
         self._clock = clock
         self.reserve = settings.limits.disk_reserve_bytes
-        self.staging = StagingRoom(lambda: self.reserve)
+        self.staging = StagingQuota(lambda: self.reserve)
         staged = home.folder(STAGED)
         self._from_web = PublishedSource(WebTransport(self._web, home.chains.raw_of), staged / "web", self.staging)
         ours = None if self._ipfs is None else IpfsTransport(self._ipfs)

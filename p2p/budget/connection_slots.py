@@ -23,12 +23,12 @@ OF_HOST: Final = 4
 OF_PREFIX: Final = 2
 """and one block of addresses half of them."""
 FEW: Final = 4
-"""Places of one address however few there are: people meet behind one router."""
+"""Slots of one address however few there are: people meet behind one router."""
 SETTLED: Final = 4
 """A quarter of the strangers stay for having been here longest, and a quarter for having given most."""
 
 
-class Place(NamedTuple):
+class ConnectionSlot(NamedTuple):
     """A connection, and how it came to be."""
 
     party: Party
@@ -41,7 +41,7 @@ class Place(NamedTuple):
         return prefix_of(self.party.host)
 
 
-class Places:
+class ConnectionSlots:
     """The places of one host. ``chosen`` and ``publishers`` are set by whoever knows which peers a person chose."""
 
     def __init__(self, most: int) -> None:
@@ -51,7 +51,7 @@ class Places:
         self._strangers = most - 2 * reserved
         self._of_host = max(FEW, self._strangers // OF_HOST)
         self._of_prefix = max(2 * FEW, self._strangers // OF_PREFIX)
-        self._taken: dict[int, Place] = {}
+        self._taken: dict[int, ConnectionSlot] = {}
         self._given: Counter[PeerId] = Counter()
         self.chosen: frozenset[PeerId] = frozenset()
         self.publishers: frozenset[PeerId] = frozenset()
@@ -72,13 +72,13 @@ class Places:
 
     def take(self, party: Party, *, dialled: bool) -> Party | None:
         """Give a new connection a place. Who must leave for it; itself where it has a place over nobody."""
-        place = Place(party, dialled)
+        place = ConnectionSlot(party, dialled)
         leaving = self._leaving(place)
         if leaving is not party:
             self._taken[party.connection] = place
         return leaving
 
-    def _leaving(self, newcomer: Place) -> Party | None:
+    def _leaving(self, newcomer: ConnectionSlot) -> Party | None:
         reserved = self._reserved()
         strangers = [place for place in self._taken.values() if place.party.connection not in reserved]
         is_chosen = newcomer.party.peer in self.chosen or (
@@ -105,11 +105,11 @@ class Places:
         ours = [place for place in self._taken.values() if place.dialled and place not in chosen]
         return _numbers(chosen) | _numbers(ours[: self._dialled]) | _numbers(self._publishing())
 
-    def _publishing(self) -> list[Place]:
+    def _publishing(self) -> list[ConnectionSlot]:
         """Connections of publishers, the first of them."""
         return [place for place in self._taken.values() if place.party.peer in self.publishers][: self._dialled]
 
-    def _least(self, crowd: list[Place], strangers: list[Place], newcomer: Place) -> Party:
+    def _least(self, crowd: list[ConnectionSlot], strangers: list[ConnectionSlot], newcomer: ConnectionSlot) -> Party:
         """Who is missed least: the newest that gave least, of the block of addresses that has most places."""
         settled = self._settled(strangers)
         loose = [place for place in crowd if place.party.connection not in settled]
@@ -119,15 +119,15 @@ class Places:
         most = max(blocks[place.block] for place in loose)
         return self._newest([place for place in loose if blocks[place.block] == most])
 
-    def _newest(self, places: list[Place]) -> Party:
+    def _newest(self, places: list[ConnectionSlot]) -> Party:
         """Of those that gave least."""
         return min(reversed(places), key=lambda place: self._given[place.party.peer]).party
 
-    def _settled(self, strangers: list[Place]) -> set[int]:
+    def _settled(self, strangers: list[ConnectionSlot]) -> set[int]:
         share = max(1, self._strangers // SETTLED)
         givers = sorted(strangers, key=lambda place: -self._given[place.party.peer])[:share]
         return _numbers(strangers[:share]) | _numbers(place for place in givers if self._given[place.party.peer])
 
 
-def _numbers(places: Iterable[Place]) -> set[int]:
+def _numbers(places: Iterable[ConnectionSlot]) -> set[int]:
     return {place.party.connection for place in places}

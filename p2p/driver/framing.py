@@ -23,7 +23,7 @@ SEND_PATIENCE: Final = 30.0
 """Seconds in which a peer must take one frame of 1 MiB; after that the stream is reset."""
 
 
-class Room:
+class UnfinishedFrames:
     """What the framed streams of one node hold unfinished. Made with the driver."""
 
     def __init__(self) -> None:
@@ -34,11 +34,13 @@ class Room:
 
 
 class FramedStream:
-    """Bodies out and in. One task reads; any may write. ``block`` of addresses: what the peer's share of ``room`` is
-    counted for."""
+    """Bodies out and in. One task reads; any may write. ``block`` of addresses: what the peer's share of ``unfinished``
+    is counted for."""
 
-    def __init__(self, stream: StreamPort, peer: PeerId, limit: int, room: Room | None = None, block: str = "") -> None:
-        self._room = room or Room()
+    def __init__(
+        self, stream: StreamPort, peer: PeerId, limit: int, unfinished: UnfinishedFrames | None = None, block: str = ""
+    ) -> None:
+        self._unfinished = unfinished or UnfinishedFrames()
         self._block = block or peer
         self._unsent = 0
         self._stream = stream
@@ -67,7 +69,7 @@ class FramedStream:
             except Invalid as error:
                 raise Violation(self.peer, error.message, rule=error.rule, hint=error.hint) from error
             held = self._reader.held + PIECE * self._reader.pieces
-            await self._bounded(self._room.coming, held)
+            await self._bounded(self._unfinished.coming, held)
         return self._bodies.popleft()
 
     async def write(self, body: bytes) -> None:
@@ -78,11 +80,11 @@ class FramedStream:
         """As ``write``, for what is framed already."""
         self._unsent += len(frames)
         try:
-            await self._bounded(self._room.going, self._unsent)
+            await self._bounded(self._unfinished.going, self._unsent)
             await self._send(frames)
         finally:
             self._unsent -= len(frames)
-            self._room.going.note(self, self._block, self._unsent)
+            self._unfinished.going.note(self, self._block, self._unsent)
 
     async def _bounded(self, share: Unfinished[FramedStream], amount: int) -> None:
         """Note what is unfinished here; who must let go of theirs is reset. Raises TooSlow where that is this one."""
@@ -116,11 +118,11 @@ class FramedStream:
 
     async def end(self) -> None:
         """Close in order."""
-        self._room.coming.leave(self)
+        self._unfinished.coming.leave(self)
         await self._stream.aclose()
 
     async def reset(self) -> None:
         """Let go at once, also while being cancelled."""
-        self._room.coming.leave(self)
+        self._unfinished.coming.leave(self)
         with trio.CancelScope(shield=True), trio.move_on_after(1.0):
             await self._stream.reset()

@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 import trio
 
-from p2p.driver.framing import FramedStream, Room
+from p2p.driver.framing import FramedStream, UnfinishedFrames
 from p2p.driver.ports import HostPort, StreamPort
 from p2p.errors import PeerFault, TooSlow, Violation
 from p2p.peers.book import PeerBook
@@ -29,14 +29,14 @@ class PeerPenalties:
 
     def __init__(self, host: HostPort, book: PeerBook, wall: Callable[[], int]) -> None:
         self._host = host
-        self._room = Room()
+        self._unfinished = UnfinishedFrames()
         self.book = book
         self.wall = wall
         self._condemned, self._waiting = trio.open_memory_channel[PeerId](256)
 
     def framed(self, stream: StreamPort, peer: PeerId, limit: int) -> FramedStream:
         """Frames of at most ``limit`` bytes, counted for the network that the peer is in."""
-        return FramedStream(stream, peer, limit, self._room, self._host.network_of(peer))
+        return FramedStream(stream, peer, limit, self._unfinished, self._host.network_of(peer))
 
     async def open(self, peer: PeerId, protocol: str, limit: int, patience: float) -> FramedStream:
         """A stream to a connected peer. Raises PeerFault."""

@@ -39,7 +39,7 @@ from libp2p.transport.tcp.tcp import TCP
 from libp2p.transport.upgrader import TransportUpgrader
 from libp2p.utils.varint import ParseError, read_varint_prefixed_bytes_limited
 
-from p2p.budget.connection_slots import Places
+from p2p.budget.connection_slots import ConnectionSlots
 from p2p.budget.costs import HANDSHAKE
 from p2p.budget.silent_connections import SilentConnections
 from p2p.budget.work import WorkBudget
@@ -142,7 +142,7 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
 
     def __init__(self, peer_id: Any, peerstore: Any, upgrader: Any, limits: HostLimits, work: WorkBudget) -> None:
         self.work = work
-        self.places = Places(limits.max_connections)
+        self.slots = ConnectionSlots(limits.max_connections)
         self.turned_away = 0
         """Connections that were closed before their handshake, or for others that are missed more."""
         self._door = SilentConnections(limits.max_pending_inbound)
@@ -180,8 +180,8 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
         if muxed_conn.fault is not None:
             raise SwarmException(f"{muxed_conn.peer_id} is gone: {muxed_conn.fault}")
         self._trim_connections(muxed_conn.peer_id, self.connection_config.max_connections_per_peer - 1)
-        muxed_conn.on_end = partial(self.places.leave, muxed_conn.party.connection)
-        leaving = self.places.take(muxed_conn.party, dialled=muxed_conn.is_initiator)
+        muxed_conn.on_end = partial(self.slots.leave, muxed_conn.party.connection)
+        leaving = self.slots.take(muxed_conn.party, dialled=muxed_conn.is_initiator)
         if leaving is not None:
             self.turned_away += 1
         if leaving is muxed_conn.party:
@@ -192,7 +192,7 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
         return await super().add_conn(muxed_conn, direction)
 
     def _close_soon(self, connection: int) -> None:
-        self.places.leave(connection)
+        self.slots.leave(connection)
         for conns in self.connections.values():
             for conn in conns:
                 if conn.muxed_conn.party.connection == connection:
@@ -203,7 +203,7 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
         most = self.connection_config.max_connections_per_peer if most is None else most
         held = self.connections.get(peer_id, [])
         for excess in held[: max(0, len(held) - most)]:
-            self.places.leave(excess.muxed_conn.party.connection)
+            self.slots.leave(excess.muxed_conn.party.connection)
             self.manager.run_task(self._close_connection_async, excess)
 
     async def _handle_inbound_connection(self, read_write_closer: Any, maddr: Any) -> None:
@@ -253,8 +253,8 @@ class GuardedHost(BasicHost):  # type: ignore[misc]
 
 
 def connection_config(limits: HostLimits) -> Any:
-    """No watermark of its own: nobody is dialled to reach a number of connections. Nor a limit: ``Places`` has it, and
-    makes room, where the library refuses whoever comes late, before it knows who that is.
+    """No watermark of its own: nobody is dialled to reach a number of connections. Nor a limit: ``ConnectionSlots`` has
+    it, and makes room, where the library refuses whoever comes late, before it knows who that is.
     """
     return ConnectionConfig(
         max_connections=_NO_LIMIT,

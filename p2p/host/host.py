@@ -112,7 +112,7 @@ class Host:
 
     def gave(self, peer: PeerId, amount: int) -> None:
         """Bytes that we asked for and that proved true: such a peer keeps its place."""
-        self._swarm.places.gave(peer, amount)
+        self._swarm.slots.gave(peer, amount)
 
     def choose(self, peers: Iterable[PeerId], addresses: Iterable[str] = (), publishers: Iterable[PeerId] = ()) -> None:
         """These and no others are peers that a person chose: strangers take none of their room.
@@ -120,8 +120,8 @@ class Host:
         ``addresses``: where these and ``publishers`` of mirrored datasets are, as far as they are IP addresses.
         """
         chosen = frozenset(peers)
-        self._swarm.places.chosen = self._swarm.work.chosen = chosen
-        self._swarm.places.publishers = self._swarm.work.publishers = frozenset(publishers) - chosen
+        self._swarm.slots.chosen = self._swarm.work.chosen = chosen
+        self._swarm.slots.publishers = self._swarm.work.publishers = frozenset(publishers) - chosen
         found = (parse_address(address) for address in addresses)
         self._swarm.work.chosen_hosts = frozenset(one.host for one in found if one.network.startswith("ip"))
 

@@ -191,7 +191,7 @@ def _upsert(context: MergeContext, batch: pa.Table, history: History, keys: Sequ
     return _assembled(context, rows, history, found, order, passed_over)
 
 
-class Places(NamedTuple):
+class ChangedRows(NamedTuple):
     """Rows that differ: offset of the old one and ordinal of the new one, -1 where there is none."""
 
     old: np.ndarray
@@ -211,7 +211,7 @@ def _joined(
     compared: Sequence[str],
     how: str,
     gone: np.ndarray | None = None,
-) -> Places:
+) -> ChangedRows:
     """Latest state against batch, only pairs that differ. ``gone`` marks new rows that say "retract this key"."""
     from pyspark.sql import functions as f
 
@@ -235,7 +235,7 @@ def _joined(
         f.coalesce(state["old"], f.lit(-1)).alias("old"), f.coalesce(ordinal, f.lit(-1)).alias("new")
     )
     table = places.toArrow()
-    return Places(table.column("old").to_numpy(), table.column("new").to_numpy())
+    return ChangedRows(table.column("old").to_numpy(), table.column("new").to_numpy())
 
 
 def _outer(how: str) -> str:
@@ -262,7 +262,7 @@ def _assembled(
     context: MergeContext,
     batch: pa.Table,
     history: History,
-    places: Places,
+    places: ChangedRows,
     order: tuple[str, ...],
     passed_over: PassedOver,
 ) -> Merged:

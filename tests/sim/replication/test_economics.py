@@ -1,8 +1,8 @@
 """Forty hostile identities of five addresses, with work of every kind, against the budgets of one node in virtual time.
 
-What is real: ``WorkBudget``, ``Places``, ``Lanes``, ``Relaying``, ``Unfinished``, and the costs. Nobody honest is
-blamed, shut out or pushed out, and whoever shows more keys gets no more. ``ODFD_SIM_SEEDS`` sets how many worlds; five
-without.
+What is real: ``WorkBudget``, ``ConnectionSlots``, ``Lanes``, ``Relaying``, ``Unfinished``, and the costs. Nobody honest
+is blamed, shut out or pushed out, and whoever shows more keys gets no more. ``ODFD_SIM_SEEDS`` sets how many worlds;
+five without.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from config.model import P2p
 from p2p.address import network_of, prefix_of
 from p2p.budget import costs
 from p2p.budget.buckets import Budget
-from p2p.budget.connection_slots import Places
+from p2p.budget.connection_slots import ConnectionSlots
 from p2p.budget.relaying import Relaying
 from p2p.budget.unfinished import Unfinished
 from p2p.budget.work import Party, WorkBudget, WorkShares
@@ -53,7 +53,7 @@ class World:
         self.now = 0.0
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = iter(range(1, 1 << 40))
-        self.budget, self.places = WorkBudget(), Places(PLACES)
+        self.budget, self.places = WorkBudget(), ConnectionSlots(PLACES)
         self.lanes, self.relaying = (
             Lanes[PeerId, tuple[PeerId, float]](MAX_QUEUE, MAX_QUEUE_BYTES),
             Relaying(GOSSIP_RATE),

@@ -16,8 +16,8 @@ from chain.errors import Environment
 from chain.multihash import Multihash
 from odfd.datasets.holdings import PER_BLOCK, PER_OBJECT
 from odfd.mirrors.mirror_spec import MirrorSpec
-from odfd.mirrors.quota import BlockRoom, MirrorQuota
-from odfd.published.staging import IDLE_SECONDS, PER_FILE, StagingRoom
+from odfd.mirrors.quota import BlockQuota, MirrorQuota
+from odfd.published.staging import IDLE_SECONDS, PER_FILE, StagingQuota
 
 LIMIT = 60_000
 SIZES = st.integers(0, 9_000)
@@ -61,13 +61,13 @@ class Mirrors(RuleBasedStateMachine):
 
     def start(self) -> None:
         """A new process: promises and blocks that were not kept are gone, files and rows are not."""
-        self.staging = StagingRoom(int, lambda: self.now)
+        self.staging = StagingQuota(int, lambda: self.now)
         self.staging.add(self.staged)
         self.quota = MirrorQuota(self.kept, self.partial, LIMIT)
         self.quota.staged, self.quota.remove_leftovers = self.staging.total, self.staging.remove_leftovers
         self.staging.quota = self.quota.check_staged
         self.coming: dict[Multihash, int] = {}
-        self.walks: list[tuple[BlockRoom, list[int]]] = []
+        self.walks: list[tuple[BlockQuota, list[int]]] = []
 
     def teardown(self) -> None:
         self._folder.cleanup()
@@ -110,7 +110,7 @@ class Mirrors(RuleBasedStateMachine):
 
     @rule(priority=st.integers(0, 1))
     def a_walk_begins(self, priority: int) -> None:
-        self.walks.append((BlockRoom(self.quota, self._spec(priority)), []))
+        self.walks.append((BlockQuota(self.quota, self._spec(priority)), []))
 
     @rule(sizes=st.lists(SIZES, min_size=1, max_size=3))
     def blocks_come(self, sizes: list[int]) -> None:

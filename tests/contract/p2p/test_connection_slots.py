@@ -62,7 +62,7 @@ async def test_keys_that_cost_nothing_take_no_more_places_than_their_addresses()
                 await eve.connect(f"/ip4/127.0.0.1/tcp/{port_of(alice)}/p2p/{alice.peer_id}")
         while len(alice.peers()) > 12:  # noqa: ASYNC110
             await trio.sleep(0.01)
-        assert len(alice.base.get_network().places) == 12
+        assert len(alice.base.get_network().slots) == 12
         assert await meets(alice)
 
 

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from p2p.address import prefix_of
-from p2p.budget.connection_slots import FEW, Places
+from p2p.budget.connection_slots import FEW, ConnectionSlots
 from p2p.budget.work import Party
 from p2p.ports import PeerId
 
@@ -19,7 +19,7 @@ class Door:
     """A host as far as places go."""
 
     def __init__(self, most: int = MOST) -> None:
-        self.places = Places(most)
+        self.places = ConnectionSlots(most)
         self.inside: dict[int, Party] = {}
         self.count = 0
 
