@@ -134,7 +134,6 @@ class ChainState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def polling_source(self) -> SetPollingSource | None:
-        """The one in force."""
         return None if self.polling_disabled else self.set_polling_source
 
     @property

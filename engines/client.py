@@ -18,7 +18,6 @@ import trio
 from chain.errors import Environment, Fault, Invalid
 from chain.store.files import DAMAGED
 from engines import codec
-from engines.call_limits import CallLimits
 from engines.contract import (
     DerivationNeeded,
     EngineIdentity,
@@ -66,6 +65,7 @@ from engines.io_plan import (
     plan_raw_query,
     plan_transform,
 )
+from engines.request_control import CallLimits
 from engines.staging import Staging
 
 Q = TypeVar("Q", bound=msgspec.Struct)

@@ -295,7 +295,6 @@ class ValidateInput(Table, frozen=True, kw_only=True):
 
     @property
     def changes(self) -> bool | None:
-        """As ``TransformInput.changelog``."""
         return None if self.unsaid else self.changelog
 
 

@@ -170,7 +170,6 @@ def plan_raw_query(request: RawQueryRequest, view: View) -> IoPlan[RawQueryReque
 
 
 def plan_provenance(request: ProvenanceRequest, view: View) -> IoPlan[ProvenanceRequest]:
-    """Nothing is written."""
     draft = _Draft(_folder("provenance", request.transaction_id, request.data_path), view)
     return draft.plan(
         msgspec.structs.replace(

@@ -72,7 +72,6 @@ class Staging:
                 raise _refused(f"cannot take the {size:,} bytes that the engine wrote", error) from error
 
     def clear(self, plan: IoPlan[Any]) -> None:
-        """Remove the transaction's folders."""
         shutil.rmtree(self.inputs / plan.folder, ignore_errors=True)
         shutil.rmtree(self.outputs / plan.folder, ignore_errors=True)
 

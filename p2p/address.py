@@ -27,8 +27,6 @@ _HINT: Final = "it looks like /ip4/203.0.113.7/tcp/4001/p2p/12D3KooW…"
 
 
 class Address(msgspec.Struct, frozen=True):
-    """A parsed multiaddress."""
-
     network: str
     """``ip4``, ``ip6``, ``dns``, ``dns4`` or ``dns6``."""
     host: str
@@ -49,7 +47,6 @@ class Address(msgspec.Struct, frozen=True):
 
     @property
     def transport(self) -> str:
-        """Without the peer id."""
         return f"/{self.network}/{self.host}/tcp/{self.port}"
 
 

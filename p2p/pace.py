@@ -50,5 +50,4 @@ class Bandwidth:
         self.traffic = Traffic()
 
     def cap(self, down: int, up: int) -> None:
-        """From now on."""
         self.down.rate, self.up.rate = down, up

@@ -97,8 +97,6 @@ class StatementRef(msgspec.Struct, frozen=True):
 
 
 class Concern(msgspec.Struct, frozen=True):
-    """Whom a statement concerns."""
-
     subjects: tuple[DatasetId, ...]
     """Its dataset, and keys (written likewise) that it speaks of."""
     is_wanted: bool

@@ -1,4 +1,4 @@
-"""Parses columns as people write them, ``city STRING NOT NULL``, to the schema that they mean. A pure function.
+"""Parses columns as people write them, ``city STRING NOT NULL``, to the schema that they mean. Pure.
 
 The grammar is that of SQL's CREATE TABLE, one or more columns to a text; names keep their case, and may be quoted with
 ``"`` or backticks. A column may be null unless it says NOT NULL; a TIMESTAMP is in UTC, in milliseconds
@@ -172,3 +172,29 @@ def _bad(text: str, why: str) -> Invalid:
         rule="ddl-column",
         hint="write columns like: city STRING NOT NULL, population BIGINT; or give `schema` instead of `ddlSchema`",
     )
+
+
+def spell(type_: DataType) -> str:
+    """A logical type for people, ``Timestamp(Millisecond, UTC)``, an optional one with ``?``. Nothing parses it."""
+    match type_:
+        case odf.Option(inner=inner):
+            return spell(inner) + "?"
+        case odf.Binary(fixed_length=int(size)):
+            return f"Binary({size})"
+        case odf.Decimal(precision=precision, scale=scale):
+            return f"Decimal({precision}, {scale})"
+        case odf.Timestamp(unit=unit, timezone=zone):
+            return f"Timestamp({_unit(unit)}, {zone or 'UTC'})"
+        case odf.Time(unit=unit) | odf.Duration(unit=unit):
+            return f"{type(type_).__name__}({_unit(unit)})"
+        case odf.List(item_type=item, fixed_length=size):
+            return f"List({spell(item)}{'' if size is None else f', {size}'})"
+        case odf.Map(key_type=key, value_type=value):
+            return f"Map({spell(key)}, {spell(value)})"
+        case odf.Struct(fields=fields):
+            return f"Struct({', '.join(f'{field.name}: {spell(field.type)}' for field in fields)})"
+    return type(type_).__name__
+
+
+def _unit(unit: TimeUnit | None) -> str:
+    return (unit or TimeUnit.MILLISECOND).value

@@ -157,7 +157,6 @@ class SliceFile:
 
     @property
     def name(self) -> str:
-        """For messages."""
         return _named(self._source)
 
     def __enter__(self) -> SliceFile:
@@ -233,7 +232,6 @@ class SliceFile:
             return footprint.plan(file, file.seek(0, io.SEEK_END), self.footer)
 
     def read(self, columns: list[str] | None = None) -> pa.Table:
-        """All rows at once."""
         with _parquet(_named(self._source)):
             return self._file.read(columns=columns, use_threads=False)
 
@@ -357,7 +355,6 @@ def _size(source: Source) -> int:
 
 
 def _named(source: Source) -> str:
-    """For messages."""
     return source.name if isinstance(source, Path) else f"a slice of {len(source):,} bytes"
 
 

@@ -77,7 +77,6 @@ class Compact:
         return found
 
     def skip(self, kind: int) -> None:
-        """Passes over a value."""
         if kind in _NUMBERS:
             self._varint()
         elif kind == BINARY:

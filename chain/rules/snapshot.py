@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from chain.errors import Invalid
+from chain.ids import parse_local_alias
 from chain.model.events import (
     AddData,
     AddPushSource,
@@ -23,7 +24,6 @@ from chain.model.events import (
     TransformInput,
 )
 from chain.model.source import SqlQueryStep, TransformSql
-from chain.refs import parse_local_alias
 from chain.rules.rule import Violation
 
 _RULE: Final = "snapshot"

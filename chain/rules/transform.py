@@ -283,8 +283,6 @@ class InputBlocksContinue(_InputContinues):
 
 
 class InputOffsetsContinue(_InputContinues):
-    """As blocks, so offsets."""
-
     name = "input-prev-offset"
     clause = "ExecuteTransformInput.prevOffset"
     part = _OFFSET

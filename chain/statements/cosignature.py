@@ -56,7 +56,6 @@ class Cosignature(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def message(tree: TreeCheckpoint, seconds: int) -> bytes:
-    """What a witness signs."""
     return b"cosignature/v1\ntime %d\n" % seconds + tree.encode()
 
 

@@ -204,8 +204,6 @@ SAME: Final = frozenset({"same-bytes", "same-rows"})
 
 
 class Response(_Part, frozen=True, kw_only=True):
-    """What a source gave."""
-
     sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
     size: Count
     etag: Annotated[str, msgspec.Meta(max_length=256)] | None = None

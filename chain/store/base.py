@@ -230,3 +230,13 @@ class ObjectStore(Protocol):
         """A fresh name in the staging directory, on the same file system, for ``add_file``. The caller writes it."""
 
     def remove(self, name: Multihash) -> None: ...
+
+
+def leaves(chain: ChainReader, start: int, stop: int) -> list[bytes]:
+    """Of blocks ``start <= n < stop``, hashed from their bytes. Raises as ``raw_blocks``."""
+    return [Multihash.sha3_256(raw).digest for raw in chain.raw_blocks(start, stop)]
+
+
+def leaves_of(chains: ChainStore, dataset: DatasetId, start: int, stop: int) -> list[bytes]:
+    """The same of the chain of a dataset."""
+    return leaves(chains.chain(dataset), start, stop)

@@ -51,5 +51,4 @@ def by_width(values: Sequence[bytes], counted: Sequence[int]) -> Iterator[tuple[
 
 
 def numbers(values: Sequence[int]) -> str:
-    """To bind for ``json_each``."""
     return msgspec.json.encode(list(values)).decode()

@@ -176,7 +176,6 @@ class Database:
                     connection.close()
 
     def migrate(self, room: str, steps: Sequence[str]) -> None:
-        """``migrate_all`` of one room."""
         self.migrate_all([(room, steps)])
 
     def migrate_all(self, rooms: Iterable[tuple[str, Sequence[str]]]) -> None:

@@ -248,7 +248,6 @@ class DiskObjects:
             self._wait(name, data)
 
     def _wait(self, name: Multihash, data: bytes) -> None:
-        """For the next commit."""
         with self._lock:
             if name not in self._pending:
                 self._pending[name] = data

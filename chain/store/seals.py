@@ -54,7 +54,6 @@ class Sealed(msgspec.Struct, frozen=True):
             yield row
 
     def one(self, connection: sqlite3.Connection, where: str, values: Sequence[Value]) -> Row | None:
-        """The first of ``rows``."""
         return next(self.rows(connection, where, values), None)
 
     def look(self, connection: sqlite3.Connection, where: str, values: Sequence[Value]) -> tuple[Row | None, bool]:

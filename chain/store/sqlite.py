@@ -146,7 +146,6 @@ class SqliteChains:
         return row[0] if row is not None and Multihash.sha3_256(row[0]) == name else None
 
     def commit(self, appends: Sequence[Append], also: Callable[[sqlite3.Connection], None] | None = None) -> None:
-        """As in the port."""
         rules.check_distinct(appends)
         heads = [rules.check_append(append, self._objects) for append in appends]
         is_large = sum(len(append.blocks) for append in appends) >= _LARGE
@@ -166,7 +165,6 @@ class SqliteChains:
         self._objects.holds.named(name for append in appends for name in append.objects)
 
     def rewrite(self, rewrite: Rewrite, also: Callable[[sqlite3.Connection], None] | None = None) -> Head:
-        """As in the port."""
         rules.check_rewrite(rewrite, self._objects)
         with self._objects.flushing() as flush, self._database.write() as connection:
             self._step("rewrite-begun")

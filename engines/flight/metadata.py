@@ -88,7 +88,6 @@ def schemas(catalog: str | None, pattern: str | None) -> pa.Table:
 
 
 def tables(datasets: Sequence[Dataset], wanted: Any) -> pa.Table:
-    """``wanted``: a CommandGetTables."""
     rows: list[tuple[Any, ...]] = []
     is_named = _like(_said(wanted, "table_name_filter_pattern"))
     in_schema = _like(_said(wanted, "db_schema_filter_pattern"))

@@ -29,8 +29,6 @@ _FAMILIES: Final[dict[str, type[Fault]]] = {each.__name__: each for each in (Inv
 
 
 class QueryInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What comes before rows."""
-
     pins: list[dict[str, Any]]
     standing: str
     standings: list[dict[str, Any]] = []

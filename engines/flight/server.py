@@ -53,8 +53,6 @@ class Callers(flight.ServerMiddlewareFactory):  # type: ignore[misc]
 
 
 class NoHandshake(flight.ServerAuthHandler):  # type: ignore[misc]
-    """Tokens come in headers."""
-
     def authenticate(self, _outgoing: Any, _incoming: Any) -> None: ...
 
     def is_valid(self, _token: Any) -> str:
@@ -76,8 +74,6 @@ def token_of(header: str) -> str:
 
 
 class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]
-    """Listens at a socket."""
-
     def __init__(self, location: str, service: FlightSql) -> None:
         super().__init__(location, auth_handler=NoHandshake(), middleware={"caller": Callers()})
         self._service = service

@@ -35,8 +35,6 @@ PREPARED_LISTING: Final = "prepared-listing"
 
 
 class Record(msgspec.Struct, frozen=True):
-    """What is pinned."""
-
     manifest: str
     config: str
     prepared: str = ""

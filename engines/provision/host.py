@@ -17,7 +17,6 @@ from typing import Final, TypeVar
 
 import trio
 
-from engines.call_limits import CallLimits
 from engines.contract import EngineIdentity
 from engines.errors import EngineLost
 from engines.identity import FileDigests, host_manifest, identity_of, image_identity
@@ -25,6 +24,7 @@ from engines.image.installed import installed
 from engines.provision.preparation import Preparation, of_host, of_image
 from engines.provision.settings import Isolation, OnEvent, Program, WarmSettings, WarmthLimits, Within
 from engines.provision.warm import WarmEngine
+from engines.request_control import CallLimits
 from engines.sandbox.base import Level, Sandbox
 from engines.sandbox.probe import Choice, choose, unconfined
 from engines.spark.runtime.class_archive import find_archive, installed_digests

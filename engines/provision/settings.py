@@ -10,8 +10,8 @@ from pathlib import Path, PurePosixPath
 from typing import Final, Protocol
 
 from chain.backoff import Backoff
-from engines.call_limits import CallLimits
 from engines.contract import EngineIdentity
+from engines.request_control import CallLimits
 from engines.sandbox.base import Mount, Sandbox
 from engines.sandbox.cgroups import Groups
 

@@ -30,8 +30,6 @@ _NAME: Final = re.compile(r"""(?:[Cc]olumn|[Tt]able|named|function) (?:named |na
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one query."""
-
     memory: int
     """Bytes of DuckDB's buffers."""
     temporary: int
@@ -160,7 +158,6 @@ class QuerySession:
         self._connection.execute(f"CREATE VIEW {quoted(view.name)} AS {folded_sql(view, source, wanted)}")
 
     def _shape(self, name: str, schema: pa.Schema) -> None:
-        """An empty table."""
         self._connection.register("odfd shape", pa.Table.from_batches((), schema))
         self._connection.execute(f'CREATE TABLE {quoted(name)} AS SELECT * FROM "odfd shape"')
         self._connection.unregister("odfd shape")

@@ -88,7 +88,6 @@ def first_of(statement: bytes, name: str) -> int | None:
 
 
 def _words(statement: bytes) -> Iterator[_Word]:
-    """Without blanks and comments."""
     for token in _TOKEN.finditer(statement):
         text = token[0]
         if not (text.isspace() or text.startswith((b"--", b"/*"))):

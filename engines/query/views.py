@@ -41,12 +41,10 @@ class SliceView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def quoted(name: str) -> str:
-    """An identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def text(value: str) -> str:
-    """A literal."""
     return "'" + value.replace("'", "''") + "'"
 
 

@@ -55,8 +55,6 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One process to confine."""
-
     argv: tuple[str, ...]
     env: Mapping[str, str]
     mounts: tuple[Mount, ...]
@@ -72,8 +70,6 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What is really started."""
-
     argv: tuple[str, ...]
     env: Mapping[str, str]
     limited: bool = False

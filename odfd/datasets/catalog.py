@@ -13,9 +13,8 @@ from typing import Final
 import msgspec
 
 from chain.errors import Invalid, NotFound
-from chain.ids import DID_ODF, DatasetId, DatasetName
+from chain.ids import DID_ODF, DatasetId, DatasetName, parse_own_name
 from chain.instant import Instant
-from chain.refs import parse_own_name
 from odfd.resources.store import Resource, Resources
 
 KIND: Final = "dataset"

@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from chain import instant
 from chain.codec.arrow_schema import schema_of
+from chain.data.ddl import spell
 from chain.data.evolution import as_in_force
 from chain.data.parquet import open_slice
-from chain.data.type_text import spell
 from chain.errors import Environment, Invalid
 from chain.instant import Instant
 from chain.model.block import Block, UnknownEvent

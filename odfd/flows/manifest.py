@@ -11,9 +11,8 @@ from typing import Annotated, Final
 import msgspec
 
 from chain.errors import Invalid
-from chain.ids import DID_ODF, DatasetId
+from chain.ids import DID_ODF, DatasetId, parse_own_name
 from chain.model.wire import U32
-from chain.refs import parse_own_name
 from odfd.flows import schedule
 from odfd.flows.plan import CatchUp, FlowPlan, FlowPolicy, Retry
 from odfd.flows.schedule import UTC, Schedule, parse_cron, parse_duration, parse_every, parse_zone

@@ -11,7 +11,7 @@ import msgspec
 
 from odfd.ingest.readable import Readable
 from p2p.ip import Allows
-from p2p.web.timeouts import Patience
+from p2p.web.body import Patience
 
 MAX_SOURCE: Final = 64 << 30
 """Bytes of one source file after all preparation; stops an endless download or a decompression bomb."""

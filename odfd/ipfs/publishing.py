@@ -32,7 +32,7 @@ from odfd.published.signed import Signed, signed_state
 from odfd.transfer.named import NamedObjects
 from odfd.trust.keys.keystore import KeyStore
 from odfd.verify.terms import pages_of
-from p2p.ipfs import names, record
+from p2p.ipfs import record
 from p2p.ipfs.record import Pointer
 from p2p.kubo.multipart import Addition
 from p2p.kubo.rpc import Ipfs
@@ -104,7 +104,7 @@ class Publisher:
 
     async def put(self, dataset: DatasetId, raw: bytes) -> None:
         """A record of the dataset's own name, which was signed elsewhere. Raises Remote."""
-        await self._ipfs.put_record(names.name_of(dataset), raw)
+        await self._ipfs.put_record(record.name_of(dataset), raw)
 
     async def withdraw(self, dataset: DatasetId) -> None:
         """Take the folder away; the daemon's collector frees what nothing else names. Raises Remote."""
@@ -192,7 +192,7 @@ class Publisher:
         if key is None:
             return None
         whose = key.dataset_id
-        name = names.name_of(whose)
+        name = record.name_of(whose)
         raw = await self._ipfs.record(name)
         sequence = _next_sequence(raw, whose, value, now)
         pointer = Pointer(value=value, sequence=sequence, expires=Instant(now + LIFETIME), ttl=TTL)

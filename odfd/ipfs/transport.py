@@ -20,7 +20,7 @@ from chain.store.files import disk, make_folder
 from chain.store.layout import BLOCKS, read_head
 from odfd.errors import sole_faults
 from odfd.published.transport import Take
-from p2p.ipfs import names, record
+from p2p.ipfs import record
 from p2p.kubo.rpc import Ipfs
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _WAITING: Final = 16
 
 def place_of(source: str) -> str | None:
     """``/ipfs/CID`` or ``/ipns/NAME`` of what a person wrote; ``None``: it is no such place. Raises Invalid."""
-    kinds = (("ipfs://", _IPFS, names.check_cid), ("ipns://", _IPNS, names.check_key_name))
+    kinds = (("ipfs://", _IPFS, record.check_cid), ("ipns://", _IPNS, record.check_key_name))
     for scheme, root, check in kinds:
         for start in (scheme, root):
             if source.startswith(start):
@@ -48,7 +48,7 @@ def place_of(source: str) -> str | None:
 
 def home_of(dataset: DatasetId) -> str:
     """Where the owner of a dataset publishes it."""
-    return _IPNS + names.name_of(dataset)
+    return _IPNS + record.name_of(dataset)
 
 
 def no_ipfs() -> Refused:
@@ -74,7 +74,7 @@ class IpfsTransport:
             if place.startswith(_IPFS):
                 return place
             name = place.removeprefix(_IPNS)
-            whose = names.dataset_of(name)
+            whose = record.dataset_of(name)
             raw = await self.files.record(name)
             if raw is None:
                 raise Remote(

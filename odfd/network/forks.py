@@ -27,9 +27,8 @@ from chain.statements import proof as proofs
 from chain.statements.proof import Proof
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier, Tree
-from chain.store.base import ChainStore
+from chain.store.base import ChainStore, leaves
 from chain.store.database import Database
-from chain.store.leaves import leaves
 from odfd.runtime.supervision import Life, Logger
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.proofs import Proofs

@@ -35,9 +35,8 @@ from chain.statements.statement import (
     Observation,
     PolicyStatement,
 )
-from chain.store.base import ChainStore
+from chain.store.base import ChainStore, leaves_of
 from chain.store.database import Database
-from chain.store.leaves import leaves_of
 from odfd.datasets.visibility import PublicOf
 from odfd.network.early_statements import EarlyStatements
 from odfd.network.statement_kinds import KINDS

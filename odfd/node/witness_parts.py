@@ -11,7 +11,7 @@ from chain.ids import DatasetId
 from chain.statements import statement
 from chain.statements.checkpoint import TreeCheckpoint
 from chain.statements.cosignature import Cosignature
-from chain.store.leaves import leaves_of
+from chain.store.base import leaves_of
 from chain.wording import plural
 from config.model import Settings
 from odfd.control import wire

@@ -18,8 +18,8 @@ from chain.codec.bind import Binding, Mistake, found
 from chain.codec.layout import Table
 from chain.codec.yaml_tree import Node
 from chain.errors import Invalid
+from chain.ids import parse_own_name
 from chain.model.wire import Extra
-from chain.refs import parse_own_name
 from odfd.resources.types import ResourceType, TypeRegistry
 
 SCHEMA: Final = "$schema"

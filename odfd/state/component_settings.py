@@ -9,10 +9,10 @@ from typing import Final
 
 from chain.errors import Invalid, Refused
 from config.model import Engine, Settings
-from engines.call_limits import CallLimits
 from engines.provision.host import OnCluster, SparkOptions
 from engines.provision.settings import Isolation, WarmthLimits
 from engines.query.reader import QueryLimits
+from engines.request_control import CallLimits
 from engines.sandbox.base import Level
 from engines.sandbox.probe import Choice, choose
 from odfd.ingest.readable import Readable
@@ -25,7 +25,7 @@ from p2p.driver.lan import PORT as LAN_PORT
 from p2p.host.limits import HostLimits
 from p2p.pace import Bandwidth
 from p2p.peers.reach import networks
-from p2p.web.timeouts import Patience
+from p2p.web.body import Patience
 from p2p.yamux.limits import Limits as YamuxLimits
 
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 from chain.errors import Invalid
-from chain.ids import DatasetId
-from chain.refs import parse_own_name
+from chain.ids import DatasetId, parse_own_name
 from config.model import Settings
 from odfd.ipfs import transport as ipfs_transport
 from odfd.ipfs.publishing import Publisher

@@ -33,7 +33,7 @@ from odfd.runtime.reconcile_loop import KeyedReconcileLoop
 from odfd.runtime.tasks import Report, outside
 from odfd.state.directory import StateDirectory
 from odfd.trust.ledger.log import Ledger
-from p2p.ipfs import names
+from p2p.ipfs import record
 
 KIND: Final = "publication"
 """Resource kind, under the dataset's id."""
@@ -260,7 +260,7 @@ class PublicationService:
             raw = base64.b64decode(text, validate=True)
         except binascii.Error as error:
             raise Invalid("the delegation is not base64", rule="ipns-delegation") from error
-        check_delegation(raw, dataset, names.name_of(key.dataset_id))
+        check_delegation(raw, dataset, record.name_of(key.dataset_id))
         return raw
 
     def _kept(self) -> dict[DatasetId, KeptPublication]:
@@ -292,7 +292,7 @@ class PublicationService:
             dataset_id=str(dataset),
             root=became.root,
             name=became.name,
-            home=names.name_of(dataset),
+            home=record.name_of(dataset),
             head=became.head,
             blocks=became.blocks,
             at=instant.render(became.at),

@@ -28,7 +28,6 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
         return self.times(KEPT)
 
     def times(self, factor: float) -> Rate:
-        """Both of it."""
         return Rate(per_second=self.per_second * factor, burst=self.burst * factor)
 
     def level(self, before: tuple[float, float] | None, now: float) -> float:

@@ -37,7 +37,6 @@ class ConnectionSlot(NamedTuple):
 
     @property
     def block(self) -> str:
-        """Of addresses."""
         return prefix_of(self.party.host)
 
 

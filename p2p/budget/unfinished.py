@@ -27,7 +27,6 @@ class Unfinished(Generic[K]):
 
     @property
     def total(self) -> int:
-        """Bytes of all."""
         return self._sum
 
     def note(self, holder: K, block: str, amount: int) -> K | None:
@@ -40,7 +39,6 @@ class Unfinished(Generic[K]):
         return self._heaviest() if self._sum > self._most else None
 
     def leave(self, holder: K) -> None:
-        """It has let go."""
         self._sum -= self._held.pop(holder, ("", 0))[1]
 
     def _heaviest(self) -> K:

@@ -25,8 +25,6 @@ MAX_BUCKETS: Final = 8192
 
 
 class Party(NamedTuple):
-    """Who causes work."""
-
     connection: int
     """A number of its own for each connection."""
     peer: PeerId

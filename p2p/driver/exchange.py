@@ -36,8 +36,6 @@ MAX_ABANDONED: Final = 64
 
 
 class _Slot(Generic[Reply]):
-    """Where an answer lands."""
-
     def __init__(self) -> None:
         self.done = trio.Event()
         self.reply: Reply | None = None

@@ -25,7 +25,6 @@ class FairTurns:
         self._is_busy = False
 
     def __len__(self) -> int:
-        """How many wait."""
         return len(self._lanes)
 
     @asynccontextmanager

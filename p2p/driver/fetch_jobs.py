@@ -273,7 +273,6 @@ def _denied(ask: Ask, refusal: Refusal) -> Denied:
 
 
 def describe(refusal: Refusal) -> str:
-    """For people."""
     said = {
         Reason.UNKNOWN: "does not have it",
         Reason.NOT_SERVED: "does not serve it",

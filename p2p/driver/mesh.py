@@ -46,8 +46,6 @@ SLOW: Final = 32
 
 
 class Mesh:
-    """Loops over connections."""
-
     def __init__(
         self,
         host: HostPort,

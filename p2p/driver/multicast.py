@@ -88,8 +88,6 @@ class Group(ABC):
 
 
 class Group4(Group):
-    """``224.0.0.251``"""
-
     network = "ip4"
     family = socket.AF_INET
     address = "224.0.0.251"

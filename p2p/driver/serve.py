@@ -45,8 +45,6 @@ _PROTOCOLS: Final[Mapping[str, Decode]] = MappingProxyType(
 
 
 class Server:
-    """Handlers for both protocols."""
-
     def __init__(self, host: HostPort, library: Library, standing: PeerPenalties, pace: Pace | None = None) -> None:
         self._host = host
         self._library = library
@@ -70,7 +68,6 @@ class Server:
 
     @property
     def answering(self) -> int:
-        """Answers under way."""
         return self._answers
 
     async def drain(self) -> None:

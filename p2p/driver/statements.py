@@ -262,7 +262,6 @@ class StatementServer:
             await stream.reset()
 
     async def prove_prefix(self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeHead, signed: TreeHead) -> bool:
-        """See ``Replication``."""
         ask = ProveAsk(dataset=dataset, size=signed.size, old=old.size)
         left, faults, found = iter(peers), list[str](), list[bool]()
 

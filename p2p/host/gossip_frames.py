@@ -25,8 +25,6 @@ SIGNED: Final = b"libp2p-pubsub:"
 
 
 class FrameLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one frame."""
-
     max_messages: int = 256
     """Read before the peer's next frame; each waits for its verdict."""
     max_control: int = 1024

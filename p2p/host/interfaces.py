@@ -15,7 +15,6 @@ from p2p.ip import Ip, parse_ip
 
 
 def local_ips() -> list[Ip]:
-    """Of all interfaces."""
     found = []
     for adapter in ifaddr.get_adapters():
         for one in adapter.ips:

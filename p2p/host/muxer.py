@@ -26,8 +26,7 @@ from libp2p.stream_muxer.exceptions import (
 from p2p.budget.costs import STREAM, YAMUX_FRAME
 from p2p.budget.work import Party, WorkBudget
 from p2p.errors import PeerFault, StreamBroken, Violation
-from p2p.host.noise import Scratch, Unsealer, take_over
-from p2p.host.noise_stream import NoiseStream
+from p2p.host.noise import NoiseStream, Scratch, Unsealer, take_over
 from p2p.host.unread_budget import UnreadBudget
 from p2p.pace import Traffic
 from p2p.ports import PeerId
@@ -313,7 +312,6 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
         return self.session.buffered
 
     def shed(self) -> None:
-        """As in ``p2p.host.unread_budget.Holder``."""
         for event in self.session.shed():
             self._on_event(event)
         self.kick()

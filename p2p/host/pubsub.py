@@ -57,8 +57,6 @@ class GossipLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Incoming(msgspec.Struct, frozen=True):
-    """An accepted message."""
-
     topic: str
     sender: PeerId
     data: bytes
@@ -218,8 +216,6 @@ async def _judge_nothing(_sender: Any, _message: Any) -> Verdict:
 
 
 class Gossip:
-    """Topics we have joined."""
-
     def __init__(self, pubsub: BoundedPubsub, host: Host, validate: Validator, limits: GossipLimits) -> None:
         self._pubsub = pubsub
         self._host = host

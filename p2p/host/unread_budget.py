@@ -10,8 +10,6 @@ from typing import Protocol
 
 
 class Holder(Protocol):
-    """A connection."""
-
     @property
     def unread(self) -> int:
         """Bytes that came and that nobody has read."""

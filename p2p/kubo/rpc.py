@@ -23,9 +23,8 @@ from p2p.files import Content, Files, Missing
 from p2p.ipfs.record import MAX_RECORD
 from p2p.kubo.multipart import FORM, Addition, Form
 from p2p.pace import Pace
-from p2p.web.body import body_of, paced
+from p2p.web.body import Patience, body_of, lively, paced
 from p2p.web.client import Opened, new_client
-from p2p.web.timeouts import Patience, lively
 
 PATIENCE: Final = Patience(connect=5.0, silence=30.0, span=60.0, least=64 << 10, total=6 * 3600.0)
 """Content that nobody gives is looked for as long as silence is borne; in that time the daemon takes ``CHUNK`` bytes of

@@ -42,8 +42,6 @@ class _Look(msgspec.Struct, frozen=True):
 
 
 class HolderConnections:
-    """Those of one node."""
-
     def __init__(self) -> None:
         self._looks: dict[DatasetId, _Look] = {}
         self._at = 0

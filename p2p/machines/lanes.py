@@ -16,8 +16,6 @@ T = TypeVar("T")
 
 
 class _Lane(Generic[T]):
-    """Of one sender."""
-
     def __init__(self) -> None:
         self.waiting: deque[tuple[T, int]] = deque()
         self.size = 0

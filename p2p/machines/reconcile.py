@@ -95,7 +95,6 @@ class Reconcile:
         self._is_ending = False
 
     def start(self) -> list[Effect]:
-        """The first question."""
         return [self._fetch(SumAsk())] if self._scope is None else [self._next()]
 
     def handle(self, tell: TrustTell) -> list[Effect]:

@@ -48,8 +48,6 @@ class Asker(NamedTuple):
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A request came in."""
-
     asker: Asker
     request: Request
 

@@ -163,8 +163,6 @@ Effect: TypeAlias = Ask | Deliver | Finish | Penalise | WakeAt | Completed | Gav
 
 
 class _Flight(msgspec.Struct, frozen=True):
-    """A question under way."""
-
     peer: PeerId
     span: Interval
     since: float

@@ -49,8 +49,6 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeerBook:
-    """Entries by peer id."""
-
     def __init__(self, rng: Chance) -> None:
         self._rng = rng
         self._entries: dict[PeerId, Entry] = {}

@@ -1,14 +1,66 @@
-"""Reads the body of an HTTP answer: what is left unread closes the connection, and bytes come within the bandwidth."""
+"""Reads the body of an HTTP answer within its bandwidth and its time: to connect, in silence, at a crawl, and in total.
+
+What is left unread closes the connection.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import NamedTuple
 
 import httpx
 import trio
 
+from chain.errors import Remote
 from p2p.pace import Pace
+
+
+class Patience(NamedTuple):
+    """With one server and one answer, in seconds."""
+
+    connect: float = 10.0
+    """To find it, to connect, and for the handshake of TLS, each."""
+    silence: float = 30.0
+    """Without a byte, and until its headers are whole."""
+    span: float = 60.0
+    """Of waiting for a body, in which ``least`` bytes have to come."""
+    least: int = 64 << 10
+    total: float = math.inf
+    """From the question to the last byte; what is read in pieces goes on where it ended."""
+
+    @property
+    def head(self) -> float:
+        """Until the headers of one answer are whole, name and connection and all."""
+        return 2 * self.connect + self.silence
+
+    @property
+    def times(self) -> httpx.Timeout:
+        return httpx.Timeout(self.silence, connect=self.connect, pool=None)
+
+
+async def lively(
+    what: str, parts: AsyncIterator[bytes], patience: Patience, deadline: float = math.inf, hint: str = ""
+) -> AsyncGenerator[bytes, None]:
+    """The same parts, as long as they come fast enough. Only waiting counts, not what is done with them meanwhile,
+    but for ``deadline``, a time of trio's clock. Raises Remote: web-slow. ``parts`` is not closed with it.
+    """
+    waited, came = 0.0, 0
+    while True:
+        began = trio.current_time()
+        with trio.move_on_at(deadline) as wait:
+            part = await anext(parts, b"")
+        if wait.cancelled_caught:
+            raise Remote(f"{what} does not end", rule="web-slow", hint=hint)
+        if not part:
+            return
+        waited, came = waited + trio.current_time() - began, came + len(part)
+        if waited >= patience.span:
+            if came < patience.least:
+                raise Remote(f"{what}: {came:,} bytes in {waited:.0f} s", rule="web-slow", hint=hint)
+            waited, came = 0.0, 0
+        yield part
 
 
 async def paced(parts: AsyncIterator[bytes], pace: Pace) -> AsyncGenerator[bytes, None]:

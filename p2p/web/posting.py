@@ -24,8 +24,6 @@ _HEADERS: Final = {"User-Agent": "odfd", "Accept-Encoding": "identity"}
 
 
 class Answer(NamedTuple):
-    """What a server said."""
-
     status: int
     body: bytes
 

@@ -21,9 +21,8 @@ from p2p.dial import NotAllowed
 from p2p.files import Content, Missing
 from p2p.ip import is_global
 from p2p.pace import Pace
-from p2p.web.body import body_of, paced
+from p2p.web.body import Patience, body_of, lively, paced
 from p2p.web.client import Opened, is_from_inside, keeps_scheme, new_client
-from p2p.web.timeouts import Patience, lively
 
 CONNECTIONS: Final = 16
 """At once, over all sites; more wait."""

@@ -89,7 +89,6 @@ def tag_of(dataset: DatasetId) -> int:
 
 
 def encode(presence: Presence) -> bytes:
-    """What is signed."""
     head = _HEAD.pack(
         VERSION,
         presence.key,

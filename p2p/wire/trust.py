@@ -66,8 +66,6 @@ class ListAsk(msgspec.Struct, frozen=True, tag="list", tag_field="ask", omit_def
 
 
 class GetAsk(msgspec.Struct, frozen=True, tag="get", tag_field="ask"):
-    """Please send these statements."""
-
     sids: Annotated[tuple[Multihash, ...], msgspec.Meta(min_length=1, max_length=MAX_SIDS)]
 
 

@@ -32,8 +32,6 @@ SMALL: Final = 4 * 1024
 
 
 class GoAwayCode(enum.IntEnum):
-    """Why a session ends."""
-
     NORMAL = 0
     PROTOCOL_ERROR = 1
     INTERNAL_ERROR = 2
@@ -49,7 +47,6 @@ class Header(NamedTuple):
 
 
 def pack(kind: int, flags: int, stream: int, length: int) -> bytes:
-    """Twelve bytes."""
     return HEADER.pack(VERSION, kind, flags, stream, length)
 
 
@@ -82,7 +79,6 @@ class Packing:
         self._size = 0
 
     def add(self, piece: bytes | memoryview) -> None:
-        """The next bytes."""
         if len(piece) > min(SMALL, self._room) and isinstance(piece, memoryview):
             self._close()
             self._messages += [piece[at : at + self._room] for at in range(0, len(piece), self._room)]
@@ -93,7 +89,6 @@ class Packing:
             self._size += len(piece)
 
     def messages(self) -> list[bytes | memoryview]:
-        """All of them."""
         self._close()
         return self._messages
 

@@ -28,7 +28,6 @@ class Inbox:
         return self._size
 
     def add(self, piece: memoryview) -> None:
-        """A copy of it."""
         self._size += len(piece)
         if len(piece) < LARGE:
             self._tail += piece
@@ -51,7 +50,6 @@ class Inbox:
         return part
 
     def clear(self) -> None:
-        """Forget all."""
         self._pieces.clear()
         self._tail = bytearray()
         self._read = self._size = 0

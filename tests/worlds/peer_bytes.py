@@ -44,7 +44,7 @@ from p2p.host.noise import AES, Cipher, Scratch, Unsealer
 from p2p.host.pubsub import IOException
 from p2p.identity import did_of_peer, parse_peer
 from p2p.ip import is_global
-from p2p.ipfs import names, record
+from p2p.ipfs import record
 from p2p.kubo.rpc import Kubo
 from p2p.machines import reconcile
 from p2p.peers.book import PeerBook
@@ -444,7 +444,7 @@ TARGETS: Sequence[Target] = (
     Target(unpacked, [BUNDLE], bundles, dear=40),
     simple(record.unseal, [RECORD], lambda raw: record.unseal(signed_anew(raw), KEY.dataset_id)),
     simple(check_delegation, [DELEGATION], lambda raw: check_delegation(signed_anew(raw), KEY.dataset_id, "k51")),
-    simple(names.dataset_of, [names.name_of(DATASET).encode()], text_of(names.dataset_of, spelled=False)),
+    simple(record.dataset_of, [record.name_of(DATASET).encode()], text_of(record.dataset_of, spelled=False)),
     simple(did_of_peer, [ADDRESSES[-1].split(b"/")[-1]], text_of(did_of_peer, spelled=False)),
     simple(parse_name, [b"net.example.flights", b"alice/flights"], text_of(parse_name, spelled=False)),
     simple(Multihash.from_bytes, [bytes(SID)], Multihash.from_bytes),
@@ -465,17 +465,17 @@ TARGETS: Sequence[Target] = (
     simple(head_in, SEALED, lambda raw: head_in(raw, "x")),
     Target(PublishedSource.edition, [*SEALED, str(SID).encode(), BLOCK], folder_of, dear=5),
     simple(
-        names.check_cid,
+        record.check_cid,
         [place.strip(b"/").split(b"/")[-1] for place in IPFS_PLACES],
-        text_of(names.check_cid, spelled=False),
+        text_of(record.check_cid, spelled=False),
     ),
     simple(
-        names.check_key_name,
+        record.check_key_name,
         [
             b"k51qzi5uqu5dlmrv00ck5c5vkhe8blzfi58chjpu2u93xfpyqsf33iegtu7bd6",
             b"12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5",
         ],
-        text_of(names.check_key_name, spelled=False),
+        text_of(record.check_key_name, spelled=False),
     ),
     simple(ipfs_place_of, IPFS_PLACES, text_of(ipfs_place_of, spelled=False)),
     simple(place_of, [b"https://data.example:8080/nyc.flights/", b"http://[::1]/x"], text_of(place_of, spelled=False)),
@@ -483,6 +483,8 @@ TARGETS: Sequence[Target] = (
 """Blocks have a fuzzer of their own, ``tests/fuzz/fuzz_blocks.py``."""
 
 OURS = {
+    "chain.ids.parse_local_alias": "a name that the owner writes",
+    "chain.ids.parse_own_name": "a name that the owner writes",
     "p2p.identity.did_of_seed": "a seed of ours",
     "odfd.trust.evidence.bundle.write": "a bundle of ours",
     "chain.statements.proof.fork": "statements that were decoded before",

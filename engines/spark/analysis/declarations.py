@@ -90,8 +90,6 @@ class Declarations:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A transform taken apart."""
-
     steps: tuple[SqlQueryStep, ...]
     """Each a view over the former ones; the last is the result. Texts verbatim, but for declarations."""
     declarations: Declarations

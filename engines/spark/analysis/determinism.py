@@ -182,7 +182,6 @@ def _field_type(node: Node) -> object:
 
 
 def _holds_float(data_type: object) -> bool:
-    """Whatever fields are called."""
     if isinstance(data_type, dict):
         return any(
             _holds_float(data_type.get(part)) for part in ("type", "elementType", "keyType", "valueType", "fields")

@@ -107,7 +107,6 @@ ROOM: Final = 28
 
 
 def digits_of(data_type: object) -> int | None:
-    """Of a decimal type."""
     found = re.match(r"decimal\((\d+),", data_type) if isinstance(data_type, str) else None
     return None if found is None else int(found[1])
 

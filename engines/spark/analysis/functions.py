@@ -26,8 +26,6 @@ RESULTS: Final = frozenset({
 
 
 class Use(Flag):
-    """Where a query stands."""
-
     NOWHERE = 0
     QUERY = auto()
     """A person's own look at data."""

@@ -55,7 +55,6 @@ class Locality:
     _filters: Filters = field(default_factory=Filters)
 
     def of(self, plan: Node) -> Local:
-        """Of a whole plan."""
         self._filters = filters_above_joins(plan)
         return self.go(plan)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from chain.errors import Invalid
+from engines.spark.analysis.determinism import Finding
 from engines.spark.analysis.tree import Node
 
 
@@ -142,3 +143,27 @@ def as_of_changes(alias: str, keys: Sequence[str]) -> Refusal:
         "as-of-changelog", f"input {alias} is a changelog: an as-of join would match its retractions",
         f"temporalTables: [{{name: {alias}, primaryKey: [{', '.join(keys)}]}}], and match by {alias}.valid_from",
     )  # fmt: skip
+
+
+def placed(key: Node, operator: Node) -> Node:
+    """What to show: Spark knows the places of expressions, but says those of other columns for a bare one."""
+    return operator if key.kind == "AttributeReference" else key
+
+
+def map_key(node: Node, name: str) -> Finding:
+    return Finding(
+        "map-key",
+        f"{name or 'a key'} is a map: which of two equal ones represents a group depends on the order of the rows",
+        "array_sort(map_entries(x))",
+        node,
+    )
+
+
+def float_key(node: Node, name: str) -> Finding:
+    shown = name or "a key"
+    return Finding(
+        "float-key",
+        f"{shown} is floating point: which of 0.0 and -0.0 represents a group depends on the order of the rows",
+        "cast(x as decimal(38,12))",
+        node,
+    )

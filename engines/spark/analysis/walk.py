@@ -27,7 +27,6 @@ from engines.spark.analysis.influence import (
     shift_of,
     widened,
 )
-from engines.spark.analysis.input_kinds import Readings
 from engines.spark.analysis.joins import (
     TYPES,
     Filters,
@@ -39,7 +38,6 @@ from engines.spark.analysis.joins import (
     nearness,
     until_superseded,
 )
-from engines.spark.analysis.keys import float_key, map_key, placed
 from engines.spark.analysis.refusals import (
     AS_OF,
     GROUPING_SET_TIME,
@@ -56,8 +54,12 @@ from engines.spark.analysis.refusals import (
     VALID_TO_USED,
     Refusal,
     as_of_changes,
+    float_key,
+    map_key,
+    placed,
 )
 from engines.spark.analysis.relation import (
+    Readings,
     Relation,
     columns_of,
     floats_of,

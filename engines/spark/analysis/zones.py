@@ -37,7 +37,6 @@ class Zone:
         object.__setattr__(self, "edges", tuple(moment + max(pair) for moment, *pair in pairs))
 
     def local(self, time: int) -> int:
-        """What clocks show."""
         return time + self.offsets[bisect_right(self.moments, time)]
 
     def instant(self, local: int) -> int:

@@ -70,7 +70,6 @@ def _products(call: Call, z: str) -> list[list[str]]:
 
 
 def sums(call: Call, value: str) -> list[str]:
-    """Texts of the aggregates."""
     made = [f"count({value}) as {call.name('n')}", f"sum({call.name('u')}) as {call.name('bound')}"]
     for at in range(BOUNDED.numbers.limbs):
         made.append(f"sum({_piece(call, call.name('z'), 'ra', at)}) as {call.name('a')}{at}_")
@@ -133,7 +132,6 @@ def ends(big: BigIntegers, call: Call, column: Mapping[str, Any]) -> dict[str, A
 
 
 def quotients(big: BigIntegers, call: Call, column: Mapping[str, Any]) -> dict[str, Any]:
-    """Both ends rounded."""
     count = big.at_least_one(big.of_long(column[call.name("n")]))
     found = {}
     for name, end in (("v", "low"), ("w", "high")):

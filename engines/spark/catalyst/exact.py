@@ -67,8 +67,6 @@ _RECIPES: Final[WeakKeyDictionary[Any, dict[tuple[Call, Grids], Recipe]]] = Weak
 
 @dataclass(slots=True)
 class _Exact:
-    """Rewrites one plan."""
-
     session: SparkSession
     grids: Grids
     bounded: bool = False

@@ -114,7 +114,6 @@ class _Cook:
         return items(made.projectList())
 
     def _summed(self, texts: Sequence[str], columns: Sequence[Any]) -> list[Any]:
-        """The same of aggregates."""
         made = self.catalyst.aggregate([], [self.catalyst.read(text) for text in texts], self._stub(columns))
         return items(made.aggregateExpressions())
 
@@ -331,7 +330,6 @@ def _moment(big: BigIntegers, kind: str, count: Any, sums: Mapping[str, Any], un
     letters = _letters(kind)
 
     def spread(one: str, other: str) -> Any:
-        """``n**2`` times the covariance."""
         return big.minus(big.times(count, sums[one + other]), big.times(sums[one], sums[other]))
 
     if kind.endswith("Samp") or kind == "CovSample":

@@ -32,7 +32,6 @@ class Passed(NamedTuple):
     behind: int
 
     def told(self, name: str) -> str:
-        """In words."""
         parts = [
             plural(self.before, "line") + " before the header" if self.before else "",
             plural(self.comments, "comment") if self.comments else "",

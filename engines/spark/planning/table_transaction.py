@@ -18,7 +18,7 @@ from engines.spark.analysis.monotone import MILLISECOND, Floor, FloorMonths
 from engines.spark.planning.input_windows import Closing
 from engines.spark.planning.transaction import BlockFacts, InputFacts, InputProgress, TransactionStep, progress
 from engines.spark.rows.changelog import LONG_AGO
-from engines.spark.rows.numbers import distinct
+from engines.spark.rows.ordering import distinct
 from engines.spark.state.checkpoint import Checkpoint, OpenInput
 
 Tick: TypeAlias = Floor | FloorMonths

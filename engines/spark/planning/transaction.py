@@ -81,7 +81,6 @@ query makes sessions; ``LATEST`` if there is none. Sessions are over accepted ro
 
 
 def no_sessions(sessions: Session, judged: Mapping[str, Judged], end: int) -> int:
-    """For queries without sessions."""
     raise AssertionError(f"a session of {len(sessions.of)} paths among {len(judged)} inputs, ending at {end}")
 
 
@@ -112,8 +111,6 @@ class VersionStep:
 
 @dataclass(frozen=True, slots=True)
 class TransactionStep:
-    """What a transaction does."""
-
     reads: Mapping[str, tuple[Read, ...]]
     """By alias; all empty: no query has to run."""
     late_checks: tuple[LateCheck, ...]

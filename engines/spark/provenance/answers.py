@@ -24,8 +24,6 @@ _MAY_MISS: Final = frozenset({"left outer join", "right outer join", "full outer
 
 @dataclass(frozen=True, slots=True)
 class FoundLineage:
-    """Of one record."""
-
     traced: Traced
     lineage: np.ndarray
     shown: Shown

@@ -37,8 +37,15 @@ from engines.spark.execution.versions import VersionRows, advance
 from engines.spark.output.slice import placed_log_rows, same_rows, stated_ops
 from engines.spark.planning.transaction import Read
 from engines.spark.provenance.answers import FoundLineage, path_views, record_of
-from engines.spark.provenance.input_bounds import reaching
-from engines.spark.provenance.question import ProvenanceContext, Shown, microseconds_of, numbers, quoted, rows_of
+from engines.spark.provenance.question import (
+    ProvenanceContext,
+    Shown,
+    microseconds_of,
+    numbers,
+    quoted,
+    reaching,
+    rows_of,
+)
 from engines.spark.provenance.row_numbers import pick
 from engines.spark.provenance.table_mode import TableTracer
 from engines.spark.provenance.tracing import LINEAGE, trace

@@ -21,8 +21,10 @@ from chain.data.parquet import open_slice
 from chain.errors import Invalid
 from engines.contract import MAX_QUESTIONS, ProvenanceRequest
 from engines.spark.analysis.classify import Classification
+from engines.spark.analysis.classify import Path as InputPath
 from engines.spark.analysis.declarations import Query, read_query
-from engines.spark.analysis.monotone import EARLIEST, LATEST
+from engines.spark.analysis.influence import Session
+from engines.spark.analysis.monotone import EARLIEST, LATEST, MILLISECOND, least
 from engines.spark.catalyst.exact import complete_plan
 from engines.spark.catalyst.types import as_written
 from engines.spark.execution.inputs import Inputs, micros
@@ -261,7 +263,6 @@ def quoted(name: str) -> str:
 
 
 def numbers(column: pa.ChunkedArray) -> list[np.ndarray]:
-    """Lineage of each row."""
     return [np.asarray(value.values) if value.is_valid else np.empty(0, np.int64) for value in column]
 
 
@@ -269,3 +270,14 @@ def microseconds_of(value: pa.Scalar) -> int:
     """An event time of a record."""
     whole = value.cast(pa.timestamp("ms")) if pa.types.is_date(value.type) else value
     return int(pc.cast(whole, pa.timestamp("us", whole.type.tz)).value)
+
+
+def reaching(paths: Sequence[InputPath], at: int) -> tuple[int, int]:
+    """From which event time on, and before which, rows of some path can reach the output time ``at`` (microseconds).
+
+    When a session began only its rows can say.
+    """
+    high = max((least(path.low, at + MILLISECOND) for path in paths), default=LATEST)
+    if any(isinstance(path.life, Session) for path in paths):
+        return EARLIEST, high
+    return min((least(path.high, at) for path in paths), default=EARLIEST), high

@@ -29,9 +29,8 @@ from engines.spark.planning.corrected_windows import plan_windows
 from engines.spark.planning.table_transaction import TableStep, plan_table
 from engines.spark.planning.transaction import InputFacts, TransactionStep
 from engines.spark.provenance.answers import FoundLineage
-from engines.spark.provenance.input_bounds import reaching
 from engines.spark.provenance.lifetimes import Lifetimes, dating, entering, lives, of_key
-from engines.spark.provenance.question import ProvenanceContext, Shown, microseconds_of, numbers, quoted
+from engines.spark.provenance.question import ProvenanceContext, Shown, microseconds_of, numbers, quoted, reaching
 from engines.spark.provenance.row_numbers import ROWS, pick
 from engines.spark.provenance.tracing import LINEAGE, Traced, trace
 from engines.spark.rows.changelog import LONG_AGO, positive

@@ -74,3 +74,16 @@ def _list_keys(array: pa.Array, name: str) -> Iterator[pa.Array]:
         picked = pa.array(np.where(present, starts + position, 0), mask=~present)
         yield pa.array(present)
         yield from order_keys(values.take(picked), name)
+
+
+def distinct(numbers: np.ndarray) -> np.ndarray:
+    """Each number once, ascending.
+
+    ``np.unique`` alone puts them into a hash table first, which takes many times as long for numbers as regular as
+    those of keys and rounds.
+    """
+    ordered = np.sort(numbers)
+    kept = np.ones(len(ordered), bool)
+    kept[1:] = ordered[1:] != ordered[:-1]
+    found: np.ndarray = ordered[kept]
+    return found

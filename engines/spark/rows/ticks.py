@@ -14,8 +14,7 @@ import pyarrow as pa
 
 from chain.data.operations import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT
 from engines.spark.rows.changelog import row_codes
-from engines.spark.rows.numbers import distinct
-from engines.spark.rows.ordering import total_order
+from engines.spark.rows.ordering import distinct, total_order
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,8 +42,6 @@ _LESS: Final = "join on more columns or within narrower times, filter earlier, o
 
 @dataclass(slots=True, eq=False)
 class Watched:
-    """A request at work."""
-
     stop: Callable[[], None]
     over: LimitExceeded | None = None
 

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as st
 
 from chain.errors import Invalid
-from engines.spark.analysis.input_kinds import Readings
+from engines.spark.analysis.relation import Readings
 from engines.spark.analysis.walk import VALID_FROM, VALID_TO
 from engines.spark.sql.views import name_empty_view
 

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from engines.spark.rows.numbers import distinct
+from engines.spark.rows.ordering import distinct
 from engines.spark.state.tables import Kept, Stored
 
 BUCKET: Final = 4096

@@ -58,8 +58,6 @@ class Arranged(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole state."""
-
     v: int
     transform: Name
     """sha3-256 of the transform's canonical JSON: a checkpoint of another query is no use."""

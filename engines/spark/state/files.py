@@ -28,7 +28,6 @@ class State:
 
     @property
     def stored(self) -> Mapping[str, Stored]:
-        """The same, not read."""
         return self.tables.stored
 
 

@@ -19,7 +19,7 @@ import msgspec
 import trio
 
 from chain.errors import Conflict, Environment, Fault, Invalid, NotFound
-from chain.ids import DatasetId
+from chain.ids import DatasetId, parse_own_name
 from chain.instant import MILLISECOND, Instant
 from chain.model.events import (
     AddPushSource,
@@ -31,7 +31,6 @@ from chain.model.events import (
     SetVocab,
 )
 from chain.model.source import TransformSql
-from chain.refs import parse_own_name
 from chain.state import ChainState, Vocab, load_state
 from chain.store.base import Head
 from chain.wording import plural

@@ -90,8 +90,8 @@ def _hash_text(answer: dict[str, Any]) -> str:
 
 def _show(args: argparse.Namespace) -> int:
     from chain.data.arrow_schema import from_arrow
+    from chain.data.ddl import spell
     from chain.data.parquet import open_slice
-    from chain.data.type_text import spell
 
     path = files.existing(args.file)
     with open_slice(path) as source:

@@ -18,9 +18,8 @@ import trio
 from chain.errors import Refused, Remote
 from odfd.ingest.settings import IngestSettings
 from p2p.ip import Allows, anywhere, is_global
-from p2p.web.body import body_of
+from p2p.web.body import body_of, lively
 from p2p.web.client import is_from_inside, keeps_scheme, machine_authorities, new_client
-from p2p.web.timeouts import lively
 
 REDIRECTS: Final = 10
 _AGAIN: Final = "try again later"

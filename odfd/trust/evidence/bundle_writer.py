@@ -25,8 +25,7 @@ from chain.statements import canonical
 from chain.statements.envelope import Signed
 from chain.statements.statement import Actual, HeadStatement
 from chain.statements.tree import Tree
-from chain.store.base import ChainReader, ChainStore, ObjectReader
-from chain.store.leaves import leaves_of
+from chain.store.base import ChainReader, ChainStore, ObjectReader, leaves_of
 from chain.wording import plural
 from odfd.transform.driver import recorded_cuts
 from odfd.transform.plan import TransformPlan

@@ -26,9 +26,8 @@ from chain.statements.cosignature import Cosignature
 from chain.statements.envelope import dataset_key
 from chain.statements.statement import Attestation, HeadStatement
 from chain.statements.tree import Frontier, Tree
-from chain.store.base import ChainReader, ChainStore
+from chain.store.base import ChainReader, ChainStore, leaves
 from chain.store.database import Database
-from chain.store.leaves import leaves
 from odfd.datasets.holdings import Holdings
 from odfd.trust.judgement.observation_reach import ObservationReach, behind, electorate
 from odfd.trust.judgement.suspension_rules import ME, DatasetStatements, Machine, View

@@ -34,9 +34,8 @@ from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Authority, HeadStatement
 from chain.statements.tree import Frontier, Tree
-from chain.store.base import Append, ChainStore, Head, Rewrite
+from chain.store.base import Append, ChainStore, Head, Rewrite, leaves_of
 from chain.store.database import Database
-from chain.store.leaves import leaves_of
 from chain.store.rewriting import RewritePlan
 from chain.wording import agree, plural
 from engines.contract import RowCounts

@@ -13,7 +13,6 @@ from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.events import OffsetInterval
 from chain.model.source import SqlQueryStep, TransformSql
-from engines.call_limits import CallLimits
 from engines.client import GrpcEngine
 from engines.contract import (
     EngineIdentity,
@@ -32,7 +31,7 @@ from engines.contract import (
     Vocabulary,
 )
 from engines.io_plan import View
-from engines.request_control import RequestControl
+from engines.request_control import CallLimits, RequestControl
 from engines.service import Server, ServiceLimits, serve
 from engines.staging import Staging
 

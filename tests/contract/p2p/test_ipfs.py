@@ -15,7 +15,7 @@ import pytest
 from chain.errors import Remote
 from chain.instant import Instant
 from chain.statements.keys import SigningKey
-from p2p.ipfs import names, record
+from p2p.ipfs import record
 from p2p.ipfs.record import Pointer
 from p2p.kubo.multipart import Addition
 from p2p.kubo.rpc import Kubo
@@ -93,7 +93,7 @@ async def test_what_is_not_there_or_too_large(ipfs: Any) -> None:
 
 
 async def test_names_point_where_their_newest_record_says(ipfs: Any) -> None:
-    name = names.name_of(KEY.dataset_id)
+    name = record.name_of(KEY.dataset_id)
     assert await ipfs.record(name) is None
     for sequence in (3, 4):
         pointer = Pointer(value="/ipfs/bafkqaaa", sequence=sequence, expires=Instant(4_102_444_800 * 10**9), ttl=10**9)

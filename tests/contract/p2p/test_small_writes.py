@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from p2p.errors import StreamBroken
-from p2p.host import noise_stream
+from p2p.host import noise
 
 
 def every_other() -> Callable[[int, bytes], int]:
@@ -47,7 +47,7 @@ def socket_takes(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[int]]:
             taken: int = write(fd, data)
             return taken
 
-        monkeypatch.setattr(noise_stream, "os", SimpleNamespace(write=watched, readv=os.readv))
+        monkeypatch.setattr(noise, "os", SimpleNamespace(write=watched, readv=os.readv))
         return offered
 
     return take

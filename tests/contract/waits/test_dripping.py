@@ -19,9 +19,9 @@ import trio
 from chain.errors import Fault
 from chain.instant import Instant
 from chain.model.source import FetchUrl
-from engines.call_limits import CallLimits
 from engines.client import GrpcEngine
 from engines.io_plan import View
+from engines.request_control import CallLimits
 from engines.staging import Staging
 from odfd.cli.commands import apply
 from odfd.ingest.fetch.base import FetchJob
@@ -32,9 +32,9 @@ from p2p.host.limits import HostLimits
 from p2p.identity import peer_of_seed
 from p2p.kubo.multipart import Addition
 from p2p.kubo.rpc import Kubo
+from p2p.web.body import Patience
 from p2p.web.posting import Posts
 from p2p.web.site import Web
-from p2p.web.timeouts import Patience
 from worlds.dripping import Dripping, Manner
 from worlds.eventually import PATIENCE
 

@@ -10,7 +10,7 @@ import trio
 
 from chain.instant import Instant
 from chain.statements.keys import SigningKey
-from p2p.ipfs import names, record
+from p2p.ipfs import record
 from p2p.ipfs.record import Pointer
 from worlds.eventually import PATIENCE
 
@@ -22,7 +22,7 @@ SECOND = "/ipfs/bafkqaaa"
 
 
 async def test_kubo_takes_our_records(foreign: ModuleType, tmp_path: Path) -> None:
-    name = names.name_of(KEY.dataset_id)
+    name = record.name_of(KEY.dataset_id)
     async with foreign.open_kubo(tmp_path) as kubo:
         with trio.fail_after(PATIENCE):
             for sequence, value in enumerate((FIRST, SECOND)):

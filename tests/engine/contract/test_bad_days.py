@@ -14,10 +14,10 @@ import trio
 
 from chain.errors import Fault
 from chain.ids import DatasetId
-from engines.call_limits import CallLimits
 from engines.errors import JVM_LOST, EngineLost, LimitExceeded
 from engines.provision.host import HostEngine, SparkOptions, spark_engine
 from engines.provision.settings import WarmthLimits
+from engines.request_control import CallLimits
 from odfd.transform.driver import Committed, run_transform
 from odfd.transform.execute import Rejected
 from worlds.eventually import ENGINE_START

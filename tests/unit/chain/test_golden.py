@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chain import multibase, refs
+from chain import ids, multibase
 from chain.codec import blocks, flat, manifest
 from chain.errors import Invalid
 from chain.ids import DatasetId, KeyDid, parse_name, same_name
@@ -166,10 +166,10 @@ def test_names(vectors: dict[str, Any]) -> None:
 def test_references(vectors: dict[str, Any]) -> None:
     names = vectors["names"]
     for text in names["local_alias"]["valid"]:
-        assert str(refs.parse_local_alias(text)) == text
+        assert str(ids.parse_local_alias(text)) == text
     for text in names["local_alias"]["invalid"]:
         with pytest.raises(Invalid):
-            refs.parse_local_alias(text)
+            ids.parse_local_alias(text)
 
 
 def test_a_newer_event_is_kept_and_named_by_its_number(golden_chains: dict[str, list[Block]]) -> None:

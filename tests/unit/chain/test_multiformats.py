@@ -14,7 +14,7 @@ from chain.errors import Invalid
 from chain.ids import ED25519_PUB, DatasetId, KeyDid
 from chain.multihash import ARROW0_SHA3_256, SHA2_256, SHA3_256, Multihash
 from p2p.identity import peer_of_did
-from p2p.ipfs import names
+from p2p.ipfs import record
 
 NAMES = {SHA2_256: "sha2-256", SHA3_256: "sha3-256"}
 BASES = {"base16": ours.encode_base16, "base58btc": ours.encode_base58, "base64url": ours.encode_base64url}
@@ -85,7 +85,7 @@ def test_identities(key: bytes) -> None:
 @given(keys)
 def test_peer_ids_and_names_are_one_hash(key: bytes) -> None:
     """A peer id is the identity multihash of a key, and an IPNS name the CID over it."""
-    name = CID.decode(names.name_of(DatasetId.from_public_key(key)))
+    name = CID.decode(record.name_of(DatasetId.from_public_key(key)))
     peer = multibase.decode("z" + peer_of_did(KeyDid.from_public_key(key)))
     assert (name.base.name, name.version, name.codec.name, name.hashfun.name) == ("base36", 1, "libp2p-key", "identity")
     assert bytes(name.digest) == peer

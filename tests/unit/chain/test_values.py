@@ -8,10 +8,9 @@ from hypothesis import given
 
 from chain import instant, multibase
 from chain.errors import Invalid, NotFound
-from chain.ids import DatasetId, KeyDid, parse_name
+from chain.ids import DatasetId, KeyDid, parse_local_alias, parse_name, parse_own_name
 from chain.instant import Instant
 from chain.multihash import Multihash
-from chain.refs import parse_local_alias, parse_own_name
 
 TIMES = (
     st.integers(-62_135_596_800_000_000_000, 253_402_300_799_999_999_999)

@@ -32,7 +32,6 @@ _ANY_RATIO: Final = 1 << 20
 
 
 def convert(job: Conversion) -> ConversionResult:
-    """In this process."""
     try:
         if job.kind == "Avro":
             avro_to_parquet(job)

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from chain.codec.arrow_schema import schema_of
 from chain.data.arrow_schema import differences, from_arrow, to_arrow
-from chain.data.ddl import parse_ddl
+from chain.data.ddl import parse_ddl, spell
 from chain.data.parquet import check_storable
-from chain.data.type_text import spell
 from chain.errors import Invalid
 from chain.model import schema as odf
 from chain.model.events import SetDataSchema

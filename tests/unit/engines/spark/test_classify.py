@@ -13,8 +13,8 @@ from chain.errors import Invalid
 from engines.contract import Vocabulary
 from engines.spark.analysis.classify import classify
 from engines.spark.analysis.influence import Session, VersionedInput
-from engines.spark.analysis.input_kinds import Readings
 from engines.spark.analysis.monotone import DAY, SECOND, AddMonths, Floor, FloorMonths, Shift
+from engines.spark.analysis.relation import Readings
 from engines.spark.analysis.tree import MAX_DEPTH, build, parse_plan
 
 PLANS = Path(__file__).parents[3] / "golden" / "plans"

@@ -14,7 +14,7 @@ from pyspark.sql import types as spark
 from engines.contract import Vocabulary
 from engines.spark.execution.scans import SCANNED, scan_of
 from engines.spark.planning.transaction import BlockFacts
-from engines.spark.rows.numbers import distinct
+from engines.spark.rows.ordering import distinct
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from odfd.ipfs.transport import IpfsTransport, place_of
 from odfd.mirrors import steps
 from odfd.published import source
 from odfd.trust.keys.keystore import KeyStore
-from p2p.ipfs import names, record
+from p2p.ipfs import record
 from worlds.eventually import PATIENCE
 from worlds.memory_ipfs import MemoryIpfs, Swarm
 
@@ -127,7 +127,7 @@ async def test_only_what_is_new_is_added(world: Any, worlds: Any, daemons: Any) 
             3,
             alice.size("cities"),
         )
-        assert first.name == first.home == names.name_of(cities)
+        assert first.name == first.home == record.name_of(cities)
         again = await published(alice)
         assert (again.added_blocks, again.added_objects, again.root) == (0, 0, first.root)
         kubo.added.clear()
@@ -283,9 +283,9 @@ async def test_the_key_is_offline_and_the_name_stays(world: Any, worlds: Any, da
         await alice.api.authority.change_authority("cities", change)
         assert keys.is_offline(cities)
         view = await published(alice)
-        node_name = names.name_of(keys.node_key().dataset_id)
-        assert (view.name, view.home) == (node_name, names.name_of(cities))
-        elsewhere = base64.b64encode(delegate(key, names.name_of(cities), alice.clock.now())).decode()
+        node_name = record.name_of(keys.node_key().dataset_id)
+        assert (view.name, view.home) == (node_name, record.name_of(cities))
+        elsewhere = base64.b64encode(delegate(key, record.name_of(cities), alice.clock.now())).decode()
         with pytest.raises(Invalid, match="not to this node's name"):
             await published(alice, delegation=elsewhere)
         right = base64.b64encode(delegate(key, node_name, alice.clock.now())).decode()
@@ -327,7 +327,7 @@ CID_1, CID_0 = (
     "bafybeigdyrzt5sfp7udm7hu76uh7y26nf3efuylqabf3oclgtqy55fbzdi",
     "QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWKPbdG",
 )
-KEY, PEER = names.name_of(DatasetId.from_public_key(bytes(32))), "12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5"
+KEY, PEER = record.name_of(DatasetId.from_public_key(bytes(32))), "12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from config.model import Settings
 from engines.provision.settings import Isolation
 from odfd.state.component_settings import engine_environ, ingest_settings, spark_options
 from odfd.state.directory import open_state_directory
-from p2p.web.timeouts import Patience
+from p2p.web.body import Patience
 from worlds.manifests import ROOT
 
 

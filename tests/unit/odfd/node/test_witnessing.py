@@ -19,7 +19,7 @@ from chain.statements.checkpoint import TreeCheckpoint
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Authority, Roots, Writer
 from chain.statements.tree import Frontier
-from chain.store.leaves import leaves_of
+from chain.store.base import leaves_of
 from config import model
 from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.trust.ledger.authorities import Authorities

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from p2p.host.noise_stream import NoiseStream
+from p2p.host.noise import NoiseStream
 from p2p.pace import Traffic
 
 

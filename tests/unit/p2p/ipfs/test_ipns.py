@@ -15,7 +15,7 @@ from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.statements.keys import SigningKey
-from p2p.ipfs import names, record
+from p2p.ipfs import record
 from p2p.ipfs.record import Pointer
 
 KEY = SigningKey(b"\x33" * 32)
@@ -27,17 +27,17 @@ keys = st.binary(min_size=32, max_size=32)
 @given(keys)
 def test_a_name_is_its_dataset(key: bytes) -> None:
     dataset = DatasetId.from_public_key(key)
-    name = names.name_of(dataset)
+    name = record.name_of(dataset)
     assert name.startswith("k51qzi5uqu5")
     assert len(name) == 62
     for spelling in (name, f"ipns://{name}", f"/ipns/{name}"):
-        assert names.dataset_of(spelling) == dataset
+        assert record.dataset_of(spelling) == dataset
 
 
 @given(keys, st.data())
 def test_of_all_spellings_one_is_the_name(key: bytes, data: st.DataObject) -> None:
     """Another base, capitals, another codec or another hash name the same key at best, and are not its name."""
-    name = names.name_of(DatasetId.from_public_key(key))
+    name = record.name_of(DatasetId.from_public_key(key))
     cid = CID.decode(name)
     others = [str(cid.set(base=base)) for base in ("base32", "base58btc", "base16")]
     others += [str(cid.set(codec="raw")), name.upper(), "K" + name[1:], name + "0"]
@@ -45,19 +45,19 @@ def test_of_all_spellings_one_is_the_name(key: bytes, data: st.DataObject) -> No
     others.append(name[:at] + data.draw(st.sampled_from("!._ éA")) + name[at + 1 :])
     for other in others:
         with pytest.raises(Invalid, match="not the IPNS name"):
-            names.dataset_of(other)
+            record.dataset_of(other)
 
 
 @given(st.text(max_size=100))
 def test_any_text_is_a_name_or_refused(text: str) -> None:
     with contextlib.suppress(Invalid):
-        assert names.name_of(names.dataset_of(text)) in text
+        assert record.name_of(record.dataset_of(text)) in text
 
 
 @pytest.mark.parametrize("name", ["", "k", "k51", "k0" + "1" * 60, "K51QZI", "z6Mk", "k" + "z" * 62, "k51qzi5uqu5dé"])
 def test_what_is_no_name(name: str) -> None:
     with pytest.raises(Invalid):
-        names.dataset_of(name)
+        record.dataset_of(name)
 
 
 @given(

@@ -18,11 +18,10 @@ from chain.errors import Invalid, Remote
 from p2p.files import Missing
 from p2p.pace import BURST, Pace
 from p2p.web import site as site_module
-from p2p.web.body import paced
+from p2p.web.body import Patience, paced
 from p2p.web.client import keeps_scheme
 from p2p.web.folder_url import name_in, place_of
 from p2p.web.site import Web
-from p2p.web.timeouts import Patience
 from worlds.eventually import PATIENCE
 from worlds.internet import Internet
 from worlds.web_site import Site, plain
