@@ -162,6 +162,13 @@ class TransformResponseRoot(Table, frozen=True, kw_only=True):
     value: TransformResponse
 
 
+class RawQueryView(Table, frozen=True, kw_only=True):
+    """Files of one schema, as a view."""
+
+    name: str
+    data_paths: tuple[str, ...]
+
+
 class RawQueryRequest(Table, frozen=True, kw_only=True):
     """Run queries over the union of the input files as the view ``input``; write the result."""
 
@@ -170,6 +177,8 @@ class RawQueryRequest(Table, frozen=True, kw_only=True):
     output_data_path: str
     reads_extensions: bool | None = None
     """Extension: as in the TransformRequest."""
+    views: tuple[RawQueryView, ...] | None = None
+    """Extension: what the queries read, in place of ``input``."""
 
 
 class RawQuerySuccess(Variant, frozen=True, kw_only=True, tag="RawQuerySuccess"):

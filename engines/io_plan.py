@@ -20,6 +20,7 @@ from engines.contract import (
     MigrateRequest,
     ProvenanceRequest,
     RawQueryRequest,
+    RawQueryView,
     TransformInput,
     TransformRequest,
 )
@@ -165,8 +166,13 @@ def plan_raw_query(request: RawQueryRequest, view: View) -> IoPlan[RawQueryReque
             request,
             input_data_paths=tuple(draft.input(path) for path in request.input_data_paths),
             output_data_path=draft.output(DATA, request.output_data_path),
+            views=request.views and tuple(_view(draft, each) for each in request.views),
         )
     )
+
+
+def _view(draft: _Draft, view: RawQueryView) -> RawQueryView:
+    return msgspec.structs.replace(view, data_paths=tuple(draft.input(path) for path in view.data_paths))
 
 
 def plan_provenance(request: ProvenanceRequest, view: View) -> IoPlan[ProvenanceRequest]:

@@ -179,6 +179,12 @@ def _without_rows(statement: str) -> str:
     return f"SELECT * FROM ({statement.rstrip(' ;' + chr(9) + chr(10) + chr(13))}\n) LIMIT 0"
 
 
+def over_views(prepared: Prepared, views: Sequence[SliceView], places: Sequence[int]) -> bytes:
+    """The statement, that reads views."""
+    edits = [(table, views[place].name) for table, place in zip(prepared.tables, places, strict=True)]
+    return replaced(prepared.statement, edits)
+
+
 def replaced(statement: bytes, edits: Sequence[tuple[TableRef, str]]) -> bytes:
     """The statement over views: each keeps the name that a person gave it, or the last part of the dataset's."""
     parts: list[bytes] = []

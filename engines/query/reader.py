@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -20,8 +20,9 @@ import trio
 
 from chain.errors import Environment, Fault
 from engines.errors import EngineLost, LimitExceeded
-from engines.query.frames import FAULT, HEAD, FrameReader
-from engines.query.requests import Execute, FaultReport, Prepare, TablesNamed
+from engines.query.frames import END, FAULT, HEAD, FrameReader
+from engines.query.requests import Execute, FaultReport, Prepare, Saved, TablesNamed
+from engines.query.views import SliceView
 from engines.sandbox.base import Job, Mount
 from engines.sandbox.probe import Choice
 from engines.sandbox.process import ConfinedProcess, start
@@ -125,6 +126,16 @@ class QueryProcess:
         async with aclosing(self._come()) as frames:
             async for found in frames:
                 yield found
+
+    async def save(self, views: Sequence[SliceView], places: Sequence[int], files: Sequence[str], most: int) -> Saved:
+        """Write views to files that it sees; those without a name are left. Raises as ``execute`` does."""
+        wanted = Execute(views=tuple(views), places=tuple(places), saves=tuple(files), save_bytes=most)
+        async with aclosing(self.execute(wanted)) as frames:
+            async for kind, content in frames:
+                if kind == END:
+                    saved: Saved = _decoded(content, Saved)
+                    return saved
+        raise self._lost()
 
     async def stop(self) -> None:
         """Cannot be cancelled."""

@@ -78,10 +78,17 @@ class Execute(msgspec.Struct, frozen=True, kw_only=True):
     parameters: dict[str, Any] | list[Any] | None = None
     explain: bool = False
     rows: RowSelection = ALL_ROWS
-    save: str = ""
-    """Write the one view to this file, instead of answering."""
+    saves: tuple[str, ...] = ()
+    """Write the views to these files, instead of answering; the end says the statement as another engine reads it."""
     save_bytes: int = 0
-    """That the file may have."""
+    """That a file may have."""
+
+
+class Saved(msgspec.Struct, frozen=True, kw_only=True):
+    """Views that were written."""
+
+    rows: int
+    statement: str
 
 
 class FaultReport(msgspec.Struct, frozen=True, kw_only=True):

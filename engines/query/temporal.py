@@ -87,6 +87,20 @@ def first_of(statement: bytes, name: str) -> int | None:
     return next((word.start for word in _words(statement) if word.text.lower() in (plain, b'"' + plain + b'"')), None)
 
 
+def with_backquotes(statement: bytes) -> str:
+    """The statement as Spark spells it: names in backquotes, and backslashes in texts are escapes."""
+
+    def spelt(token: re.Match[bytes]) -> bytes:
+        word = token[0]
+        if word.startswith(b'"'):
+            return b"`" + word[1:-1].replace(b'""', b'"').replace(b"`", b"``") + b"`"
+        if word.startswith(b"'"):
+            return b"'" + word[1:-1].replace(b"\\", b"\\\\").replace(b"''", b"\\'") + b"'"
+        return word
+
+    return _TOKEN.sub(spelt, statement).decode()
+
+
 def _words(statement: bytes) -> Iterator[_Word]:
     for token in _TOKEN.finditer(statement):
         text = token[0]

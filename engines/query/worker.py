@@ -19,10 +19,11 @@ import pyarrow as pa
 
 from chain.data.json_values import plain_rows
 from chain.errors import Fault, Refused
-from engines.query.duckdb_session import Limits, QuerySession
+from engines.query.duckdb_session import Limits, QuerySession, over_views
 from engines.query.frames import COLUMNS, END, FAULT, HEAD, MAX_FRAME, PIECE, PLAIN, ROWS, SCHEMA, frame
 from engines.query.json_rows import json_pieces
 from engines.query.requests import Execute, FaultReport, Prepare, TableNamed, TablesNamed
+from engines.query.temporal import with_backquotes
 
 _T = TypeVar("_T")
 MAX_REQUEST: Final = 64 << 20
@@ -114,10 +115,12 @@ def _answer(answering: QuerySession, requests: BinaryIO, out: BinaryIO) -> None:
     out.write(frame(HEAD, msgspec.json.encode(TablesNamed(tables=tables, parameters=tuple(prepared.parameters)))))
     out.flush()
     wanted = _request(requests, Execute)
-    if wanted.save:
-        (view,) = wanted.views
+    if wanted.save_bytes:
         resource.setrlimit(resource.RLIMIT_FSIZE, (wanted.save_bytes, wanted.save_bytes))
-        out.write(frame(END, msgspec.json.encode({"rows": answering.save(view, Path(wanted.save))})))
+        views = zip(wanted.saves, wanted.views, strict=True)
+        end = {"rows": sum(answering.save(view, Path(path)) for path, view in views if path)}
+        statement = over_views(prepared, wanted.views, wanted.places)
+        out.write(frame(END, msgspec.json.encode({**end, "statement": with_backquotes(statement)})))
         return
     reader = answering.run(
         prepared, wanted.views, wanted.places, wanted.parameters, explain=wanted.explain, wanted=wanted.rows

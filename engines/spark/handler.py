@@ -30,6 +30,7 @@ from engines.contract import (
     RawQueryOutcome,
     RawQueryRequest,
     RawQuerySuccess,
+    RawQueryView,
     TransformOutcome,
     TransformRequest,
     ValidateInput,
@@ -220,11 +221,13 @@ def _view(given: ValidateInput, query: Query) -> InputView:
 
 
 def _raw_query(session: SparkSession, request: RawQueryRequest) -> RawQueryOutcome:
-    if not request.input_data_paths:
-        raise Invalid("a query over no files", rule="input-schema", hint="name at least one slice")
-    with open_slice(Path(request.input_data_paths[-1])) as newest:
-        columns = struct_type(newest.schema)
-    name_view(session.read.schema(columns).parquet(*request.input_data_paths), RAW_VIEW)
+    views = request.views
+    for view in (RawQueryView(name=RAW_VIEW, data_paths=request.input_data_paths),) if views is None else views:
+        if not view.data_paths:
+            raise Invalid("a query over no files", rule="input-schema", hint="name at least one slice")
+        with open_slice(Path(view.data_paths[-1])) as newest:
+            columns = struct_type(newest.schema)
+        name_view(session.read.schema(columns).parquet(*view.data_paths), view.name)
     steps = read_query(request.transform).steps
     sizes: dict[str, Size] = {}
     for number, step in enumerate(steps):

@@ -9,8 +9,11 @@ from chain.errors import Fault
 from chain.ids import DatasetId
 from config.check import is_loopback
 from config.model import Settings
+from engines.contract import Engine
+from engines.provision.warm import EnginePool
 from engines.query.reader import QueryProcesses
 from odfd.api.queries.answer_proofs import Signer
+from odfd.api.queries.engine_queries import EngineQueries
 from odfd.api.queries.fold_cache import FoldCache
 from odfd.api.queries.public_queries import FlightQueries, PublicQueries
 from odfd.api.queries.service import QueryService
@@ -31,6 +34,7 @@ def queries_of(
     planner: Planner,
     processes: QueryProcesses,
     damage: DamageRegistry,
+    engine: Engine,
     served: Callable[[DatasetId], int],
     settings: Settings,
     context: Context,
@@ -43,8 +47,11 @@ def queries_of(
     inputs = QueryInputs(home, damage)
     store = FoldStore(home.folder(FOLDS), settings.query.folds_mib << 20)
     folding = FoldCache(home, store, processes, inputs, failed)
-    signer = Signer(home.keys.node_key, context.clock.now, home.folder(STAGING), settings.query.temporary_mib << 20)
-    queries = QueryService(planner, processes, inputs, signer, folding)
+    room = home.folder(STAGING), settings.query.temporary_mib << 20
+    by_engines = EngineQueries(EnginePool({"spark": engine}), inputs, *room)
+    queries = QueryService(
+        planner, processes, inputs, Signer(home.keys.node_key, context.clock.now, *room), (folding, by_engines)
+    )
     return queries, PublicQueries(home, queries, served, processes.limits.most)
 
 

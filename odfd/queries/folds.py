@@ -87,7 +87,7 @@ class FoldStore:
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
             part = home / f"{os.urandom(8).hex()}{_PART}"
             try:
-                content = _copied(made, part, self.most)
+                content = copied(made, part, self.most)
                 part.rename(home / FoldFile(size, str(block), way_of(view), rows, content).name)
             finally:
                 part.unlink(missing_ok=True)
@@ -164,7 +164,7 @@ def _stats(paths: Iterator[Path]) -> Iterator[tuple[Path, os.stat_result]]:
             yield path, path.stat()
 
 
-def _copied(made: Path, target: Path, most: int) -> str:
+def copied(made: Path, target: Path, most: int) -> str:
     """The hash of what was copied. No link is followed: a stranger's process made the file."""
     digest = hashlib.sha256()
     source = os.open(made, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -176,5 +176,7 @@ def _copied(made: Path, target: Path, most: int) -> str:
                 digest.update(piece)
                 writing.write(piece)
                 if writing.tell() > most:
-                    raise Refused("a fold is larger than all of them may be", rule="query-fold", hint="query.folds-mib")
+                    raise Refused(
+                        f"what a query made has more than {most:,} bytes", rule="query-fold", hint="ask for less"
+                    )
     return digest.hexdigest()

@@ -40,6 +40,10 @@ class QueryInputs:
         await trio.to_thread.run_sync(lambda: process.link(files))
         return tuple(_placed(planned, process) for planned in views)
 
+    def paths(self, planned: PlannedView) -> tuple[str, ...]:
+        """Of the slices of a view that is held, and was shown."""
+        return tuple(str(self._home.objects.path(each.slice.physical_hash)) for each in planned.slices)
+
     def _sound(self, views: Sequence[PlannedView]) -> dict[str, Path]:
         """Files whose bytes are what their names say. Raises ObjectDamaged, NotFound, and notes the damage."""
         found: dict[str, Path] = {}

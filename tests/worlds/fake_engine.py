@@ -67,7 +67,9 @@ R = TypeVar("R")
 _BAD: Final = pa.schema([ARROW.field(name) for name in ("file", "line", "column", "raw", "reason", "rule")])
 _CORRECT_TO: Final = 3
 INSTANT: Final = pa.timestamp("ms", "UTC")
-_IDENTITY_QUERY: Final = re.compile(r"\s*select\s+\*\s+from\s+[`\"]?([A-Za-z0-9_.\-]+)[`\"]?\s*;?\s*\Z", re.IGNORECASE)
+_IDENTITY_QUERY: Final = re.compile(
+    r"\s*select\s+\*\s+from\s+[`\"]?([A-Za-z0-9_. \-]+)[`\"]?(?:\s+(?:as\s+)?`.+`)?\s*;?\s*\Z", re.I
+)
 
 
 class FakeEngine:
@@ -349,9 +351,11 @@ def _raw_query(request: RawQueryRequest) -> RawQueryOutcome:
         alias = _alias(request.transform)
     except Invalid as fault:
         return InvalidQuery.of(fault)
-    if alias != "input":
-        return InvalidQuery(message=f"no view called {alias!r}", rule="unknown-input", hint="there is `input`")
-    rows = pa.concat_tables(_read(path) for path in request.input_data_paths)
+    views = {"input": request.input_data_paths} if request.views is None else {}
+    views |= {view.name: view.data_paths for view in request.views or ()}
+    if alias not in views:
+        return InvalidQuery(message=f"no view called {alias!r}", rule="unknown-input", hint=f"there is {list(views)}")
+    rows = pa.concat_tables(_read(path) for path in views[alias])
     write_slice(rows, Path(request.output_data_path))
     return RawQuerySuccess(num_records=rows.num_rows)
 

@@ -7,7 +7,6 @@ one dataset cannot change what another's fold says. No query waits for it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import aclosing
 from functools import partial
 from typing import Final
 
@@ -18,10 +17,7 @@ from chain.errors import Fault
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.store.base import ChainReader
-from engines.query.frames import END
 from engines.query.reader import QueryProcess, QueryProcesses
-from engines.query.requests import Execute
-from odfd.control import wire
 from odfd.queries.folds import FoldStore
 from odfd.queries.inputs import QueryInputs
 from odfd.queries.planning import PlannedView, QueryPlan
@@ -100,13 +96,7 @@ class FoldCache:
         await process.prepare("SELECT 1")
         views = await self._inputs.show((planned,), process)
         path, seen = process.made("fold")
-        rows = 0
-        wanted = Execute(views=views, places=(), save=seen, save_bytes=self._store.most)
-        async with aclosing(process.execute(wanted)) as frames:
-            async for kind, content in frames:
-                if kind == END:
-                    rows = msgspec.json.decode(content, type=wire.QueryEnd).rows
-                    break
+        rows = (await process.save(views, (), (seen,), self._store.most)).rows
         cut = (planned.cut.size, planned.cut.block)
         await trio.to_thread.run_sync(lambda: self._store.keep(planned.dataset, path, planned.view, cut, rows))
 

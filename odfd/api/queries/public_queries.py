@@ -42,7 +42,7 @@ class PublicQueries:
         """Frames, as ``QueryService.answer``. Raises Refused where too many wait already (``query-busy``), and for a
         proof: this node signs answers for its owner alone.
         """
-        check_unproven(request)
+        check_public(request)
         if self._turns.statistics().tasks_waiting >= WAITING:
             raise Refused("too many questions wait for their turn", rule=BUSY, hint="ask again in a while")
         async with self._turns:
@@ -66,10 +66,12 @@ class PublicQueries:
         return load_state(self._home.chains.chain(entry.id), size)
 
 
-def check_unproven(request: wire.QueryRequest) -> None:
-    """Raises Refused for a question that the node would sign the answer of."""
+def check_public(request: wire.QueryRequest) -> None:
+    """Raises Refused for a question that the node would sign the answer of, or ask its engine of transforms."""
     if request.prove:
         raise Refused("a node proves answers to its owner alone", rule=UNPROVEN, hint="odfctl sql --prove, there")
+    if request.engine:
+        raise Refused("engines of transforms answer a node's owner alone", rule="query-engine", hint="leave it out")
 
 
 def _nothing(ref: str) -> NotFound:
@@ -84,7 +86,7 @@ class FlightQueries:
 
     async def answer(self, request: wire.QueryRequest, send: SendFrame, rows: RowSelection, *, owner: bool) -> None:
         """Frames, as ``QueryService.answer``. Raises Refused for a proof: the process that asks is no owner."""
-        check_unproven(request)
+        check_public(request)
         if owner:
             await self._queries.answer(request, send, OWNER, rows)
         else:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing, nullcontext
+from contextlib import ExitStack, aclosing, nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import msgspec
@@ -14,8 +16,9 @@ from chain.ids import DatasetId
 from engines.errors import LimitExceeded
 from engines.query.frames import COLUMNS, END, HEAD, PLAIN, ROWS, SCHEMA, frame
 from engines.query.reader import QueryProcess, QueryProcesses
-from engines.query.requests import ALL_ROWS, Execute, RowSelection, TableNamed
+from engines.query.requests import ALL_ROWS, Execute, RowSelection, TableNamed, TablesNamed
 from odfd.api.queries.answer_proofs import AnswerProof, Signer
+from odfd.api.queries.engine_queries import STATEMENT, EngineQueries
 from odfd.api.queries.fold_cache import FoldCache
 from odfd.control import wire
 from odfd.queries.inputs import QueryInputs
@@ -37,10 +40,11 @@ class QueryService:
         processes: QueryProcesses,
         inputs: QueryInputs,
         signer: Signer,
-        folding: FoldCache | None = None,
+        more: tuple[FoldCache | None, EngineQueries | None] = (None, None),
     ) -> None:
-        self._planner, self._processes, self._inputs, self._folding = planner, processes, inputs, folding
-        self._signer = signer
+        """``more``: keeps folds, and asks engines of transforms, where there are such."""
+        self._planner, self._processes, self._inputs, self._signer = planner, processes, inputs, signer
+        self._folding, self._engines = more
 
     async def answer(
         self, request: wire.QueryRequest, send: SendFrame, asker: Asker = OWNER, rows: RowSelection = ALL_ROWS
@@ -55,10 +59,13 @@ class QueryService:
                 f"the query has {len(request.sql):,} characters", rule="query-size", hint=f"at most {MAX_SQL:,}"
             )
         seconds = self._processes.limits.seconds
-        async with self._processes.one() as process:
+        if request.engine:
             with trio.move_on_after(seconds):
-                await self._answer(process, (request, asker, rows), send)
-                return
+                return await self._by_engine((request, asker, rows), send)
+        else:
+            async with self._processes.one() as process:
+                with trio.move_on_after(seconds):
+                    return await self._answer(process, (request, asker, rows), send)
         raise LimitExceeded(
             f"the query took more than {seconds:g} s", rule="query-deadline", hint="query.seconds sets the limit"
         )
@@ -66,11 +73,8 @@ class QueryService:
     async def _answer(
         self, process: QueryProcess, asked: tuple[wire.QueryRequest, Asker, RowSelection], send: SendFrame
     ) -> None:
-        request, asker, rows = asked
-        if request.by_pins:
-            asker = _by_pins(request.pins, asker)
-        named = await process.prepare(request.sql)
-        plan = await trio.to_thread.run_sync(lambda: self._plan(named.tables, request, asker))
+        request, _, rows = asked
+        named, plan = await self._planned(process, asked)
         with self._inputs.held(plan.views):
             wanted = Execute(
                 views=await self._inputs.show(plan.views, process),
@@ -84,6 +88,37 @@ class QueryService:
                 await self._pass_on(process.execute(wanted), head, send, _signing(proof, request.sql, head))
         if self._folding is not None and not request.explain:
             self._folding.after(plan)
+
+    async def _by_engine(self, asked: tuple[wire.QueryRequest, Asker, RowSelection], send: SendFrame) -> None:
+        """The engine has no turn of a query's process; its rows are read by another one."""
+        request, _, rows = asked
+        if self._engines is None:
+            raise Invalid(f"no engine called {request.engine!r} here", rule="query-engine", hint="leave --engine out")
+        self._engines.check(request)
+        with ExitStack() as kept:
+            place = Path(kept.enter_context(TemporaryDirectory(dir=self._engines.folder)))
+            async with self._processes.one() as process:
+                named, plan = await self._planned(process, asked)
+                kept.enter_context(self._inputs.held(plan.views))
+                views = await self._inputs.show(plan.views, process)
+                ready = await self._engines.prepared(process, plan, views, place)
+            tables = [(views[at].name, table) for at, table in zip(plan.places, named.tables, strict=True)]
+            view = await self._engines.computed(request.engine, ready, tables, place)
+            async with self._processes.one() as process:
+                await process.prepare(STATEMENT)
+                process.link({"answer": place / "answer"})
+                view = msgspec.structs.replace(view, files=(process.seen("answer"),))
+                wanted = Execute(views=(view,), places=(0,), rows=msgspec.structs.replace(rows, plain=request.plain))
+                await self._pass_on(process.execute(wanted), plan.head, send, _signing(None, request.sql, plan.head))
+
+    async def _planned(
+        self, process: QueryProcess, asked: tuple[wire.QueryRequest, Asker, RowSelection]
+    ) -> tuple[TablesNamed, QueryPlan]:
+        request, asker, _ = asked
+        if request.by_pins:
+            asker = _by_pins(request.pins, asker)
+        named = await process.prepare(request.sql)
+        return named, await trio.to_thread.run_sync(lambda: self._plan(named.tables, request, asker))
 
     def _plan(self, tables: Sequence[TableNamed], request: wire.QueryRequest, asker: Asker) -> QueryPlan:
         plan = self._planner.plan(tables, request, asker)

@@ -51,6 +51,10 @@ def register(subparsers: Subparsers) -> None:
     sql.add_argument(
         "--prove", metavar="FILE", help="write a signed statement about the answer, for odfctl trust recheck FILE"
     )
+    sql.add_argument(
+        "--engine", choices=("duckdb", "spark"), default="duckdb", metavar="ENGINE",
+        help="duckdb, or spark: the engine of transforms, for its functions; the query is one that both understand",
+    )  # fmt: skip
     for option in ("--socket",):
         sql.add_argument(option, metavar="PATH", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     for short, long in (("-q", "--quiet"), ("-v", "--verbose")):
@@ -69,6 +73,7 @@ def _sql(args: argparse.Namespace) -> int:
         pins=_pins(args.pin),
         require=args.require,
         cut=args.cut,
+        engine="" if args.engine == "duckdb" else args.engine,
     )
     session = Session(args)
     if is_shell and args.prove:

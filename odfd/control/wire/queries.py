@@ -35,6 +35,8 @@ class QueryRequest(Request, frozen=True, kw_only=True):
     """Sign a statement about the answer, which then comes with its end."""
     by_pins: bool = False
     """The names in the query are those of the pins, whatever datasets are called here."""
+    engine: str = ""
+    """The engine of transforms that answers, like ``spark``, in place of the query's own process."""
     plain: bool = False
     """Rows as JSON values, with names and types of columns before them, instead of Arrow."""
 

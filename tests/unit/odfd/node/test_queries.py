@@ -273,3 +273,30 @@ async def test_what_held_is_kept_and_folded_on(world: Any) -> None:
         await asked(now, 1)
         await alice.api.datasets.delete("airlines")
         assert not list(folder.glob("*/*"))
+
+
+async def test_an_engine_of_transforms_answers_over_the_same_cuts(world: Any, worlds: Any) -> None:
+    """The small engine copies its one input: what holds and what is cut are made ready for it."""
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        for table in ('cities at block \'#2\' "my c"', "cities as at '2024-01-02'", "current.cities", "cities"):
+            sql = f"SELECT * FROM {table}"
+            expected, rows = await ask(alice, f'{sql} order by "offset"', plain=True)
+            head, found = await ask(alice, sql, engine="spark", plain=True)
+            assert (head, sorted(found, key=lambda row: row["offset"])) == (expected, rows), table
+        pinned = await ask(alice, "SELECT * FROM c", engine="spark", by_pins=True,
+                           pins=(msgspec.structs.replace(head.pins[0], name="c"),))  # fmt: skip
+        assert len(pinned[1]) == len(rows) == 3
+        for more, rule in (
+            ({"engine": "flink"}, "engine-known"),
+            ({"prove": True}, "query-engine"),
+            ({"explain": True}, "query-engine"),
+            ({"parameters": [1]}, "query-engine"),
+            ({"require": "witnessed:3"}, "query-require"),
+        ):
+            fault = await refused(alice, "SELECT * FROM cities", **{"engine": "spark", **more})
+            assert fault.rule == rule, more
+        told = await refused(alice, "SELECT city FROM cities", engine="spark")
+        assert "small engine" in str(told)
+        assert (await refused(alice, "SELECT * FROM read_csv('x')", engine="spark")).rule == "query-function"
+        assert not list(alice.home.folder("staging").iterdir())

@@ -1,0 +1,97 @@
+"""Has an engine of transforms answer queries (``ExecuteRawQuery``) over what a query process judged and made ready.
+
+That process finds the tables in the statement, refuses what no query may say, and writes the views that are more than
+whole slices: what holds of a log, a cut by event time, a schema that changed. All else the engine reads by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from chain.data.parquet import open_slice
+from chain.errors import Invalid, Refused
+from chain.model.source import TransformSql
+from engines.contract import InternalError, InvalidQuery, RawQueryRequest, RawQueryView
+from engines.errors import engine_failed
+from engines.provision.warm import EnginePool
+from engines.query.reader import QueryProcess
+from engines.query.requests import TableNamed
+from engines.query.views import SliceView
+from odfd.control import wire
+from odfd.queries.folds import copied
+from odfd.queries.inputs import QueryInputs
+from odfd.queries.planning import PlannedView, QueryPlan
+
+_RULE: Final = "query-engine"
+STATEMENT: Final = "SELECT * FROM answer"
+"""What the rows of an engine are read by."""
+
+
+class EngineQueries:
+    """Of one node. ``most``: bytes of a view, and of an answer."""
+
+    def __init__(self, engines: EnginePool, inputs: QueryInputs, folder: Path, most: int) -> None:
+        self._engines, self._inputs, self.folder, self._most = engines, inputs, folder, most
+
+    def check(self, request: wire.QueryRequest) -> None:
+        """Raises Invalid for an engine that is not here, Refused for what only the query's own process does."""
+        self._engines.engine(request.engine)
+        asked = {"a proof": request.prove, "a plan": request.explain, "parameters": bool(request.parameters)}
+        if refused := [name for name, is_asked in asked.items() if is_asked]:
+            raise Refused(f"{request.engine} answers without {refused[0]}", rule=_RULE, hint="leave --engine out")
+
+    async def prepared(
+        self, process: QueryProcess, plan: QueryPlan, views: Sequence[SliceView], place: Path
+    ) -> tuple[str, tuple[RawQueryView, ...]]:
+        """The statement as the engine reads it, and what it reads. The process has done its work then."""
+        made = [process.made(f"view-{number}") for number in range(len(views))]
+        names = [seen if _is_made(planned) else "" for planned, (_, seen) in zip(plan.views, made, strict=True)]
+        saved = await process.save(views, tuple(plan.places), tuple(names), self._most)
+        found = []
+        for planned, (path, _), name in zip(plan.views, made, names, strict=True):
+            if name:
+                target = place / path.name
+                await trio.to_thread.run_sync(copied, path, target, self._most)
+            paths = (str(target),) if name else self._inputs.paths(planned)
+            found.append(RawQueryView(name=planned.view.name, data_paths=paths))
+        return saved.statement, tuple(found)
+
+    async def computed(
+        self,
+        engine: str,
+        asked: tuple[str, tuple[RawQueryView, ...]],
+        tables: Sequence[tuple[str, TableNamed]],
+        place: Path,
+    ) -> SliceView:
+        """The rows, as a view over the file ``place / "answer"``. Raises Invalid, EngineLost, LimitExceeded."""
+        statement, views = asked
+        path = place / "answer"
+        outcome = await self._engines.engine(engine).raw_query(
+            RawQueryRequest(
+                input_data_paths=(), transform=TransformSql(engine=engine, query=statement),
+                output_data_path=str(path), views=views,
+            )
+        )  # fmt: skip
+        if isinstance(outcome, InternalError):
+            raise engine_failed(outcome.message)
+        if isinstance(outcome, InvalidQuery):
+            message = outcome.message
+            for view, table in tables:
+                message = message.replace(view, ".".join(table.path))
+            raise Invalid(f"{engine}: {message}", rule=outcome.rule or _RULE, hint=outcome.hint or "")
+        schema = await trio.to_thread.run_sync(_schema, path)
+        return SliceView(name="odfd 0", files=(), schema=schema)
+
+
+def _is_made(planned: PlannedView) -> bool:
+    view = planned.view
+    return view.fold != "log" or view.until is not None or view.mixed or not planned.slices
+
+
+def _schema(path: Path) -> bytes:
+    with open_slice(path) as found:
+        return found.schema.serialize().to_pybytes()
