@@ -180,7 +180,7 @@ class NodeParts:
             EvidenceProvider(self.bundles, public_of),
         )
         planner = Planner(home, self.views.dataset, self.evaluator)
-        reading = self.readers, self.damage, self.engine, self.library.size
+        reading = (self.readers, self.engine), self.damage, self.library.size
         self.queries, self.public_queries = queries_of(home, planner, *reading, self.settings, self.context)
 
     def _hold_network(self, membership: Callable[..., Membership], ipfs: Ipfs | None) -> None:

@@ -32,9 +32,8 @@ from odfd.state.directory import FOLDS, STAGING, StateDirectory
 def queries_of(
     home: StateDirectory,
     planner: Planner,
-    processes: QueryProcesses,
+    computes: tuple[QueryProcesses, Engine],
     damage: DamageRegistry,
-    engine: Engine,
     served: Callable[[DatasetId], int],
     settings: Settings,
     context: Context,
@@ -44,6 +43,7 @@ def queries_of(
     def failed(dataset: DatasetId, fault: Fault) -> None:
         context.logger.info("a fold is not kept", dataset=str(dataset), fault=str(fault), rule=fault.rule)
 
+    processes, engine = computes
     inputs = QueryInputs(home, damage)
     store = FoldStore(home.folder(FOLDS), settings.query.folds_mib << 20)
     folding = FoldCache(home, store, processes, inputs, failed)

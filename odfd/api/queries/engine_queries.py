@@ -94,4 +94,5 @@ def _is_made(planned: PlannedView) -> bool:
 
 def _schema(path: Path) -> bytes:
     with open_slice(path) as found:
-        return found.schema.serialize().to_pybytes()
+        schema: bytes = found.schema.serialize().to_pybytes()
+    return schema

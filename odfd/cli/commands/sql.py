@@ -16,6 +16,7 @@ from chain.errors import Invalid
 from odfd import output
 from odfd.cli.parsers import Subparsers
 from odfd.cli.session import Session
+from odfd.cli.sql.descriptions import asked_of, describe
 from odfd.cli.sql.formats import FORMATS, answer, check_form, explained, show_plan, told
 from odfd.cli.sql.query import Answered, Shown
 from odfd.control import wire
@@ -80,6 +81,9 @@ def _sql(args: argparse.Namespace) -> int:
         raise Usage("--prove is for one query", hint="odfctl sql --prove answer.json 'select …'")
     if is_shell:
         return _shell(session, request, args.output)
+    if (name := asked_of(request.sql)) is not None:
+        describe(session.client, name, args.output)
+        return ExitCode.OK
     request = explained(request)
     if request.explain:
         show_plan(session.client, request)

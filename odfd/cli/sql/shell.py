@@ -18,10 +18,10 @@ import msgspec
 from chain.errors import Fault
 from chain.visible import is_visible
 from odfd import output
-from odfd.cli.column_text import schema_table
 from odfd.cli.session import Session
+from odfd.cli.sql.descriptions import asked_of, describe
 from odfd.cli.sql.formats import FORMATS, answer, check_form, explained, show_plan, told
-from odfd.cli.table import TableColumn, fields, render
+from odfd.cli.table import fields
 from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import Usage
@@ -84,12 +84,6 @@ _FUNCTIONS: Final = (
     "row_number", "strftime", "string_agg", "substr", "sum", "trim", "upper",
 )  # fmt: skip
 """That are proposed."""
-_DATASETS: Final[tuple[TableColumn[wire.DatasetView], ...]] = (
-    TableColumn("NAME", lambda row: row.name),
-    TableColumn("KIND", lambda row: row.kind),
-    TableColumn("RECORDS", lambda row: "" if row.records is None else f"{row.records:,}", right=True),
-    TableColumn("RELY ON", lambda row: "" if row.rely_on is None else row.rely_on.fact),
-)
 
 
 class Shell:
@@ -123,9 +117,8 @@ class Shell:
         if text.startswith("\\"):
             return self._command(text)
         if statement := text.rstrip("; \n"):
-            word, _, rest = statement.partition(" ")
-            if word.lower() == "describe" and " " not in rest.strip():
-                self._describe(rest.strip())
+            if (name := asked_of(statement)) is not None:
+                describe(self._session.client, name, self.form)
             else:
                 self._ask(statement)
         return True
@@ -158,7 +151,7 @@ class Shell:
             case "\\?":
                 output.say(fields(COMMANDS.items()))
             case "\\d":
-                self._describe(rest)
+                describe(self._session.client, rest, "table")
             case "\\o":
                 if rest not in FORMATS:
                     raise Usage(f"there is no form {rest!r}", hint=f"one of {', '.join(FORMATS)}")
@@ -171,14 +164,6 @@ class Shell:
             case _:
                 raise Usage(f"there is no command {word}", hint="\\? lists them")
         return True
-
-    def _describe(self, name: str) -> None:
-        if not name:
-            self._look()
-            output.say(render(_DATASETS, self._session.client.get("/datasets", list[wire.DatasetView]).value))
-            return
-        schema = self._session.client.get(f"/datasets/{part(name.removeprefix('current.'))}/schema", wire.Schema)
-        output.say(schema_table(schema.value.fields))
 
     def _pin(self, path: str) -> None:
         text = json.dumps({"pins": msgspec.to_builtins(self._pins)}, indent=2)

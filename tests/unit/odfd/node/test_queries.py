@@ -279,7 +279,7 @@ async def test_an_engine_of_transforms_answers_over_the_same_cuts(world: Any, wo
     """The small engine copies its one input: what holds and what is cut are made ready for it."""
     async with world.running("alice") as alice:
         await filled(world, worlds, alice)
-        for table in ('cities at block \'#2\' "my c"', "cities as at '2024-01-02'", "current.cities", "cities"):
+        for table in ("cities at block '#2' \"my c\"", "cities as at '2024-01-02'", "current.cities", "cities"):
             sql = f"SELECT * FROM {table}"
             expected, rows = await ask(alice, f'{sql} order by "offset"', plain=True)
             head, found = await ask(alice, sql, engine="spark", plain=True)

@@ -1,0 +1,51 @@
+"""Answers ``DESCRIBE NAME`` and ``SHOW TABLES`` from what the node says of its datasets: no query runs for them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from odfd import output
+from odfd.cli.column_text import schema_table
+from odfd.cli.table import TableColumn, render
+from odfd.control import wire
+from odfd.control.client import part
+from odfd.errors import Usage
+
+if TYPE_CHECKING:
+    from odfd.control.client import Client
+
+_ASKED: Final = re.compile(r'\s*(?:show\s+(?:tables|datasets)|desc(?:ribe)?(?:\s+"([^"]+)"|\s+(\S+))?)[\s;]*\Z', re.I)
+_DATASETS: Final[tuple[TableColumn[wire.DatasetView], ...]] = (
+    TableColumn("NAME", lambda row: row.name),
+    TableColumn("KIND", lambda row: row.kind),
+    TableColumn("RECORDS", lambda row: "" if row.records is None else f"{row.records:,}", right=True),
+    TableColumn("RELY ON", lambda row: "" if row.rely_on is None else row.rely_on.fact),
+)
+
+
+def asked_of(statement: str) -> str | None:
+    """The dataset that is to be described; empty for all of them, ``None`` for another statement."""
+    found = _ASKED.match(statement)
+    return None if found is None else found[1] or (found[2] or "").rstrip(";").replace('"', "")
+
+
+def describe(client: Client, name: str, form: str) -> None:
+    """The columns of a dataset with their comments, or what datasets there are."""
+    if form not in ("table", "json"):
+        raise Usage(f"descriptions are not written as {form}", hint="table or json")
+    if name:
+        schema = client.get(f"/datasets/{part(name.removeprefix('current.'))}/schema", wire.Schema).value
+        _say(schema, schema_table(schema.fields), form)
+    else:
+        views = client.get("/datasets", list[wire.DatasetView]).value
+        _say(views, render(_DATASETS, views), form)
+
+
+def _say(value: object, text: str, form: str) -> None:
+    if form == "json":
+        output.say_json(msgspec.json.encode(value).decode())
+    else:
+        output.say(text)
