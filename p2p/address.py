@@ -76,6 +76,7 @@ def parse_address(text: str) -> Address:
     return Address(network, _checked_host(text, network, host), int(port), peer)
 
 
+@lru_cache(maxsize=4096)
 def network_of(host: str) -> str:
     """The block of addresses that one operator is likely to hold all of: a /16 of IPv4, a /32 of IPv6.
 

@@ -7,6 +7,7 @@ on with. One ``ObjectFetcher`` serves all mirrors, so that no object is fetched 
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from itertools import islice
@@ -15,6 +16,7 @@ from typing import Final, TypeVar
 
 import msgspec
 import trio
+from cachetools import LRUCache
 
 from chain.data.links import links_in
 from chain.errors import Invalid, Refused, Remote
@@ -25,6 +27,7 @@ from chain.multihash import Multihash
 from chain.store.objects import DiskObjects
 from odfd.errors import sole_faults
 from odfd.mirrors.data_retention import DataRetention
+from odfd.mirrors.link_offers import Offer, offers
 from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.packs import Packs, together
 from odfd.mirrors.progress import MirrorProgress
@@ -43,6 +46,13 @@ PAGE: Final = 256
 """Names of linked objects read at once."""
 MAX_TOLD: Final = 5
 """Peers whose reasons are told."""
+HASTE: Final = 2.0
+"""Seconds in which who offers a linked object gives something of it, while there are others;"""
+PATIENCE: Final = 20.0
+"""and where there are none: a part of 1 MiB in it is 50 KiB/s."""
+STALLED: Final = "stalled"
+REMEMBERED: Final = 1024
+"""Peers that let us wait for a linked object."""
 _SPOILT: Final = frozenset({"slice-physical-hash", "slice-missing", "checkpoint-physical-hash", "checkpoint-missing"})
 """Rules that bytes which were hashed when they came can break only through our own disk."""
 
@@ -82,6 +92,8 @@ class ObjectFetcher:
         self.room = MirrorQuota(
             keeping, partial, self.limits.mirror_bytes, lambda: [str(each) for each in self._on_the_way]
         )
+        self._stalled: LRUCache[PeerId, int] = LRUCache(REMEMBERED)
+        """How often in a row they offered a linked object and gave nothing of it in time."""
         self._turn = 0
         """Which peer is asked first for a linked object."""
 
@@ -178,28 +190,47 @@ class ObjectFetcher:
         return size
 
     async def _fetch_linked(self, spec: MirrorSpec | None, peers: Sequence[PeerId], name: Multihash) -> int:
-        """From one peer after the other, each at its word: one that says a wrong size cannot spoil it for others."""
-        reasons = []
+        """From one peer, at its word: one that says a wrong size cannot spoil it for others.
+
+        Whoever offers it and gives nothing is left for the next, and waited for longer once all have answered.
+        """
         self._turn += 1
-        for place in range(len(peers)):
-            peer = peers[(place + self._turn) % len(peers)]
-            try:
-                size = await self._replication.object_size(peer, name)
-                if size is None:
-                    reasons.append(f"{peer}: does not have it")
-                elif size > self.limits.object_bytes:
-                    allowed = f"limits.object-bytes allows {self.limits.object_bytes:,}"
-                    reasons.append(f"{peer}: it has {size:,} bytes, and {allowed}")
-                else:
-                    await self._fetch_promised(spec, peer, name, size)
-                    return size
-            except Remote as fault:
-                reasons.append(f"{peer}: {fault.message}")
+        turn = self._turn % max(1, len(peers))
+        order = sorted([*peers[turn:], *peers[:turn]], key=lambda peer: self._stalled.get(peer, 0))
+        reasons, left = dict[PeerId, str](), list[Offer]()
+        async with offers(self._replication, order, name, reasons) as (found, taking):
+            async for peer, size in found:
+                async with taking:
+                    if await self._take_offer(spec, name, (peer, size), HASTE, reasons):
+                        return size
+                if peer in self._stalled:
+                    left.append((peer, size))
+        for offer in left:
+            if await self._take_offer(spec, name, offer, PATIENCE, reasons):
+                return offer[1]
+        told = "; ".join(f"{peer}: {reason}" for peer, reason in list(reasons.items())[:MAX_TOLD])
         raise Remote(
-            f"object {name.short}, which a row links to: no peer could give it: {'; '.join(reasons[:MAX_TOLD])}",
+            f"object {name.short}, which a row links to: no peer could give it: {told}",
             rule="no-peer",
             hint="others may have it: see the peers, or try again later",
         )
+
+    async def _take_offer(
+        self, spec: MirrorSpec | None, name: Multihash, offer: Offer, patience: float, reasons: dict[PeerId, str]
+    ) -> bool:
+        peer, size = offer
+        if size > self.limits.object_bytes:
+            reasons[peer] = f"it has {size:,} bytes, and limits.object-bytes allows {self.limits.object_bytes:,}"
+            return False
+        try:
+            await self._fetch_promised(spec, peer, name, size, patience)
+        except Remote as fault:
+            reasons[peer] = fault.message
+            if fault.rule == STALLED:
+                self._stalled[peer] = self._stalled.get(peer, 0) + 1
+            return False
+        self._stalled.pop(peer, None)
+        return True
 
     async def _check(self, peers: Sequence[PeerId], terms: ChainTerms, block: Block) -> None:
         """Against their block. What our own disk has spoilt since it came is fetched again. Raises Invalid."""
@@ -210,11 +241,13 @@ class ObjectFetcher:
         for found in findings:
             raise Invalid(found.message, rule=found.rule, place=f"block #{block.sequence_number}")
 
-    async def _fetch_promised(self, spec: MirrorSpec | None, peer: PeerId, name: Multihash, size: int) -> None:
+    async def _fetch_promised(
+        self, spec: MirrorSpec | None, peer: PeerId, name: Multihash, size: int, patience: float
+    ) -> None:
         """The promise is taken back when the object is counted, or here when it does not come."""
         promised = await trio.to_thread.run_sync(self._promise, spec, {name: size})
         try:
-            await self._fetch([peer], name, size, self.paces.of(spec))
+            await self._fetch([peer], name, size, self.paces.of(spec), patience)
         except BaseException:
             await self._take_back(promised)
             raise
@@ -266,12 +299,25 @@ class ObjectFetcher:
             del self._on_the_way[name]
             here.set()
 
-    async def _fetch(self, peers: Sequence[PeerId], name: Multihash, size: int, pace: Pace | None = None) -> None:
+    async def _fetch(
+        self,
+        peers: Sequence[PeerId],
+        name: Multihash,
+        size: int,
+        pace: Pace | None = None,
+        patience: float = math.inf,
+    ) -> None:
+        """``patience``: seconds in which something of it must come. Raises Remote."""
         sink = await trio.to_thread.run_sync(PartialObject, self._partial, self.objects, name)
         try:
             if sink.received > size:
                 await trio.to_thread.run_sync(sink.abandon)
-            await self._replication.fetch_object(peers, name, size, sink, pace)
+            with sole_faults():
+                async with trio.open_nursery() as nursery:
+                    if patience < math.inf:
+                        nursery.start_soon(_watch, sink, size, patience)
+                    await self._replication.fetch_object(peers, name, size, sink, pace)
+                    nursery.cancel_scope.cancel()
         finally:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(sink.close)
@@ -313,6 +359,14 @@ async def _several(waiting: Iterator[Item], take: Callable[[Item], Awaitable[Non
         async with trio.open_nursery() as nursery:
             for _ in range(AT_ONCE):
                 nursery.start_soon(work)
+
+
+async def _watch(sink: PartialObject, size: int, patience: float) -> None:
+    received = -1
+    while received < sink.received or received >= size:
+        received = sink.received
+        await trio.sleep(patience)
+    raise Remote(f"gave nothing of it in {patience:g} s", rule=STALLED)
 
 
 def _page(names: Iterator[Multihash], block: Block) -> list[Multihash]:

@@ -1,0 +1,99 @@
+"""What a row links to has no signed size: each peer is taken at its word, and none of them delays the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import trio
+
+from chain.errors import Invalid, Remote
+from chain.multihash import Multihash
+from chain.store.database import open_database
+from chain.store.objects import DiskObjects
+from odfd.mirrors.link_offers import WAIT
+from odfd.mirrors.object_fetcher import HASTE, PATIENCE, ObjectFetcher
+from p2p.ports import PeerId
+
+THING = b"a song" * 1000
+NAME = Multihash.sha3_256(THING)
+
+
+class Network:
+    """``mute`` peers answer nothing, ``boasts`` offer it and give nothing, ``wrong`` lie about the size, ``slow`` ones
+    let us wait for ten seconds."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def object_size(self, peer: PeerId, _name: Multihash) -> int | None:
+        self.asked.append(peer)
+        if peer.startswith("mute"):
+            await trio.sleep(30)
+            raise Remote("no answer in 30 s")
+        await trio.sleep(0.01)
+        return None if peer.startswith("empty") else len(THING) + peer.startswith("wrong")
+
+    async def fetch_object(self, peers: list[PeerId], _name: Multihash, size: int, sink: Any, _pace: Any) -> None:
+        (peer,) = peers
+        await trio.sleep({"boasts": 80.0, "slow": 10.0}.get(peer.rstrip("0123456789"), 0.01))
+        if peer.startswith("boasts"):
+            raise Remote("no peer could give it")
+        sink.write((THING + b"?")[:size])
+        try:
+            sink.finish()
+        except Invalid as fault:
+            raise Remote(fault.message) from fault
+
+
+@pytest.fixture
+def in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Virtual time does not know that a thread is at work, so here none is."""
+
+    async def run_sync(work: Callable[..., Any], *args: Any) -> Any:
+        return work(*args)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
+
+
+@pytest.fixture
+def fetcher(tmp_path: Path) -> Iterator[Callable[[Network], ObjectFetcher]]:
+    database = open_database(tmp_path / "odfd.sqlite")
+    objects, partial = DiskObjects(tmp_path / "objects", database), tmp_path / "partial"
+    partial.mkdir()
+    yield lambda network: ObjectFetcher(objects, cast(Any, None), partial, cast(Any, network))
+    database.close()
+
+
+async def took(fetching: ObjectFetcher, *names: str) -> float:
+    began = trio.current_time()
+    assert await fetching.linked(None, [PeerId(name) for name in names], NAME) == len(THING)
+    assert fetching.objects.read(NAME) == THING
+    fetching.objects.remove(NAME)
+    return trio.current_time() - began
+
+
+async def test_those_who_let_us_wait_delay_no_other(in_place: None, autojump_clock: Any, fetcher: Any) -> None:
+    fetching = fetcher(Network())
+    assert await took(fetching, "mute1", "mute2", "empty", "mute3", "wrong", "giver") <= 4 * WAIT
+    fetching = fetcher(Network())
+    waited = [await took(fetching, "boasts1", "giver", "boasts2", "boasts3") for _ in range(8)]
+    assert sum(waited) <= 3 * HASTE + 8 * 4 * 0.02, "each is waited for once, and then comes last"
+
+
+async def test_nobody_else_is_asked_while_one_gives_it(in_place: None, autojump_clock: Any, fetcher: Any) -> None:
+    network = Network()
+    await took(fetcher(network), *(f"giver{number}" for number in range(20)))
+    assert len(network.asked) == 1
+
+
+async def test_a_slow_one_is_waited_for_where_nobody_else_gives_it(
+    in_place: None, autojump_clock: Any, fetcher: Any
+) -> None:
+    fetching = fetcher(Network())
+    assert await took(fetching, "boasts", "slow", "empty") <= 2 * HASTE + PATIENCE + 10.1
+    assert await took(fetching, "slow") <= HASTE + 10.1
+    with pytest.raises(Remote, match=f"boasts: gave nothing of it in {PATIENCE:g} s"):
+        await took(fetching, "boasts")
