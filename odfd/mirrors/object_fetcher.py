@@ -200,9 +200,10 @@ class ObjectFetcher:
         reasons, left = dict[PeerId, str](), list[Offer]()
         async with offers(self._replication, order, name, reasons) as (found, taking):
             async for peer, size in found:
-                async with taking:
-                    if await self._take_offer(spec, name, (peer, size), HASTE, reasons):
-                        return size
+                await taking.acquire()
+                if await self._take_offer(spec, name, (peer, size), HASTE, reasons):
+                    return size
+                taking.release()
                 if peer in self._stalled:
                     left.append((peer, size))
         for offer in left:
