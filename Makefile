@@ -21,7 +21,7 @@ alone = $(if $(and $(filter 1,$(words $(AIMED))),$(findstring .py,$(AIMED))),0,$
 # Where a machine says to keep no bytecode, hundreds of processes would compile each anew all that they import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test quick check check-fast lint types engine engine-image bench soak docs lock clean collect foreign metrics-page wheel deb
+.PHONY: help install demo test quick check check-fast lint types engine engine-image bench soak docs lock clean collect foreign metrics-page wheel deb ui
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -76,6 +76,9 @@ deb: install  ## out/odfd_*.deb: a node without an engine, with all that it need
 
 docs: install  ## out/site: the documentation as a site with search; every link is checked
 	@$(PY) -m package site
+
+ui: install  ## libraries of the page, from npm as package/page locks them; the same bytes each time
+	@$(PY) -m package ui
 
 metrics-page: install  ## docs/metrics.md, from the table of metrics
 	@$(PY) -m odfd.obs.metric_document > docs/metrics.md

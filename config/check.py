@@ -66,6 +66,9 @@ def _network(settings: Settings, place: str) -> Iterator[Problem]:
         if not HTTP_ADDRESS.fullmatch(address):
             yield Problem("setting http.listen", f"not an IP address and a port: {address!r}",
                           "write it like 127.0.0.1:8080 or [::]:8080")  # fmt: skip
+    if settings.http.ui and not _is_loopback(settings.http.ui):
+        yield Problem("setting http.ui", f"not an address of this machine alone: {settings.http.ui!r}",
+                      "write it like 127.0.0.1:7464; from elsewhere: ssh -L 7464:127.0.0.1:7464 HOST")  # fmt: skip
     for address in settings.metrics.listen:
         if not _is_loopback(address):
             yield Problem("setting metrics.listen", f"not an address of this machine alone: {address!r}",

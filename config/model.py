@@ -99,6 +99,10 @@ class Http:
     witness: bool = setting(
         False, "take checkpoints there of the datasets in policy.publish.witness, at /witness/add-checkpoint"
     )
+    ui: str = setting(
+        "",
+        "where the page of odfctl ui is, on this machine alone, like 127.0.0.1:7464; empty: a free port, once asked",
+    )
 
 
 @dataclass(frozen=True, slots=True)

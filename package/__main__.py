@@ -1,4 +1,4 @@
-"""``python -m package wheel|deb|lock|site``: builds into ``out/``."""
+"""``python -m package wheel|deb|lock|site|ui``: builds into ``out/``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 from typing import Final
 
+from package.libraries import copy_libraries
 from package.staging import SHARED, TREE, project, split, stage
 
 OUT: Final = TREE / "out"
@@ -40,8 +41,10 @@ def main() -> int:
             lock()
         case ["site"]:
             site()
+        case ["ui"]:
+            copy_libraries(OUT / "page")
         case _:
-            print("python -m package wheel|deb|lock|site", file=sys.stderr)
+            print("python -m package wheel|deb|lock|site|ui", file=sys.stderr)
             return 2
     return 0
 

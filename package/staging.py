@@ -27,7 +27,7 @@ ROOTS: Final = ("config", "chain", "engines", "p2p", "odfd")
 ENGINE: Final = ("pyspark", "pandas", "py4j")
 """Distributions that the Spark engine alone needs: an extra, ``odfd[engine]``."""
 PACKAGE: Final = "odfd_node"
-_DATA: Final = ("*.py", "py.typed", "*.toml", "*.json", "*.tsv")
+_DATA: Final = ("*.py", "py.typed", "*.toml", "*.json", "*.tsv", "*.html", "*.css", "*.js", "*.svg", "*.LICENSE")
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
 _LAUNCH: Final = '''"""Starts the programs of odfd with their packages, which no other program in this Python sees."""
 

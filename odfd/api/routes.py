@@ -124,6 +124,7 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("GET", "/status", lambda s, _: s.about.status()),
     ("GET", "/engines", lambda s, _: s.about.engines()),
     ("GET", "/doctor", _doctor),
+    ("POST", "/page", lambda s, _: s.page.open()),
     ("GET", "/settings", lambda s, _: s.about.settings()),
     ("GET", "/events", _events),
     ("GET", "/tasks", lambda s, _: s.tasks.list()),

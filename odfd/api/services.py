@@ -24,6 +24,7 @@ from odfd.api.trust.policies import PolicyService
 from odfd.api.trust.resolutions import ResolutionService
 from odfd.api.trust.service import TrustService
 from odfd.control.board import BoardTasks, LogEvents
+from odfd.page.server import PageServer
 from odfd.workers.garbage_collection import GarbageCollection
 from odfd.workers.ipfs_publication import PublicationService
 from odfd.workers.journal_recovery import JournalRecovery
@@ -62,3 +63,4 @@ class Services:
     authority: AuthorityService
     tasks: BoardTasks
     events: LogEvents
+    page: PageServer

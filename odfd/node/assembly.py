@@ -47,12 +47,15 @@ def assembly_of(parts: NodeParts, services: Services) -> Assembly:
         Child("flows", parts.flows.run, restart),
         Child("reconciler", parts.reconciler.run, restart),
     ]
+    api = services.page.api = application(services, parts.context.logger)
+    parts.context.servers.append(services.page.server)
     return Assembly(
-        api=application(services, parts.context.logger),
+        api=api,
         foundations=(
             *serve_metrics(parts),
             Child("engine", parts.engine.run),
             Child("queries", parts.run_readers),
+            Child("page", services.page.run, Restart(from_start=False)),
             Child("network", parts.run_network, Restart(from_start=False)),
             Child("remotes", parts.remotes.run),
             *([] if parts.site is None else [Child("site", parts.site.run, Restart(from_start=False))]),

@@ -39,6 +39,7 @@ from odfd.api.views.holder_counts import HolderCounts
 from odfd.control.board import BoardTasks, LogEvents
 from odfd.node.parts import NodeParts
 from odfd.node.witness_parts import witness_views
+from odfd.page.server import PageServer
 from odfd.state.directory import UPLOADS
 from odfd.state.uploads import Uploads
 from odfd.workers.reconciler import Controller
@@ -95,6 +96,7 @@ def services_of(parts: NodeParts) -> Services:
         authority=AuthorityService(home, parts.committer, context.clock, parts.signed),
         tasks=BoardTasks(context.board),
         events=LogEvents(context.events),
+        page=PageServer(parts.settings.http.ui, partial(secrets.token_urlsafe, 32), context.logger),
     )
 
 

@@ -44,7 +44,7 @@ TASKS: Final = (
     "prove", "publish", "pull", "reset", "verify", "watermark", OTHER,
 )  # fmt: skip
 LEVELS: Final = ("debug", "info", "warning", "error")
-SERVERS: Final = ("control", "site", "metrics")
+SERVERS: Final = ("control", "site", "metrics", "page")
 RESPONSES: Final = ("2xx", "3xx", "4xx", "5xx")
 FATES: Final = (
     "read", "appended", "corrected", "retracted", "unchanged", "conflicting", "superseded", "late", "untimed",

@@ -79,6 +79,7 @@ LAYERS = {
         "workers",
         "queries",
         "state",
+        "page",
         "control site",
         "network",
         "mirrors ipfs",

@@ -14,7 +14,7 @@ from chain.codec.manifest import to_builtins
 from chain.errors import Environment, Invalid
 from chain.ids import DatasetId
 from chain.model.block import Block
-from chain.model.events import DatasetKind, SetTransform
+from chain.model.events import AddData, DatasetKind, ExecuteTransform, SetTransform
 from chain.state import ChainState, load_state
 from chain.store.base import BLOCK_DAMAGED
 from chain.store.seals import ROW_DAMAGED
@@ -219,6 +219,10 @@ def rows_view(counts: RowCounts) -> wire.RowCounts:
 
 
 def block_view(block: Block) -> wire.BlockView:
+    event = block.event
+    data, watermark = (
+        (event.new_data, event.new_watermark) if isinstance(event, AddData | ExecuteTransform) else (None, None)
+    )
     return wire.BlockView(
         sequence_number=block.sequence_number,
         hash=str(block.hash),
@@ -226,6 +230,9 @@ def block_view(block: Block) -> wire.BlockView:
         event=reading.event_name(block),
         summary=reading.summary(block),
         size=len(block.raw),
+        records=None if data is None else data.offset_interval.end - data.offset_interval.start + 1,
+        data_size=None if data is None else data.size,
+        watermark=None if watermark is None else instant.render(watermark),
     )
 
 

@@ -181,6 +181,12 @@ class BlockView(Value, frozen=True, kw_only=True):
     summary: str = ""
     """What it says, in one line: ``28,834 records, watermark 2013-02-28``."""
     size: int = 0
+    records: int | None = None
+    """Of the data that it brings; ``None``: it brings none, as for the next two."""
+    data_size: int | None = None
+    """Bytes of its slice."""
+    watermark: str | None = None
+    """That holds from it on."""
     rows: RowCounts | None = None
     """Of the transaction that ends with this block. ``None``: it did not read rows, or another node made it."""
 

@@ -89,6 +89,15 @@ class Status(Value, frozen=True, kw_only=True):
     """Resident bytes of the daemon."""
 
 
+class PageAddress(Value, frozen=True, kw_only=True):
+    """Where a browser of this machine finds the page of this node."""
+
+    url: str
+    """With a token that opens one session; whoever has it first may do what the page does."""
+    seconds: int
+    """Until the token is worth nothing."""
+
+
 class Probe(Value, frozen=True, kw_only=True):
     """One thing that ``odfctl doctor`` tried."""
 

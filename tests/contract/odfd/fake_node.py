@@ -43,7 +43,7 @@ class FakeNode:
         self.release = trio.Event()
         self.about = self.datasets = self.flow = self.mirrors = self.networks = self.peers = self
         self.verification = self.trust = self.authority = self.rewriting = self.collection = self.resolving = self
-        self.proving = self.policies = self.journal_recovery = self.visibility = self.queries = self
+        self.page = self.proving = self.policies = self.journal_recovery = self.visibility = self.queries = self
         self.tasks, self.events = BoardTasks(board), LogEvents(log)
 
     async def status(self) -> wire.Status:
@@ -52,6 +52,9 @@ class FakeNode:
             listen=("/ip4/127.0.0.1/tcp/4150/p2p/12D3Koo",), disk=wire.DiskView(path="/x", total=10**12, free=10**11),
             engine=wire.EngineView(name="spark", digest="sha256:" + "5d" * 32, sandbox="none"),
         )  # fmt: skip
+
+    async def open(self) -> wire.PageAddress:
+        return wire.PageAddress(url="http://127.0.0.1:7464/#token=secret&", seconds=120)
 
     async def engines(self) -> Sequence[wire.EngineView]:
         return [wire.EngineView(name="spark", sandbox="host", isolation="dataset", state="busy", processes=(

@@ -1,0 +1,64 @@
+"""``ui``: opens the page of the node in a browser of this machine."""
+
+from __future__ import annotations
+
+import argparse
+import html
+import os
+import webbrowser
+from pathlib import Path
+
+from chain.errors import Environment
+from odfd.cli.parsers import Subparsers
+from odfd.cli.session import Session
+from odfd.control import wire
+from odfd.errors import ExitCode
+
+
+def register(subparsers: Subparsers) -> None:
+    ui = subparsers.add_parser(
+        "ui",
+        help="look at the node in a browser",
+        description="Print the address of the node's page, for a browser on this machine. It is good once, for two\n"
+        "minutes; whoever opens it may do what the page does until the node stops, or for twelve hours of rest.",
+        epilog="example:  odfctl ui --open",
+    )
+    ui.add_argument("--open", action="store_true", help="open it too, in this user's browser")
+    ui.set_defaults(run=_ui)
+
+
+def _ui(args: argparse.Namespace) -> int:
+    session = Session(args)
+    answer = session.client.post("/page", wire.PageAddress)
+    session.answer(answer, lambda address: address.url)
+    if args.open:
+        _open(answer.value.url)
+    else:
+        session.remark(f"good once, for {answer.value.seconds} s; odfctl ui --open opens it")
+    return ExitCode.OK
+
+
+def _open(url: str) -> None:
+    """By a file of this user's, since every user of the machine may read the words that programs are started with."""
+    place = _private_folder() / "page.html"
+    target = html.escape(url, quote=True)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        place.unlink(missing_ok=True)
+        with os.fdopen(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(f'<!doctype html><title>odfd</title><meta http-equiv="refresh" content="0;url={target}">\n')
+    except OSError as error:
+        raise Environment(
+            f"cannot write {place}: {error.strerror}", rule="page-file", hint="open the printed address by hand"
+        ) from error
+    if not webbrowser.open(place.as_uri()):
+        raise Environment(
+            "no browser was found on this machine", rule="page-browser", hint="open the printed address by hand"
+        )
+
+
+def _private_folder() -> Path:
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime:
+        return Path(runtime) / "odfd"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "odfd"

@@ -1,0 +1,175 @@
+"""Answers a browser: files of the page to anybody on this machine, the API to its sessions, nothing to other pages.
+
+The API is the one of the control socket, and of it only what the page does: a session cannot read files of the machine,
+take the node's keys into use, or delete a dataset.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from http.cookies import CookieError, SimpleCookie
+from typing import Final
+
+from chain.errors import Fault, Refused
+from odfd.errors import PROBLEM_JSON, Usage, http_status, to_problem
+from odfd.page.files import page_files
+from odfd.page.sessions import SESSION_SECONDS, PageSessions
+from odfd.runtime.http import Application, Message, Receive, Send
+
+MAX_TOKEN_BODY: Final = 1024
+"""Bytes of a request that brings a token."""
+KEY_HEADER: Final = b"x-odfd-key"
+POLICY: Final = "; ".join((
+    "default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'", "img-src 'self'",
+    "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'",
+    "require-trusted-types-for 'script'", "trusted-types 'none'",
+))  # fmt: skip
+"""No script but the page's own files; no text becomes markup, whoever writes the code; nothing leaves for elsewhere."""
+_ALWAYS: Final = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "x-frame-options": "DENY",
+    "cache-control": "no-store",
+}
+_ACTS: Final = (
+    "POST /query", "POST /pull", "POST /publish", "POST /unpublish", "POST /mirrors", "DELETE /mirrors/*",
+    "PUT /mirrors/*/pause", "DELETE /mirrors/*/pause", "PUT /flows/*/pause", "DELETE /flows/*/pause",
+    "DELETE /tasks/*", "POST /datasets/*/verify", "POST /datasets/*/lineage", "POST /datasets/*/trust/resolve",
+    "POST /evidence/*",
+)  # fmt: skip
+"""What a session may do beside reading; ``*`` is one step of a path."""
+_DOES: Final = re.compile("|".join(re.escape(act).replace(r"\*", "[^/]+") for act in _ACTS))
+_NO_SESSION: Final = Refused(
+    "this browser has no session with the node", rule="page-session", hint="open the page anew: odfctl ui"
+)
+
+
+class PageApplication:
+    """``api`` serves ``/v1``; ``places`` are the hosts, with ports, by which the page is asked for."""
+
+    def __init__(
+        self, api: Application, sessions: PageSessions, places: frozenset[str], now: Callable[[], float]
+    ) -> None:
+        self._api, self._sessions, self._places, self._now = api, sessions, places, now
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        headers = dict(scope["headers"])
+        try:
+            self._check_place(scope, headers)
+            if scope["path"] == "/session":
+                await self._session(scope, headers, receive, send)
+            elif scope["path"].startswith("/v1/"):
+                self._check_session(scope, headers)
+                await self._api(scope, receive, _guarding(send))
+            else:
+                await _file(scope, send)
+        except Fault as fault:
+            await _say(send, http_status(fault), json.dumps(to_problem(fault)).encode(), PROBLEM_JSON)
+
+    def _check_place(self, scope: Message, headers: Mapping[bytes, bytes]) -> None:
+        """Raises Refused for what another page asks, or who was led here by a name that is not this machine's."""
+        host, origin = (_text(headers, name) for name in (b"host", b"origin"))
+        if host not in self._places:
+            raise Refused("the page is asked for by the address that odfctl ui tells", rule="page-host")
+        is_file = scope["method"] in ("GET", "HEAD") and not scope["path"].startswith("/v1/")
+        foreign = _text(headers, b"sec-fetch-site") in ("cross-site", "same-site") and not is_file
+        if foreign or (origin and origin != f"http://{host}") or not (origin or scope["method"] in ("GET", "HEAD")):
+            raise Refused("another page asks, or one that does not say who it is", rule="page-origin")
+
+    def _check_session(self, scope: Message, headers: Mapping[bytes, bytes]) -> None:
+        cookie, key = _cookie(headers, self._name(headers)), _text(headers, KEY_HEADER)
+        if not self._sessions.admits(cookie, key, self._now()):
+            raise _NO_SESSION
+        said = f"{scope['method']} {scope['path'].removeprefix('/v1')}"
+        if scope["method"] != "GET" and not _DOES.fullmatch(said):
+            raise Refused("the page does not do this", rule="page-act", hint="odfctl does: odfctl -h")
+
+    async def _session(self, scope: Message, headers: Mapping[bytes, bytes], receive: Receive, send: Send) -> None:
+        if scope["method"] == "DELETE":
+            self._check_key(headers)
+            self._sessions.end(_cookie(headers, self._name(headers)))
+            return await _say(send, 200, b"{}", "application/json", {"set-cookie": self._set_cookie(headers, "", 0)})
+        if scope["method"] != "POST":
+            raise Usage("a session is begun with POST", rule="route")
+        opened = self._sessions.begin(await _token(receive), self._now())
+        if opened is None:
+            raise Refused(
+                "this address was opened before, or too long ago", rule="page-token", hint="ask for another: odfctl ui"
+            )
+        told = {"set-cookie": self._set_cookie(headers, opened.cookie, int(SESSION_SECONDS))}
+        return await _say(send, 200, json.dumps({"key": opened.key}).encode(), "application/json", told)
+
+    def _check_key(self, headers: Mapping[bytes, bytes]) -> None:
+        if not self._sessions.admits(_cookie(headers, self._name(headers)), _text(headers, KEY_HEADER), self._now()):
+            raise _NO_SESSION
+
+    def _name(self, headers: Mapping[bytes, bytes]) -> str:
+        """Of the cookie. Ports share cookies: two nodes of one machine have two names."""
+        return f"odfd-page-{_text(headers, b'host').rpartition(':')[2]}"
+
+    def _set_cookie(self, headers: Mapping[bytes, bytes], value: str, seconds: int) -> str:
+        return f"{self._name(headers)}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict"
+
+
+async def _token(receive: Receive) -> str:
+    """Raises Refused for what is none."""
+    body, more = b"", True
+    while more and len(body) <= MAX_TOKEN_BODY:
+        message = await receive()
+        body, more = body + message["body"], message["more_body"]
+    try:
+        said = json.loads(body) if len(body) <= MAX_TOKEN_BODY else None
+    except ValueError:
+        said = None
+    if not isinstance(said, dict) or not isinstance(said.get("token"), str):
+        raise Refused("this is no token", rule="page-token", hint="ask for another: odfctl ui")
+    return str(said["token"])
+
+
+async def _file(scope: Message, send: Send) -> None:
+    if scope["method"] not in ("GET", "HEAD"):
+        raise Usage("files are read with GET", rule="route")
+    found = page_files().get(scope["path"])
+    if found is None:
+        return await _say(send, 404, b"there is nothing here\n", "text/plain; charset=utf-8")
+    return await _say(send, 200, found.content, found.media_type)
+
+
+def _guarding(send: Send) -> Send:
+    """The API's answers, with the headers that keep them from other pages and from caches."""
+
+    async def guarded(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], *_headers({})]}
+        await send(message)
+
+    return guarded
+
+
+async def _say(send: Send, status: int, body: bytes, kind: str, more: Mapping[str, str] | None = None) -> None:
+    told = _headers({"content-type": kind, "content-length": str(len(body)), **(more or {})})
+    await send({"type": "http.response.start", "status": status, "headers": list(told)})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _headers(told: Mapping[str, str]) -> Iterator[tuple[bytes, bytes]]:
+    yield from ((name.encode(), value.encode()) for name, value in {**_ALWAYS, **told}.items())
+
+
+def _text(headers: Mapping[bytes, bytes], name: bytes) -> str:
+    return headers.get(name, b"").decode("latin-1")
+
+
+def _cookie(headers: Mapping[bytes, bytes], name: str) -> str:
+    read = SimpleCookie()
+    try:
+        read.load(_text(headers, b"cookie"))
+    except CookieError:
+        return ""
+    found = read.get(name)
+    return found.value if found is not None else ""

@@ -1,0 +1,81 @@
+"""Keeps who may use the page: tokens that open one session each, and sessions. Pure: time and randomness are given.
+
+A session is known by two secrets. The cookie is kept from scripts, but browsers send it to every port of a host; the
+key is for scripts of the page's own origin alone, port and all. Neither is worth anything without the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+TOKEN_SECONDS: Final = 120.0
+"""For a token to be used, once."""
+SESSION_SECONDS: Final = 12 * 3600.0
+"""Without a request, after which a session is over."""
+TOKENS: Final = 16
+"""Unused ones; the oldest makes room."""
+SESSIONS: Final = 32
+"""The one that was used longest ago makes room."""
+
+
+class PageSecrets(NamedTuple):
+    cookie: str
+    key: str
+
+
+@dataclass(slots=True)
+class _Session:
+    key: bytes
+    used: float
+
+
+class PageSessions:
+    """Holds digests alone: what is read from this memory opens nothing. ``secret()`` gives a new secret."""
+
+    def __init__(self, secret: Callable[[], str]) -> None:
+        self._secret = secret
+        self._tokens: dict[bytes, float] = {}
+        self._sessions: dict[bytes, _Session] = {}
+
+    def invite(self, now: float) -> str:
+        """A token."""
+        self._forget(now)
+        token = self._secret()
+        while len(self._tokens) >= TOKENS:
+            del self._tokens[next(iter(self._tokens))]
+        self._tokens[_digest(token)] = now
+        return token
+
+    def begin(self, token: str, now: float) -> PageSecrets | None:
+        """``None``: the token was used, is too old, or never was one."""
+        self._forget(now)
+        if self._tokens.pop(_digest(token), None) is None:
+            return None
+        while len(self._sessions) >= SESSIONS:
+            del self._sessions[min(self._sessions, key=lambda one: self._sessions[one].used)]
+        made = PageSecrets(self._secret(), self._secret())
+        self._sessions[_digest(made.cookie)] = _Session(_digest(made.key), now)
+        return made
+
+    def admits(self, cookie: str, key: str, now: float) -> bool:
+        self._forget(now)
+        session = self._sessions.get(_digest(cookie))
+        if session is None or not hmac.compare_digest(session.key, _digest(key)):
+            return False
+        session.used = now
+        return True
+
+    def end(self, cookie: str) -> None:
+        self._sessions.pop(_digest(cookie), None)
+
+    def _forget(self, now: float) -> None:
+        self._tokens = {one: at for one, at in self._tokens.items() if now - at < TOKEN_SECONDS}
+        self._sessions = {one: each for one, each in self._sessions.items() if now - each.used < SESSION_SECONDS}
+
+
+def _digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()

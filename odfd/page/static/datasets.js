@@ -1,0 +1,126 @@
+// All datasets of the node, and before them what needs a person.
+
+import { useMemo, useState } from "/vendor/hooks.js";
+import { Answer, html, State, Table, Text, useAsk, When } from "/parts.js";
+import { bytes, count, part, plural, shown } from "/text.js";
+import { reliance } from "/words.js";
+
+const PAGE = 100;
+const TROUBLED = ["refuted", "accused", "forked", "damaged", "unsigned"];
+const MEANS = {
+  refuted: "What it says of its computation is not what comes out of it.",
+  accused: "A validator found that its computation gives something else.",
+  forked: "Its key signed two histories. None goes on here until it is known which holds.",
+  damaged: "What lies on this disk is not what was written.",
+  unsigned: "Its head is signed by nobody, so others cannot rely on it.",
+};
+
+export function Datasets({ status, asked }) {
+  const datasets = useAsk("/datasets", 10);
+  const labels = useAsk("/resources/Dataset", 30);
+  const doctor = useAsk("/doctor", 60);
+  const tasks = useAsk("/tasks", 10);
+  return html`<h1>Datasets</h1>
+    <${Answer} of=${datasets}>${(all) => html`
+      <${Needed} needs=${needs(all, doctor.value || [], status, tasks.value || [])} looked=${Boolean(doctor.value && status)} />
+      <${List} all=${all} labels=${labels.value || []} first=${asked.get("q") || ""} />`}<//>`;
+}
+
+/** What waits for a person, worst first. */
+function needs(datasets, probes, status, tasks) {
+  const found = [];
+  for (const one of datasets) {
+    if (TROUBLED.includes(one.state))
+      found.push({
+        rank: one.state === "unsigned" ? 1 : 0, state: one.state, name: one.name, means: MEANS[one.state],
+        told: one.relyOn ? one.relyOn.fact : "", href: `#/datasets/${part(one.name)}/trust`, to: "See why",
+      });
+    else if (one.conditions.length)
+      found.push({ rank: 2, state: one.conditions.join(", ").toLowerCase(), name: one.name, means: "", told: "", tone: "warn", href: `#/datasets/${part(one.name)}/trust`, to: "See why" });
+  }
+  for (const probe of probes)
+    if (probe.result !== "ok")
+      found.push({ rank: probe.result === "failed" ? 0 : 2, state: probe.result, name: probe.name, means: probe.message, told: probe.hint });
+  const failing = (status && status.flows && status.flows.failing) || {};
+  for (const [name, times] of Object.entries(failing))
+    found.push({ rank: 1, state: "failed", name, means: `This flow failed ${plural(times, "time")} in a row.`, told: "", href: "#/work", to: "See flows" });
+  for (const task of tasks.filter((one) => one.state === "failed").slice(0, 5))
+    found.push({ rank: 3, state: "failed", tone: "warn", name: `${task.kind} ${task.target}`, means: task.fault ? task.fault.detail : "", told: "", href: "#/work", to: "See tasks" });
+  if (status && status.lostJournals)
+    found.push({ rank: 0, state: "failed", name: "keys", means: `${plural(status.lostJournals, "key")} of this node sign nothing: it is not known what they said.`, told: "odfctl trust sign" });
+  return found.sort((one, other) => one.rank - other.rank);
+}
+
+const FIRST = 6;
+
+function Needed({ needs: found, looked }) {
+  const [all, set] = useState(false);
+  if (!found.length) return looked ? html`<p class="note good">Nothing needs you.</p>` : null;
+  return html`<section class="needs" aria-labelledby="needs">
+    <h2 id="needs">Needs you <span class="quiet">${count(found.length)}</span></h2>
+    <ul>${(all ? found : found.slice(0, FIRST)).map((one) => html`<li class=${one.rank ? "" : "bad"}>
+      <${State} of=${one.state} tone=${one.tone} />
+      <p><strong><${Text} of=${one.name} most=${120} /></strong>${" "}<span><${Text} of=${one.means} most=${300} />${one.told && html` <span class="quiet"><${Text} of=${one.told} most=${300} /></span>`}</span></p>
+      ${one.href && html`<a class="button" href=${one.href}>${one.to}<span class="apart"> ${shown(one.name, 120)}</span></a>`}
+    </li>`)}</ul>
+    ${found.length > FIRST && html`<button type="button" class="plain" aria-expanded=${all} onClick=${() => set(!all)}>${all ? "Fewer" : `All ${count(found.length)}`}</button>`}
+  </section>`;
+}
+
+const ORDERS = {
+  name: ["Name", (one, other) => one.name.localeCompare(other.name)],
+  watermark: ["Freshest first", (one, other) => (other.watermark || "").localeCompare(one.watermark || "")],
+  records: ["Most records first", (one, other) => (other.records || 0) - (one.records || 0)],
+  bytes: ["Largest first", (one, other) => (other.bytes || 0) - (one.bytes || 0)],
+};
+
+function List({ all, labels, first }) {
+  const [text, search] = useState(first);
+  const [kind, setKind] = useState("");
+  const [state, setState] = useState("");
+  const [order, setOrder] = useState("name");
+  const [page, turn] = useState(0);
+  const labelled = useMemo(() => new Map(labels.map((one) => [one.name, Object.entries(one.labels || {})])), [labels]);
+  const said = (one) => (labelled.get(one.name) || []).map(([key, value]) => `${key}=${value}`);
+  const found = useMemo(() => {
+    const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+    const fits = (one) => {
+      const where = `${one.name} ${one.id} ${said(one).join(" ")}`.toLowerCase();
+      return (!kind || one.kind === kind) && (!state || one.state === state) && words.every((each) => where.includes(each));
+    };
+    return all.filter(fits).sort(ORDERS[order][1]);
+  }, [all, labelled, text, kind, state, order]);
+  const states = [...new Set(all.map((one) => one.state))].sort();
+  const last = Math.max(0, Math.ceil(found.length / PAGE) - 1);
+  const at = Math.min(page, last);
+  const changed = (set) => (event) => {
+    set(event.target.value);
+    turn(0);
+  };
+  const columns = [
+    { name: "Name", of: (one) => html`<a href=${`#/datasets/${part(one.name)}`}><${Text} of=${one.name} most=${80} /></a>${said(one).map((each) => html` <span class="label"><${Text} of=${each} most=${60} /></span>`)}` },
+    { name: "State", of: (one) => html`<${State} of=${one.state} />` },
+    { name: "Rely on", of: (one) => html`<span class="quiet">${reliance(one)}</span>` },
+    { name: "Kind", of: (one) => one.kind },
+    { name: "Records", kind: "number", of: (one) => count(one.records) },
+    all.some((one) => one.bytes !== null) && { name: "Size", kind: "number", of: (one) => bytes(one.bytes) },
+    { name: "Watermark", of: (one) => html`<${When} at=${one.watermark} />` },
+    { name: "Peers", kind: "number", of: (one) => count(one.peers) },
+  ].filter(Boolean);
+  return html`<section aria-label="List of datasets">
+    <form class="row" role="search" onSubmit=${(event) => event.preventDefault()}>
+      <label class="grow">Search<input type="search" placeholder="name, id or label=value" value=${text} onInput=${changed(search)} /></label>
+      <label>Kind<select value=${kind} onChange=${changed(setKind)}><option value="">all</option><option>root</option><option>derivative</option></select></label>
+      <label>State<select value=${state} onChange=${changed(setState)}><option value="">all</option>${states.map((one) => html`<option>${one}</option>`)}</select></label>
+      <label>Order<select value=${order} onChange=${changed(setOrder)}>${Object.entries(ORDERS).map(([key, [word]]) => html`<option value=${key}>${word}</option>`)}</select></label>
+    </form>
+    <p class="quiet" role="status">${found.length === all.length ? plural(all.length, "dataset") : `${count(found.length)} of ${plural(all.length, "dataset")}`}</p>
+    <${Table} label="Datasets" columns=${columns} rows=${found.slice(at * PAGE, (at + 1) * PAGE)} keyed=${(one) => one.id}
+      empty=${all.length ? "None is like this." : "No datasets yet: odfctl apply -f MANIFEST makes one, odfctl mirror add takes one of others."} />
+    ${last > 0 && html`<nav class="row pages" aria-label="Pages">
+      <button type="button" disabled=${at === 0} onClick=${() => turn(at - 1)}>Previous</button>
+      <span>Page ${at + 1} of ${last + 1}</span>
+      <button type="button" disabled=${at === last} onClick=${() => turn(at + 1)}>Next</button>
+    </nav>`}
+  </section>`;
+}

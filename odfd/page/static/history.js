@@ -1,0 +1,28 @@
+// Rows, size and watermark of a dataset as its chain grew.
+
+import { Answer, html, useAsk } from "/parts.js";
+import { Line } from "/plot.js";
+import { bytes, count, part } from "/text.js";
+
+const MOST = 1000;
+
+export function History({ name }) {
+  const blocks = useAsk(`/datasets/${part(name)}/blocks?kind=AddData&kind=ExecuteTransform&limit=${MOST}`, 30);
+  return html`<section aria-labelledby="history"><h2 id="history">Over time</h2>
+    <${Answer} of=${blocks}>${(found) => html`<${Plots} blocks=${[...found].reverse()} />`}<//>
+  </section>`;
+}
+
+function Plots({ blocks }) {
+  if (!blocks.length) return html`<p class="quiet">No data came yet.</p>`;
+  const times = blocks.map((one) => Date.parse(one.systemTime));
+  const sum = (of) => {
+    let total = 0;
+    return blocks.map((one, at) => ({ x: times[at], y: (total += of(one) || 0) }));
+  };
+  const watermarks = blocks.map((one, at) => ({ x: times[at], y: one.watermark ? Date.parse(one.watermark) : NaN })).filter((one) => !Number.isNaN(one.y));
+  return html`${blocks.length === MOST && html`<p class="quiet">Of the newest ${count(MOST)} blocks of data.</p>`}
+    <${Line} title="Records" points=${sum((one) => one.records)} says=${count} time />
+    <${Line} title="Size" points=${sum((one) => one.dataSize)} says=${bytes} time />
+    ${watermarks.length > 0 && html`<${Line} title="Watermark" points=${watermarks} says=${(at) => new Date(at).toISOString().slice(0, 10)} time floats />`}`;
+}

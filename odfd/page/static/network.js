@@ -1,0 +1,93 @@
+// Peers, what is announced in the network, and what this node mirrors.
+
+import { ask } from "/api.js";
+import { Act, Answer, Facts, html, Id, Share, State, Table, Text, useAsk, When } from "/parts.js";
+import { useState } from "/vendor/hooks.js";
+import { bytes, count, part, plural, shown, short, word } from "/text.js";
+
+export function Network({ status }) {
+  const name = status && status.networks[0];
+  return html`<h1>Network</h1>
+    ${status && html`<${Facts} of=${[
+      ["Network", name ? html`<${Text} of=${name} most=${80} />` : "none joined"],
+      ["Peers", count(status.peers)],
+      ["Peer id", html`<${Id} of=${status.peerId} />`],
+      ["Node", html`<${Id} of=${status.nodeId} />`],
+      ["Listens at", status.listen.length ? html`<span class="value"><${Text} of=${status.listen.join(" ")} most=${600} /></span>` : "nowhere"],
+      ["Over HTTP", status.http.length ? html`<${Text} of=${status.http.join(" ")} most=${300} />` : "nowhere"],
+    ]} />`}
+    ${status && !name && html`<p class="note">Join one with an invitation: <code>odfctl join INVITATION</code></p>`}
+    <${Mirrors} />
+    ${name && html`<${Announced} name=${name} />`}
+    <${Peers} />`;
+}
+
+function Mirrors() {
+  const mirrors = useAsk("/mirrors", 3);
+  return html`<section aria-labelledby="mirrors"><h2 id="mirrors">Mirrors</h2>
+    <${Answer} of=${mirrors}>${(all) => html`<${Table} label="Mirrors" rows=${all} keyed=${(one) => one.id} empty="This node mirrors nothing." columns=${[
+      { name: "Dataset", of: (one) => html`<a href=${`#/datasets/${part(one.name)}`}><${Text} of=${one.name} most=${80} /></a>` },
+      { name: "State", of: (one) => html`<${State} of=${one.state} />` },
+      { name: "Blocks", kind: "number", of: (one) => (one.blocks ? html`<${Share} ...${one.blocks} label=${`Blocks of ${shown(one.name, 80)}`} />` : "–") },
+      { name: "Data", kind: "number", of: (one) => (one.bytes ? html`<${Share} ...${one.bytes} label=${`Data of ${shown(one.name, 80)}`} />` : "–") },
+      { name: "On disk", kind: "number", of: (one) => bytes(one.held) },
+      { name: "Peers", kind: "number", of: (one) => count(one.peers) },
+      { name: "Message", of: (one) => html`<${Text} of=${one.message} most=${200} />` },
+      { name: "Act", of: (one) => html`<${Rest} one=${one} again=${mirrors.again} />` },
+    ]} />`}<//></section>`;
+}
+
+function Rest({ one, again }) {
+  const paused = one.state === "paused";
+  const act = async () => {
+    const answer = await ask(paused ? "DELETE" : "PUT", `/mirrors/${part(one.name)}/pause`);
+    again();
+    return answer;
+  };
+  return html`<${Act} label=${paused ? "Go on" : "Pause"} title=${`${paused ? "Go on with" : "Pause"} ${shown(one.name, 80)}?`}
+    command=${`odfctl mirror ${paused ? "resume" : "pause"} ${word(one.name)}`}
+    says=${paused ? "The node follows it again and fetches what came meanwhile." : "The node fetches nothing more of it until you let it go on. What is here stays, and is served."}
+    act=${act} then=${() => (paused ? "It goes on." : "It rests.")} />`;
+}
+
+const MOST = 200;
+
+function Announced({ name }) {
+  const network = useAsk(`/networks/${part(name)}`, 10);
+  const [text, search] = useState("");
+  const mirror = (one) => ask("POST", "/mirrors", { source: one.id });
+  return html`<section aria-labelledby="announced"><h2 id="announced">Announced here</h2>
+    <${Answer} of=${network}>${({ datasets }) => {
+      const fits = datasets.filter((one) => `${one.name || ""} ${one.id}`.toLowerCase().includes(text.toLowerCase()));
+      return html`<form class="row" role="search" onSubmit=${(event) => event.preventDefault()}><label class="grow">Search<input type="search" value=${text} onInput=${(event) => search(event.target.value)} /></label></form>
+        <p class="quiet" role="status">${fits.length > MOST ? `The first ${count(MOST)} of ${plural(fits.length, "dataset")}` : plural(fits.length, "dataset")}</p>
+        <${Table} label="Datasets that are announced" rows=${fits.slice(0, MOST)} keyed=${(one) => one.id} empty="Nobody announces any." columns=${[
+          { name: "Dataset", of: (one) => html`${one.name ? html`<${Text} of=${one.name} most=${80} /> ` : ""}<${Id} of=${one.id} />` },
+          { name: "Blocks", kind: "number", of: (one) => count(one.blocks) },
+          { name: "Signed", of: (one) => html`<${When} at=${one.signedAt} />` },
+          { name: "Peers that serve it", kind: "number", of: (one) => count(one.peers) },
+          { name: "Act", of: (one) => one.held ? html`<span class="quiet">held here</span>` : html`<${Act} label="Mirror" title=${`Mirror ${shown(one.name || short(one.id), 80)}?`}
+              command=${`odfctl mirror add ${one.id}`}
+              says=${["The node fetches all of its blocks and data from peers, checks each, keeps them on this disk, and follows it from then on.",
+                "How far it may be relied on is decided here, whatever others say of it."]}
+              act=${async () => {
+                const answer = await mirror(one);
+                network.again();
+                return answer;
+              }} then=${() => "It is mirrored; above is how far it came."} />` },
+        ]} />`;
+    }}<//></section>`;
+}
+
+function Peers() {
+  const peers = useAsk("/peers", 5);
+  return html`<section aria-labelledby="peers"><h2 id="peers">Peers</h2>
+    <${Answer} of=${peers}>${(all) => html`<${Table} label="Peers" rows=${[...all].sort((one, other) => other.connected - one.connected).slice(0, MOST)} keyed=${(one) => one.peerId} empty="No peer is known." columns=${[
+      { name: "Peer", of: (one) => html`<${Id} of=${one.peerId} />` },
+      { name: "State", of: (one) => html`<${State} of=${one.blocked ? "blocked" : one.connected ? "connected" : "away"} />` },
+      { name: "Serves", kind: "number", of: (one) => (one.datasets === null ? "–" : plural(one.datasets, "dataset")) },
+      { name: "Score", kind: "number", of: (one) => count(one.score) },
+      { name: "Seen", of: (one) => html`<${When} at=${one.lastSeen} />` },
+      { name: "Addresses", of: (one) => html`<span class="value"><${Text} of=${one.addresses.join(" ")} most=${200} /></span>` },
+    ]} />`}<//></section>`;
+}

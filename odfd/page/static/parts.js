@@ -1,0 +1,156 @@
+// Parts that several views are made of.
+
+import { h, Component } from "/vendor/preact.js";
+import { useEffect, useRef, useState } from "/vendor/hooks.js";
+import htm from "/vendor/htm.js";
+import { get, finished, Problem } from "/api.js";
+import { ago, count, shown, short } from "/text.js";
+
+export const html = htm.bind(h);
+
+/** What the API says at `path`, asked again every so many seconds while somebody looks. */
+export function useAsk(path, every = 0) {
+  const [state, set] = useState({ path, value: null, problem: null });
+  const [turn, again] = useState(0);
+  useEffect(() => {
+    if (!path) return undefined;
+    const stop = new AbortController();
+    let timer = 0;
+    const look = async () => {
+      try {
+        const value = await get(path, stop.signal);
+        set({ path, value, problem: null });
+      } catch (problem) {
+        if (problem.name === "AbortError") return;
+        set((old) => ({ path, value: old.path === path ? old.value : null, problem }));
+      }
+      if (every) timer = setTimeout(() => (document.hidden ? wait() : look()), every * 1000);
+    };
+    const wait = () => (timer = setTimeout(() => (document.hidden ? wait() : look()), 1000));
+    look();
+    return () => {
+      stop.abort();
+      clearTimeout(timer);
+    };
+  }, [path, every, turn]);
+  const mine = state.path === path ? state : { value: null, problem: null };
+  return { value: mine.value, problem: mine.problem, again: () => again((one) => one + 1) };
+}
+
+export function Text({ of, most }) {
+  return html`<bdi>${shown(of ?? "", most)}</bdi>`;
+}
+
+export function Id({ of }) {
+  return of ? html`<code class="id" title=${shown(of, 300)}>${short(of)}</code>` : "–";
+}
+
+export function When({ at }) {
+  return at ? html`<time datetime=${shown(at, 40)} title=${shown(at, 40)}>${ago(at)}</time>` : "–";
+}
+
+const TONES = {
+  fresh: "good", current: "good", ok: "good", done: "good", idle: "good", connected: "good", updated: "good", reproduced: "good",
+  confirmed: "bad", stale: "warn", syncing: "calm", unsigned: "warn", waiting: "calm", running: "calm", warning: "warn", stalled: "warn",
+  paused: "calm", retrying: "warn", refuted: "bad", accused: "bad", forked: "bad", damaged: "bad", failed: "bad", refused: "bad",
+  blocked: "bad", mismatch: "bad", cancelled: "warn", "up-to-date": "good",
+};
+export const tone = (word) => TONES[word] || "calm";
+
+/** A word for a state: its colour never says more than the word. */
+export function State({ of, tone: given }) {
+  return html`<span class=${`state ${given || tone(of)}`}><bdi>${shown(of || "–", 60)}</bdi></span>`;
+}
+
+export function Failed({ problem, again }) {
+  if (!problem) return null;
+  return html`<div class="note bad" role="alert">
+    <p><strong>${shown(problem.message || String(problem), 600)}</strong></p>
+    ${problem.hint && html`<p>${shown(problem.hint, 400)}</p>`}
+    ${again && html`<button type="button" onClick=${again}>Ask again</button>`}
+  </div>`;
+}
+
+/** An answer, or that it is on its way, or why it did not come. */
+export function Answer({ of, children }) {
+  if (of.value === null && of.problem) return html`<${Failed} problem=${of.problem} again=${of.again} />`;
+  if (of.value === null) return html`<p class="quiet" aria-live="polite">Loading…</p>`;
+  return html`${of.problem && html`<${Failed} problem=${of.problem} />`}${children(of.value)}`;
+}
+
+/** A table; a column is `{name, of(row), kind}` where `kind` is `number` or nothing. */
+export function Table({ label, columns, rows, keyed, empty = "Nothing here.", row: decorate }) {
+  if (!rows.length) return html`<p class="quiet">${empty}</p>`;
+  return html`<div class="scroll" role="region" aria-label=${label} tabindex="0"><table>
+    <caption class="apart">${label}</caption>
+    <thead><tr>${columns.map((one) => html`<th scope="col" class=${one.kind}>${one.name}</th>`)}</tr></thead>
+    <tbody>${rows.map((row, at) => html`<tr key=${keyed ? keyed(row) : at} class=${decorate ? decorate(row) : ""}>
+      ${columns.map((one, place) =>
+        place === 0
+          ? html`<th scope="row" class=${one.kind}>${one.of(row)}</th>`
+          : html`<td class=${one.kind}>${one.of(row)}</td>`)}
+    </tr>`)}</tbody>
+  </table></div>`;
+}
+
+export function Facts({ of }) {
+  return html`<dl class="facts">${of.filter(Boolean).map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
+}
+
+export function Share({ have, want, label }) {
+  if (!want) return html`<span class="quiet">${count(have)}</span>`;
+  return html`<span class="share"><progress max=${want} value=${have} aria-label=${label}></progress> ${Math.floor((100 * have) / want)} %</span>`;
+}
+
+/** What it will do first, and only then the act. `act()` gives a task, or an answer that is whole. */
+export function Act({ label, title, says, command, act, then, kind = "" }) {
+  const dialog = useRef(null);
+  const [state, set] = useState(null);
+  const perform = async () => {
+    set({ running: true, told: "asked" });
+    try {
+      const answer = await act();
+      const result = answer && answer.id && answer.kind
+        ? await finished(answer, (view) => set({ running: true, told: view.message || view.state }))
+        : answer;
+      set({ done: true, told: then ? then(result) : "Done." });
+    } catch (problem) {
+      set({ problem });
+    }
+  };
+  const open = () => {
+    set(null);
+    dialog.current.showModal();
+  };
+  return html`<button type="button" class=${kind} onClick=${open}>${label}</button>
+    <dialog ref=${dialog} aria-label=${title} onClick=${(event) => event.target === dialog.current && dialog.current.close()}>
+      <div class="inside">
+        <h2>${title}</h2>
+        ${[].concat(says).filter(Boolean).map((one) => html`<p>${one}</p>`)}
+        ${command && html`<p class="quiet">The same in a terminal: <code>${shown(command, 400)}</code></p>`}
+        <div aria-live="polite">
+          ${state && state.told && html`<p class=${state.done ? "note good" : "note"}>${shown(state.told, 600)}</p>`}
+          ${state && state.problem && html`<${Failed} problem=${state.problem} />`}
+        </div>
+        <div class="row end">
+          <button type="button" onClick=${() => dialog.current.close()}>${state && state.done ? "Close" : "Cancel"}</button>
+          ${!(state && state.done) && html`<button type="button" class="main" disabled=${Boolean(state && state.running)} onClick=${perform}>${label}</button>`}
+        </div>
+      </div>
+    </dialog>`;
+}
+
+/** Keeps a mistake of one view from taking the page with it. */
+export class Guard extends Component {
+  componentDidCatch(error) {
+    this.setState({ error });
+  }
+  componentDidUpdate(before) {
+    if (before.at !== this.props.at && this.state.error) this.setState({ error: null });
+  }
+  render({ children }, { error }) {
+    if (!error) return children;
+    const told = new Problem({ detail: `this view failed: ${error.message}`, hint: "the other views go on; please report it" }, 0);
+    return html`<${Failed} problem=${told} />`;
+  }
+}

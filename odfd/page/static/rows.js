@@ -1,0 +1,67 @@
+// Rows of a dataset, newest first, a page at a time.
+
+import { useEffect, useState } from "/vendor/hooks.js";
+import { query } from "/api.js";
+import { Answer, Failed, html, Table, Text, useAsk } from "/parts.js";
+import { cell, count, part, quoted } from "/text.js";
+
+const PAGE = 50;
+const OPS = { 0: "+A", 1: "-R", 2: "-C", 3: "+C" };
+const MEANS = "+A appended, -C what a correction replaced, +C what it says now, -R taken back";
+
+export function Rows({ name }) {
+  const [before, turn] = useState([]);
+  return before.length
+    ? html`<${Older} name=${name} before=${before[before.length - 1]} turn=${turn} pages=${before} />`
+    : html`<${Newest} name=${name} turn=${turn} />`;
+}
+
+function Newest({ name, turn }) {
+  const tail = useAsk(`/datasets/${part(name)}/tail?limit=${PAGE}`, 15);
+  return html`<section aria-label="Rows"><${Answer} of=${tail}>${({ columns, rows }) => {
+    const names = columns.map((one) => one.name);
+    const newest = [...rows].reverse();
+    return html`<${Sheet} names=${names} rows=${newest} />
+      <${Pages} names=${names} rows=${newest} pages=${[]} turn=${turn} />`;
+  }}<//></section>`;
+}
+
+function Older({ name, before, turn, pages }) {
+  const [state, set] = useState({});
+  useEffect(() => {
+    const stop = new AbortController();
+    set({});
+    query(`SELECT * FROM ${quoted(name)} WHERE "offset" < ${Number(before)} ORDER BY "offset" DESC LIMIT ${PAGE}`, PAGE, stop.signal)
+      .then((answer) => set({ answer }))
+      .catch((problem) => problem.name !== "AbortError" && set({ problem }));
+    return () => stop.abort();
+  }, [name, before]);
+  const names = state.answer ? state.answer.columns.map(([one]) => one) : [];
+  const rows = state.answer ? state.answer.rows : [];
+  return html`<section aria-label="Rows">
+    ${state.problem ? html`<${Failed} problem=${state.problem} />` : state.answer ? html`<${Sheet} names=${names} rows=${rows} />` : html`<p class="quiet">Loading…</p>`}
+    <${Pages} names=${names} rows=${rows} pages=${pages} turn=${turn} />
+  </section>`;
+}
+
+function Sheet({ names, rows }) {
+  const op = names.indexOf("op");
+  const columns = names.map((name, at) => ({
+    name: html`<${Text} of=${name} most=${60} />`,
+    kind: rows.some((row) => typeof row[at] === "number") && at !== op ? "number" : "",
+    of: (row) => (at === op ? OPS[row[at]] || cell(row[at]) : row[at] === null ? html`<span class="quiet">null</span>` : html`<span class="value"><${Text} of=${cell(row[at])} /></span>`),
+  }));
+  return html`<${Table} label="Rows, newest first" columns=${columns} rows=${rows} empty="It has no rows here." />
+    ${op >= 0 && rows.length > 0 && html`<p class="quiet">op: ${MEANS}.</p>`}`;
+}
+
+function Pages({ names, rows, pages, turn }) {
+  const at = names.indexOf("offset");
+  const last = rows.length && at >= 0 ? Number(rows[rows.length - 1][at]) : 0;
+  if (!pages.length && !last) return null;
+  return html`<nav class="row pages" aria-label="Pages">
+    <button type="button" disabled=${!pages.length} onClick=${() => turn(pages.slice(0, -1))}>Newer</button>
+    ${rows.length > 0 && at >= 0 && html`<span>offsets ${count(last)} to ${count(Number(rows[0][at]))}</span>`}
+    <button type="button" disabled=${!last} onClick=${() => turn([...pages, last])}>Older</button>
+  </nav>`;
+}

@@ -1,0 +1,161 @@
+// How far a dataset may be relied on, who says so, and what was found wrong, with the rows that differ side by side.
+
+import { ask } from "/api.js";
+import { Act, Answer, Facts, html, Id, State, Table, Text, useAsk, When } from "/parts.js";
+import { cell, count, part, plural, shown, short, word } from "/text.js";
+import { LOOKED_INTO, reachSentence, sentence } from "/words.js";
+
+export function Trust({ name, detail }) {
+  const trust = useAsk(`/datasets/${part(name)}/trust`, 15);
+  return html`<${Answer} of=${trust}>${(view) => html`
+    <${Verdict} view=${view} state=${detail.dataset.state} />
+    ${view.evidence.length > 0 && html`<section aria-labelledby="evidence"><h2 id="evidence">What was found wrong</h2>
+      ${view.evidence.map((one) => html`<${Evidence} one=${one} name=${name} />`)}</section>`}
+    ${view.choices.length > 0 && html`<${Choices} view=${view} name=${name} again=${trust.again} />`}
+    <${Strip} view=${view} />
+    <${Steps} view=${view} />
+    <${Voices} view=${view} />`}<//>`;
+}
+
+function Verdict({ view, state }) {
+  const bad = view.reach.use < view.blocks;
+  return html`<div class=${`verdict ${bad ? (["refuted", "accused", "forked", "damaged"].includes(state) ? "bad" : "warn") : "good"}`}>
+    <p class="large">${reachSentence(view)}</p>
+    ${bad && view.why && html`<p><${Text} of=${sentence(view.why.message || view.why.rule)} most=${600} /></p>`}
+    <p class="quiet">To others this node gives ${view.reach.serve >= view.blocks ? "all of it" : view.reach.serve > 0 ? `blocks 0 to ${count(view.reach.serve - 1)}` : "none of it"}, if it is published.</p>
+  </div>`;
+}
+
+function Evidence({ one, name }) {
+  const rows = [];
+  for (const each of one.cells) {
+    let row = rows.find((found) => found.row === each.row && found.block === each.block);
+    if (!row) rows.push((row = { row: each.row, block: each.block, context: each.context, cells: [] }));
+    row.cells.push(each);
+  }
+  const known = [...new Set(rows.flatMap((row) => Object.keys(row.context)))];
+  const wrong = [...new Set(one.cells.map((each) => each.column))];
+  const found = (row, column) => row.cells.find((each) => each.column === column);
+  return html`<article class="evidence">
+    <p class="row"><${State} of=${one.kind} tone="bad" /> ${one.block !== null && html`<strong>block #${count(one.block)}</strong>`}
+      <span class="grow"><${Text} of=${one.message} most=${400} /></span> <span class="quiet"><${When} at=${one.at} /></span></p>
+    ${one.recheck && html`<p>${LOOKED_INTO[one.recheck] || shown(one.recheck)}</p>`}
+    ${rows.length > 0 && html`<div class="scroll" role="region" aria-label="Rows that differ" tabindex="0"><table>
+      <caption>What was published, and what comes out when the step is run again</caption>
+      <thead><tr><th scope="col">Row</th>${known.map((each) => html`<th scope="col"><${Text} of=${each} most=${60} /></th>`)}
+        ${wrong.map((each) => html`<th scope="col"><${Text} of=${each} most=${60} />, published</th><th scope="col"><${Text} of=${each} most=${60} />, computed</th>`)}</tr></thead>
+      <tbody>${rows.map((row) => html`<tr><th scope="row">${count(row.row)}</th>
+        ${known.map((each) => html`<td><${Text} of=${cell(row.context[each])} /></td>`)}
+        ${wrong.map((column) => {
+          const at = found(row, column);
+          return at ? html`<td class="gone"><strong><${Text} of=${cell(at.published)} /></strong></td><td class="added"><strong><${Text} of=${cell(at.computed)} /></strong></td>` : html`<td class="quiet" colspan="2">the same</td>`;
+        })}</tr>`)}</tbody>
+    </table></div>`}
+    ${one.bundle && html`<p class="quiet">Anybody can check it: <code>odfctl trust evidence ${shown(one.bundle, 90)}${one.kept ? "" : " --fetch"} -O evidence.odfe</code>, then <code>odfctl trust recheck evidence.odfe</code>.
+      ${!one.kept && html` <${Act} label="Fetch the evidence" title="Fetch the evidence?" says="The node asks peers for the file that proves it, and keeps it on this disk."
+        command=${`odfctl trust evidence ${one.bundle} --fetch`} act=${() => ask("POST", `/evidence/${part(one.id)}`)} then=${() => "It is here now."} />`}</p>`}
+  </article>`;
+}
+
+function Choices({ view, name, again }) {
+  const resolve = (body) => async () => {
+    const answer = await ask("POST", `/datasets/${part(name)}/trust/resolve`, body);
+    again();
+    return answer;
+  };
+  return html`<section aria-labelledby="choices"><h2 id="choices">Waits for your decision</h2>
+    <ul class="choices">${view.choices.map((one) => html`<li><p><${Id} of=${one.hash} /> <${Text} of=${one.message} most=${300} /></p>
+      <${Act} label="Follow it" title=${`Follow ${short(one.hash)}?`} command=${`odfctl trust resolve ${word(name)} --follow ${one.hash}`}
+        says=${["This node takes it for what holds, whatever others say, and goes on from there. What you decide stands until you decide otherwise.", html`<${Text} of=${one.message} most=${300} />`]}
+        act=${resolve({ follow: one.hash })} then=${() => "Decided."} /></li>`)}</ul>
+    <${Act} label="Abandon it" kind="plain" title=${`Abandon ${shown(name, 80)}?`} command=${`odfctl trust resolve ${word(name)} --abandon`}
+      says="This node relies on no more of it than is settled, and asks you no more." act=${resolve({ abandon: true })} then=${() => "Abandoned."} />
+  </section>`;
+}
+
+const SPAN = /^([\w-]+) (?:at #(\d+)|(\d+)-(\d+))/;
+
+/** What each validator says of which blocks, under what this node relies on. */
+function Strip({ view }) {
+  if (!view.blocks) return null;
+  const said = [
+    { who: "relied on here", spans: view.reach.use > 0 ? [{ verdict: "reach", first: 0, last: view.reach.use - 1 }] : [] },
+    ...[...view.attestations, ...view.dissent].map((one) => ({
+      who: one.group === "me" ? "this node" : one.group || short(one.validator),
+      spans: one.spans.map((text) => SPAN.exec(text)).filter(Boolean).map(([, verdict, at, first, last]) => ({ verdict, first: Number(at ?? first), last: Number(at ?? last) })),
+    })),
+  ];
+  const here = view.attestations.some((one) => one.group === "me") || view.dissent.some((one) => one.group === "me");
+  for (const one of view.evidence) if (!here && one.block !== null && one.kind === "mismatch") said.push({ who: "found here", spans: [{ verdict: "mismatch", first: one.block, last: one.block }] });
+  const [wide, high, left] = [720, 26, 150];
+  const x = (block) => left + ((wide - left) * block) / view.blocks;
+  const kinds = [...new Set(said.flatMap((one) => one.spans.map((each) => each.verdict)))];
+  const kind = (verdict) => (verdict === "reach" || verdict === "reproduced" ? verdict : verdict === "mismatch" ? "mismatch" : "other");
+  const told = said.map((one) => `${one.who}: ${one.spans.map((each) => `${each.verdict === "reach" ? "blocks" : each.verdict} ${each.first} to ${each.last}`).join(", ") || "nothing"}`).join("; ");
+  return html`<section aria-labelledby="strip"><h2 id="strip">Verdicts by block</h2>
+    <div class="scroll" role="region" aria-label="Verdicts by block" tabindex="0"><svg class="strip" width=${wide} height=${said.length * high + 22} viewBox=${`0 0 ${wide} ${said.length * high + 22}`} role="img" aria-label=${shown(told, 1000)}>
+      ${said.map((one, row) => html`<text x="0" y=${row * high + 17}>${shown(one.who, 20)}</text>
+        <rect class="ground" x=${left} y=${row * high + 4} width=${wide - left} height=${high - 8} rx="3" />
+        ${one.spans.map((each) => html`<rect class=${`span ${kind(each.verdict)}`} x=${x(each.first)} y=${row * high + 4} width=${Math.max(3, x(each.last + 1) - x(each.first))} height=${high - 8} rx="3"><title>${`${each.verdict} ${each.first}–${each.last}`}</title></rect>`)}`)}
+      <text class="told" x=${left} y=${said.length * high + 15}>#0</text><text class="told" x=${wide} y=${said.length * high + 15} text-anchor="end">#${count(view.blocks - 1)}</text>
+    </svg></div>
+    <p class="row legend">${kinds.map((one) => html`<span><i class=${`swatch ${kind(one)}`}></i> ${one === "reach" ? "relied on here" : shown(one, 40)}</span>`)}</p>
+  </section>`;
+}
+
+/** The decision as the node makes it, fact by fact. */
+function Steps({ view }) {
+  const { facts, why } = view;
+  const forks = view.evidence.filter((one) => /fork/.test(one.kind));
+  const mismatches = view.evidence.filter((one) => one.kind === "mismatch");
+  const counted = (one) => `${plural(one.have, "group")} that count${one.have === 1 ? "s" : ""} found the same; policy asks for ${one.needed ? count(one.needed) : "none"}`;
+  const steps = [
+    ["Blocks and data are here", view.blocks > 0, view.blocks ? `${plural(view.blocks, "block")}, each hashed when it came and linked to the one before` : "nothing came yet"],
+    ["The head is signed", Boolean(view.signedAt), view.signedAt ? html`by a key that may write, <${When} at=${view.signedAt} />` : html`<${Text} of=${view.unsigned || "no signature is known"} most=${300} />`],
+    ["One history", !facts.forked && !forks.length, facts.forked || forks.length ? "its key signed two that differ" : "nobody has shown another"],
+    facts.fresh === null ? null : ["The head is recent", facts.fresh, facts.fresh ? "as policy asks" : "older than policy asks: newer ones may be withheld"],
+    ["Its transforms, run again", facts.reproduced && !mismatches.length, mismatches.length ? `another result at ${mismatches.map((one) => `#${one.block}`).join(", ")}` : facts.reproduced ? "this node got the same rows" : "this node has not run them"],
+    facts.attested && ["Validators who ran it", facts.attested.have >= facts.attested.needed && facts.attested.have > 0, counted(facts.attested)],
+    facts.observed && ["Observers of its source", facts.observed.have >= facts.observed.needed && facts.observed.have > 0, counted(facts.observed)],
+    facts.witnessed === null ? null : ["Witnesses", facts.witnessed, facts.witnessed ? "enough cosigned this history" : "too few cosigned this history: others may be shown another"],
+  ].filter(Boolean);
+  return html`<section aria-labelledby="steps"><h2 id="steps">How it was decided</h2>
+    <ol class="steps">${steps.map(([what, holds, told]) => html`<li class=${holds ? "good" : "not"}><span class="mark" aria-hidden="true">${holds ? "✓" : "–"}</span><span><strong>${what}</strong><span class="apart">${holds ? ": yes" : ": no"}</span> <span class="quiet">${told}</span></span></li>`)}
+      <li class=${view.reach.use >= view.blocks && view.blocks ? "good end" : "not end"}><span class="mark" aria-hidden="true">⇒</span><span><strong>${reachSentence(view)}</strong>
+        ${why && html` <span class="quiet">Rule <code><${Text} of=${why.rule} most=${60} /></code>${why.block !== null ? ` at block #${why.block}` : ""}: <${Text} of=${why.message} most=${400} /></span>`}</span></li>
+    </ol>
+    <${Decisions} of=${view.decisions} />
+  </section>`;
+}
+
+function Decisions({ of }) {
+  return of.map((one) => html`<p>${one.by === "person" ? "A person" : "Witnesses"} decided <${When} at=${one.at} />: ${one.matter} <${Id} of=${one.hash} />.</p>`);
+}
+
+function Voices({ view }) {
+  const rows = [...view.attestations.map((one) => ({ ...one, dissents: false })), ...view.dissent.map((one) => ({ ...one, dissents: true }))];
+  return html`<section aria-labelledby="voices"><h2 id="voices">Who says so</h2>
+    <${Table} label="Validators" rows=${rows} empty="No validator spoke of it." row=${(one) => (one.dissents ? "gone" : "")} columns=${[
+      { name: "Validator", of: (one) => html`<${Text} of=${one.group || ""} most=${60} /> <${Id} of=${one.validator} />` },
+      { name: "Says", of: (one) => html`<${Text} of=${one.spans.join(", ")} most=${300} />` },
+      { name: "", of: (one) => (one.dissents ? "dissents" : "") },
+      { name: "On", of: (one) => html`<${Text} of=${[one.engine, one.platform].filter(Boolean).join(" ")} most=${120} />` },
+      { name: "When", of: (one) => html`<${When} at=${one.at} />` },
+    ]} />
+    ${view.unlisted > 0 && html`<p class="quiet">${plural(view.unlisted, "more validator")} spoke and stand in no group of yours.</p>`}
+    ${view.observations.length > 0 && html`<${Table} label="Observers of the source" rows=${view.observations} columns=${[
+      { name: "Observer", of: (one) => html`<${Text} of=${one.group || ""} most=${60} /> <${Id} of=${one.observer} />` },
+      { name: "Found", of: (one) => html`<${State} of=${one.result} />` },
+      { name: "Block", kind: "number", of: (one) => `#${count(one.block)}` },
+      { name: "When", of: (one) => html`<${When} at=${one.at} />` },
+    ]} />`}
+    ${view.witnesses.length > 0 && html`<${Table} label="Witnesses" rows=${view.witnesses} columns=${[
+      { name: "Witness", of: (one) => html`<${Text} of=${one.name} most=${80} />` },
+      { name: "Counts", of: (one) => (one.counts ? "yes" : "no") },
+      { name: "Cosigned", of: (one) => (one.size === null ? "nothing" : plural(one.size, "block")) },
+      { name: "When", of: (one) => html`<${When} at=${one.at} />` },
+      { name: "", of: (one) => html`<${Text} of=${one.trouble} most=${200} />` },
+    ]} />`}
+    <${Facts} of=${[["Epoch", count(view.epoch)], ["Head", html`<${Id} of=${view.head} />`], ["Met first", view.facts.met ? html`<${Text} of=${view.facts.met} />` : "–"]]} />
+  </section>`;
+}

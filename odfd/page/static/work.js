@@ -1,0 +1,49 @@
+// What the node does now and did lately, and what it pulls by itself.
+
+import { ask } from "/api.js";
+import { Act, Answer, html, Share, State, Table, Text, useAsk, When } from "/parts.js";
+import { count, part, plural, shown, word } from "/text.js";
+
+export function Work() {
+  const tasks = useAsk("/tasks", 2);
+  const flows = useAsk("/flows", 5);
+  return html`<h1>Tasks and flows</h1>
+    <section aria-labelledby="tasks"><h2 id="tasks">Tasks</h2>
+      <${Answer} of=${tasks}>${(all) => html`<${Table} label="Tasks" rows=${[...all].sort(newest)} keyed=${(one) => one.id} empty="Nothing runs, and nothing ran lately." columns=${[
+        { name: "Task", of: (one) => html`${one.kind} <${Text} of=${one.target} most=${80} />` },
+        { name: "State", of: (one) => html`<${State} of=${one.state} />` },
+        { name: "Progress", of: (one) => (one.state === "running" && one.total ? html`<${Share} have=${one.done} want=${one.total} label=${`Progress of ${one.kind}`} />` : one.unit ? `${count(one.done)} ${one.unit}` : "") },
+        { name: "Message", of: (one) => html`<${Text} of=${one.fault ? one.fault.detail : one.message} most=${300} />${one.fault && one.fault.hint && html` <span class="quiet"><${Text} of=${one.fault.hint} most=${200} /></span>`}` },
+        { name: "Began", of: (one) => html`<${When} at=${one.startedAt} />` },
+        { name: "Ended", of: (one) => html`<${When} at=${one.finishedAt} />` },
+        { name: "Act", of: (one) => (["running", "waiting"].includes(one.state) ? html`<${Act} label="Cancel" title=${`Cancel ${one.kind} ${shown(one.target, 80)}?`} command=${`odfctl delete task ${one.id}`}
+            says="It ends where it is. What it has committed stays; the rest is dropped and can be done again." act=${() => ask("DELETE", `/tasks/${part(one.id)}`).then(() => tasks.again())} then=${() => "It is cancelled."} />` : "") },
+      ]} />`}<//></section>
+    <section aria-labelledby="flows"><h2 id="flows">Flows</h2>
+      <${Answer} of=${flows}>${(all) => html`<${Table} label="Flows" rows=${all} keyed=${(one) => one.name} empty="Nothing is pulled by itself: a Flow declares what is." columns=${[
+        { name: "Flow", of: (one) => html`<${Text} of=${one.name} most=${80} />` },
+        { name: "State", of: (one) => html`<${State} of=${one.state} />` },
+        { name: "Pulls", of: (one) => html`<a href=${`#/datasets/${part(one.target)}`}><${Text} of=${one.target} most=${80} /></a>` },
+        { name: "When", of: (one) => html`<${Text} of=${one.when} most=${160} />` },
+        { name: "Last", of: (one) => html`${one.outcome && html`<${State} of=${one.outcome} />`} <${When} at=${one.last} />` },
+        { name: "Next", of: (one) => html`<${When} at=${one.next} />` },
+        { name: "Runs", kind: "number", of: (one) => count(one.runs) },
+        { name: "Failed in a row", kind: "number", of: (one) => count(one.failures) },
+        { name: "Message", of: (one) => html`<${Text} of=${one.message} most=${200} />` },
+        { name: "Act", of: (one) => html`<${Rest} one=${one} again=${flows.again} />` },
+      ]} />`}<//></section>`;
+}
+
+const newest = (one, other) => (other.startedAt || "9").localeCompare(one.startedAt || "9");
+
+function Rest({ one, again }) {
+  const paused = one.state === "paused";
+  const act = async () => {
+    await ask(paused ? "DELETE" : "PUT", `/flows/${part(one.name)}/pause`);
+    again();
+  };
+  return html`<${Act} label=${paused ? "Go on" : "Pause"} title=${`${paused ? "Go on with" : "Pause"} ${shown(one.name, 80)}?`}
+    command=${`odfctl flow ${paused ? "resume" : "pause"} ${word(one.name)}`}
+    says=${paused ? "It runs by itself again, as it was declared." : `${shown(one.target, 80)} is pulled by itself no more, until you let it go on. ${plural(one.runs, "run")} stand${one.runs === 1 ? "s" : ""}.`}
+    act=${act} then=${() => (paused ? "It goes on." : "It rests.")} />`;
+}
