@@ -60,6 +60,8 @@ def _network(settings: Settings, place: str) -> Iterator[Problem]:
     if settings.http.witness and not (settings.http.listen and settings.policy.publish.witness):
         yield Problem("setting http.witness", "there is nothing to witness over HTTP, or nowhere to take it",
                       "set http.listen and policy.publish.witness too")  # fmt: skip
+    if settings.http.prove and not settings.http.query:
+        yield Problem("setting http.prove", "no questions are answered that could be proven", "set http.query too")
     if settings.http.query and not settings.http.listen:
         yield Problem("setting http.query", "there is nowhere to answer questions over HTTP", "set http.listen too")
     for address in settings.http.listen:

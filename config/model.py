@@ -96,6 +96,9 @@ class Http:
     query: bool = setting(
         False, "answer questions there over published datasets, as a kamu node does: /query, /NAME/tail, /NAME/metadata"
     )
+    prove: bool = setting(
+        False, "sign answers there for whoever asks with include=proof, with the node's key; needs query"
+    )
     witness: bool = setting(
         False, "take checkpoints there of the datasets in policy.publish.witness, at /witness/add-checkpoint"
     )

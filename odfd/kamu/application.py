@@ -1,13 +1,14 @@
 """Answers ``/query``, ``/verify``, ``/NAME/tail`` and ``/NAME/metadata`` as kamu's nodes do; all else is the site's.
 
 Field names, formats and statuses are those of kamu's OpenAPI. Rows leave as they are computed; what an answer was made
-of stands behind them, in the member ``odfd``. What is not done here is refused by its name: proofs, OData.
+of stands behind them, in the member ``odfd``. What is not done here is refused by its name, like OData.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+import json
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -19,22 +20,17 @@ from chain.codec.arrow_schema import schema_of
 from chain.codec.manifest import to_builtins
 from chain.errors import Environment, Fault, NotFound, Refused
 from chain.state import ChainState
-from engines.query.frames import HEAD, ROWS, SCHEMA, parted
 from engines.query.requests import ALL_ROWS, RowSelection
 from odfd.control import wire
 from odfd.control.responses import FrameStream, answer, problem
-from odfd.errors import http_status, sole_faults, told_to_others
+from odfd.errors import sole_faults, told_to_others
 from odfd.kamu import commitments, requests, schemas
-from odfd.kamu.ports import BUSY, UNPROVEN, PublicAnswers, SendFrame
+from odfd.kamu.ports import PublicAnswers, SendFrame
+from odfd.kamu.replies import JsonRows, Reply, Whole, encode, members_of
 from odfd.queries.planning import Bound
 from odfd.runtime.http import Application, Message, Receive, Send
 from odfd.runtime.supervision import Logger
 from odfd.site.requests import OWN, is_question, taken
-
-_JSON: Final = "application/json"
-_encode: Final = msgspec.json.Encoder().encode
-_NOT_DONE: Final = (UNPROVEN, "odata")
-"""Rules of what is refused to everybody."""
 
 
 class KamuApplication:
@@ -48,7 +44,7 @@ class KamuApplication:
             return await self._site(scope, receive, send)
         if scope["path"].strip("/").partition("/")[0] == OWN:
             return await self._own(scope, receive, send)
-        reply = _Reply(send)
+        reply = Reply(send)
         try:
             with sole_faults():
                 await self._answer(scope, receive, reply)
@@ -56,7 +52,7 @@ class KamuApplication:
             await reply.refuse(self._told(fault, scope["path"]))
         return None
 
-    async def _answer(self, scope: Message, receive: Receive, reply: _Reply) -> None:
+    async def _answer(self, scope: Message, receive: Receive, reply: Reply) -> None:
         method, path = scope["method"], scope["path"].strip("/")
         query = scope.get("query_string", b"").decode("latin-1")
         first, _, rest = path.partition("/")
@@ -108,7 +104,7 @@ class KamuApplication:
             return [_dataset(name, state) for name, state in self._answers.states()]
         return _dataset(ref, self._answers.state(ref))
 
-    async def _body(self, receive: Receive, reply: _Reply) -> bytes | None:
+    async def _body(self, receive: Receive, reply: Reply) -> bytes | None:
         """``None``: it was refused."""
         body = await taken(receive, requests.MAX_BODY)
         if isinstance(body, bytes):
@@ -117,123 +113,83 @@ class KamuApplication:
         await reply.whole(body, {"message": why}, {"connection": "close"})
         return None
 
-    async def _query(self, question: requests.SqlQuestion, reply: _Reply) -> None:
+    async def _query(self, question: requests.SqlQuestion, reply: Reply) -> None:
         if "Proof" in question.include:
-            raise Refused(
-                "this node does not prove answers yet", rule=UNPROVEN,
-                hint="include=input tells what an answer was made of, and gives the same rows again",
-            )  # fmt: skip
+            key = self._answers.key()
+            output, head = await self._output(question)
+            said = await trio.to_thread.run_sync(commitments.committed, question.said(head.pins), output, key)
+            return await reply.whole(200, {"output": output, **said, "odfd": head})
 
         def after(head: wire.QueryHead, members: dict[str, Any]) -> bytes:
             said = {"input": question.said(head.pins)} if "Input" in question.include else {}
-            return b"," + _encode(members)[1:] + b"," + _encode(said | {"odfd": head})[1:]
+            return b"," + encode(members)[1:] + b"," + encode(said | {"odfd": head})[1:]
 
-        rows = _Rows(reply, b'{"output":{"data":', question.schema_format, after)
-        await self._ask(question.request(), rows, question.bound(), question.rows())
+        rows = JsonRows(reply, b'{"output":{"data":', question.schema_format, after)
+        return await self._ask(question.request(), rows, question.bound(), question.rows())
 
-    async def _tail(self, ref: str, wanted: requests.Tail, reply: _Reply) -> None:
+    async def _output(self, question: requests.SqlQuestion) -> tuple[Any, wire.QueryHead]:
+        """A whole output, the same whenever its question is asked of the same blocks. Raises Refused."""
+        whole, heads = Whole(), []
+
+        def after(head: wire.QueryHead, members: dict[str, Any]) -> bytes:
+            heads.append(head)
+            return b"," + encode(members)[1:]
+
+        rows = JsonRows(whole, b'{"data":', question.schema_format, after)
+        wanted = msgspec.structs.replace(question.rows(), prove=True)
+        await self._ask(question.request(), rows, question.bound(), wanted)
+        return await trio.to_thread.run_sync(json.loads, bytes(whole.data)), heads[0]
+
+    async def _tail(self, ref: str, wanted: requests.Tail, reply: Reply) -> None:
         state = await trio.to_thread.run_sync(self._answers.state, ref)
         if state.schema is None:
             nothing: dict[str, Any] = {"data": {} if wanted.data_format == "JsonSoA" else []}
-            return await reply.whole(200, nothing | _members(wanted.data_format, wanted.schema_format, pa.schema([])))
+            return await reply.whole(200, nothing | members_of(wanted.data_format, wanted.schema_format, pa.schema([])))
 
         def after(head: wire.QueryHead, members: dict[str, Any]) -> bytes:
-            return b"," + _encode(members | {"odfd": head})[1:]
+            return b"," + encode(members | {"odfd": head})[1:]
 
-        rows = _Rows(reply, b'{"data":', wanted.schema_format, after)
+        rows = JsonRows(reply, b'{"data":', wanted.schema_format, after)
         request = wire.QueryRequest(sql=tail_statement(state, wanted.skip, wanted.limit))
         return await self._ask(request, rows, {}, RowSelection(layout=requests.layout(wanted.data_format)))
 
     async def _ask(
-        self, request: wire.QueryRequest, rows: _Rows, bound: Mapping[str, Bound], wanted: RowSelection
+        self, request: wire.QueryRequest, rows: JsonRows, bound: Mapping[str, Bound], wanted: RowSelection
     ) -> None:
         rows.layout = wanted.layout or ""
         await self._answers.answer(request, rows.take, bound, wanted)
         await rows.end()
 
-    async def _metadata(self, ref: str, wanted: tuple[frozenset[str], str], reply: _Reply) -> None:
+    async def _metadata(self, ref: str, wanted: tuple[frozenset[str], str], reply: Reply) -> None:
         parts, form = wanted
         state = await trio.to_thread.run_sync(self._answers.state, ref)
         await reply.whole(200, {"output": described(state, parts, form)})
 
-    async def _verify(self, body: bytes | None, reply: _Reply) -> None:
+    async def _verify(self, body: bytes | None, reply: Reply) -> None:
         if body is None:
             return None
-        wrong = commitments.fault_of(commitments.verification_of(body))
-        if wrong is not None:
-            return await reply.whole(400, {"ok": False, "error": wrong})
-        raise Refused(
-            "the commitment is sound, and whether its answer is right cannot be said: this node does not run proven"
-            " queries again yet",
-            rule=UNPROVEN, hint="POST its input to /query, and compare",
-        )  # fmt: skip
+        asked = commitments.verification_of(body)
+        wrong = commitments.fault_of(asked)
+        if wrong is None:
+            question = requests.question_again(asked.input)
+            wrong = await trio.to_thread.run_sync(self._lacking, question)
+        if wrong is None:
+            output, _ = await self._output(question)
+            wrong = await trio.to_thread.run_sync(commitments.mismatch, asked, output)
+        told: dict[str, Any] = {"ok": True} if wrong is None else {"ok": False, "error": wrong}
+        return await reply.whole(200 if wrong is None else 400, told)
+
+    def _lacking(self, question: requests.SqlQuestion) -> dict[str, str] | None:
+        for state, bound in zip(question.datasets or (), question.bound().values(), strict=True):
+            if what := self._answers.lacks(bound):
+                return commitments.not_here(state.id, state.block_hash if what == "block" else None)
+        return None
 
     def _told(self, fault: Fault, path: str) -> Fault:
         """What a visitor is told."""
         if isinstance(fault, Environment):
             self._logger.error("a question cannot be answered", path=path[:300], fault=str(fault), rule=fault.rule)
         return told_to_others(fault)
-
-
-class _Reply:
-    """What goes back, once."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self.begun = False
-
-    async def begin(self, status: int, headers: Mapping[str, str]) -> None:
-        self.begun = True
-        told = {"content-type": _JSON, "cache-control": "no-cache", **headers}
-        raw = [(name.encode(), value.encode()) for name, value in told.items()]
-        await self._send({"type": "http.response.start", "status": status, "headers": raw})
-
-    async def more(self, data: bytes, *, last: bool = False) -> None:
-        await self._send({"type": "http.response.body", "body": data, "more_body": not last})
-
-    async def whole(self, status: int, value: object, headers: Mapping[str, str] | None = None) -> None:
-        body = _encode(value)
-        await self.begin(status, {"content-length": str(len(body)), **(headers or {})})
-        await self.more(body, last=True)
-
-    async def refuse(self, fault: Fault) -> None:
-        """Nothing where rows have left: the connection ends in the middle, and who reads sees that."""
-        if self.begun:
-            return
-        status = 501 if fault.rule in _NOT_DONE else 503 if fault.rule == BUSY else http_status(fault)
-        told = {"message": fault.message, "rule": fault.rule, "hint": fault.hint, "place": fault.place}
-        also = {"retry-after": "5"} if status == 503 else {}
-        said = {name: text for name, text in told.items() if text}
-        await self.whole(400 if status == 422 else status, said, also)
-
-
-class _Rows:
-    """Frames of an answer, as the JSON around them."""
-
-    def __init__(
-        self, reply: _Reply, before: bytes, form: str | None, after: Callable[[wire.QueryHead, dict[str, Any]], bytes]
-    ) -> None:
-        self._reply, self._before, self._form, self._after = reply, before, form, after
-        self.layout = ""
-        self._head: wire.QueryHead | None = None
-        self._members: dict[str, Any] = {}
-
-    async def take(self, frame: bytes) -> None:
-        """Raises Invalid for a schema that has no words in its format."""
-        kind, content = parted(frame)
-        if kind == HEAD:
-            self._head = msgspec.json.decode(content, type=wire.QueryHead)
-        elif kind == SCHEMA:
-            self._members = _members(self.layout, self._form, pa.ipc.read_schema(pa.py_buffer(content)))
-        elif kind == ROWS:
-            if not self._reply.begun:
-                await self._reply.begin(200, {})
-                await self._reply.more(self._before)
-            await self._reply.more(content)
-
-    async def end(self) -> None:
-        assert self._head is not None
-        await self._reply.more(self._after(self._head, self._members), last=True)
 
 
 def tail_statement(state: ChainState, skip: int, limit: int) -> str:
@@ -284,9 +240,3 @@ def _dataset(name: str, state: ChainState) -> dict[str, Any]:
 
 def _event(event: msgspec.Struct) -> dict[str, Any]:
     return {name: value for name, value in to_builtins(event).items() if name != "kind"}
-
-
-def _members(layout: str, form: str | None, schema: pa.Schema) -> dict[str, Any]:
-    """Beside the rows."""
-    told: dict[str, Any] = {"dataFormat": layout}
-    return told if form is None else told | {"schema": schemas.FORMATS[form](schema), "schemaFormat": form}

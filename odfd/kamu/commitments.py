@@ -1,4 +1,4 @@
-"""Checks whether a kamu node's commitment to an answer is one, before anybody runs its query again. Pure.
+"""Makes commitments to answers as kamu's nodes do, and checks whether one is sound before its query runs again. Pure.
 
 The hashes are of canonical JSON (sorted names, no blanks, other than ASCII escaped), the signature is of the hashes.
 """
@@ -14,9 +14,10 @@ from chain import multibase
 from chain.errors import Invalid
 from chain.ids import KeyDid
 from chain.multihash import Multihash
-from chain.statements.keys import verify
+from chain.statements.keys import SigningKey, verify
 
 PROOF: Final = "Ed25519Signature2020"
+FAILED: Final = "VerificationFailed"
 _DISPUTED: Final = "The commitment is invalid and cannot be disputed"
 
 
@@ -49,6 +50,35 @@ def verification_of(body: bytes) -> Verification:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         message, _, place = str(error).partition(" - at ")
         raise Invalid(message, rule="request", place=place.strip("`")) from error
+
+
+def committed(question: dict[str, Any], output: object, key: SigningKey) -> dict[str, Any]:
+    """What stands beside an output that is proven."""
+    hashes = {"inputHash": hash_of(question), "outputHash": hash_of(output), "subQueriesHash": hash_of([])}
+    value = multibase.encode_base64url(key.sign(canonical(hashes)))
+    proof = {"type": PROOF, "verificationMethod": str(key.did), "proofValue": value}
+    return {"input": question, "subQueries": [], "commitment": hashes, "proof": proof}
+
+
+def mismatch(asked: Verification, output: object) -> dict[str, str] | None:
+    """What is wrong where the query gives another output here, as kamu tells it."""
+    expected, actual = asked.commitment.output_hash, hash_of(output)
+    told = (
+        "Query was reproduced but resulted in output hash different from expected. This means that the output was"
+        " either falsified, or the query reproducibility was not guaranteed by the system."
+    )
+    hashes = {"expected_hash": expected, "actual_hash": actual}
+    return None if actual == expected else {"kind": f"{FAILED}::OutputMismatch", "message": told, **hashes}
+
+
+def not_here(dataset: str, block: str | None) -> dict[str, str]:
+    """What is told where what a query read is not here; ``block``: that of the dataset, where the others are."""
+    if block is None:
+        told = "Unable to reproduce the query as one of the input datasets cannot be found here."
+        return {"kind": f"{FAILED}::DatasetNotFound", "message": told, "dataset_id": dataset}
+    told = "Unable to reproduce the query as one of the input datasets does not contain a block with specified hash."
+    found = {"dataset_id": dataset, "block_hash": block}
+    return {"kind": f"{FAILED}::DatasetBlockNotFound", "message": told, **found}
 
 
 def fault_of(asked: Verification) -> dict[str, str] | None:

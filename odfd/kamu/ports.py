@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 from chain.state import ChainState
+from chain.statements.keys import SigningKey
 from engines.query.requests import RowSelection
 from odfd.control import wire
 from odfd.queries.planning import Bound
@@ -25,6 +26,12 @@ class PublicAnswers(Protocol):
         self, request: wire.QueryRequest, send: SendFrame, bound: Mapping[str, Bound], rows: RowSelection
     ) -> None:
         """Frames (``engines.query.frames``). Raises Refused when too many ask, and what is wrong with the question."""
+
+    def key(self) -> SigningKey:
+        """That answers are proven with. Raises Refused where the settings say that none are."""
+
+    def lacks(self, bound: Bound) -> Literal["dataset", "block", ""]:
+        """What of a dataset at a block anybody may read is not there. Called from worker threads."""
 
     def states(self) -> list[tuple[str, ChainState]]:
         """Of all datasets that are served, by name. Called from worker threads. Raises Environment."""

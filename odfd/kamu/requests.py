@@ -67,6 +67,10 @@ class SqlQuestion(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
         included = {named(each, _INCLUDED, "include") for each in self.include}
         if schema_format:
             included.add("Schema")
+        if "Proof" in included and (self.require or self.cut):
+            raise Invalid(
+                "what is relied on differs by who asks, and is not proven", rule="request", hint="leave it out"
+            )
         return msgspec.structs.replace(
             self,
             query_dialect=named(self.query_dialect, _DIALECTS, "queryDialect"),
@@ -118,6 +122,15 @@ def question_of(body: bytes) -> SqlQuestion:
         return msgspec.json.decode(body, type=SqlQuestion).checked()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _not_understood(error) from error
+
+
+def question_again(said: dict[str, Any]) -> SqlQuestion:
+    """The input of a proven answer. Raises Invalid."""
+    question = _converted(said, SqlQuestion).checked()
+    unbound = [each.alias for each in question.datasets or () if each.block_hash is None]
+    if question.datasets is None or unbound:
+        raise Invalid("the input does not say which blocks were read", rule="request", hint="datasets with blockHash")
+    return question
 
 
 def own_question_of(body: bytes) -> wire.QueryRequest:

@@ -52,7 +52,7 @@ def queries_of(
     queries = QueryService(
         planner, processes, inputs, Signer(home.keys.node_key, context.clock.now, *room), (folding, by_engines)
     )
-    return queries, PublicQueries(home, queries, served, processes.limits.most)
+    return queries, PublicQueries(home, queries, served, processes.limits.most, proves=settings.http.prove)
 
 
 def flight_of(

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Final, Literal
 
 import trio
 
 from chain.errors import Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.state import ChainState, load_state
+from chain.statements.keys import SigningKey
 from engines.query.requests import RowSelection
 from odfd.api.queries.service import QueryService, SendFrame
 from odfd.control import wire
@@ -30,10 +31,16 @@ class PublicQueries:
     """Of one node, for all its doors. ``served``: blocks of a dataset that anybody may read; 0: it is not there."""
 
     def __init__(
-        self, home: StateDirectory, queries: QueryService, served: Callable[[DatasetId], int], readers: int
+        self,
+        home: StateDirectory,
+        queries: QueryService,
+        served: Callable[[DatasetId], int],
+        readers: int,
+        *,
+        proves: bool = False,
     ) -> None:
         """``readers``: queries of the node at once; others than its owner get half of them, or the one."""
-        self._home, self._queries, self._served = home, queries, served
+        self._home, self._queries, self._served, self._proves = home, queries, served, proves
         self._turns = trio.CapacityLimiter(max(1, readers // 2))
 
     async def answer(
@@ -47,6 +54,24 @@ class PublicQueries:
             raise Refused("too many questions wait for their turn", rule=BUSY, hint="ask again in a while")
         async with self._turns:
             await self._queries.answer(request, send, Asker(served=self._served, bound=bound), rows)
+
+    def key(self) -> SigningKey:
+        """That answers over what anybody may read are proven with. Raises Refused."""
+        if not self._proves:
+            raise Refused("this node proves no answers to others", rule=UNPROVEN, hint="its owner sets http.prove")
+        return self._home.keys.node_key()
+
+    def lacks(self, bound: Bound) -> Literal["dataset", "block", ""]:
+        """What of it anybody may read is not there. Called from worker threads. Raises Environment."""
+        with self._home.catalog() as catalog:
+            entry = catalog.find(bound.dataset)
+        size = 0 if entry is None else self._served(bound.dataset)
+        if not size or bound.block is None:
+            return "" if size else "dataset"
+        with suppress(NotFound):
+            if self._home.chains.chain(bound.dataset).block_by_hash(bound.block).sequence_number < size:
+                return ""
+        return "block"
 
     def states(self) -> list[tuple[str, ChainState]]:
         """Of all that anybody may read, by name. Called from worker threads. Raises Environment."""

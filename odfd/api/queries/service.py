@@ -81,7 +81,7 @@ class QueryService:
                 places=tuple(plan.places),
                 parameters=request.parameters,
                 explain=request.explain,
-                rows=msgspec.structs.replace(rows, plain=request.plain, prove=request.prove),
+                rows=msgspec.structs.replace(rows, plain=request.plain, prove=request.prove or rows.prove),
             )
             head = msgspec.structs.replace(plan.head, parameters=named.parameters)
             with AnswerProof(self._signer) if request.prove else nullcontext() as proof:

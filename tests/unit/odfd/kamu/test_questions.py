@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from collections.abc import Mapping
@@ -14,14 +15,16 @@ import pytest
 from chain import multibase
 from chain.errors import Environment, Fault, Invalid, NotFound, Refused
 from chain.ids import DatasetId
+from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.statements.keys import SigningKey
 from engines.query.frames import END, HEAD, ROWS, SCHEMA, frame
 from engines.query.json_rows import json_pieces
 from engines.query.requests import RowSelection
 from odfd.control import wire
-from odfd.kamu import commitments
+from odfd.kamu import commitments, replies
 from odfd.kamu.application import KamuApplication
+from odfd.kamu.ports import UNPROVEN
 from odfd.kamu.schemas import FORMATS
 from odfd.queries.planning import Bound
 from odfd.site.requests import is_question
@@ -30,13 +33,15 @@ from worlds.mutation import walk
 MUTANTS = int(os.environ.get("ODFD_FUZZ", "0")) or 1500
 BATCH = pa.record_batch({"n": [2**60, None], "t": pa.array([0, 1], pa.timestamp("us", "UTC")), "s": ["a", "ü"]})
 DATASET = DatasetId.from_public_key(b"d" * 32)
+BLOCK = Multihash.sha3_256(b"block")
+KEY = SigningKey(b"k" * 32)
 
 
 class Answers:
     """A node with one dataset and one answer. ``fault``: raised; ``late``: after the first rows."""
 
-    def __init__(self, fault: Exception | None = None, *, late: bool = False) -> None:
-        self.fault, self.late = fault, late
+    def __init__(self, fault: Exception | None = None, *, late: bool = False, proves: bool = False) -> None:
+        self.fault, self.late, self.proves = fault, late, proves
         self.asked: list[tuple[wire.QueryRequest, Mapping[str, Bound], RowSelection]] = []
 
     async def answer(
@@ -46,7 +51,7 @@ class Answers:
         if self.fault is not None and not self.late:
             raise self.fault
         assert rows.layout is not None
-        pin = wire.Pin(name="x", id=str(DATASET), block="f00", sequence_number=4)
+        pin = wire.Pin(name="x", id=str(DATASET), block=str(BLOCK), sequence_number=4)
         await send(frame(HEAD, msgspec.json.encode(wire.QueryHead(pins=(pin,), standing="data", standings=()))))
         await send(frame(SCHEMA, BATCH.schema.serialize().to_pybytes()))
         for piece in json_pieces([BATCH], BATCH.schema.names, rows.layout):
@@ -54,6 +59,14 @@ class Answers:
             if self.fault is not None:
                 raise self.fault
         await send(frame(END, b'{"rows":2}'))
+
+    def key(self) -> SigningKey:
+        if not self.proves:
+            raise Refused("this node proves no answers to others", rule=UNPROVEN)
+        return KEY
+
+    def lacks(self, bound: Bound) -> str:
+        return "dataset" if bound.dataset != DATASET else "block" if bound.block != BLOCK else ""
 
     def states(self) -> list[tuple[str, ChainState]]:
         return [("x", self.state("x"))]
@@ -207,27 +220,61 @@ def test_paths_of_the_layout_are_the_sites() -> None:
         assert not is_question(path), path
 
 
-def signed(key: SigningKey, **changes: str) -> bytes:
-    asked = {"query": 'select 1 as "größe"', "limit": 3}
-    commitment = {"inputHash": commitments.hash_of(asked), "outputHash": "f00",
-                  "subQueriesHash": commitments.hash_of([])} | changes  # fmt: skip
-    proof = {
-        "type": "Ed25519Signature2020",
-        "verificationMethod": str(key.did),
-        "proofValue": multibase.encode_base64url(key.sign(commitments.canonical(commitment))),
-    }
-    return json.dumps({"input": asked, "subQueries": [], "commitment": commitment, "proof": proof}).encode()
+async def proven(sql: str = 'select 1 as "größe"') -> dict[str, Any]:
+    body = json.dumps({"query": sql, "include": ["proof"], "limit": 3}).encode()
+    status, told, _ = await ask(Answers(proves=True), "/query", body)
+    assert status == 200, told
+    return {name: told[name] for name in ("input", "subQueries", "commitment", "proof")}
 
 
-async def test_a_commitment_is_checked_and_what_cannot_be_said_is_not_said() -> None:
-    key = SigningKey(b"k" * 32)
-    status, told, _ = await ask(Answers(), "/verify", signed(key))
-    assert (status, "cannot be said" in told["message"]) == (501, True)
-    forged = json.loads(signed(key))
-    forged["proof"]["proofValue"] = json.loads(signed(key, outputHash="f01"))["proof"]["proofValue"]
+def signed(document: dict[str, Any], **changes: str) -> bytes:
+    """Changed, and signed again."""
+    asked = copy.deepcopy(document)
+    asked["commitment"] |= changes
+    asked["proof"]["proofValue"] = multibase.encode_base64url(KEY.sign(commitments.canonical(asked["commitment"])))
+    return json.dumps(asked).encode()
+
+
+async def test_an_answer_is_proven_and_run_again() -> None:
+    document = await proven()
+    assert document["input"]["datasets"] == [{"id": str(DATASET), "alias": "x", "blockHash": str(BLOCK)}]
+    assert document["proof"]["verificationMethod"] == str(KEY.did)
+    answers = Answers()
+    status, told, _ = await ask(answers, "/verify", json.dumps(document).encode())
+    assert (status, told) == (200, {"ok": True}), "whoever checks need not prove"
+    assert answers.asked[0][2] == RowSelection(layout="JsonAoS", limit=3, prove=True)
+    status, told, _ = await ask(Answers(), "/verify", signed(document, outputHash="f00"))
+    assert (status, told["error"]["kind"]) == (400, "VerificationFailed::OutputMismatch")
+    assert told["error"]["actual_hash"] == document["commitment"]["outputHash"]
+    for name, value, kind in (
+        ("id", str(DatasetId.from_public_key(b"e" * 32)), "DatasetNotFound"),
+        ("blockHash", str(Multihash.sha3_256(b"other")), "DatasetBlockNotFound"),
+    ):
+        other = copy.deepcopy(document)
+        other["input"]["datasets"][0][name] = value
+        status, told, _ = await ask(Answers(), "/verify", signed(other, inputHash=commitments.hash_of(other["input"])))
+        assert (status, told["error"]["kind"]) == (400, f"VerificationFailed::{kind}")
+        assert value in told["error"].values()
+    loose = document | {"input": {"query": "select 1"}}
+    status, told, _ = await ask(Answers(), "/verify", signed(loose, inputHash=commitments.hash_of(loose["input"])))
+    assert (status, told["hint"]) == (400, "datasets with blockHash")
+
+
+async def test_a_proof_has_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replies, "MAX_PROVEN", 40)
+    for more, status, rule in (({}, 403, "query-prove"), ({"require": "data"}, 400, "request")):
+        body = json.dumps({"query": "select 1", "include": ["Proof"], **more}).encode()
+        said, told, whole = await ask(Answers(proves=True), "/query", body)
+        assert (said, told["rule"], whole) == (status, rule, True)
+
+
+async def test_a_commitment_is_checked_before_its_query_runs() -> None:
+    document = await proven()
+    forged = json.loads(signed(document))
+    forged["proof"]["proofValue"] = json.loads(signed(document, outputHash="f01"))["proof"]["proofValue"]
     for body, kind in (
-        (signed(key, inputHash="f00"), "InputHash"),
-        (signed(key, subQueriesHash="f00"), "SubQueriesHash"),
+        (signed(document, inputHash="f00"), "InputHash"),
+        (signed(document, subQueriesHash="f00"), "SubQueriesHash"),
         (json.dumps(forged).encode(), "BadSignature"),
     ):
         status, told, _ = await ask(Answers(), "/verify", body)
@@ -243,7 +290,7 @@ async def test_mutated_http_requests_are_answered_in_words() -> None:
     }).encode()  # fmt: skip
     seeds = {
         "/query": [body, b'{"query":"select 1"}'],
-        "/verify": [signed(SigningKey(b"k" * 32))],
+        "/verify": [signed(await proven())],
         "/query?": [b"query=select%201&format=jsonsoa&include=input,schema&skip=1&limit=2"],
         "/x/tail?": [b"skip=1&limit=2&dataFormat=JsonAoA&schemaFormat=OdfJson"],
         "/x/metadata?": [b"include=seed,vocab,schema&schemaFormat=ArrowJson"],

@@ -233,6 +233,33 @@ async def test_our_client_asks_by_a_url(world: Any, worlds: Any) -> None:
         odfd_client.connect("grpc://127.0.0.1:1")
 
 
+async def test_others_have_answers_proven_where_the_owner_says_so(world: Any, worlds: Any) -> None:
+    """And checked by any node that has the data: a later one too."""
+    asks = model.Http(listen=("127.0.0.1:0",), query=True, prove=True)
+    async with (
+        world.running("alice", private=True, http=asks) as alice,
+        httpx.AsyncClient(base_url=url_of(alice), timeout=PATIENCE) as client,
+    ):
+        await filled(world, worlds, alice)
+        await alice.publish("cities")
+        given = (await client.get("/query", params={"query": "from cities", "limit": 2, "include": "proof"})).json()
+        assert [row["city"] for row in given["output"]["data"]] == ["Graz", "Linz"]
+        assert given["proof"]["verificationMethod"] == str(alice.home.keys.node_key().did)
+        asked = {name: given[name] for name in ("input", "subQueries", "commitment", "proof")}
+        for sql, rule in (("select first(city) c from cities", "query-prove"), ("from towns", "query-dataset")):
+            said = (await client.post("/query", json={"query": sql, "include": ["Proof"]})).json()
+            assert said["rule"] == rule
+        world.write("alice", "b.csv", "2024-01-04T00:00:00Z,Aach,2200")
+        await alice.pull("cities")
+        assert (await client.post("/verify", json=asked)).json() == {"ok": True}
+        async with (
+            world.running("bob", http=ASKED) as bob,
+            httpx.AsyncClient(base_url=url_of(bob), timeout=PATIENCE) as other,
+        ):
+            told = (await other.post("/verify", json=asked)).json()
+            assert told["error"]["kind"] == "VerificationFailed::DatasetNotFound"
+
+
 async def test_nobody_but_the_owner_has_an_answer_signed(world: Any, worlds: Any) -> None:
     """By no door: what the node signs is its own word."""
     asked = wire.QueryRequest(sql=CITIES, prove=True)
