@@ -209,6 +209,7 @@ def in_place_of_spark(patch: pytest.MonkeyPatch) -> None:
     for module in (transform, inputs, tables, running):
         patch.setattr(module, "frame_of_rows", Frame)
     patch.setattr(inputs, "slices_view", _slices)
+    patch.setattr(inputs.Inputs, "few", lambda *_: None)
 
 
 def _texts(steps: Sequence[SqlQueryStep]) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ the same value for every group, so it does not show which of them ran. ADR 20.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -30,6 +30,7 @@ from engines.spark.catalyst.expressions import Catalyst, over_as_sql
 from engines.spark.catalyst.plans import is_aggregate, items, kind_of, replaced
 
 Answer = TypeVar("Answer")
+Plan = TypeVar("Plan")
 
 
 def run_exactly(session: SparkSession, plan: Any, run: Callable[[Any], Answer], exact: bool = True) -> Answer:
@@ -37,16 +38,33 @@ def run_exactly(session: SparkSession, plan: Any, run: Callable[[Any], Answer], 
 
     ``exact``: whether there are any that Spark computes otherwise, but for sums that overflow on their way.
     """
-    for made in _attempts(session, plan) if exact else [plan]:
+
+    def plans() -> Iterator[Any]:
+        yield from quick_plans(session, plan, exact)
+        yield complete_plan(session, plan)
+
+    return first_exact(plans(), run)
+
+
+def first_exact(plans: Iterable[Plan], run: Callable[[Plan], Answer]) -> Answer:
+    """What ``run`` gives for the first of some plans that has no sum out of its bounds."""
+    fault: PySparkException | None = None
+    for made in plans:
         try:
             return run(made)
-        except PySparkException as fault:
-            if str(fault.getCondition()).split(".")[0] not in _OVERFLOWS and TOO_COARSE not in str(fault):
+        except PySparkException as error:
+            if str(error.getCondition()).split(".")[0] not in _OVERFLOWS and TOO_COARSE not in str(error):
                 raise
-    return run(complete_plan(session, plan))
+            fault = error
+    if fault is None:
+        raise AssertionError("no plan")
+    raise fault
 
 
-def _attempts(session: SparkSession, plan: Any) -> list[Any]:
+def quick_plans(session: SparkSession, plan: Any, exact: bool) -> list[Any]:
+    """Plans that fail where they would not be exact, the quickest first."""
+    if not exact:
+        return [plan]
     first = _Exact(session, BOUNDED)
     attempts = [first.plan(plan)]
     if first.bounded:

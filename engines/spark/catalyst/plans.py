@@ -163,11 +163,16 @@ def carried(session: SparkSession, plan: Any, names: Sequence[str]) -> DataFrame
     Rows are only grouped, ranked or made distinct together with others that agree in them, but for ``HIDDEN_ROW``.
     Spark resolves columns by id, so they need no place in any list that a person wrote.
     """
-    widened, hidden = _carry(session, inlined(session, plan), names)
+    return frame_of(session, widened(session, inlined(session, plan), names))
+
+
+def widened(session: SparkSession, plan: Any, names: Sequence[str]) -> Any:
+    """The plan of ``carried``, of one without common table expressions."""
+    below, hidden = _carry(session, plan, names)
     sequence = plan.output()
     for attribute in hidden:
         sequence = sequence.appended(attribute)
-    return frame_of(session, project(session, sequence, widened))
+    return project(session, sequence, below)
 
 
 def _carry(session: SparkSession, plan: Any, names: Sequence[str]) -> tuple[Any, list[Any]]:

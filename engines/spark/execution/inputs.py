@@ -31,12 +31,16 @@ from engines.spark.rows.changelog import cancelled_by, data_of, positive, row_co
 from engines.spark.rows.tables import frame_of_rows, read_rows
 from engines.spark.rows.times import event_times
 from engines.spark.sql.input_views import InputView
-from engines.spark.sql.views import slices_view, view_schema
+from engines.spark.sql.views import FEW_ROWS, few_rows, slices_view, view_schema
 
 _NANOS: Final = 1_000_000
 """In a millisecond."""
 MANY: Final = 1 << 20
 """Bytes of slices from which on a look at all ops costs less than taking them through a query."""
+
+LOCAL: Final = 1 << 24
+"""Bytes of rows that Spark surely keeps as they are given; from 48 MiB on it makes tasks of them. A small slice can
+hold many times its size."""
 
 
 class Inputs:
@@ -52,6 +56,11 @@ class Inputs:
             alias: view_schema(_input_schema(each), each.vocab) for alias, each in self._given.items()
         }
         self._changes: set[str] = set()
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """By alias how many columns the query sees."""
+        return {alias: len(schema) for alias, schema in self.schemas.items()}
 
     def views(self) -> list[InputView]:
         """As the query is analysed over them."""
@@ -155,16 +164,37 @@ class Inputs:
 
         ``number``: of the input, if its rows shall carry where they came from.
         """
-        schema, vocab = self.schemas[alias], self.vocabs[alias]
         if alias not in self._changes:
+            schema, vocab = self.schemas[alias], self.vocabs[alias]
             return slices_view(session, reads, schema, vocab, number, events=self.is_log(alias))
+        return frame_of_rows(session, self._standing(alias, reads))
+
+    def few(self, reads: Mapping[str, Sequence[Read]], numbered: bool) -> dict[str, pa.Table] | None:
+        """What ``view`` shows of each input, in memory; ``None``: of some it is too much. ``numbered``: each input has
+        its number.
+        """
+        found = {}
+        for number, (alias, each) in enumerate(reads.items()):
+            schema, vocab, place = self.schemas[alias], self.vocabs[alias], number if numbered else None
+            rows = (
+                self._standing(alias, each)
+                if alias in self._changes
+                else few_rows(each, schema, vocab, place, self.is_log(alias))
+            )
+            if rows is None or rows.num_rows > FEW_ROWS or rows.nbytes > LOCAL:
+                return None
+            found[alias] = rows
+        return found
+
+    def _standing(self, alias: str, reads: Sequence[Read]) -> pa.Table:
+        """Rows of an input that were not taken back."""
+        schema, vocab = self.schemas[alias], self.vocabs[alias]
         parts = []
         for read in reads:
             rows = read_rows(read.paths, schema)
             times, timed = event_times(rows, vocab)
             parts.append(rows.filter(pa.array(timed & (times >= read.low) & (times < read.high))))
-        rows = pa.concat_tables(parts) if parts else read_rows((), schema)
-        return frame_of_rows(session, net(rows, vocab))
+        return net(pa.concat_tables(parts) if parts else read_rows((), schema), vocab)
 
 
 def net(rows: pa.Table, vocab: Vocabulary) -> pa.Table:

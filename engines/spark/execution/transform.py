@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from chain.data.arrow_schema import from_arrow
 from chain.data.operations import APPEND
@@ -68,6 +68,7 @@ from engines.spark.planning.table_transaction import plan_table
 from engines.spark.planning.transaction import InputFacts, TransactionStep, next_checkpoint, plan_step
 from engines.spark.rows.tables import frame_of_rows
 from engines.spark.sql.diagnostics import refusal
+from engines.spark.sql.prepared import prepared
 from engines.spark.sql.queries import Analyst, run_queries
 from engines.spark.sql.spark_errors import answered
 from engines.spark.sql.views import name_input, name_view
@@ -167,12 +168,12 @@ class Transaction:
         self._control.check()
         rows, running = None, unchanged(state.stored)
         if not step.idle:
-            self._show(ruling, step, versions)
             if shape.running:
+                self._show(ruling, step, versions)
                 result, running = self._over_history(shape.running, step, state.stored)
                 rows = self._settled(result, 0, step, schema, shape.operation)
             else:
-                rows = self._rows(ruling, step, schema)
+                rows = self._rows(ruling, step, schema, versions)
         self._control.check()
         if ruling.behind is not None:
             known = state.checkpoint.g if state.checkpoint is not None else None
@@ -365,16 +366,19 @@ class Transaction:
         self._control.progress()
         return run_over_history(self._session, query, windows, former, step.emit_from, step.emit_until)
 
-    def _rows(self, ruling: Ruling, step: TransactionStep, schema: pa.Schema) -> pa.Table | int:
+    def _rows(
+        self, ruling: Ruling, step: TransactionStep, schema: pa.Schema, versions: Mapping[str, VersionRows]
+    ) -> pa.Table | int:
         """The rows to write, or how many were written already."""
         shape = ruling.shape
-        hidden = HIDDEN if ruling.reach else self._inputs.hidden(step.reads)
-        one_by_one = shape.mode is Mode.LOG or ruling.reach
-        large = shape.mode is Mode.FINAL and not ruling.reach and is_large(step.paths)
+        one_by_one = shape.mode is Mode.LOG or bool(ruling.reach)
+        large = not one_by_one and is_large(step.paths)
         request = self._request
+        hidden: tuple[str, ...] = ()
+        if one_by_one:
+            hidden = HIDDEN if ruling.reach else self._inputs.hidden(step.reads)
 
-        def run(plan: Any) -> pa.Table | int:
-            frame = carried(self._session, plan, hidden) if one_by_one else frame_of(self._session, plan)
+        def run(frame: DataFrame) -> pa.Table | int:
             self._control.progress()
             if not large:
                 return frame.toArrow()
@@ -383,7 +387,15 @@ class Transaction:
                 lambda run, before: self._settled(run, before, step, schema, shape.operation),
             )  # fmt: skip
 
-        result = run_exactly(self._session, run_queries(self._session, self._query.steps), run, shape.exact)
+        few = None if versions else self._inputs.few(step.reads, one_by_one)
+        if few is not None:
+            query = prepared(self._session, self._query.steps, few, self._inputs.widths, hidden, shape.exact)
+            result = query.run(self._session, few, run)
+        else:
+            self._show(ruling, step, versions)
+            plan = run_queries(self._session, self._query.steps)
+            show = functools.partial(carried, names=hidden) if hidden else frame_of
+            result = run_exactly(self._session, plan, lambda made: run(show(self._session, made)), shape.exact)
         if isinstance(result, int):
             return result
         if shape.mode is Mode.LOG:

@@ -128,10 +128,10 @@ def slices_view(
     come as one partition, so that grouping and joining them needs no exchange. ``events``: every row is an addition
     in the hidden columns.
     """
-    few = _few_rows(reads, schema, vocab, number, events)
+    few = few_rows(reads, schema, vocab, number, events)
     if few is not None:
         frame = frame_of_rows(session, few)
-        return frame if number is None else _without_hidden(session, frame, schema)
+        return frame if number is None else without_hidden(session, frame, len(schema))
     parts = [part for read in reads for part in _scans(session, read, schema, vocab, number)]
     if number is None:
         whole = functools.reduce(DataFrame.unionAll, parts) if parts else empty_view(session, schema)
@@ -144,13 +144,13 @@ def slices_view(
     whole = functools.reduce(DataFrame.unionAll, parts)
     if events:
         whole = whole.selectExpr(f"* except ({HIDDEN_OP})", f"0 as {HIDDEN_OP}")
-    return _without_hidden(session, whole, schema)
+    return without_hidden(session, whole, len(schema))
 
 
-def _without_hidden(session: SparkSession, frame: DataFrame, schema: st.StructType) -> DataFrame:
+def without_hidden(session: SparkSession, frame: DataFrame, count: int) -> DataFrame:
     """The first columns, those of the view; hidden ones stay below."""
     plan = frame._jdf.queryExecution().analyzed()
-    return frame_of(session, project(session, plan.output().take(len(schema)), plan))
+    return frame_of(session, project(session, plan.output().take(count), plan))
 
 
 def _are_few(reads: Sequence[Read], schema: st.StructType) -> bool:
@@ -173,10 +173,10 @@ def _is_plain(kind: pa.DataType) -> bool:
     return any(each(kind) for each in _PLAIN)
 
 
-def _few_rows(
+def few_rows(
     reads: Sequence[Read], schema: st.StructType, vocab: Vocabulary, number: int | None, events: bool
 ) -> pa.Table | None:
-    """What ``slices_view`` shows, with the hidden columns; ``None``: it is for Spark to read."""
+    """What ``slices_view`` shows, and after it the hidden columns; ``None``: it is for Spark to read."""
     if not _are_few(reads, schema):
         return None
     parts = []

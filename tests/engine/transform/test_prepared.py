@@ -1,0 +1,95 @@
+"""Plans that are kept: what a small transaction writes is what it writes where each is planned anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from chain.model.source import SqlQueryStep
+from conformance.histories import START
+from engines.spark.execution.inputs import Inputs
+from engines.spark.sql import prepared as plans
+from engines.spark.sql.prepared import prepared
+from engines.spark.sql.views import FEW
+
+pytestmark = pytest.mark.engine
+DAILY = "time_bucket(interval '1' day, event_time)"
+QUERIES = {
+    "map": ("select event_time, upper(k) as k, v * 2 as v from a where v % 3 <> 0", "a"),
+    "mean": (f"select {DAILY} as event_time, k, avg(cast(v as double)) as m, sum(v) as s from a group by 1, 2", "a"),
+    "paths": ("select event_time, k, v from a union all select event_time, k, -v from a where v % 2 = 0", "a"),
+    "join": (
+        "select a.event_time, a.k, a.v, b.v as w from a join b on a.k = b.k and b.event_time between a.event_time - "
+        "interval 1 day and a.event_time",
+        "ab",
+    ),
+    "with itself": (
+        "select x.event_time, x.v, y.v as w from a x join a y on x.k = y.k and y.event_time between x.event_time and "
+        "x.event_time + interval 1 day",
+        "a",
+    ),
+    "named twice": (
+        f"with d as (select {DAILY} as event_time, sum(v) as v from a group by 1) "
+        "select event_time, v from d union all select event_time, v from d where v > 0",
+        "a",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(QUERIES))
+def test_a_kept_plan_gives_what_a_new_one_gives(lab, monkeypatch, name):
+    query, aliases = QUERIES[name]
+    streams = lab.streams(name, aliases, "", blocks=9, days=40)
+    schedule = [dict.fromkeys(aliases, 3)] * 3
+    made, make = [], plans.run_queries
+    monkeypatch.setattr(plans, "run_queries", lambda *given: made.append("the first") or make(*given))
+    kept = lab.run(query, streams, schedule)
+    assert made == ["the first"]
+    monkeypatch.setattr(Inputs, "few", lambda *_: None)
+    anew = lab.run(query, streams, schedule)
+    assert kept.rows
+    assert (kept.rows, kept.state, kept.late) == (anew.rows, anew.state, anew.late)
+
+
+def test_corrected_rows_come_without_those_taken_back(lab, monkeypatch):
+    query = f"set odf.late = 'drop'; select {DAILY} as event_time, k, sum(v) as s from a group by 1, 2"
+    streams = {"a": lab.changing("taken", 5, 6)}
+    kept = lab.run(query, streams, [{"a": 2}] * 3, changelogs="a")
+    monkeypatch.setattr(Inputs, "few", lambda *_: None)
+    assert kept.rows == lab.run(query, streams, [{"a": 2}] * 3, changelogs="a").rows
+
+
+def test_a_small_slice_of_large_rows_is_taken_as_well(lab):
+    long = "x" * 2_000_000
+    stream = lab.given("long", [([(START + number, long, number) for number in range(30)], START + 100)])
+    assert Path(stream.blocks[0].data_path).stat().st_size < FEW
+    assert len(lab.run("select event_time, length(k) as v from a", {"a": stream}, [{"a": 1}]).rows) == 30
+
+
+def test_a_sum_that_leaves_its_type_on_its_way_is_exact(spark):
+    """The kept plan fails of it; the complete one, made for these rows, does not."""
+    steps = (SqlQueryStep(query="select sum(v) as s from a"),)
+    rows = {"a": pa.table({"v": pa.array([2**62, 2**62, -(2**62), -(2**62) + 7], pa.int64())})}
+    for _ in range(2):
+        query = prepared(spark, steps, rows, {"a": 1}, (), exact=False)
+        assert query.run(spark, rows, lambda frame: frame.toArrow()).to_pylist() == [{"s": 7}]
+
+
+def test_columns_of_other_types_have_plans_of_their_own(spark):
+    steps = (SqlQueryStep(query="select v + v as w from a"),)
+    for kind in (pa.int32(), pa.int64(), pa.decimal128(5, 2)):
+        rows = {"a": pa.table({"v": pa.array([3], kind)})}
+        query = prepared(spark, steps, rows, {"a": 1}, (), exact=False)
+        found = query.run(spark.newSession(), rows, lambda frame: frame.toArrow())
+        assert found.column("w").to_pylist() == [6]
+        assert pa.types.is_decimal(found.schema.field("w").type) == pa.types.is_decimal(kind)
+
+
+def test_of_many_queries_the_newest_are_kept(spark, monkeypatch):
+    monkeypatch.setattr(plans, "REMEMBERED", 2)
+    rows = {"a": pa.table({"v": pa.array([3], pa.int64())})}
+    for number in range(4):
+        prepared(spark, (SqlQueryStep(query=f"select v + {number} as w from a"),), rows, {"a": 1}, (), exact=False)
+    assert [len(kept) for kept in plans._KEPT.values()] == [2]
