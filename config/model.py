@@ -52,6 +52,12 @@ class Node:
     drain_seconds: float = setting(
         30.0, "for work under way when the daemon is asked to stop; below TimeoutStopSec", unit="s", low=0, high=3600
     )
+    memory_mib: int = setting(
+        4096,
+        "of the daemon, engines and queries apart; kept where control groups are delegated, as by systemd; 0: none",
+        unit="MiB",
+        low=0,
+    )
     collect_hours: float = setting(
         24.0, "between collections of objects that nobody names; 0: only by odfctl gc", unit="h", low=0, high=8760
     )

@@ -45,6 +45,13 @@ class Usage(Fault):
     exit_code = ExitCode.USAGE
 
 
+def unwritable(path: object, error: OSError, rule: str) -> Fault:
+    """What keeps a file that a person named from being written: the name, or the machine."""
+    is_name = isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError)
+    kind = Usage if is_name else Environment
+    return kind(f"cannot write {path}: {error.strerror or error}", rule=rule, hint="name another file")
+
+
 class Unreachable(Fault):
     """There is no daemon where one was looked for."""
 

@@ -19,6 +19,8 @@ from typing import Final
 
 ROOT: Final = Path("/sys/fs/cgroup")
 _NAME: Final = re.compile(r"odfd-(\d+)-\d+\Z")
+NODE: Final = "odfd-node"
+"""The group of the node itself, beside those of its jobs."""
 _NEEDED: Final[tuple[str, ...]] = ("memory", "pids")
 _V1_LIMITS: Final = {"memory": ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"), "pids": ("pids.max",)}
 _numbers = itertools.count(1)
@@ -122,7 +124,7 @@ def find_groups(root: Path = ROOT, membership: Path = Path("/proc/self/cgroup"))
 
 
 def _version_2(own: Path) -> Groups | str:
-    base = own.parent if own.name == "odfd-node" else own
+    base = own.parent if own.name == NODE else own
     try:
         offered = (base / "cgroup.controllers").read_text().split()
         missing = [controller for controller in _NEEDED if controller not in offered]
@@ -137,7 +139,7 @@ def _version_2(own: Path) -> Groups | str:
 
 def _make_room(base: Path) -> None:
     """A group that is divided must hold no processes itself."""
-    node = base / "odfd-node"
+    node = base / NODE
     node.mkdir(exist_ok=True)
     (node / "cgroup.procs").write_text("0")
     try:
@@ -147,6 +149,23 @@ def _make_room(base: Path) -> None:
         (base / "cgroup.procs").write_text("0")
         node.rmdir()
         raise
+
+
+def limit_node(memory: int, root: Path = ROOT, membership: Path = Path("/proc/self/cgroup")) -> str:
+    """Bytes that this process may hold, with what it starts outside of groups; above seven eighths it is slowed, and
+    made to give back what it can. Why nothing keeps that; empty when it is kept."""
+    found = find_groups(root, membership)
+    if isinstance(found, str):
+        return found
+    if found.version != 2:
+        return "control groups of version 1, which the node does not enter itself"
+    node = found.parents["memory"] / NODE
+    try:
+        (node / "memory.high").write_text(str(memory // 8 * 7))
+        (node / "memory.max").write_text(str(memory))
+    except OSError as error:
+        return f"{node} takes no limit: {error.strerror}"
+    return ""
 
 
 def _kill_each(folder: Path) -> None:

@@ -17,6 +17,7 @@ from chain.errors import Fault
 from config.errors import ConfigError
 from config.load import Loaded
 from config.model import Settings
+from engines.sandbox.cgroups import limit_node
 from odfd import __version__
 from odfd.control import endpoint
 from odfd.control.assembly import Assembly, Build, Context
@@ -50,6 +51,8 @@ async def run(
     settings = loaded.settings
     logger: Logger = structlog.get_logger()
     logger.info("starting", version=__version__, pid=os.getpid(), settings=str(loaded.file or "defaults"))
+    if settings.node.memory_mib and (unbound := limit_node(settings.node.memory_mib << 20)):
+        logger.info("memory is not bounded by the system", why=unbound)
     clock = SystemClock()
     meter = NodeMeter()
     log.count_by(lambda level: meter.count("odfd_log_lines_total", level=level))

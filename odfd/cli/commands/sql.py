@@ -20,7 +20,7 @@ from odfd.cli.sql.descriptions import asked_of, describe
 from odfd.cli.sql.formats import FORMATS, answer, check_form, explained, show_plan, told
 from odfd.cli.sql.query import Answered, Shown
 from odfd.control import wire
-from odfd.errors import ExitCode, Usage
+from odfd.errors import ExitCode, Usage, unwritable
 
 MAX_TEXT: Final = 1 << 20
 """Bytes of a file of SQL, or of pins."""
@@ -176,5 +176,5 @@ def _save(path: Path, pins: Sequence[wire.Pin]) -> None:
     try:
         path.write_text(text)
     except OSError as error:
-        raise Usage(f"cannot write {path}: {error.strerror}", rule="query-pin") from error
+        raise unwritable(path, error, "query-pin") from error
     output.flush()

@@ -13,7 +13,7 @@ from odfd.cli import formatting
 from odfd.cli.sql.formats import FILES, csv_text, ndjson_text
 from odfd.cli.sql.query import Answered, asked, shown
 from odfd.control import wire
-from odfd.errors import Usage
+from odfd.errors import unwritable
 
 if TYPE_CHECKING:
     from odfd.control.client import Client
@@ -48,7 +48,7 @@ def to_files(
 ) -> Exported:
     """With ``rows_per_file``, to as many as there must be: ``may-00001.csv`` for ``may.csv``.
 
-    Raises Usage where a file cannot be written; then none is.
+    Raises Usage or Environment where a file cannot be written; then none is.
     """
     is_arrow = form in FILES
     with (asked if is_arrow else shown)(client, request) as answered, _Files(path, rows_per_file) as files:
@@ -118,12 +118,11 @@ class _Files:
         self._do(self._writer.write, rows)
 
     def _do(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        """Raises Usage for what the disk refuses."""
+        """Raises Usage or Environment for what the disk refuses."""
         try:
             return work(*arguments)
         except OSError as error:
-            why = error.strerror or str(error)
-            raise Usage(f"cannot write {self._path}: {why}", rule="export-file", hint="name another file") from error
+            raise unwritable(self._path, error, "export-file") from error
 
     def _finish(self) -> None:
         if self._writer is not None:

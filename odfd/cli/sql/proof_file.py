@@ -14,7 +14,7 @@ import msgspec
 from odfd.cli.sql.formats import FILES, show, write
 from odfd.cli.sql.query import Answered, Row, asked
 from odfd.control import wire
-from odfd.errors import Bug, Usage
+from odfd.errors import Bug, unwritable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,4 +86,4 @@ def _save(path: Path, document: object) -> None:
         part.replace(path)
     except OSError as error:
         part.unlink(missing_ok=True)
-        raise Usage(f"cannot write {path}: {error.strerror}", rule="query-prove") from error
+        raise unwritable(path, error, "query-prove") from error

@@ -24,7 +24,7 @@ from odfd.cli.sql.formats import FORMATS, answer, check_form, explained, show_pl
 from odfd.cli.table import fields
 from odfd.control import wire
 from odfd.control.client import part
-from odfd.errors import Usage
+from odfd.errors import Usage, unwritable
 from odfd.errors import render as rendered
 
 _WORD: Final = re.compile(r"[\w.]*\Z")
@@ -173,7 +173,7 @@ class Shell:
         try:
             Path(path).write_text(text + "\n")
         except OSError as error:
-            raise Usage(f"cannot write {path}: {error.strerror}", rule="query-pin") from error
+            raise unwritable(path, error, "query-pin") from error
 
     def _look(self) -> None:
         views = self._session.client.get("/datasets", list[wire.DatasetView]).value

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.sandbox.cgroups import Groups, find_groups
+from engines.sandbox.cgroups import Groups, find_groups, limit_node
 
 NOBODY = 2**22 + 1
 """Beyond any pid that Linux gives."""
@@ -65,6 +65,31 @@ def test_version_2_finds_itself_divided_after_a_restart(tmp_path: Path) -> None:
     assert isinstance(found, Groups)
     assert set(found.parents.values()) == {base}
     assert not (base / "odfd-node").exists()
+
+
+def test_the_node_has_a_limit_that_its_jobs_have_no_part_in(tmp_path: Path) -> None:
+    prepared(tmp_path, "memory pids", "")
+    base = prepared(tmp_path / "odfd.service", "memory pids", "")
+    membership = tmp_path / "membership"
+    membership.write_text("0::/odfd.service\n")
+    assert limit_node(8 << 20, tmp_path, membership) == ""
+    node = base / "odfd-node"
+    assert {file.name: file.read_text() for file in node.iterdir()} == {
+        "cgroup.procs": "0", "memory.high": str(7 << 20), "memory.max": str(8 << 20)
+    }  # fmt: skip
+    membership.write_text("0::/odfd.service/odfd-node\n")
+    found = find_groups(tmp_path, membership)
+    assert isinstance(found, Groups)
+    assert {folder.parent for folder in found.make(memory=1 << 20, processes=7).folders} == {base}, "beside it"
+
+
+def test_why_the_node_has_no_limit_is_said(tmp_path: Path, version_1: Groups) -> None:
+    assert "version 1" in limit_node(1 << 20, tmp_path, tmp_path / "membership")
+    assert "no control groups" in limit_node(1 << 20, tmp_path, tmp_path / "gone")
+    prepared(tmp_path / "odfd.service", "memory pids", "memory pids")
+    prepared(tmp_path, "memory pids", "")
+    (tmp_path / "membership").write_text("0::/odfd.service\n")
+    assert "takes no limit" in limit_node(1 << 20, tmp_path, tmp_path / "membership"), "divided by somebody else"
 
 
 def test_a_group_that_others_share_is_not_divided(tmp_path: Path) -> None:

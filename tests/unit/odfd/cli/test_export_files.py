@@ -19,13 +19,15 @@ from hypothesis import strategies as st
 from python_calamine import CalamineWorkbook
 
 from chain.data.json_values import plain_rows
-from chain.errors import Invalid
+from chain.errors import Environment, Invalid
 from engines.query.frames import COLUMNS, END, HEAD, PLAIN, ROWS
 from odfd.cli.sql import output_file
 from odfd.cli.sql.output_file import to_files
+from odfd.cli.sql.proof_file import _save
 from odfd.cli.sql.sheet import MOST_COLUMNS, MOST_TEXT, SheetWriter
 from odfd.control import wire
 from odfd.errors import Usage
+from worlds.full_disk import room_for
 
 HEAD_SAID = wire.QueryHead(pins=(), standing="data", standings=())
 ASKED = wire.QueryRequest(sql="select")
@@ -113,6 +115,15 @@ def test_files_whose_names_would_not_sort_are_refused(tmp_path: Path, monkeypatc
 def test_a_file_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     with pytest.raises(Usage, match="No such file or directory"):
         to_files(Daemon(numbers(1)), ASKED, "csv", tmp_path / "nowhere" / "all.csv")
+
+
+def test_what_the_machine_refuses_is_no_mistake_of_the_command_line(tmp_path: Path) -> None:
+    with room_for(100), pytest.raises(Environment, match="cannot write"):
+        to_files(Daemon(numbers(1000)), ASKED, "csv", tmp_path / "all.csv")
+    assert list(tmp_path.iterdir()) == []
+    with room_for(0), pytest.raises(Environment, match="cannot write"):
+        _save(tmp_path / "answer.json", {})
+    assert list(tmp_path.iterdir()) == []
 
 
 def sheet(table: pa.Table, **more: Any) -> tuple[list[list[Any]], list[str]]:
