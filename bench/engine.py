@@ -46,8 +46,7 @@ from chain.store.sqlite import SqliteChains
 from demo.data import cut_flights
 from engines.provision.host import SparkOptions, spark_engine
 from engines.provision.settings import WarmthLimits
-from engines.spark.runtime.class_archive import find_archive, install_folder
-from engines.spark.runtime.java import find_java
+from engines.spark.runtime.java import find_archive, find_java, install_folder
 from engines.spark.runtime.session import SessionOptions, start_session, stop_session
 from odfd.transform.checkpoint_info import NOTHING
 from odfd.transform.driver import plan_at

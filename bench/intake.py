@@ -15,7 +15,7 @@ from bench.machine import alone
 from bench.measure import MILLION, Row, Side, Size, in_turns, seconds
 from bench.store import opened
 from chain.multihash import Multihash
-from chain.rules.chain_check import ChainChecker
+from chain.rules.check import ChainChecker
 from chain.state import ChainState
 from chain.store.base import PAGE_BLOCKS, Append
 from chain.store.layout import DirectoryWriter

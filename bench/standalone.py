@@ -15,8 +15,7 @@ from typing import IO
 import pyspark
 
 from engines.sandbox import launch
-from engines.spark.runtime.class_archive import base_of, find_archive, install_folder
-from engines.spark.runtime.java import Java, find_java
+from engines.spark.runtime.java import Java, base_of, find_archive, find_java, install_folder
 
 PYSPARK = Path(pyspark.__file__).parent
 OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xshare:auto")

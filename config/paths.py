@@ -1,4 +1,4 @@
-"""Finds the directories: systemd's when it gives them, else those of the XDG base directory specification."""
+"""Finds directories: systemd's when it gives them, else those of the XDG specification; and where our packages lie."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Final
 
 SYSTEM_FILE: Final = Path("/etc/odfd/odfd.toml")
+PRIVATE: Final = "_code"
+"""Name of the folder, in the one package that the wheel installs."""
 
 
 def under_systemd(environ: Mapping[str, str]) -> bool:
@@ -45,3 +47,9 @@ def settings_file(environ: Mapping[str, str]) -> Path | None:
     if given := environ.get("CONFIGURATION_DIRECTORY"):
         places.insert(0, Path(given.split(":")[0]) / "odfd.toml")
     return next((place for place in places if place.is_file()), None)
+
+
+def code_environment() -> dict[str, str]:
+    """For processes that run our modules: the folder of our packages, and that of what they need. Else nothing."""
+    code = Path(__file__).parents[1]
+    return {"PYTHONPATH": f"{code}:{code.parents[1]}"} if code.name == PRIVATE else {}

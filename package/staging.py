@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from argparse_manpage.manpage import Manpage
 
-from config.code_path import PRIVATE
+from config.paths import PRIVATE
 from odfd.cli import main as odfctl
 from odfd.cli import registry
 from odfd.cli.commands import completions

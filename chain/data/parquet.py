@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from chain.data import compact, dictionaries, footprint
+from chain.data import dictionaries, footprint
 from chain.data.footer import ParquetFooter, parse_footer
 from chain.data.times import to_instant as to_instant
 from chain.errors import Environment, Invalid, NotFound
@@ -213,7 +213,7 @@ class SliceFile:
         rows = min(rows, self._plan.rows)
         if self._plan.compact:
             read = itertools.chain.from_iterable(self._group(group, rows, columns) for group in groups)
-            yield from compact.written_out(read, self.schema, _size(self._source))
+            yield from dictionaries.written_out(read, self.schema, _size(self._source))
         else:
             yield from self._file.iter_batches(rows, row_groups=list(groups), columns=columns, use_threads=False)
 

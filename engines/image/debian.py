@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from chain.errors import Environment
-from engines.image.layers import Item
+from engines.image.oci import Item
 
 PACKAGES: Final = tuple(name for line in (
     "base-files bash coreutils dash gcc-12-base grep libacl1 libattr1 libbz2-1.0 libc-bin libc6 libcrypt1",

@@ -16,11 +16,10 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from chain.visible import visible
-from config.code_path import code_environment
+from config.paths import code_environment
 from engines.errors import EngineLost
 from engines.identity import FileDigests, host_manifest
-from engines.spark.runtime.class_archive import archive_path, base_of, find_archive, install_folder, installed_digests
-from engines.spark.runtime.java import find_java
+from engines.spark.runtime.java import archive_path, base_of, find_archive, find_java, install_folder, installed_digests
 from engines.spark.runtime.settings import manifest_settings
 
 RECORD_SECONDS: Final = 600.0

@@ -27,8 +27,7 @@ from engines.provision.warm import WarmEngine
 from engines.request_control import CallLimits
 from engines.sandbox.base import Level, Sandbox
 from engines.sandbox.probe import Choice, choose, unconfined
-from engines.spark.runtime.class_archive import find_archive, installed_digests
-from engines.spark.runtime.java import Java, find_java
+from engines.spark.runtime.java import Java, find_archive, find_java, installed_digests
 from engines.spark.runtime.masters import EXECUTOR_SECONDS, parse_master
 from engines.spark.runtime.settings import MEMORY_BEYOND_HEAP, heap_bytes, manifest_settings
 

@@ -27,7 +27,7 @@ from engines.sandbox.base import Job, Mount
 from engines.sandbox.bubblewrap import Bubblewrap
 from engines.sandbox.process import ConfinedProcess, start
 from engines.sandbox.runtime import image_runtime
-from engines.spark.runtime.class_archive import base_of
+from engines.spark.runtime.java import base_of
 
 _ARCHIVE: Final = PurePosixPath("/odf/archive.jsa")
 _INSIDE: Final = PurePosixPath("/odf/prepared")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final, Protocol
 
-from config.code_path import code_environment
+from config.paths import code_environment
 
 TETHER: Final = Path(__file__).with_name("tether.py")
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from config.code_path import code_environment
+from config.paths import code_environment
 from engines.image.etc import WRITTEN
 from engines.image.installed import ENVIRONMENT, JAVA_HOME, PYTHON, Image
 from engines.sandbox.base import Level, Mount

@@ -26,9 +26,8 @@ from engines.identity import FileDigests, host_manifest, identity_of
 from engines.listen_address import DEFAULT, Address, check_free, parse_address
 from engines.service import ServiceLimits, serve
 from engines.spark.handler import SparkHandler
-from engines.spark.runtime.class_archive import dump_base, find_archive
 from engines.spark.runtime.cluster import Cluster, read_settings
-from engines.spark.runtime.java import Java, find_java
+from engines.spark.runtime.java import Java, dump_base, find_archive, find_java
 from engines.spark.runtime.jvm import Jvm
 from engines.spark.runtime.limits import DiskWatch
 from engines.spark.runtime.session import SessionOptions

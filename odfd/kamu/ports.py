@@ -25,7 +25,7 @@ class PublicAnswers(Protocol):
     async def answer(
         self, request: wire.QueryRequest, send: SendFrame, bound: Mapping[str, Bound], rows: RowSelection
     ) -> None:
-        """Frames (``engines.query.frames``). Raises Refused when too many ask, and what is wrong with the question."""
+        """Frames (``engines.query.requests``). Raises Refused when too many ask, and what is wrong."""
 
     def key(self) -> SigningKey:
         """That answers are proven with. Raises Refused where the settings say that none are."""

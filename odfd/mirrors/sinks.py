@@ -13,7 +13,7 @@ from typing import Final
 from chain.errors import Environment, Invalid, Refused
 from chain.model.block import SealedBlock
 from chain.multihash import SHA3_256, Multihash
-from chain.rules.chain_check import ChainChecker
+from chain.rules.check import ChainChecker
 from chain.state import ChainState
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier

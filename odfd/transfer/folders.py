@@ -22,7 +22,7 @@ from chain.ids import DatasetId
 from chain.model.block import SealedBlock
 from chain.model.events import Seed
 from chain.multihash import Multihash
-from chain.rules.chain_check import ChainChecker
+from chain.rules.check import ChainChecker
 from chain.state import load_state
 from chain.store.base import Append, ChainReader, ChainStore, Head, ObjectReader, ObjectStore, Step, StoredPage, no_step
 from chain.store.files import disk

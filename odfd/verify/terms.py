@@ -18,7 +18,7 @@ from chain.errors import Invalid
 from chain.model.block import Block, SealedBlock, UnknownEvent
 from chain.model.events import SetDataSchema, SetVocab
 from chain.model.schema import DataSchema
-from chain.rules.chain_check import ChainChecker
+from chain.rules.check import ChainChecker
 from chain.state import ChainState, Vocab, load_state
 from chain.store.base import ChainReader
 from chain.store.schema import KINDS

@@ -22,11 +22,10 @@ from p2p.errors import Violation
 from p2p.machines.transfer import Arrived, Ask, Denied, Payload, Shape
 from p2p.peers.score import BAD_BYTES
 from p2p.ports import ChainSink, ObjectSink, PackSink, PeerId
-from p2p.wire import chains, objects, packs
+from p2p.wire import chains, objects
 from p2p.wire.chains import BlockRange, Blocks, ChainReply
 from p2p.wire.limits import MAX_OBJECT_READ, MAX_PACK, MAX_PACK_BYTES, MAX_RANGE_BLOCKS, MAX_RANGE_BYTES
-from p2p.wire.objects import ObjectBytes, ObjectRange, ObjectReply
-from p2p.wire.packs import ObjectPack, ObjectsAsk
+from p2p.wire.objects import ObjectBytes, ObjectPack, ObjectRange, ObjectReply, ObjectsAsk
 from p2p.wire.refusal import Reason, Refusal
 
 Question = TypeVar("Question", BlockRange, ObjectRange, ObjectsAsk)
@@ -243,7 +242,7 @@ async def ask_some(
     links: Exchanges[ObjectReply], nursery: trio.Nursery, peer: PeerId, ask: ObjectsAsk
 ) -> ObjectPack | Refusal:
     """As ``ask_range``, for small objects."""
-    return await _ask(links, nursery, peer, ask, packs.encode_some, ObjectPack, packs.check_pack)
+    return await _ask(links, nursery, peer, ask, objects.encode_some, ObjectPack, objects.check_pack)
 
 
 async def _ask(

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
+import structlog
 import trio
 
-from chain.errors import Invalid
+from chain.errors import Environment, Fault, Invalid, NotFound, Refused
 from p2p.budget.costs import RANGE, SMALL_OBJECT
-from p2p.driver import response_bodies
 from p2p.driver.containment import contained
 from p2p.driver.framing import FramedStream
 from p2p.driver.peer_penalties import PeerPenalties
@@ -29,10 +30,11 @@ from p2p.pace import Pace
 from p2p.peers.score import FLOOD, GARBAGE
 from p2p.ports import Library, PeerId
 from p2p.wire import chains, objects, refusal
-from p2p.wire.frames import frame
-from p2p.wire.limits import MAX_REQUEST
-from p2p.wire.packs import ObjectsAsk
-from p2p.wire.refusal import Reason, Refusal
+from p2p.wire.chains import BlockRange, Blocks, encode_blocks, fit
+from p2p.wire.frames import PREFIX, frame, prefix
+from p2p.wire.limits import MAX_OBJECT_READ, MAX_PACK_BYTES, MAX_PACKED, MAX_REQUEST
+from p2p.wire.objects import BYTES_HEAD, ObjectPack, ObjectRange, ObjectsAsk, bytes_head, encode_pack
+from p2p.wire.refusal import Reason, Refusal, encode_refusal
 
 MAX_STREAMS: Final = 2
 """Inbound streams of one peer and protocol: one in use, and one to replace it before the old one is known dead."""
@@ -42,6 +44,16 @@ Decode: TypeAlias = Callable[[bytes], Request]
 _PROTOCOLS: Final[Mapping[str, Decode]] = MappingProxyType(
     {chains.PROTOCOL: chains.decode_range, objects.PROTOCOL: objects.decode_request}
 )
+_BEFORE: Final = PREFIX + BYTES_HEAD
+ROOM: Final = _BEFORE + MAX_OBJECT_READ
+"""Bytes of the largest part of an object, framed."""
+LEAST_READ: Final = 16 << 10
+"""Bytes of a chain that are read for however few blocks."""
+PER_BLOCK: Final = 4 << 10
+"""Bytes that are read for each block that is asked for: who asks for one does not make us read a thousand."""
+_LOG = structlog.get_logger("p2p.driver")
+Spare: TypeAlias = deque[bytearray]
+"""Buffers of ``ROOM`` bytes that nobody uses."""
 
 
 class Server:
@@ -51,7 +63,7 @@ class Server:
         self._standing = standing
         self._pace = pace or Pace(0)
         self._serving = Serving()
-        self._spare: response_bodies.Spare = deque(maxlen=READERS)
+        self._spare: Spare = deque(maxlen=READERS)
         self._streams: dict[Asker, FramedStream] = {}
         self._count = 0
         self._nursery: trio.Nursery | None = None
@@ -140,17 +152,17 @@ class Server:
             try:
                 is_late = self._pace.due(trio.current_time()) - trio.current_time() > MAX_WAIT
                 if is_late:
-                    answer: bytes | memoryview = frame(_busy(request))
+                    body: bytes | memoryview = frame(_busy(request))
                 else:
-                    answer = await trio.to_thread.run_sync(response_bodies.answer, self._library, request, self._spare)
-                size = len(answer)
+                    body = await trio.to_thread.run_sync(answer, self._library, request, self._spare)
+                size = len(body)
             finally:
                 self._feed(ReadDone(asker, size))
             if stream := self._streams.get(asker):
                 if not is_late and (due := self._pace.take(size, trio.current_time())) > trio.current_time():
                     await trio.sleep_until(due)
-                await stream.send(answer)
-                self._put_back(answer)
+                await stream.send(body)
+                self._put_back(body)
         finally:
             self._answers -= 1
             if not self._answers:
@@ -159,7 +171,7 @@ class Server:
 
     def _put_back(self, sent: bytes | memoryview) -> None:
         """What was sent, all of it, is nobody's any more."""
-        if isinstance(sent, memoryview) and isinstance(sent.obj, bytearray) and len(sent.obj) == response_bodies.ROOM:
+        if isinstance(sent, memoryview) and isinstance(sent.obj, bytearray) and len(sent.obj) == ROOM:
             self._spare.append(sent.obj)
 
 
@@ -171,3 +183,73 @@ def _cost(request: Request) -> float:
 def _busy(request: Request) -> bytes:
     """Said at once where an answer would be long in coming: who asks turns to others, or asks again."""
     return refusal.encode_refusal(Refusal(request.request, Reason.BUSY, "its upload is used up"))
+
+
+def answer(library: Library, request: Request, spare: Spare) -> bytes | memoryview:
+    """The frame of the answer, or of a refusal: a fault of ours is logged here and only its kind is told.
+
+    For worker threads. A buffer of ``spare`` may be what the answer lies in: whoever has sent it may put it back. To
+    read into fresh memory takes three times as long.
+    """
+    try:
+        if isinstance(request, BlockRange):
+            return frame(_blocks(library, request))
+        if isinstance(request, ObjectsAsk):
+            return frame(_pack(library, request))
+        return _bytes(library, request, spare)
+    except NotFound:
+        return frame(_refused(request, Reason.UNKNOWN))
+    except Refused as refused:
+        return frame(_refused(request, Reason.NOT_SERVED, refused.message))
+    except Fault as fault:
+        _LOG.warning("cannot read what a peer asks for", fault=str(fault), rule=fault.rule, hint=fault.hint)
+        return frame(_refused(request, Reason.BROKEN))
+
+
+def _refused(request: Request, reason: Reason, text: str = "") -> bytes:
+    return encode_refusal(Refusal(request.request, reason, text))
+
+
+def _blocks(library: Library, ask: BlockRange) -> bytes:
+    size = library.size(ask.dataset)
+    if size == 0:
+        return _refused(ask, Reason.UNKNOWN)
+    blocks: tuple[bytes, ...] = ()
+    if ask.start < size and ask.max_bytes and ask.max_blocks:
+        wanted = min(ask.max_bytes, max(LEAST_READ, ask.max_blocks * PER_BLOCK))
+        blocks = fit(library.blocks(ask.dataset, ask.start, wanted), ask.max_blocks, ask.max_bytes)
+        size = max(size, ask.start + len(blocks))
+    return encode_blocks(Blocks(request=ask.request, size=size, start=ask.start, blocks=blocks))
+
+
+def _bytes(library: Library, ask: ObjectRange, spare: Spare) -> memoryview:
+    """Read where it goes to the wire from: a copy costs as much as reading."""
+    whole = memoryview(_buffer(_BEFORE + ask.length, spare))[: _BEFORE + ask.length]
+    size, count = library.object_part(ask.name, ask.offset, whole[_BEFORE:])
+    due = max(0, min(ask.length, size - ask.offset))
+    if count != due:
+        raise Environment(f"object {ask.name.short} has {count} bytes where {due} are due", rule="object-cut")
+    head = bytes_head(ask.request, size, ask.offset)
+    whole[:_BEFORE] = prefix(len(head) + count) + head
+    return whole[: _BEFORE + count]
+
+
+def _buffer(size: int, spare: Spare) -> bytearray:
+    if size < ROOM:
+        return bytearray(size)
+    with suppress(IndexError):
+        return spare.pop()
+    return bytearray(ROOM)
+
+
+def _pack(library: Library, ask: ObjectsAsk) -> bytes:
+    given: list[bytes] = []
+    room = MAX_PACK_BYTES
+    for data in library.small_objects(ask.names, MAX_PACKED):
+        room -= len(data)
+        if room < 0:
+            break
+        given.append(data)
+    if not given:
+        return _refused(ask, Reason.UNKNOWN)
+    return encode_pack(ObjectPack(request=ask.request, objects=tuple(given)))

@@ -16,8 +16,7 @@ import msgspec
 from p2p.ports import PeerId
 from p2p.wire.chains import BlockRange
 from p2p.wire.limits import MAX_RANGE_BYTES
-from p2p.wire.objects import ObjectRange
-from p2p.wire.packs import ObjectsAsk
+from p2p.wire.objects import ObjectRange, ObjectsAsk
 from p2p.wire.refusal import Reason, Refusal
 
 MAX_WAITING: Final = 64

@@ -1,29 +1,32 @@
-"""Encodes and decodes the messages of ``/odf/1/object`` that fetch ranges of an object's bytes.
-
-Small objects come whole and many at a time: ``p2p.wire.packs``.
+"""Encodes and decodes the messages of ``/odf/1/object``: ranges of an object's bytes, and many small objects at once.
 
 Bodies of frames, numbers in network order::
 
     read    01  u32 request  u64 offset  u32 length  multihash
     bytes   81  u32 request  u64 size  u64 offset  data
+    some    02  u32 request  u8 count  count x 34 multihash
+    pack    82  u32 request  u8 count  count x u32 length  the objects, end to end
     refusal 7f  u32 request  u8 reason  text
 
 ``size`` is that of the whole object, so ``length = 0`` asks for it alone. An answer brings all of the range that lies
-within the object. Whether the bytes hash to the name is checked by who writes the whole, not here.
+within the object. A pack brings the objects from the first of those asked for on, in their order, as far as they are
+served, have ``MAX_PACKED`` bytes at most and fit; one that does not bring even the first is a refusal. Whether bytes
+hash to their names is checked by who writes them, not here.
 """
 
 from __future__ import annotations
 
 import struct
+from itertools import accumulate, pairwise
 from typing import Final, TypeAlias
 
 import msgspec
 
 from chain.errors import Invalid
 from chain.multihash import Multihash
+from chain.wording import plural
 from p2p.wire import refusal
-from p2p.wire.limits import MAX_OBJECT_READ
-from p2p.wire.packs import PACK_KIND, SOME_KIND, ObjectPack, ObjectsAsk, decode_pack, decode_some
+from p2p.wire.limits import MAX_OBJECT_READ, MAX_PACK, MAX_PACK_BYTES, MAX_PACKED
 from p2p.wire.refusal import Refusal
 
 PROTOCOL: Final = "/odf/1/object"
@@ -34,6 +37,10 @@ BYTES_KIND: Final = 0x81
 BYTES_HEAD: Final = _BYTES.size
 MAX_SIZE: Final = 1 << 48
 """Bytes of an object: 256 TiB, so that offsets stay exact in every tool that reads them."""
+NAME_SIZE: Final = 34
+SOME_KIND: Final = 0x02
+PACK_KIND: Final = 0x82
+_HEAD: Final = struct.Struct(">BIB")
 
 
 class ObjectRange(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +59,20 @@ class ObjectBytes(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     offset: int
     data: bytes | memoryview
+
+
+class ObjectsAsk(msgspec.Struct, frozen=True, kw_only=True):
+    """Please send these objects, which are small, as many as fit."""
+
+    request: int
+    names: tuple[Multihash, ...]
+
+
+class ObjectPack(msgspec.Struct, frozen=True, kw_only=True):
+    """The first of the objects that were asked for, whole."""
+
+    request: int
+    objects: tuple[bytes, ...]
 
 
 ObjectRequest: TypeAlias = ObjectRange | ObjectsAsk
@@ -113,3 +134,50 @@ def check_answer(ask: ObjectRange, answer: ObjectBytes) -> None:
         raise Invalid(
             f"asked for {due} bytes at {ask.offset}, got {len(answer.data)} at {answer.offset}", rule="object-range"
         )
+
+
+def encode_some(ask: ObjectsAsk) -> bytes:
+    return _HEAD.pack(SOME_KIND, ask.request, len(ask.names)) + b"".join(ask.names)
+
+
+def decode_some(body: bytes) -> ObjectsAsk:
+    """Raises Invalid."""
+    _, request, count = _HEAD.unpack_from(body) if len(body) >= _HEAD.size else (0, 0, 0)
+    if not 0 < count <= MAX_PACK or len(body) != _HEAD.size + count * NAME_SIZE:
+        raise Invalid(
+            f"not a request for small objects: {body[:8].hex()}…",
+            rule="object-request",
+            hint=f"1 to {MAX_PACK} names of {NAME_SIZE} bytes",
+        )
+    names = (body[at : at + NAME_SIZE] for at in range(_HEAD.size, len(body), NAME_SIZE))
+    return ObjectsAsk(request=request, names=tuple(map(Multihash.from_bytes, names)))
+
+
+def encode_pack(answer: ObjectPack) -> bytes:
+    count = len(answer.objects)
+    lengths = struct.pack(f">{count}I", *map(len, answer.objects))
+    return b"".join([_HEAD.pack(PACK_KIND, answer.request, count), lengths, *answer.objects])
+
+
+def decode_pack(body: bytes) -> ObjectPack:
+    """Raises Invalid."""
+    _, request, count = _HEAD.unpack_from(body) if len(body) >= _HEAD.size else (0, 0, 0)
+    table_end = _HEAD.size + 4 * count
+    if not 0 < count <= MAX_PACK or table_end > len(body):
+        raise Invalid(f"not a pack of objects: {body[:8].hex()}…", rule="object-reply")
+    lengths = struct.unpack_from(f">{count}I", body, _HEAD.size)
+    whole = sum(lengths)
+    if table_end + whole != len(body) or max(lengths) > MAX_PACKED or whole > MAX_PACK_BYTES:
+        raise Invalid(
+            f"a pack of {plural(count, 'object')} with {whole} bytes in {len(body) - table_end}",
+            rule="object-reply",
+            hint=f"at most {MAX_PACKED} bytes each, {MAX_PACK_BYTES} together, and they fill the frame",
+        )
+    ends = pairwise(accumulate(lengths, initial=table_end))
+    return ObjectPack(request=request, objects=tuple(body[start:end] for start, end in ends))
+
+
+def check_pack(ask: ObjectsAsk, answer: ObjectPack) -> None:
+    """Raises Invalid unless ``answer`` is one that ``ask`` allows."""
+    if len(answer.objects) > len(ask.names):
+        raise Invalid(f"asked for {plural(len(ask.names), 'object')}, got {len(answer.objects)}", rule="object-range")

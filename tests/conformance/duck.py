@@ -26,8 +26,8 @@ import engines.spark.execution.inputs as inputs
 import engines.spark.execution.running_aggregates as running
 import engines.spark.execution.tables as tables
 import engines.spark.execution.transform as transform
-import engines.spark.planning.sessions as sessions
 import engines.spark.planning.slice_facts as facts
+import engines.spark.planning.slice_facts as sessions
 import engines.spark.rows.tables as rows
 from chain.data.parquet import open_slice
 from chain.model.source import SqlQueryStep
@@ -45,8 +45,7 @@ from engines.spark.catalyst.plans import (
 from engines.spark.catalyst.running_windows import Part, Stage
 from engines.spark.catalyst.types import struct_type
 from engines.spark.planning.transaction import Read
-from engines.spark.rows.tables import read_rows
-from engines.spark.rows.times import event_times
+from engines.spark.rows.tables import event_times, read_rows
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from conformance.coordinator import Bed, Troubles
 from conformance.duck import Duck, in_place_of_spark
 from engines.spark.execution import inputs
 from engines.spark.runtime import session
-from engines.spark.runtime.class_archive import find_archive, install_folder
-from engines.spark.runtime.java import find_java
+from engines.spark.runtime.java import find_archive, find_java, install_folder
 from engines.spark.runtime.jvm import REAPED_SECONDS, Jvm
 from engines.spark.runtime.session import SessionOptions
 from engines.spark.runtime.settings import spark_settings

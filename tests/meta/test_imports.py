@@ -24,7 +24,7 @@ MAY: dict[str, set[str]] = {
     "odfd": {"chain", "config", "engines", "p2p"},
 }
 LAYERS = {
-    "config": ["load template", "check render", "schema paths", "model", "errors", "log_levels", "code_path", "."],
+    "config": ["load", "check render", "schema paths", "model", "errors", "log_levels", "."],
     "chain": [
         "store",
         "data compaction",
@@ -33,7 +33,6 @@ LAYERS = {
         "statements",
         "codec",
         "model",
-        "refs",
         "ids",
         "multihash",
         "multibase instant backoff visible wording struct_types",
@@ -47,7 +46,7 @@ LAYERS = {
         "client service sandbox",
         "image",
         "staging output_check key_bounds skipped",
-        "codec io_plan identity listen_address call_limits footers",
+        "codec io_plan identity listen_address footers",
         "contract",
         "faults",
         "tables closure request_control",
@@ -152,7 +151,7 @@ WORLD = {
 CLI_SEES = [
     "odfd.cli", "odfd.control.client", "odfd.control.wire", "odfd.runtime", "odfd.errors", "odfd.output",
     "chain.visible",
-    "chain.data.json_values", "engines.query.frames",  # rows of an answer, and how they come over the wire
+    "chain.data.json_values", "engines.query.requests",  # rows of an answer, and how they come over the wire
     "odfd.__version__", "chain.errors", "chain.instant", "chain.wording",
 ]  # fmt: skip
 CLI_OFFLINE = "odfd.cli.offline"

@@ -52,7 +52,7 @@ from p2p.peers.directory import Directory
 from p2p.ports import Judgement, PeerId, StatementRef, Topic
 from p2p.web.folder_url import place_of
 from p2p.web.site import Web
-from p2p.wire import chains, frames, limits, objects, packs, presence, refusal, trust
+from p2p.wire import chains, frames, limits, objects, presence, refusal, trust
 from p2p.wire.frames import DelimitedReader
 from p2p.yamux import frames as yamux_frames
 from p2p.yamux.limits import Limits
@@ -178,9 +178,9 @@ def reply_of_object(raw: bytes) -> object:
     answer = objects.decode_object_reply(raw)
     if isinstance(answer, refusal.Refusal):
         return answer
-    if isinstance(answer, packs.ObjectPack):
-        assert packs.encode_pack(answer) == raw
-        packs.check_pack(packs.ObjectsAsk(request=11, names=(SID, SID)), answer)
+    if isinstance(answer, objects.ObjectPack):
+        assert objects.encode_pack(answer) == raw
+        objects.check_pack(objects.ObjectsAsk(request=11, names=(SID, SID)), answer)
         return answer
     assert objects.encode_bytes(answer) == raw
     objects.check_answer(objects.ObjectRange(request=10, name=SID, offset=1 << 20, length=1 << 19), answer)
@@ -367,8 +367,8 @@ TARGETS: Sequence[Target] = (
         reply_of_object,
     ),
     simple(objects.decode_request, [WIRE[name] for name in ("object.read", "object.some")]),
-    simple(packs.decode_some, [WIRE["object.some"]], again(packs.decode_some, packs.encode_some)),
-    simple(packs.decode_pack, [WIRE["object.pack"]], again(packs.decode_pack, packs.encode_pack)),
+    simple(objects.decode_some, [WIRE["object.some"]], again(objects.decode_some, objects.encode_some)),
+    simple(objects.decode_pack, [WIRE["object.pack"]], again(objects.decode_pack, objects.encode_pack)),
     simple(refusal.decode_refusal, [WIRE["refusal.busy"]], again(refusal.decode_refusal, refusal.encode_refusal)),
     simple(trust.decode_ask, [WIRE[f"trust.{name}"] for name in ("sum", "list", "get", "prove")], asked),
     simple(

@@ -19,14 +19,13 @@ from engines.contract import Vocabulary
 from engines.spark.analysis.correction import Correction, correction
 from engines.spark.analysis.determinism import Finding
 from engines.spark.analysis.influence import Half, Influence, Life
-from engines.spark.analysis.monotone import MILLISECOND, Floor, Function
+from engines.spark.analysis.monotone import MILLISECOND, Floor, Function, Zone
 from engines.spark.analysis.refusals import HISTORY, OPERATION, OUTER_TIME
 from engines.spark.analysis.relation import UNKNOWN, Readings, Relation, path_of
 from engines.spark.analysis.running_windows import misplaced
 from engines.spark.analysis.tables import TableShape, table_shape
 from engines.spark.analysis.tree import Node, parse_plan
 from engines.spark.analysis.walk import Walk
-from engines.spark.analysis.zones import Zone
 
 END: Final = Floor(MILLISECOND)
 """What every path ends with: output is written in milliseconds."""

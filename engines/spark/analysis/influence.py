@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 
 from engines.spark.analysis.monotone import (
     DAY,
+    FURTHEST,
     IDENTITY,
     MILLISECOND,
     SECOND,
@@ -21,8 +22,10 @@ from engines.spark.analysis.monotone import (
     Floor,
     FloorMonths,
     Function,
+    LocalFloor,
     MonotoneFunction,
     Shift,
+    Zone,
     enclose_months,
     first,
     greatest_of,
@@ -30,7 +33,6 @@ from engines.spark.analysis.monotone import (
     least_of,
 )
 from engines.spark.analysis.tree import Node, same
-from engines.spark.analysis.zones import FURTHEST, LocalFloor, Zone
 
 
 @dataclass(frozen=True, slots=True)

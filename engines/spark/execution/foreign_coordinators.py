@@ -25,8 +25,7 @@ from chain.wording import plural
 from engines.contract import InputBlock, TransformInput, Vocabulary
 from engines.spark.analysis.monotone import EARLIEST, MILLISECOND
 from engines.spark.planning.transaction import Read
-from engines.spark.rows.tables import read_rows
-from engines.spark.rows.times import event_times, microseconds
+from engines.spark.rows.tables import event_times, microseconds, read_rows
 from engines.spark.state.files import State
 
 _OPEN: Final = "open"

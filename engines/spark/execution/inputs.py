@@ -28,8 +28,7 @@ from engines.spark.planning.lateness import Ruling, check_late_stated, check_led
 from engines.spark.planning.slice_facts import SliceFacts, SliceReader, only_adds
 from engines.spark.planning.transaction import BlockFacts, InputFacts, Read
 from engines.spark.rows.changelog import cancelled_by, data_of, positive, row_codes
-from engines.spark.rows.tables import frame_of_rows, read_rows
-from engines.spark.rows.times import event_times
+from engines.spark.rows.tables import event_times, frame_of_rows, read_rows
 from engines.spark.sql.input_views import InputView
 from engines.spark.sql.views import FEW_ROWS, few_rows, slices_view, view_schema
 

@@ -36,13 +36,12 @@ from engines.spark.execution.transform import Transaction, check_tick, identity_
 from engines.spark.planning.corrected_windows import plan_windows, windows_of
 from engines.spark.planning.input_windows import InputWindows
 from engines.spark.planning.lateness import Ruling, rule
-from engines.spark.planning.sessions import Sessions
+from engines.spark.planning.slice_facts import Sessions
 from engines.spark.planning.table_transaction import TableStep, plan_table
 from engines.spark.planning.transaction import InputFacts, TransactionStep, next_checkpoint, plan_step
 from engines.spark.sql.diagnostics import refusal
 from engines.spark.state.checkpoint import VERSION, Checkpoint
-from engines.spark.state.files import State
-from engines.spark.state.tables import Kept, Tables, pack, unpack
+from engines.spark.state.files import Kept, State, Tables, pack, unpack
 
 NOT_SETTLED: Final = "running-not-settled"
 """Rule of what ``rebuild`` raises for a query that adds up rows which are not all there yet."""

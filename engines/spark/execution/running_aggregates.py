@@ -37,7 +37,7 @@ from engines.spark.catalyst.running_windows import (
 from engines.spark.rows.changelog import row_codes
 from engines.spark.rows.tables import frame_of_rows
 from engines.spark.state.buckets import BucketedTable, hashes_of
-from engines.spark.state.tables import Kept, Stored
+from engines.spark.state.files import Kept, Stored
 
 RUNNING: Final = "running"
 _PLACE: Final = "__odf_place"

@@ -20,8 +20,7 @@ from pyspark.sql import types as st
 from engines.contract import Vocabulary
 from engines.spark.catalyst.plans import HIDDEN_ROUND
 from engines.spark.planning.transaction import BlockFacts, Read
-from engines.spark.rows.tables import read_rows
-from engines.spark.rows.times import event_times
+from engines.spark.rows.tables import event_times, read_rows
 from engines.spark.sql.views import slices_view
 
 SCANNED: Final = 1 << 20

@@ -32,11 +32,10 @@ from engines.spark.execution.scans import Scan, in_rounds, is_crowded, scan_of
 from engines.spark.planning.input_windows import Closing, InputWindows
 from engines.spark.planning.table_transaction import TableStep
 from engines.spark.rows.changelog import LONG_AGO, NEVER, cancelled_by, data_of, positive, row_codes
-from engines.spark.rows.tables import arrow_columns, frame_of_rows, read_rows
+from engines.spark.rows.tables import arrow_columns, event_times, frame_of_rows, read_rows
 from engines.spark.rows.ticks import Rounds, differences, lived, rounds_of, stretches
-from engines.spark.rows.times import event_times
 from engines.spark.state.buckets import BucketedTable, hashes_of
-from engines.spark.state.tables import Kept, Tables
+from engines.spark.state.files import Kept, Tables
 
 ENTER: Final = "__odf_enter"
 LEAVE: Final = "__odf_leave"

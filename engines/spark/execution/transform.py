@@ -62,8 +62,7 @@ from engines.spark.output.sorted_runs import is_large, write_in_runs
 from engines.spark.planning.corrected_windows import plan_windows, windows_of
 from engines.spark.planning.input_windows import InputWindows
 from engines.spark.planning.lateness import Ruling, rule
-from engines.spark.planning.sessions import Sessions
-from engines.spark.planning.slice_facts import SliceReader, rows_before
+from engines.spark.planning.slice_facts import Sessions, SliceReader, rows_before
 from engines.spark.planning.table_transaction import plan_table
 from engines.spark.planning.transaction import InputFacts, TransactionStep, next_checkpoint, plan_step
 from engines.spark.rows.tables import frame_of_rows
@@ -73,8 +72,7 @@ from engines.spark.sql.queries import Analyst, run_queries
 from engines.spark.sql.spark_errors import answered
 from engines.spark.sql.views import name_input, name_view
 from engines.spark.state.checkpoint import Checkpoint
-from engines.spark.state.files import State, load, save
-from engines.spark.state.tables import Kept, Stored
+from engines.spark.state.files import Kept, State, Stored, load, save
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,7 @@ from engines.contract import Vocabulary
 from engines.spark.analysis.walk import VALID_FROM, VALID_TO
 from engines.spark.planning.transaction import VersionStep
 from engines.spark.rows.changelog import NEVER, effective_times, positive, row_codes, valid_until
-from engines.spark.rows.tables import arrow_columns, read_rows
-from engines.spark.rows.times import event_times
+from engines.spark.rows.tables import arrow_columns, event_times, read_rows
 
 TAU: Final = "__odf_tau"
 UNTIL: Final = "__odf_until"

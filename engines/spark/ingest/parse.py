@@ -37,7 +37,7 @@ from engines.spark.ingest import range_tasks
 from engines.spark.ingest.bad_records import too_many
 from engines.spark.ingest.csv_head import BOM, read_head
 from engines.spark.ingest.dialect import CsvDialect, check_text_options, csv_dialect
-from engines.spark.ingest.file_kinds import check_text
+from engines.spark.ingest.encodings import check_text
 from engines.spark.ingest.json_guess import INFER_ROWS, guess_json
 from engines.spark.ingest.quoting import Quotes, check_quotes
 from engines.spark.ingest.range_tasks import Format, Task

@@ -24,7 +24,7 @@ from engines.spark.ingest.bad_records import BAD, OF_RECORDS, Reader, SetAside, 
 from engines.spark.ingest.bad_values import CsvCells, JsonCells
 from engines.spark.ingest.column_types import check_once
 from engines.spark.ingest.dialect import CsvDialect
-from engines.spark.ingest.file_kinds import BEGIN, PARQUET, found_kind
+from engines.spark.ingest.encodings import BEGIN, PARQUET, found_kind
 from engines.spark.ingest.json_text import JsonTable
 from engines.spark.ingest.ranges import Range
 from engines.spark.ingest.record_split import Cut

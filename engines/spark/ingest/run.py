@@ -48,9 +48,9 @@ from engines.spark.ingest.column_types import check_made, check_read
 from engines.spark.ingest.encodings import told_guess
 from engines.spark.ingest.history import History, SlicesMissing
 from engines.spark.ingest.merge import MergeContext, PassedOver, merge
-from engines.spark.ingest.origin import Origin, sought
 from engines.spark.ingest.parse import Parts, SourceFile, empty_sources, parse_sources, read_schema
 from engines.spark.ingest.row_checks import (
+    Origin,
     behind,
     check_keys,
     check_not_ahead,
@@ -58,6 +58,7 @@ from engines.spark.ingest.row_checks import (
     checked_keys,
     missing_fault,
     null_key_fault,
+    sought,
 )
 from engines.spark.ingest.shape import check_columns, coerce_guessed, finished, fitted, no_rows, prepared, timed
 from engines.spark.ingest.source_files import Opened, bounds_of, opened

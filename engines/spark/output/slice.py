@@ -24,7 +24,7 @@ from engines.spark.analysis.monotone import MILLISECOND
 from engines.spark.catalyst.plans import HIDDEN, HIDDEN_BEFORE, HIDDEN_OFFSET, HIDDEN_OP, HIDDEN_SOURCE
 from engines.spark.catalyst.types import as_written, computed_type, spark_type
 from engines.spark.rows.ordering import total_order
-from engines.spark.rows.times import microseconds
+from engines.spark.rows.tables import microseconds
 
 INSTANT: Final = pa.timestamp("ms", "UTC")
 

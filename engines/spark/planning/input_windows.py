@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from engines.spark.analysis.monotone import EARLIEST, Floor, FloorMonths, Function, Shift, apply, first, least
-from engines.spark.rows.times import microseconds
+from engines.spark.rows.tables import microseconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,13 +32,11 @@ from engines.spark.output.slice import same_rows, stated_ops
 from engines.spark.planning.corrected_windows import windows_of
 from engines.spark.planning.input_windows import InputWindows
 from engines.spark.planning.lateness import rule
-from engines.spark.planning.sessions import Sessions
-from engines.spark.planning.slice_facts import SliceReader
+from engines.spark.planning.slice_facts import Sessions, SliceReader
 from engines.spark.planning.transaction import BlockFacts, InputFacts, Read, TransactionStep, next_checkpoint, plan_step
 from engines.spark.provenance.row_numbers import ROWS
 from engines.spark.provenance.tracing import ROW
-from engines.spark.rows.tables import frame_of_rows, read_rows
-from engines.spark.rows.times import event_times
+from engines.spark.rows.tables import event_times, frame_of_rows, read_rows
 from engines.spark.sql.diagnostics import refusal
 from engines.spark.sql.queries import Analyst, run_queries
 from engines.spark.sql.views import name_view

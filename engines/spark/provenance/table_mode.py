@@ -34,9 +34,8 @@ from engines.spark.provenance.question import ProvenanceContext, Shown, microsec
 from engines.spark.provenance.row_numbers import ROWS, pick
 from engines.spark.provenance.tracing import LINEAGE, Traced, trace
 from engines.spark.rows.changelog import LONG_AGO, positive
-from engines.spark.rows.tables import frame_of_rows, read_rows
+from engines.spark.rows.tables import event_times, frame_of_rows, read_rows
 from engines.spark.rows.ticks import Rounds, differences, lived, rounds_of
-from engines.spark.rows.times import event_times
 from engines.spark.sql.queries import run_queries
 from engines.spark.sql.views import name_view
 from engines.spark.state.checkpoint import Checkpoint

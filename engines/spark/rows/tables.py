@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from chain.data.parquet import open_slice
+from chain.errors import Invalid
+from engines.contract import Vocabulary
 
 
 def arrow_columns(schema: st.StructType) -> pa.Schema:
@@ -52,3 +56,20 @@ def frame_of_rows(session: SparkSession, rows: pa.Table) -> DataFrame:
     held = [batch for batch in batches if batch.num_rows]
     whole = rows if len(held) == len(batches) else pa.Table.from_batches(held, rows.schema)
     return session.createDataFrame(whole)
+
+
+def microseconds(times: pa.Array) -> pa.Array:
+    """Dates or timestamps as int64, nanoseconds rounded towards the past as Spark does. Raises Invalid."""
+    if pa.types.is_date(times.type):
+        times = times.cast(pa.timestamp("ms"))
+    if not pa.types.is_timestamp(times.type):
+        raise Invalid(f"an event time is a date or a timestamp, not {times.type}", rule="event-time-type")
+    if times.type.unit == "ns":
+        times = pc.floor_temporal(times, unit="microsecond")
+    return times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())
+
+
+def event_times(rows: pa.Table, vocab: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
+    """Microseconds, and which rows have a time at all."""
+    times = microseconds(rows.column(vocab.event_time_column).combine_chunks())
+    return np.asarray(pc.fill_null(times, 0)), np.asarray(times.is_valid())

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from engines.errors import EngineLost
-from engines.spark.runtime.class_archive import COLLECTOR, base_of
+from engines.spark.runtime.java import COLLECTOR, base_of
 
 MEANING: Final[tuple[tuple[str, str, str], ...]] = (
     ("spark.sql.session.timeZone", "UTC", "instants become days and hours by this zone"),

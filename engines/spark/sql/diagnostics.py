@@ -16,13 +16,12 @@ from chain.errors import Invalid
 from chain.model.source import SqlQueryStep
 from engines.faults import Diagnostic, Severity
 from engines.spark.analysis.determinism import Finding
-from engines.spark.analysis.hints import hint_of, hint_of_data
 from engines.spark.analysis.phrases import Phrase
 from engines.spark.analysis.refusals import HOP_CALENDAR, Refused
 from engines.spark.analysis.tree import Node
 from engines.spark.catalyst.plans import origin_of, place_of, text_of
 from engines.spark.sql.constant_faults import UNREADABLE, Failure
-from engines.spark.sql.spark_errors import first_lines, place_in, rule_of, told
+from engines.spark.sql.spark_errors import first_lines, hint_of, hint_of_data, place_in, rule_of, told
 
 _CALENDAR_WINDOW: Final = re.compile(r"Intervals greater than a month is not supported \((.*)\)")
 

@@ -12,10 +12,14 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from py4j.protocol import Py4JJavaError
+from py4j import protocol
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors.exceptions.base import AnalysisException, ParseException
+from pyspark.errors.exceptions.captured import UnknownException, convert_exception
 from pyspark.sql import SparkSession
 
 from chain.errors import Invalid
@@ -27,7 +31,6 @@ from engines.spark.analysis.tree import Node, parse_plan
 from engines.spark.catalyst.expressions import skip_commands
 from engines.spark.catalyst.jvm_objects import jvm_object
 from engines.spark.catalyst.plans import items, json_of, place_of
-from engines.spark.sql import faults
 
 Answer = TypeVar("Answer")
 _REMEMBERED: Final = 1024
@@ -40,6 +43,11 @@ MAX_SAID: Final = 1000
 _WINDOWS: Final = '"class":"org.apache.spark.sql.catalyst.plans.logical.WithWindowDefinition"'
 _SPLIT: Final = "split the query: make an inner part a dataset of its own"
 _NOTHING: Final[Mapping[str, Size]] = MappingProxyType({})
+_INTERNAL: Final = "INTERNAL_ERROR"
+_SESSION: Final = "org.apache.spark.sql.classic.SparkSession.setActiveSession"
+_SQL_PARSER: Final = "org.apache.spark.sql.execution.SparkSqlParser"
+"""That of every session: one without extensions keeps nothing of its session."""
+_UTILS: Final = "org.apache.spark.api.python.PythonErrorUtils."
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +110,7 @@ def words_of(session: SparkSession, sql: str) -> list[Word]:
 def analysed(session: SparkSession, query: ParsedQuery) -> Any:
     """The analysed plan (a JVM object); nothing of it is run. Raises Spark's AnalysisException, and Invalid."""
     skip = skip_commands(session)
-    return within_the_jvm(lambda: faults.analyse(session, query.plan, skip))
+    return within_the_jvm(lambda: analyse(session, query.plan, skip))
 
 
 def within_the_jvm(work: Callable[[], Answer]) -> Answer:
@@ -130,7 +138,7 @@ def as_json(plan: Any) -> str:
 
 
 def _parse(session: SparkSession, sql: str) -> Any:
-    return within_the_jvm(lambda: faults.parse(session, sql))
+    return within_the_jvm(lambda: parse(session, sql))
 
 
 def _tokens_of(session: SparkSession, sql: str) -> str:
@@ -176,3 +184,100 @@ def _operators(plan: Any) -> Iterator[Any]:
         yield node
         inner = items(node.innerChildren()) if node.getClass().getSimpleName() == "UnresolvedWith" else []
         stack += [*items(node.children()), *inner, *items(node.subqueries())]
+
+
+class _SparkError(AnalysisException):  # type: ignore[misc]  # PySpark's errors have no types here
+    """An error of Spark's with a condition, whose other parts are asked of the JVM when they are wanted.
+
+    PySpark turns an error of the JVM into one of Python's with some fifty calls: it asks for its class in turn, for the
+    stacks of it and of its causes as texts, and for what it would log. A query that is judged is most often judged
+    wrong, so that these calls took longer than judging did.
+    """
+
+    def __init__(self, session: SparkSession, thrown: Any, condition: str) -> None:
+        self._python_error = str(thrown.getMessage() or "")
+        super().__init__(message=self._python_error)
+        self._session = session
+        self._thrown = thrown
+        self._condition = condition
+
+    def getCondition(self) -> str:  # noqa: N802  PySpark's name
+        return self._condition
+
+    def getSqlState(self) -> str | None:  # noqa: N802  PySpark's name
+        state = self._asked("getSqlState")
+        return None if state is None else str(state)
+
+    def getQueryContext(self) -> list[Any]:  # noqa: N802  PySpark's name
+        return self._contexts_of_sql
+
+    def __str__(self) -> str:
+        return self._python_error
+
+    @cached_property
+    def _contexts_of_sql(self) -> list[Any]:
+        return list(self._asked("getQueryContext"))
+
+    def _asked(self, name: str) -> Any:
+        return jvm_object(self._session, _UTILS + name)(self._thrown)
+
+
+class UnreadableText(_SparkError, ParseException):  # type: ignore[misc]  # see above
+    """Spark's parser cannot read it."""
+
+
+class WrongQuery(_SparkError):
+    """Spark's analyser refuses it."""
+
+
+def parse(session: SparkSession, sql: str) -> Any:
+    """The parsed plan (a JVM object). Raises UnreadableText, Py4JJavaError.
+
+    Spark's parser follows the settings of the session that is active in its thread, and defaults where there is none.
+    """
+    jvm_object(session, _SESSION)(session._jsparkSession)
+    parser = jvm_object(session, _SQL_PARSER, lambda made: made())
+    return _call(session, parser.parsePlan, UnreadableText, sql)
+
+
+def analyse(session: SparkSession, plan: Any, skip: Any) -> Any:
+    """The analysed plan of a parsed one; nothing of it is run. Raises WrongQuery, Py4JJavaError."""
+    execution = _call(session, session._jsparkSession.sessionState().executePlan, WrongQuery, plan, skip)
+    return _call(session, execution.analyzed, WrongQuery)
+
+
+def _call(
+    session: SparkSession, method: Any, kind: Callable[[SparkSession, Any, str], _SparkError], *given: Any
+) -> Any:
+    """A method of an object of the JVM, as py4j calls it, and without what PySpark does with its errors."""
+    words, passing = method._build_args(*given)
+    answer = method.gateway_client.send_command(
+        protocol.CALL_COMMAND_NAME + method.command_header + words + protocol.END_COMMAND_PART
+    )
+    try:
+        return protocol.get_return_value(answer, method.gateway_client, method.target_id, method.name)
+    except Py4JJavaError as fault:
+        raise _python_error(session, fault, kind) from None
+    finally:
+        for each in passing:
+            each._detach()
+
+
+def _python_error(
+    session: SparkSession, fault: Py4JJavaError, kind: Callable[[SparkSession, Any, str], _SparkError]
+) -> Exception:
+    """The error in Python's words; itself where Spark meets what it does not expect."""
+    condition = _condition_of(session, fault.java_exception)
+    if condition is not None:
+        return fault if condition.startswith(_INTERNAL) else kind(session, fault.java_exception, condition)
+    converted: Exception = convert_exception(fault.java_exception)
+    return fault if isinstance(converted, UnknownException) else converted
+
+
+def _condition_of(session: SparkSession, thrown: Any) -> str | None:
+    """``None`` for what is not Spark's own error, or names none."""
+    try:
+        condition = jvm_object(session, _UTILS + "getCondition")(thrown)
+    except Py4JError:
+        return None
+    return None if condition is None else str(condition)

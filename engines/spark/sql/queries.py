@@ -23,12 +23,11 @@ from engines.faults import Diagnostic
 from engines.spark.analysis.classify import Classification, classify
 from engines.spark.analysis.determinism import Finding, literals
 from engines.spark.analysis.dialects import QUOTED, foreign, may_be_foreign
-from engines.spark.analysis.hints import NOT_DETERMINISTIC
+from engines.spark.analysis.monotone import Zone
 from engines.spark.analysis.parsed import Size
 from engines.spark.analysis.phrases import Phrase
 from engines.spark.analysis.tree import Node, parse_plan
 from engines.spark.analysis.walk import Walk
-from engines.spark.analysis.zones import Zone
 from engines.spark.catalyst.plans import frame_of
 from engines.spark.catalyst.types import slice_types
 from engines.spark.sql.constant_faults import failing
@@ -43,7 +42,7 @@ from engines.spark.sql.diagnostics import (
 )
 from engines.spark.sql.input_views import InputView, check_versions, name_inputs, readings_of
 from engines.spark.sql.parsing import analysed, as_json, parsed, words_of
-from engines.spark.sql.spark_errors import blames_query
+from engines.spark.sql.spark_errors import NOT_DETERMINISTIC, blames_query
 from engines.spark.sql.time_patterns import unreadable, zones_in
 from engines.spark.sql.views import name_view
 

@@ -15,9 +15,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from engines.spark.analysis.determinism import Finding, arguments
-from engines.spark.analysis.monotone import SECOND
+from engines.spark.analysis.monotone import SECOND, Zone
 from engines.spark.analysis.tree import Node
-from engines.spark.analysis.zones import Zone
 from engines.spark.catalyst.jvm_objects import jvm_object
 
 _SHOWN: Final = 60

@@ -33,8 +33,7 @@ from engines.spark.catalyst.plans import (
 )
 from engines.spark.catalyst.types import struct_type
 from engines.spark.planning.transaction import Read
-from engines.spark.rows.tables import frame_of_rows, read_rows
-from engines.spark.rows.times import event_times
+from engines.spark.rows.tables import event_times, frame_of_rows, read_rows
 
 ONE_PARTITION: Final = 4 << 20
 """Bytes of slices up to which a second core gains less than an exchange between two costs."""

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from engines.spark.rows.ordering import distinct
-from engines.spark.state.tables import Kept, Stored
+from engines.spark.state.files import Kept, Stored
 
 BUCKET: Final = 4096
 """Rows."""

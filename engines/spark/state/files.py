@@ -1,21 +1,39 @@
-"""Reads and writes checkpoint files, whole and under limits. Spec: docs/spec/engine-semantics.md#state."""
+"""Reads and writes checkpoint files, whole and under limits: canonical JSON, and behind it tables named with digests.
+
+The rows of tables are few against the history (one per live key, or the versions in force), and a function of the cut
+like all of the state: sorted, and written as Parquet without anything that could tell how they came about. Spec:
+docs/spec/engine-semantics.md#state.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import io
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from chain.errors import Environment, Invalid
-from engines.spark.state.checkpoint import MAX_CHECKPOINT, Checkpoint, decode_checkpoint, encode_checkpoint
-from engines.spark.state.tables import MAX_STATE, Kept, Stored, Tables, pack, unpack
+from engines.spark.rows.ordering import total_order
+from engines.spark.state.checkpoint import (
+    MAX_CHECKPOINT,
+    MAX_TABLES,
+    Arranged,
+    Checkpoint,
+    decode_checkpoint,
+    encode_checkpoint,
+)
 
 _HINT: Final = "start the transform anew after a change of its query"
+MAX_STATE: Final = 1 << 30
+"""Bytes of all tables together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +94,92 @@ def save(path: str, checkpoint: Checkpoint, tables: Mapping[str, Kept]) -> None:
             file.writelines([raw, b"\n", *body] if body else [raw])
     except OSError as error:
         raise Environment(f"cannot write checkpoint {path}: {error.strerror}", rule="disk") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A table as a checkpoint holds it, not read yet."""
+
+    described: Arranged
+    raw: memoryview
+
+    @property
+    def rows(self) -> int:
+        return self.described.rows
+
+    def table(self) -> pa.Table:
+        """Its rows. Raises Invalid when the bytes are not those that were described."""
+        raw = bytes(self.raw)
+        if _digest(raw) != self.described.digest:
+            raise Invalid(
+                f"the rows {self.described.name} of the checkpoint are damaged", rule="checkpoint",
+                hint="replay the transform from its start",
+            )  # fmt: skip
+        with pq.ParquetFile(pa.BufferReader(raw)) as file:
+            return file.read(use_threads=False)
+
+
+Kept: TypeAlias = pa.Table | Stored
+"""Rows of the state: new ones, or those that nobody touched, which are copied as they are."""
+
+
+class Tables(Mapping[str, pa.Table]):
+    """Tables of a checkpoint by name, each read when it is asked for."""
+
+    def __init__(self, stored: Mapping[str, Stored]) -> None:
+        self.stored = stored
+
+    def __getitem__(self, name: str) -> pa.Table:
+        return self.stored[name].table()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.stored)
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+
+def pack(tables: Mapping[str, Kept]) -> tuple[tuple[Arranged, ...], list[bytes | memoryview]]:
+    """Descriptions for the checkpoint, and what follows it. Empty tables are left out. Raises Invalid."""
+    named: list[Arranged] = []
+    parts: list[bytes | memoryview] = []
+    for name in sorted(tables):
+        table = tables[name]
+        if isinstance(table, Stored):
+            named.append(table.described)
+            parts.append(table.raw)
+            continue
+        if not table.num_rows:
+            continue
+        ordered = table.take(total_order(table, table.column_names)).replace_schema_metadata(None)
+        raw = _parquet(ordered)
+        named.append(Arranged(name=name, rows=table.num_rows, size=len(raw), digest=_digest(raw)))
+        parts.append(raw)
+    size = sum(map(len, parts))
+    if size > MAX_STATE or len(named) > MAX_TABLES:
+        raise Invalid(
+            f"the state of the transform has {size} bytes in {len(named)} parts", rule="state-size",
+            hint=f"at most {MAX_STATE} in {MAX_TABLES}: fewer keys, or a window of event time",
+        )  # fmt: skip
+    return tuple(named), parts
+
+
+def unpack(described: Sequence[Arranged], body: memoryview) -> Tables:
+    """The tables. Raises Invalid when there are more bytes, or fewer, than were described."""
+    stored, at = {}, 0
+    for one in described:
+        stored[one.name] = Stored(one, body[at : at + one.size])
+        at += one.size
+    if at != len(body):
+        raise Invalid("the rows of the checkpoint do not end where it ends", rule="checkpoint")
+    return Tables(stored)
+
+
+def _parquet(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table.combine_chunks(), sink, compression="zstd", use_dictionary=False, write_statistics=False)
+    return sink.getvalue()
+
+
+def _digest(raw: bytes) -> str:
+    return hashlib.sha3_256(raw).hexdigest()

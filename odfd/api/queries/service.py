@@ -14,9 +14,21 @@ import trio
 from chain.errors import Invalid
 from chain.ids import DatasetId
 from engines.errors import LimitExceeded
-from engines.query.frames import COLUMNS, END, HEAD, PLAIN, ROWS, SCHEMA, frame
 from engines.query.reader import QueryProcess, QueryProcesses
-from engines.query.requests import ALL_ROWS, Execute, RowSelection, TableNamed, TablesNamed
+from engines.query.requests import (
+    ALL_ROWS,
+    COLUMNS,
+    END,
+    HEAD,
+    PLAIN,
+    ROWS,
+    SCHEMA,
+    Execute,
+    RowSelection,
+    TableNamed,
+    TablesNamed,
+    frame,
+)
 from odfd.api.queries.answer_proofs import AnswerProof, Signer
 from odfd.api.queries.engine_queries import STATEMENT, EngineQueries
 from odfd.api.queries.fold_cache import FoldCache
@@ -49,7 +61,7 @@ class QueryService:
     async def answer(
         self, request: wire.QueryRequest, send: SendFrame, asker: Asker = OWNER, rows: RowSelection = ALL_ROWS
     ) -> None:
-        """Frames (``engines.query.frames``): what is read, rows as they are computed, the end.
+        """Frames (``engines.query.requests``): what is read, rows as they are computed, the end.
 
         Raises Invalid for what is no query, NotFound for a dataset that is not here, Refused for what is not relied on
         or needs too much, Environment for a slice that is damaged. Cancelled, it leaves nothing behind.

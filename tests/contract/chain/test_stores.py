@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from chain.codec.blocks import decode_block
 from chain.errors import Conflict, Invalid, NotFound
 from chain.multihash import ARROW0_SHA3_256, SHA2_256, SHA3_256, Multihash
-from chain.rules.chain_check import seal
+from chain.rules.check import seal
 from chain.store.base import PAGE_BLOCKS, Append, FormerEpochs, Head, Rewrite
 
 

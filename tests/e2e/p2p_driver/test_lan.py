@@ -16,7 +16,7 @@ import trio
 
 from chain.statements.keys import SigningKey
 from p2p.address import parse_address
-from p2p.driver.multicast import Group4, Group6
+from p2p.driver.lan import Group4, Group6
 from p2p.driver.network import open_network
 from p2p.driver.replication import ReplicationDriver
 from p2p.driver.settings import ReplicationSettings

@@ -17,9 +17,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from engines.spark.runtime.class_archive import find_archive, install_folder
 from engines.spark.runtime.cluster import Cluster
-from engines.spark.runtime.java import find_java
+from engines.spark.runtime.java import find_archive, find_java, install_folder
 from engines.spark.runtime.session import SessionOptions, start_session, stop_session
 from engines.spark.sql import views
 

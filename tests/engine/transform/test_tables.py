@@ -16,7 +16,7 @@ import engines.spark.execution.tables as tables
 import engines.spark.execution.transform as transform
 import engines.spark.planning.table_transaction as ticking
 import engines.spark.state.buckets as buckets
-import engines.spark.state.tables as arranged
+import engines.spark.state.files as arranged
 from engines.contract import InvalidQuery
 from engines.spark.execution import scans
 from engines.spark.planning.slice_facts import SliceReader

@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from engines.spark.analysis.monotone import DAY, SECOND, Floor, FloorMonths
-from engines.spark.analysis.zones import LocalFloor, Zone
+from engines.spark.analysis.monotone import DAY, SECOND, Floor, FloorMonths, LocalFloor, Zone
 from engines.spark.sql.time_patterns import zones_in
 
 pytestmark = pytest.mark.engine

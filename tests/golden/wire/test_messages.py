@@ -13,10 +13,9 @@ from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from p2p.ports import Topic
-from p2p.wire import chains, frames, objects, packs, presence, refusal, trust
+from p2p.wire import chains, frames, objects, presence, refusal, trust
 from p2p.wire.chains import BlockRange, Blocks
-from p2p.wire.objects import ObjectBytes, ObjectRange
-from p2p.wire.packs import ObjectPack, ObjectsAsk
+from p2p.wire.objects import ObjectBytes, ObjectPack, ObjectRange, ObjectsAsk
 from p2p.wire.presence import PeersAsk, Presence
 from p2p.wire.refusal import Reason, Refusal
 
@@ -71,12 +70,12 @@ CASES: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
     ),
     "object.some": (
         ObjectsAsk(request=11, names=(NAME, Multihash.sha3_256(b"other"))),
-        packs.encode_some,
+        objects.encode_some,
         objects.decode_request,
     ),
     "object.pack": (
         ObjectPack(request=11, objects=(b"object", b"other")),
-        packs.encode_pack,
+        objects.encode_pack,
         objects.decode_object_reply,
     ),
     "trust.sum": (trust.SumAsk(), trust.encode, trust.decode_ask),

@@ -73,7 +73,7 @@ def late():
     path = tmp_path / "late.py"
     path.write_text(source)
     assert ours(imported(source)) == ours(by_syntax(path))
-    assert {"chain.store.sqlite", "chain.store.seals", "chain.walk", "chain.rules.chain_check"} <= set(imported(source))
+    assert {"chain.store.sqlite", "chain.store.seals", "chain.walk", "chain.rules.check"} <= set(imported(source))
 
 
 def test_a_fresh_process_imports_the_closure_and_nothing_else(tmp_path: Path) -> None:

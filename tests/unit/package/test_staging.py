@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-import config.code_path
-from config.code_path import PRIVATE, code_environment
+import config.paths
+from config.paths import PRIVATE, code_environment
 from engines.sandbox.base import Job, PlainProcess
 from engines.sandbox.runtime import host_runtime
 
@@ -85,8 +85,8 @@ def test_processes_of_an_installed_node_find_its_packages(monkeypatch: pytest.Mo
     job: Any = Job(argv=("python",), env={"PATH": "/bin"}, mounts=(), memory=1, total=1, processes=1)
     assert code_environment() == {}, "a checkout is found by itself"
     assert PlainProcess().command(job, ()).env == {"PATH": "/bin"}
-    installed = tmp_path / "site" / "odfd_node" / PRIVATE / "config" / "code_path.py"
-    monkeypatch.setattr(config.code_path, "__file__", str(installed))
+    installed = tmp_path / "site" / "odfd_node" / PRIVATE / "config" / "paths.py"
+    monkeypatch.setattr(config.paths, "__file__", str(installed))
     expected = f"{tmp_path}/site/odfd_node/{PRIVATE}:{tmp_path}/site"
     assert PlainProcess().command(job, ()).env == {"PATH": "/bin", "PYTHONPATH": expected}
     assert host_runtime(()).environment == {"PYTHONPATH": expected}

@@ -12,11 +12,10 @@ import msgspec
 
 from chain.errors import Invalid
 from engines.spark.ingest.foreign.avro import avro_to_parquet
-from engines.spark.ingest.foreign.geopackage import layer_text
 from engines.spark.ingest.foreign.job import ANSWER, MEMORY, RULE, Conversion, ConversionResult
 from engines.spark.ingest.foreign.shapes import shape_text
 from engines.spark.ingest.foreign.sheets import sheet_text
-from engines.spark.ingest.foreign.sqlite_file import table_text
+from engines.spark.ingest.foreign.sqlite_file import layer_text, table_text
 from engines.spark.ingest.foreign.xml_records import record_text
 from engines.spark.ingest.unpack import UnpackBounds, Unpacking, write
 

@@ -13,7 +13,7 @@ from chain.ids import DatasetId
 from chain.multihash import Multihash
 from p2p.budget.buckets import Budget
 from p2p.budget.relaying import Relaying
-from p2p.driver import response_bodies
+from p2p.driver import serve
 from p2p.machines import reconcile, serving, transfer
 from p2p.machines.recent_set import Seen
 from p2p.peers.book import PeerBook
@@ -362,7 +362,7 @@ class Node:
 
     def read(self, asker: serving.Asker, request: serving.Request) -> None:
         self.asker = asker.peer
-        body = self.says(bytes(response_bodies.answer(self, request, deque())[PREFIX:]))
+        body = self.says(bytes(serve.answer(self, request, deque())[PREFIX:]))
         self.serve(serving.ReadDone(asker, len(body)))
         life = self.world.nodes[asker.peer].life
         number = request.request

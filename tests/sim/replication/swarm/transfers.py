@@ -14,10 +14,9 @@ from p2p.machines import transfer
 from p2p.machines.transfer import Shape, Transfer
 from p2p.peers.score import UNRELIABLE
 from p2p.ports import PeerId
-from p2p.wire import chains, objects, packs
+from p2p.wire import chains, objects
 from p2p.wire.chains import BlockRange, Blocks
-from p2p.wire.objects import ObjectBytes, ObjectRange
-from p2p.wire.packs import ObjectPack, ObjectsAsk
+from p2p.wire.objects import ObjectBytes, ObjectPack, ObjectRange, ObjectsAsk
 from p2p.wire.refusal import Reason, Refusal
 
 if TYPE_CHECKING:
@@ -243,7 +242,7 @@ class PackRun(Run):
         return ObjectsAsk(request=number, names=self.names[ask.start : ask.start + ask.units])
 
     def encoded(self, ask: transfer.Ask, number: int) -> bytes:
-        return packs.encode_some(self.wanted(ask, number))
+        return objects.encode_some(self.wanted(ask, number))
 
     def understood(self, ask: transfer.Ask, body: bytes) -> transfer.Input:
         reply = objects.decode_object_reply(body)
@@ -251,7 +250,7 @@ class PackRun(Run):
             return transfer.Denied(ask.peer, ask.ask, reply.reason.name)
         if not isinstance(reply, ObjectPack):
             raise Invalid("an answer to another question")
-        packs.check_pack(self.wanted(ask, 0), reply)
+        objects.check_pack(self.wanted(ask, 0), reply)
         count, size = len(reply.objects), sum(map(len, reply.objects))
         return transfer.Arrived(
             peer=ask.peer, ask=ask.ask, payload=reply.objects, units=count, bytes=size, available=self.target

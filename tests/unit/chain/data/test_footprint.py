@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, reject, settings
 from hypothesis import strategies as st
 
-from chain.data import compact, footprint, logical_hash, parquet
+from chain.data import dictionaries, footprint, logical_hash, parquet
 from chain.data.logical_hash import logical_hash_file
 from chain.data.parquet import open_slice
 from chain.data.thrift import MAP, STRUCT, Compact, ThriftError
@@ -84,7 +84,7 @@ def test_bombs_are_refused(bomb: Path, pool: pa.MemoryPool, message: str) -> Non
     assert bomb.stat().st_size < MEBI
     before = pool.max_memory()
     with (
-        mock.patch.object(compact, "FREE_TEXT", 50 * MEBI),
+        mock.patch.object(dictionaries, "FREE_TEXT", 50 * MEBI),
         mock.patch.object(footprint, "FREE_VALUES", MEBI),
         mock.patch.object(footprint, "VALUES_PER_BYTE", 64),
         pytest.raises(Invalid, match=message) as caught,
@@ -154,7 +154,7 @@ def test_the_hash_does_not_depend_on_the_room(data: st.DataObject, tables: Modul
     expected = logical_hash_file(path)
     with (
         mock.patch.object(footprint, "BATCH_BYTES", data.draw(st.sampled_from([1, 40, 200]))),
-        mock.patch.object(compact, "BATCH_BYTES", data.draw(st.sampled_from([1, 5]))),
+        mock.patch.object(dictionaries, "BATCH_BYTES", data.draw(st.sampled_from([1, 5]))),
         mock.patch.object(footprint, "_SHORT", 0),
     ):
         assert logical_hash_file(path) == expected
@@ -179,7 +179,7 @@ def test_references_in_every_shape_are_written_out(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "s", row_group_size=30)
     with (
         mock.patch.object(footprint, "BATCH_BYTES", 300),
-        mock.patch.object(compact, "BATCH_BYTES", 300),
+        mock.patch.object(dictionaries, "BATCH_BYTES", 300),
         open_slice(tmp_path / "s") as source,
     ):
         batches = list(source.batches())

@@ -27,7 +27,7 @@ from chain.model.events import (
 )
 from chain.model.schema import DataField, DataSchema
 from chain.multihash import ARROW0_SHA3_256, SHA2_256, SHA3_256, Multihash
-from chain.rules.chain_check import ChainChecker, seal
+from chain.rules.check import ChainChecker, seal
 from chain.state import ChainState
 
 STAMP = odf.Timestamp(unit=odf.TimeUnit.MILLISECOND, timezone="UTC")

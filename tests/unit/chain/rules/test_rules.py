@@ -45,7 +45,7 @@ from chain.model.source import (
 )
 from chain.multihash import ARROW0_SHA3_256, SHA2_256, Multihash
 from chain.rules import Binds, check_block
-from chain.rules.chain_check import ChainChecker
+from chain.rules.check import ChainChecker
 from chain.state import ChainState
 
 ME, ONE, TWO = (DatasetId.from_public_key(bytes([n]) * 32) for n in (1, 2, 3))

@@ -26,8 +26,7 @@ from engines.image.installed import (
     unpack_for_all,
     write_record,
 )
-from engines.image.layers import Item, files_below, write_layer
-from engines.image.oci import CODE, LAYER, TREE, Descriptor, read_manifest, write_image
+from engines.image.oci import CODE, LAYER, TREE, Descriptor, Item, files_below, read_manifest, write_image, write_layer
 from engines.image.tree import Entry, digest_of, encode
 from engines.image.unpack import LISTING, ROOTFS, unpacked
 

@@ -14,7 +14,7 @@ import pytest
 
 from chain.errors import Environment, Invalid
 from engines.spark.ingest import foreign_files
-from engines.spark.ingest.foreign import geopackage, xml_records
+from engines.spark.ingest.foreign import sqlite_file, xml_records
 from engines.spark.ingest.foreign.converting import convert
 from engines.spark.ingest.foreign.job import Conversion, ConversionResult
 from engines.spark.ingest.unpack import SourceFile, UnpackBounds
@@ -137,7 +137,7 @@ def test_a_broken_geometry_is_refused(blob: bytes, tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="not a GeoPackage that can be read"):
         read(tmp_path, made.geopackage(tmp_path, [blob]), read_step(LAYER))
     nested = made.wkb(1, made.xy(1, 2))
-    for _ in range(geopackage._DEPTH + 2):
+    for _ in range(sqlite_file._DEPTH + 2):
         nested = made.wkb(7, made.counted(nested))
     with pytest.raises(Invalid, match="too many levels"):
         read(tmp_path, made.geopackage(tmp_path, [nested]), read_step(LAYER))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from chain.errors import Invalid
 from engines.spark.state import buckets
 from engines.spark.state.buckets import BucketedTable, hashes_of
-from engines.spark.state.tables import Stored, pack, unpack
+from engines.spark.state.files import Stored, pack, unpack
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 KEYS = st.text("abcdé", max_size=3) | st.none()

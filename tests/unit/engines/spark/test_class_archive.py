@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from engines.errors import EngineLost
-from engines.spark.runtime.class_archive import base_of, dump_base
-from engines.spark.runtime.java import Java
+from engines.spark.runtime.java import Java, base_of, dump_base
 from engines.spark.runtime.settings import jvm_options
 
 SHARED = "-XX:SharedArchiveFile="

@@ -10,7 +10,7 @@ from conformance.duck import Duck, Frame
 from engines.spark.catalyst.running_windows import Part, Stage
 from engines.spark.execution import running_aggregates
 from engines.spark.execution.running_aggregates import run_over_history
-from engines.spark.state.tables import Stored, pack, unpack
+from engines.spark.state.files import Stored, pack, unpack
 
 KEYS = 20_000
 TOTAL, LAST = Part("sum", "bigint"), Part("sum", "bigint", False, 3)

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engines.spark.analysis.monotone import DAY, SECOND, Floor, FloorMonths
-from engines.spark.analysis.zones import LocalFloor, Zone
+from engines.spark.analysis.monotone import DAY, SECOND, Floor, FloorMonths, LocalFloor, Zone
 
 MINUTE, HOUR = 60 * SECOND, 3600 * SECOND
 UNTIL = 4000 * DAY

@@ -16,7 +16,7 @@ from chain.multihash import Multihash
 from odfd.control import wire
 from odfd.datasets.references import references_to
 from odfd.verify.damage import Damage
-from p2p.driver import response_bodies
+from p2p.driver import serve
 from p2p.wire import chains, objects
 from p2p.wire.frames import PREFIX
 from p2p.wire.refusal import Reason, Refusal
@@ -297,15 +297,15 @@ async def test_who_asks_for_what_is_damaged_gets_an_honest_no(world: Any, worlds
         wanted = objects.ObjectRange(request=7, name=name, offset=0, length=1000)
         chain = chains.BlockRange(request=8, dataset=cities, start=3, max_blocks=10)
         library = alice.parts.library
-        whole = objects.decode_object_reply(bytes(response_bodies.answer(library, wanted, deque())[PREFIX:]))
+        whole = objects.decode_object_reply(bytes(serve.answer(library, wanted, deque())[PREFIX:]))
         assert isinstance(whole, objects.ObjectBytes)
         assert whole.data == path.read_bytes()[:1000]
         rot(path, 200)
-        refused = objects.decode_object_reply(bytes(response_bodies.answer(library, wanted, deque())[PREFIX:]))
+        refused = objects.decode_object_reply(bytes(serve.answer(library, wanted, deque())[PREFIX:]))
         assert isinstance(refused, Refusal)
         assert refused.reason is Reason.UNKNOWN
         flip_block(alice, cities, 3)
-        refused = chains.decode_chain_reply(bytes(response_bodies.answer(library, chain, deque())[PREFIX:]))
+        refused = chains.decode_chain_reply(bytes(serve.answer(library, chain, deque())[PREFIX:]))
         assert isinstance(refused, Refusal)
         assert refused.reason in (Reason.BROKEN, Reason.UNKNOWN)
         with alice.home.database.read() as connection:

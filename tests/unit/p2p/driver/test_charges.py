@@ -11,14 +11,13 @@ import trio
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from p2p.budget.costs import STATEMENT
-from p2p.driver import response_bodies
+from p2p.driver import serve
 from p2p.driver.framing import FramedStream
 from p2p.ports import PeerId, Topic
-from p2p.wire import chains, objects, packs, trust
+from p2p.wire import chains, objects, trust
 from p2p.wire.chains import BlockRange
 from p2p.wire.limits import MAX_RANGE_BYTES, MAX_REPLY
-from p2p.wire.objects import ObjectRange
-from p2p.wire.packs import ObjectsAsk
+from p2p.wire.objects import ObjectRange, ObjectsAsk
 
 DATASET = DatasetId.from_public_key(b"d" * 32)
 THING = b"thing"
@@ -27,7 +26,7 @@ NAME = Multihash.sha3_256(THING)
 ASKS: dict[str, Callable[[], bytes]] = {
     "range": lambda: chains.encode_range(BlockRange(request=1, dataset=DATASET, start=0)),
     "object": lambda: objects.encode_read(ObjectRange(request=1, name=NAME, offset=0, length=5)),
-    "pack": lambda: packs.encode_some(ObjectsAsk(request=1, names=(NAME,) * 100)),
+    "pack": lambda: objects.encode_some(ObjectsAsk(request=1, names=(NAME,) * 100)),
     "sum": lambda: trust.encode(trust.SumAsk()),
     "list": lambda: trust.encode(trust.ListAsk(datasets=(DATASET,))),
     "get": lambda: trust.encode(trust.GetAsk((NAME,) * 100)),
@@ -101,5 +100,5 @@ def test_a_question_for_one_block_reads_no_thousand() -> None:
     shelf: Any = Shelf()
     for wanted in (1, 10, 16_384):
         one = BlockRange(request=1, dataset=DATASET, start=0, max_blocks=wanted, max_bytes=MAX_RANGE_BYTES)
-        response_bodies.answer(shelf, one, response_bodies.Spare())
-    assert asked == [response_bodies.LEAST_READ, 10 * response_bodies.PER_BLOCK, MAX_RANGE_BYTES]
+        serve.answer(shelf, one, serve.Spare())
+    assert asked == [serve.LEAST_READ, 10 * serve.PER_BLOCK, MAX_RANGE_BYTES]

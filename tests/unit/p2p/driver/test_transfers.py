@@ -14,7 +14,7 @@ import trio
 from chain.errors import Environment, Invalid, Remote
 from chain.ids import DatasetId
 from chain.multihash import Multihash
-from p2p.driver import response_bodies
+from p2p.driver import serve
 from p2p.driver.framing import FramedStream
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.transfers import PARTS_AHEAD, TransferRun
@@ -22,7 +22,7 @@ from p2p.errors import PeerFault, StreamBroken
 from p2p.machines.transfer import IN_COURT, Arrived, Ask, Shape, Transfer
 from p2p.pace import Bandwidth, Pace
 from p2p.ports import PeerId
-from p2p.wire import chains, frames, objects, packs
+from p2p.wire import chains, frames, objects
 from p2p.wire.chains import Blocks
 from p2p.wire.limits import MAX_REPLY, MAX_REQUEST
 
@@ -217,7 +217,7 @@ async def test_a_buffer_of_an_answer_that_was_sent_is_used_again(
         made.append(size)
         return bytearray(size)
 
-    monkeypatch.setattr(response_bodies, "bytearray", counted, raising=False)
+    monkeypatch.setattr(serve, "bytearray", counted, raising=False)
     giver = await town.node("giver")
     giver.shelf.things[NAME] = BIG
     puller = await town.node("puller", connect=[giver])
@@ -305,7 +305,7 @@ async def test_an_answer_to_another_kind_of_question_is_a_violation(autojump_clo
         framed = FramedStream(stream, peer, MAX_REQUEST)
         while body := await framed.read():
             number = objects.decode_request(body).request
-            pack = packs.encode_pack(packs.ObjectPack(request=number, objects=(b"x",)))
+            pack = objects.encode_pack(objects.ObjectPack(request=number, objects=(b"x",)))
             part = objects.encode_bytes(objects.ObjectBytes(request=number, size=len(BIG), offset=0, data=b"x"))
             await framed.write(pack if asks == "read" else part)
 
@@ -325,8 +325,8 @@ async def test_more_objects_than_were_asked_for_are_a_violation(autojump_clock: 
     async def generous(stream: Any, peer: PeerId) -> None:
         framed = FramedStream(stream, peer, MAX_REQUEST)
         while body := await framed.read():
-            ask = packs.decode_some(body)
-            await framed.write(packs.encode_pack(packs.ObjectPack(request=ask.request, objects=(b"x",) * 9)))
+            ask = objects.decode_some(body)
+            await framed.write(objects.encode_pack(objects.ObjectPack(request=ask.request, objects=(b"x",) * 9)))
 
     other = town.bare("other", object=generous)
     puller = await town.node("puller", connect=[other])

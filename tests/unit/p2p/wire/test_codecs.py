@@ -14,12 +14,11 @@ from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from p2p.ports import StatementRef, Topic
-from p2p.wire import chains, frames, objects, packs, refusal, trust
+from p2p.wire import chains, frames, objects, refusal, trust
 from p2p.wire.chains import BlockRange, Blocks
 from p2p.wire.frames import DelimitedReader
 from p2p.wire.limits import MAX_DATASETS, MAX_OBJECT_READ, MAX_RANGE_BLOCKS, MAX_RANGE_BYTES
-from p2p.wire.objects import MAX_SIZE, ObjectBytes, ObjectRange
-from p2p.wire.packs import ObjectPack, ObjectsAsk
+from p2p.wire.objects import MAX_SIZE, ObjectBytes, ObjectPack, ObjectRange, ObjectsAsk
 from p2p.wire.refusal import Reason, Refusal
 
 u32 = st.integers(0, 2**32 - 1)
@@ -93,8 +92,8 @@ CODECS: list[tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = [
     (reads, objects.encode_read, objects.decode_read),
     (parts, objects.encode_bytes, objects.decode_object_reply),
     (reads, objects.encode_read, objects.decode_request),
-    (somes, packs.encode_some, objects.decode_request),
-    (packed, packs.encode_pack, objects.decode_object_reply),
+    (somes, objects.encode_some, objects.decode_request),
+    (packed, objects.encode_pack, objects.decode_object_reply),
     (asks, trust.encode, trust.decode_ask),
     (tells, trust.encode, trust.decode_tell),
 ]

@@ -13,11 +13,10 @@ from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from p2p.ports import StatementRef, Topic
-from p2p.wire import chains, limits, objects, packs, presence, refusal, trust
+from p2p.wire import chains, limits, objects, presence, refusal, trust
 from p2p.wire.chains import BlockRange, Blocks
 from p2p.wire.frames import FrameReader, frame
-from p2p.wire.objects import ObjectBytes, ObjectRange
-from p2p.wire.packs import ObjectPack, ObjectsAsk
+from p2p.wire.objects import ObjectBytes, ObjectPack, ObjectRange, ObjectsAsk
 from p2p.wire.presence import PeersAsk, Presence
 from p2p.wire.refusal import Reason, Refusal
 
@@ -35,7 +34,7 @@ def one_block(size: int) -> Any:
 
 
 def pack_of(*small: bytes) -> Any:
-    return packs.decode_pack(packs.encode_pack(ObjectPack(request=0, objects=small)))
+    return objects.decode_pack(objects.encode_pack(ObjectPack(request=0, objects=small)))
 
 
 def blocks_asked(blocks: int, size: int) -> Any:
@@ -89,7 +88,7 @@ AT: dict[str, Callable[[int], Any]] = {
             objects.encode_bytes(ObjectBytes(request=0, size=length, offset=0, data=bytes(length)))
         ),
     ),
-    "MAX_PACK": lambda count: packs.decode_some(packs.encode_some(ObjectsAsk(request=0, names=(NAME,) * count))),
+    "MAX_PACK": lambda count: objects.decode_some(objects.encode_some(ObjectsAsk(request=0, names=(NAME,) * count))),
     "MAX_PACKED": lambda size: pack_of(bytes(size)),
     "MAX_PACK_BYTES": lambda size: pack_of(*[bytes(limits.MAX_PACKED)] * (size // limits.MAX_PACKED), bytes(size % 2)),
     "MAX_REQUEST": lambda size: FrameReader(limits.MAX_REQUEST).feed(frame(bytes(size))),
