@@ -283,6 +283,8 @@ class InputBlocksContinue(_InputContinues):
 
 
 class InputOffsetsContinue(_InputContinues):
+    """The first offset read of an input follows the last one that was read of it before."""
+
     name = "input-prev-offset"
     clause = "ExecuteTransformInput.prevOffset"
     part = _OFFSET

@@ -213,11 +213,12 @@ async def test_a_buffer_of_an_answer_that_was_sent_is_used_again(
 ) -> None:
     made: list[int] = []
 
-    def counted(size: int) -> bytearray:
-        made.append(size)
-        return bytearray(size)
+    class Counted(bytearray):
+        def __init__(self, size: int) -> None:
+            super().__init__(size)
+            made.append(size)
 
-    monkeypatch.setattr(serve, "bytearray", counted, raising=False)
+    monkeypatch.setattr(serve, "bytearray", Counted, raising=False)
     giver = await town.node("giver")
     giver.shelf.things[NAME] = BIG
     puller = await town.node("puller", connect=[giver])
