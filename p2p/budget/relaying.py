@@ -18,6 +18,8 @@ LATELY: Final = 60.0
 AT_ONCE: Final = 1 / 8
 """Part of what the second half lets through at once that a block alone has so; with n of them each has the nth of it.
 So a hundred blocks that come one after the other do not use up with their first words what others have a share in."""
+LEAST: Final = 2
+"""Messages that a block may tell at once however many there are: an honest one tells two in a second now and then."""
 
 
 class Relaying:
@@ -40,7 +42,8 @@ class Relaying:
         while self._shares and next(iter(self._shares.values()))[1] < now - LATELY:
             self._shares.popitem(last=False)
         share = self._half.times(1 / (len(self._shares) + 1))
-        left = Rate(per_second=share.per_second, burst=max(self._largest, share.burst * AT_ONCE)).level(before, now)
+        at_once = max(LEAST * self._largest, share.burst * AT_ONCE)
+        left = Rate(per_second=share.per_second, burst=at_once).level(before, now)
         is_first = self._common.spend(None, now, amount)
         is_shared = not is_first and left >= amount and self._divided.spend(None, now, amount)
         self._shares[block] = (left - amount * is_shared, now)
