@@ -94,6 +94,14 @@ QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 for 48 MB of code, which Spark fills within a hundred queries; then a tenth of all CPU goes into throwing code away and
 compiling it again. With both compilers the room is as here."""
 
+PATIENT: Final = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000 "
+    "-XX:Tier4BackEdgeThreshold=400000"
+)
+"""The second compiler takes what ran ten times as often as Java waits for. Small transactions are mostly planning: a
+great deal of code, each piece of it run a little, and compiling it cost more than running it did. Loops over rows come
+to the second compiler within the first hundred thousand all the same."""
+
 MEMORY_BEYOND_HEAP: Final = 3 << 29
 """Bytes of private memory beside the Java heap: code cache, metaspace, threads, Arrow buffers. 1.2 GB was enough for a
 heap of 512 MB in trials; this is a third more."""
@@ -130,8 +138,7 @@ def jvm_options(scratch: Path, archive: Path | None = None, record: bool = False
     write it when the JVM exits, which takes ten seconds. ``quick``: the first compiler alone, for another half.
     """
     options = [option for option, _ in JVM]
-    if quick:
-        options.append(QUICK)
+    options.append(QUICK if quick else PATIENT)
     options.append(f"-Djava.io.tmpdir={scratch / 'tmp'}")
     options.append(f"-Dderby.system.home={scratch / 'tmp'}")
     if archive is not None and (record or archive.is_file()):

@@ -10,7 +10,7 @@ from chain.errors import Invalid
 from engines.errors import EngineLost
 from engines.spark.runtime.cluster import Cluster, cluster_settings, read_settings
 from engines.spark.runtime.masters import check_reachable, parse_master
-from engines.spark.runtime.settings import CONFINEMENT, MEANING, QUICK, SPREAD, jvm_options, manifest_settings
+from engines.spark.runtime.settings import CONFINEMENT, MEANING, PATIENT, QUICK, SPREAD, jvm_options, manifest_settings
 
 
 def written(tmp_path, text):
@@ -63,7 +63,8 @@ def test_a_quick_start_is_of_every_jvm_and_no_part_of_the_identity(tmp_path):
         executors = cluster_settings(Cluster("yarn"), "1g", quick)["spark.executor.extraJavaOptions"]
         options = [executors.split(), jvm_options(tmp_path, quick=quick).split()]
         assert [set(QUICK.split()) <= set(each) for each in options] == [quick, quick]
-    assert QUICK not in manifest_settings()
+        assert (set(PATIENT.split()) <= set(options[1])) == (not quick)
+    assert not {QUICK, PATIENT} & manifest_settings().keys()
 
 
 @pytest.mark.parametrize(
