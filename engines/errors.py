@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Final
 
 from chain.errors import Environment, Invalid, Refused
@@ -29,6 +30,16 @@ class EngineLost(Environment):
     def at_work(self) -> bool:
         """Whether it had the request when it was lost, which may be the reason; else it was never asked."""
         return self.rule in (JVM_LOST, ALIVE)
+
+
+def need_spark() -> None:
+    """Raises EngineLost where odfd was installed without Spark."""
+    if importlib.util.find_spec("pyspark") is None:
+        raise EngineLost(
+            "Spark is not installed with this odfd",
+            rule="engine-missing",
+            hint="docs/install.md says how; without it a node mirrors, verifies and answers queries",
+        )
 
 
 class EngineFault(Environment):

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from chain.errors import Environment, Fault, Invalid, NotFound, Refused
 from engines.flight.metadata import Dataset
-from engines.query.requests import END, FAULT, HEAD, ROWS, FrameReader
+from engines.query.frames import END, FAULT, HEAD, ROWS, FrameReader
 
 ANSWER_SECONDS: Final = 60.0
 """For a short answer."""

@@ -7,7 +7,6 @@ is returned for people to see, and nothing is assumed that was not tried.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ from typing import Final, TypeVar
 import trio
 
 from engines.contract import EngineIdentity
-from engines.errors import EngineLost
+from engines.errors import need_spark
 from engines.identity import FileDigests, host_manifest, identity_of, image_identity
 from engines.image.installed import installed
 from engines.provision.preparation import Preparation, of_host, of_image
@@ -95,12 +94,7 @@ async def spark_engine(options: SparkOptions, environ: Mapping[str, str], on_eve
     """Raises EngineLost without Java, Refused when no acceptable sandbox holds, Environment for a broken install,
     Invalid for a cluster that cannot be one.
     """
-    if importlib.util.find_spec("pyspark") is None:
-        raise EngineLost(
-            "Spark is not installed with this odfd",
-            rule="engine-missing",
-            hint="docs/install.md says how; without it a node mirrors, verifies and answers queries",
-        )
+    need_spark()
     java = await _aside(partial(find_java, environ, options.cache))
     choice = await _isolation(options, java)
     sandbox = choice.sandbox

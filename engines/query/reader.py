@@ -20,7 +20,8 @@ import trio
 
 from chain.errors import Environment, Fault
 from engines.errors import EngineLost, LimitExceeded
-from engines.query.requests import END, FAULT, HEAD, Execute, FaultReport, FrameReader, Prepare, Saved, TablesNamed
+from engines.query.frames import END, FAULT, HEAD, FrameReader
+from engines.query.requests import Execute, FaultReport, Prepare, Saved, TablesNamed
 from engines.query.views import SliceView
 from engines.sandbox.base import Job, Mount
 from engines.sandbox.probe import Choice

@@ -136,7 +136,7 @@ class Client:
             yield self._framed(answer)
 
     def _framed(self, answer: Exchange) -> Iterator[tuple[bytes, bytes]]:
-        from engines.query.requests import END, FAULT, FrameReader
+        from engines.query.frames import END, FAULT, FrameReader
 
         reader = FrameReader()
         for data in answer.chunks():

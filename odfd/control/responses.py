@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from chain.errors import Fault, Invalid
-from engines.query.requests import FAULT, MEDIA_TYPE, frame
+from engines.query.frames import FAULT, MEDIA_TYPE, frame
 from odfd.errors import PROBLEM_JSON, Usage, http_status, sole_faults, to_problem
 
 MAX_BODY: Final = 8 * 1024 * 1024

@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 
 from chain.errors import Fault, Refused
-from engines.query.requests import HEAD, ROWS, SCHEMA, parted
+from engines.query.frames import HEAD, ROWS, SCHEMA, parted
 from odfd.control import wire
 from odfd.errors import http_status
 from odfd.kamu import schemas

@@ -151,7 +151,7 @@ WORLD = {
 CLI_SEES = [
     "odfd.cli", "odfd.control.client", "odfd.control.wire", "odfd.runtime", "odfd.errors", "odfd.output",
     "chain.visible",
-    "chain.data.json_values", "engines.query.requests",  # rows of an answer, and how they come over the wire
+    "chain.data.json_values", "engines.query.frames",  # rows of an answer, and how they come over the wire
     "odfd.__version__", "chain.errors", "chain.instant", "chain.wording",
 ]  # fmt: skip
 CLI_OFFLINE = "odfd.cli.offline"

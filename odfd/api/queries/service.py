@@ -14,21 +14,9 @@ import trio
 from chain.errors import Invalid
 from chain.ids import DatasetId
 from engines.errors import LimitExceeded
+from engines.query.frames import COLUMNS, END, HEAD, PLAIN, ROWS, SCHEMA, frame
 from engines.query.reader import QueryProcess, QueryProcesses
-from engines.query.requests import (
-    ALL_ROWS,
-    COLUMNS,
-    END,
-    HEAD,
-    PLAIN,
-    ROWS,
-    SCHEMA,
-    Execute,
-    RowSelection,
-    TableNamed,
-    TablesNamed,
-    frame,
-)
+from engines.query.requests import ALL_ROWS, Execute, RowSelection, TableNamed, TablesNamed
 from odfd.api.queries.answer_proofs import AnswerProof, Signer
 from odfd.api.queries.engine_queries import STATEMENT, EngineQueries
 from odfd.api.queries.fold_cache import FoldCache

@@ -12,8 +12,8 @@ import pyarrow as pa
 import trio
 
 from chain.errors import NotFound
+from engines.query.frames import END, ROWS, FrameReader
 from engines.query.reader import QueryLimits, QueryProcesses
-from engines.query.requests import END, ROWS, FrameReader
 from engines.sandbox.base import Level
 from engines.sandbox.probe import choose
 from odfd.api.queries.answer_proofs import Signer

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from chain.errors import Invalid
 from chain.store.files import disk
+from engines.errors import need_spark
 from odfd.cli.commands.apply import web_bytes
 from odfd.cli.offline import files
 from odfd.cli.parsers import Subparsers
@@ -46,6 +47,7 @@ def register(subparsers: Subparsers) -> None:
 
 
 def _new(args: argparse.Namespace) -> int:
+    need_spark()
     from odfd import output
     from odfd.sampling.inference import guessed
     from odfd.sampling.manifest import manifest_text, proven
@@ -83,6 +85,7 @@ def _local(source: str, is_url: bool, stack: ExitStack) -> tuple[Path, str]:
 
 def preview(session: Session, name: str, source: dict[str, Any] | None, format_: str | None) -> int:
     """What an ingest of a file would read, by the source of a dataset or by a format. Raises Invalid, NotFound."""
+    need_spark()
     from odfd.ingest.push import FORMATS
     from odfd.sampling.inference import guessed, step_of
     from odfd.sampling.manifest import read_of

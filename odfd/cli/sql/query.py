@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from engines.query.requests import COLUMNS, END, HEAD, PLAIN, ROWS
+from engines.query.frames import COLUMNS, END, HEAD, PLAIN, ROWS
 from odfd.control import wire
 from odfd.errors import Bug
 

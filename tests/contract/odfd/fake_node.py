@@ -9,7 +9,7 @@ import msgspec
 import trio
 
 from chain.errors import Conflict, Environment, Invalid, NotFound, Refused, Remote
-from engines.query.requests import END, HEAD, ROWS, frame
+from engines.query.frames import END, HEAD, ROWS, frame
 from odfd.control import wire
 from odfd.control.board import BoardTasks, LogEvents, task_ref
 from odfd.obs.events import EventLog

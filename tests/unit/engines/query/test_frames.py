@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.errors import Invalid
-from engines.query.requests import END, FAULT, HEAD, ROWS, FrameReader, frame
+from engines.query.frames import END, FAULT, HEAD, ROWS, FrameReader, frame
 
 FRAMES = st.lists(st.tuples(st.sampled_from((HEAD, ROWS, END, FAULT)), st.binary(max_size=40)), max_size=8)
 

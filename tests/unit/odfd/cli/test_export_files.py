@@ -20,7 +20,7 @@ from python_calamine import CalamineWorkbook
 
 from chain.data.json_values import plain_rows
 from chain.errors import Environment, Invalid
-from engines.query.requests import COLUMNS, END, HEAD, PLAIN, ROWS
+from engines.query.frames import COLUMNS, END, HEAD, PLAIN, ROWS
 from odfd.cli.sql import output_file
 from odfd.cli.sql.output_file import to_files
 from odfd.cli.sql.proof_file import _save

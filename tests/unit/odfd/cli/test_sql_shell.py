@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from chain.errors import Invalid
-from engines.query.requests import COLUMNS, END, HEAD, PLAIN
+from engines.query.frames import COLUMNS, END, HEAD, PLAIN
 from odfd.cli.session import Session
 from odfd.cli.sql.shell import COMMANDS, Shell, completions, history_file, prompting
 from odfd.control import wire

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engines.query.requests import COLUMNS, END, HEAD, PLAIN, frame
+from engines.query.frames import COLUMNS, END, HEAD, PLAIN, frame
 from odfd.cli.sql.pager import paged, pager_of
 from odfd.control import wire
 from worlds.eventually import PATIENCE

@@ -14,7 +14,9 @@ import msgspec
 import pytest
 
 from odfd.cli.commands.ingest_pull import pull_request
+from odfd.cli.main import main
 from odfd.control import wire
+from odfd.errors import ExitCode
 
 CLI = "import odfd.cli.main, odfd.control.client, odfd.cli.commands.{0}"
 
@@ -79,3 +81,13 @@ def test_what_a_pull_asks_is_of_its_type() -> None:
     asked = [msgspec.convert(pull_request(args), wire.PullRequest) for args in (every, none)]
     assert asked[0] == wire.PullRequest(refs=("a", "b"), all=True, recursive=True, repair=True, fetch_uncacheable=True)
     assert asked[1] == wire.PullRequest(refs=("a",))
+
+
+def test_without_spark_a_sample_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Spark's own readers look into files, and a package without it has none."""
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    (tmp_path / "a.csv").write_text("id,v\n1,2\n")
+    assert main(["new", "cities", str(tmp_path / "a.csv"), "-O", "-"]) == ExitCode.ENVIRONMENT
+    assert "Spark is not installed with this odfd" in capsys.readouterr().err

@@ -31,7 +31,7 @@ class Asked:
     def frames(self, _path: str, request: wire.QueryRequest) -> Any:
         from contextlib import nullcontext
 
-        from engines.query.requests import FrameReader
+        from engines.query.frames import FrameReader
 
         said = bytearray()
 

@@ -14,7 +14,7 @@ import trio.testing
 
 from chain.errors import Environment, Fault, Invalid, NotFound, Refused
 from chain.store.files import DAMAGED
-from engines.query.requests import END, HEAD, ROWS, FrameReader
+from engines.query.frames import END, HEAD, ROWS, FrameReader
 from odfd.cli.sql.query import Shown
 from odfd.control import wire
 from worlds.eventually import PATIENCE
