@@ -18,13 +18,13 @@ import pyarrow as pa
 
 from chain.errors import Environment, Fault, Invalid, NotFound, Refused
 from engines.flight.metadata import Dataset
-from engines.query.frames import END, FAULT, HEAD, ROWS, FrameReader
+from engines.query.frames import END, FAULT, HEAD, ROWS, FrameReader, parted
 
 ANSWER_SECONDS: Final = 60.0
 """For a short answer."""
 MAX_ANSWER: Final = 256 << 20
 """Bytes of it."""
-_PIECE: Final = 1 << 18
+_PIECE: Final = 1 << 20
 _FAMILIES: Final[dict[str, type[Fault]]] = {each.__name__: each for each in (Invalid, NotFound, Refused)}
 
 
@@ -67,7 +67,7 @@ class Rows(io.RawIOBase):
         if self._response.status >= 400:
             raise _fault(self._response.read(MAX_ANSWER))
         self._frames = self._come()
-        self._rest = memoryview(b"")
+        self._rest: bytes | memoryview = b""
         kind, content = next(self._frames)
         if kind != HEAD:
             raise Environment("the node's answer is not understood", rule="flight-answer")
@@ -81,7 +81,7 @@ class Rows(io.RawIOBase):
             kind, content = next(self._frames)
             if kind == END:
                 return 0
-            self._rest = memoryview(content)
+            self._rest = content
         count = min(len(buffer), len(self._rest))
         buffer[:count] = self._rest[:count]
         self._rest = self._rest[count:]
@@ -100,11 +100,12 @@ class Rows(io.RawIOBase):
             self._connection.close()
         super().close()
 
-    def _come(self) -> Iterator[tuple[bytes, bytes]]:
+    def _come(self) -> Iterator[tuple[bytes, bytes | memoryview]]:
         assert self._response is not None
         reader = FrameReader()
         while data := self._response.read1(_PIECE):
-            for kind, content in reader.feed(data):
+            for kind, whole in reader.wholes(data):
+                content = parted(whole)[1]
                 if kind == FAULT:
                     raise _fault(content)
                 if kind in (HEAD, ROWS, END):
@@ -160,7 +161,7 @@ def _gone() -> Environment:
     return Environment("the node does not answer", rule="flight-node", hint="ask again in a while")
 
 
-def _fault(data: bytes) -> Fault:
+def _fault(data: bytes | memoryview) -> Fault:
     try:
         told = msgspec.json.decode(data, type=dict[str, Any])
     except msgspec.DecodeError:

@@ -23,36 +23,53 @@ FAULT: Final = b"P"
 MEDIA_TYPE: Final = "application/vnd.odfd.query"
 MAX_FRAME: Final = 1 << 24
 """Bytes; rows come in far smaller pieces."""
-PIECE: Final = 1 << 18
+PIECE: Final = 1 << 20
 """Bytes of rows in one frame, at the most."""
 _HEADER: Final = struct.Struct(">cI")
 _KINDS: Final = (HEAD, SCHEMA, ROWS, COLUMNS, PLAIN, END, FAULT)
+
+
+def header(kind: bytes, length: int) -> bytes:
+    """What stands before so many bytes."""
+    return _HEADER.pack(kind, length)
 
 
 def frame(kind: bytes, content: bytes) -> bytes:
     return _HEADER.pack(kind, len(content)) + content
 
 
-def parted(whole: bytes) -> tuple[bytes, bytes]:
+def parted(whole: bytes | memoryview) -> tuple[bytes, bytes | memoryview]:
     """Kind and content of a whole frame."""
-    return whole[:1], whole[_HEADER.size :]
+    return bytes(whole[:1]), whole[_HEADER.size :]
 
 
 class FrameReader:
     """Turns bytes as they come into frames; holds one frame at the most."""
 
     def __init__(self) -> None:
-        self._rest = bytearray()
+        self._rest: list[bytes] = []
+        self._have, self._need = 0, _HEADER.size
+        """Bytes of ``_rest``, and those without which it is not looked at again."""
 
     def feed(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Raises Invalid for what is no frame."""
-        self._rest += data
-        while len(self._rest) >= _HEADER.size:
-            kind, length = _HEADER.unpack_from(self._rest)
+        """Kinds and contents. Raises Invalid for what is no frame."""
+        return ((kind, bytes(whole[_HEADER.size :])) for kind, whole in self.wholes(data))
+
+    def wholes(self, data: bytes) -> Iterator[tuple[bytes, memoryview]]:
+        """Kinds, and whole frames, which are not copied. Raises Invalid for what is no frame."""
+        self._rest.append(data)
+        self._have += len(data)
+        if self._have < self._need:
+            return
+        whole, at = memoryview(b"".join(self._rest)), 0
+        while len(whole) - at >= _HEADER.size:
+            kind, length = _HEADER.unpack_from(whole, at)
             if kind not in _KINDS or length > MAX_FRAME:
                 raise Invalid("what came is no frame of an answer", rule="query-frame", hint="ask again")
-            if len(self._rest) < _HEADER.size + length:
-                return
-            content = bytes(self._rest[_HEADER.size : _HEADER.size + length])
-            del self._rest[: _HEADER.size + length]
-            yield kind, content
+            if len(whole) - at < _HEADER.size + length:
+                break
+            yield kind, whole[at : at + _HEADER.size + length]
+            at += _HEADER.size + length
+        rest = bytes(whole[at:])
+        self._rest, self._have = [rest], len(rest)
+        self._need = _HEADER.size + (_HEADER.unpack_from(rest)[1] if len(rest) >= _HEADER.size else 0)

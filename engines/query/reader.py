@@ -7,6 +7,7 @@ that it held; who waits for a turn is served in order.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -20,7 +21,7 @@ import trio
 
 from chain.errors import Environment, Fault
 from engines.errors import EngineLost, LimitExceeded
-from engines.query.frames import END, FAULT, HEAD, FrameReader
+from engines.query.frames import END, FAULT, HEAD, FrameReader, parted
 from engines.query.requests import Execute, FaultReport, Prepare, Saved, TablesNamed
 from engines.query.views import SliceView
 from engines.sandbox.base import Job, Mount
@@ -36,7 +37,7 @@ IDLE_SECONDS: Final = 300.0
 START_SECONDS: Final = 60.0
 """Until a process has judged a statement, its start included."""
 _INSIDE: Final = PurePosixPath("/odf")
-_PIECE: Final = 1 << 18
+_PIECE: Final = 1 << 20
 _LAST_WORDS: Final = 2000
 
 
@@ -80,6 +81,8 @@ class QueryProcess:
             ),
             choice.groups,
         )
+        with suppress(OSError):  # a larger one saves turns, and is not needed
+            fcntl.fcntl(self._process.stdout.fileno(), fcntl.F_SETPIPE_SZ, _PIECE)
         self._frames = FrameReader()
         self._said = b""
 
@@ -98,9 +101,9 @@ class QueryProcess:
         with trio.move_on_after(START_SECONDS):
             await self._send(Prepare(sql=sql))
             async with aclosing(self._come()) as frames:
-                async for kind, content in frames:
+                async for kind, whole in frames:
                     if kind == HEAD:
-                        named: TablesNamed = _decoded(content, TablesNamed)
+                        named: TablesNamed = _decoded(whole, TablesNamed)
                         return named
         raise LimitExceeded("the query was not understood in time", rule="query-deadline", hint="ask something shorter")
 
@@ -120,8 +123,8 @@ class QueryProcess:
         """A file that it may write: where it lies, and where the process finds it."""
         return self._temporary / name, str(self._seen_temporary / name)
 
-    async def execute(self, request: Execute) -> AsyncGenerator[tuple[bytes, bytes], None]:
-        """Frames of rows and the end. Raises the fault that it tells, EngineLost."""
+    async def execute(self, request: Execute) -> AsyncGenerator[tuple[bytes, memoryview], None]:
+        """Kinds, and whole frames of rows and the end. Raises the fault that it tells, EngineLost."""
         await self._send(request)
         async with aclosing(self._come()) as frames:
             async for found in frames:
@@ -131,9 +134,9 @@ class QueryProcess:
         """Write views to files that it sees; those without a name are left. Raises as ``execute`` does."""
         wanted = Execute(views=tuple(views), places=tuple(places), saves=tuple(files), save_bytes=most)
         async with aclosing(self.execute(wanted)) as frames:
-            async for kind, content in frames:
+            async for kind, whole in frames:
                 if kind == END:
-                    saved: Saved = _decoded(content, Saved)
+                    saved: Saved = _decoded(whole, Saved)
                     return saved
         raise self._lost()
 
@@ -150,12 +153,12 @@ class QueryProcess:
         except trio.BrokenResourceError as error:
             raise self._lost() from error
 
-    async def _come(self) -> AsyncGenerator[tuple[bytes, bytes], None]:
+    async def _come(self) -> AsyncGenerator[tuple[bytes, memoryview], None]:
         while data := await self._process.stdout.receive_some(_PIECE):
-            for kind, content in self._frames.feed(data):
+            for kind, whole in self._frames.wholes(data):
                 if kind == FAULT:
-                    raise _decoded(content, FaultReport).fault()
-                yield kind, content
+                    raise _decoded(whole, FaultReport).fault()
+                yield kind, whole
         raise self._lost()
 
     def _lost(self) -> Fault:
@@ -266,8 +269,8 @@ def _linked(path: Path, target: Path) -> None:
             shutil.copyfile(path, target)
 
 
-def _decoded(content: bytes, kind: type[Any]) -> Any:
+def _decoded(whole: memoryview, kind: type[Any]) -> Any:
     try:
-        return msgspec.json.decode(content, type=kind)
+        return msgspec.json.decode(parted(whole)[1], type=kind)
     except msgspec.DecodeError as error:
         raise EngineLost(f"the process of the query said what is no answer: {error}", rule="query-process") from error

@@ -20,7 +20,7 @@ import pyarrow as pa
 from chain.data.json_values import plain_rows
 from chain.errors import Fault, Refused
 from engines.query.duckdb_session import Limits, QuerySession, over_views
-from engines.query.frames import COLUMNS, END, FAULT, HEAD, MAX_FRAME, PIECE, PLAIN, ROWS, SCHEMA, frame
+from engines.query.frames import COLUMNS, END, FAULT, HEAD, MAX_FRAME, PIECE, PLAIN, ROWS, SCHEMA, frame, header
 from engines.query.json_rows import json_pieces
 from engines.query.requests import Execute, FaultReport, Prepare, TableNamed, TablesNamed
 from engines.query.temporal import with_backquotes
@@ -30,6 +30,10 @@ MAX_REQUEST: Final = 64 << 20
 """Bytes: names of a hundred thousand files."""
 PLAIN_ROWS: Final = 1000
 """Of one frame, at the most; fewer where they are large."""
+
+
+SMALL: Final = 1 << 14
+"""Bytes that are written together with others; larger pieces are not copied."""
 
 
 class _Rows:
@@ -43,17 +47,26 @@ class _Rows:
 
     def write(self, data: bytes) -> int:
         view = memoryview(data).cast("B")
-        self._waiting += view
-        while len(self._waiting) >= PIECE:
-            self._out.write(frame(ROWS, bytes(self._waiting[:PIECE])))
-            del self._waiting[:PIECE]
+        if len(view) < SMALL:
+            self._waiting += view
+            if len(self._waiting) < PIECE:
+                return len(view)
+        self._leave()
+        if len(view) >= SMALL:
+            for start in range(0, len(view), PIECE):
+                piece = view[start : start + PIECE]
+                self._out.write(header(ROWS, len(piece)))
+                self._out.write(piece)
         return len(view)
 
     def flush(self) -> None:
+        self._leave()
+        self._out.flush()
+
+    def _leave(self) -> None:
         if self._waiting:
             self._out.write(frame(ROWS, bytes(self._waiting)))
             self._waiting.clear()
-        self._out.flush()
 
     def close(self) -> None:
         """The process goes on."""
@@ -93,7 +106,7 @@ def main() -> int:
         parser.add_argument(f"--{name}", type=kind, required=True)
     args = parser.parse_args()
     # Whatever else is printed must not get between frames.
-    out = os.fdopen(os.dup(1), "wb", buffering=1 << 20)
+    out = os.fdopen(os.dup(1), "wb", buffering=1 << 16)
     os.dup2(2, 1)
     limits = Limits(memory=args.memory, temporary=args.temporary_bytes, threads=args.threads)
     answering = QuerySession(limits, args.inputs, args.temporary)

@@ -66,7 +66,7 @@ class FrameStream(Response):
 
     media_type = MEDIA_TYPE
 
-    def __init__(self, ask: Callable[[Callable[[bytes], Awaitable[None]]], Awaitable[None]]) -> None:
+    def __init__(self, ask: Callable[[Callable[[bytes | memoryview], Awaitable[None]]], Awaitable[None]]) -> None:
         super().__init__()
         del self.headers["content-length"]
         self._ask = ask
@@ -74,7 +74,7 @@ class FrameStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun = False
 
-        async def give(data: bytes) -> None:
+        async def give(data: bytes | memoryview) -> None:
             nonlocal begun
             if not begun:
                 begun = True

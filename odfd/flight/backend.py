@@ -26,7 +26,7 @@ from odfd.queries.planning import fold_of
 from odfd.runtime.http import Message, Receive, Send
 from odfd.runtime.supervision import Logger
 
-SendFrame = Callable[[bytes], Awaitable[None]]
+SendFrame = Callable[[bytes | memoryview], Awaitable[None]]
 _UNBOUND: Final = RowSelection(limit=0, unbound=True)
 _ALL: Final = RowSelection()
 

@@ -5,6 +5,9 @@ A process that ends is started again after a growing pause; its clients connect 
 
 from __future__ import annotations
 
+import fcntl
+import os
+import select
 import shutil
 import socket
 import ssl
@@ -47,6 +50,7 @@ class Relay:
     def __init__(self, inside: Path, most: int, tls: ssl.SSLContext | None, logger: Logger) -> None:
         self._inside, self._most, self._tls, self._logger = inside, most, tls, logger
         self._visitors: Counter[str] = Counter()
+        self._threads = trio.CapacityLimiter(most)
         self._silent = SilentConnections(max(1, most // 2))
 
     async def serve(self, listeners: Sequence[trio.SocketListener]) -> None:
@@ -79,7 +83,19 @@ class Relay:
             async with await trio.open_unix_socket(str(self._inside)) as inside, trio.open_nursery() as nursery:
                 await inside.send_all(first)
                 nursery.start_soon(_pass_on, outside, inside, nursery.cancel_scope)
-                await _pass_on(inside, outside, nursery.cancel_scope)
+                if isinstance(outside, trio.SocketStream):
+                    await self._rows(inside.socket, outside.socket)
+                    nursery.cancel_scope.cancel()
+                else:
+                    await _pass_on(inside, outside, nursery.cancel_scope)
+
+    async def _rows(self, inside: trio.socket.SocketType, outside: trio.socket.SocketType) -> None:
+        """From the process to a client, in a thread: a turn of the loop for each piece costs more than the piece."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_shut_when_cancelled, inside, outside)
+            numbers = inside.fileno(), outside.fileno()
+            await trio.to_thread.run_sync(_spliced, *numbers, limiter=self._threads)
+            nursery.cancel_scope.cancel()
 
     async def _greeted(self, client: trio.SocketStream) -> tuple[trio.abc.Stream, bytes]:
         """What speaks with the client, and its first words; nothing of one that is gone."""
@@ -93,6 +109,15 @@ class Relay:
         return outside, b""
 
 
+async def _shut_when_cancelled(*sockets: trio.socket.SocketType) -> None:
+    try:
+        await trio.sleep_forever()
+    finally:
+        for each in sockets:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+
 async def _pass_on(source: trio.abc.Stream, target: trio.abc.Stream, scope: trio.CancelScope) -> None:
     """To the end, which ends the other direction too."""
     with suppress(*_ENDED):
@@ -103,6 +128,23 @@ async def _pass_on(source: trio.abc.Stream, target: trio.abc.Stream, scope: trio
                 break
             await target.send_all(data)
     scope.cancel()
+
+
+def _spliced(source: int, target: int) -> None:
+    """To the end, within the kernel: nothing is copied that is not looked at. Shutting the sockets down ends it."""
+    out, into = os.pipe2(os.O_CLOEXEC)
+    with os.fdopen(out, "rb"), os.fdopen(into, "wb"), suppress(OSError):
+        fcntl.fcntl(into, fcntl.F_SETPIPE_SZ, PIECE)
+        while _polled(source, select.POLLIN) and (count := os.splice(source, into, PIECE)):
+            while count and _polled(target, select.POLLOUT):
+                with suppress(BlockingIOError):
+                    count -= os.splice(out, target, count)
+
+
+def _polled(descriptor: int, event: int) -> bool:
+    waiting = select.poll()
+    waiting.register(descriptor, event)
+    return bool(waiting.poll(IDLE_SECONDS * 1000))
 
 
 MEMORY: Final = 2 << 30

@@ -15,7 +15,7 @@ BUSY: Final = "query-busy"
 """Rule of what is refused because too many ask."""
 UNPROVEN: Final = "query-proof"
 """Rule of what is refused because it asks for a proof, or for one to be run again."""
-SendFrame: TypeAlias = Callable[[bytes], Awaitable[None]]
+SendFrame: TypeAlias = Callable[[bytes | memoryview], Awaitable[None]]
 """Takes a whole frame; waits while whoever asked does not read."""
 
 

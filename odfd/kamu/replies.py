@@ -37,7 +37,7 @@ class Reply:
         raw = [(name.encode(), value.encode()) for name, value in told.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
-    async def more(self, data: bytes, *, last: bool = False) -> None:
+    async def more(self, data: bytes | memoryview, *, last: bool = False) -> None:
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})
 
     async def whole(self, status: int, value: object, headers: Mapping[str, str] | None = None) -> None:
@@ -66,7 +66,7 @@ class Whole:
     async def begin(self, _status: int, _headers: Mapping[str, str]) -> None:
         self.begun = True
 
-    async def more(self, data: bytes, *, last: bool = False) -> None:
+    async def more(self, data: bytes | memoryview, *, last: bool = False) -> None:
         assert last or data
         self.data += data
         if len(self.data) > MAX_PROVEN:
@@ -89,7 +89,7 @@ class JsonRows:
         self._head: wire.QueryHead | None = None
         self._members: dict[str, Any] = {}
 
-    async def take(self, frame: bytes) -> None:
+    async def take(self, frame: bytes | memoryview) -> None:
         """Raises Invalid for a schema that has no words in its format."""
         kind, content = parted(frame)
         if kind == HEAD:

@@ -225,11 +225,12 @@ class _Exchange:
             await self._write(h11.EndOfMessage())
 
     async def _write(self, event: h11.Event) -> None:
-        data = self._machine.send(event)
-        if not data:
-            return
+        pieces = self._machine.send_with_data_passthrough(event) or []
+        if sum(map(len, pieces)) < _CHUNK:
+            pieces = [b"".join(pieces)]
         with trio.move_on_after(self._limits.stall_seconds), contextlib.suppress(trio.BrokenResourceError):
-            await self._stream.send_all(data)
+            for piece in filter(None, pieces):
+                await self._stream.send_all(piece)
             return
         await self._leave()
 

@@ -45,7 +45,7 @@ class AnswerProof:
     def __exit__(self, *_: object) -> None:
         self._rows.close()
 
-    def take(self, content: bytes) -> None:
+    def take(self, content: bytes | memoryview) -> None:
         """The next bytes of the Arrow stream. Raises Refused."""
         self._rows.write(content)
         if self._rows.tell() > self._signer.most:

@@ -14,7 +14,7 @@ import trio
 from chain.errors import Invalid
 from chain.ids import DatasetId
 from engines.errors import LimitExceeded
-from engines.query.frames import COLUMNS, END, HEAD, PLAIN, ROWS, SCHEMA, frame
+from engines.query.frames import COLUMNS, END, HEAD, PLAIN, ROWS, SCHEMA, frame, parted
 from engines.query.reader import QueryProcess, QueryProcesses
 from engines.query.requests import ALL_ROWS, Execute, RowSelection, TableNamed, TablesNamed
 from odfd.api.queries.answer_proofs import AnswerProof, Signer
@@ -27,7 +27,7 @@ from odfd.queries.planning import OWNER, Asker, Bound, Planner, QueryPlan
 MAX_SQL: Final = 1 << 20
 """Characters of a statement."""
 _PASSED: Final = (SCHEMA, ROWS, COLUMNS, PLAIN, END)
-SendFrame = Callable[[bytes], Awaitable[None]]
+SendFrame = Callable[[bytes | memoryview], Awaitable[None]]
 """Takes a whole frame; waits while whoever asked does not read."""
 
 
@@ -126,36 +126,41 @@ class QueryService:
 
     async def _pass_on(
         self,
-        frames: AsyncGenerator[tuple[bytes, bytes], None],
+        frames: AsyncGenerator[tuple[bytes, memoryview], None],
         said: wire.QueryHead,
         send: SendFrame,
-        signing: Callable[[bytes, bytes], Awaitable[bytes]],
+        signing: Callable[[bytes, memoryview], Awaitable[bytes | memoryview]],
     ) -> None:
         """What is read is told with the first rows: until then a fault is the whole answer."""
         head: bytes | None = frame(HEAD, msgspec.json.encode(said))
         async with aclosing(frames) as each:
-            async for kind, content in each:
+            async for kind, whole in each:
                 if kind not in _PASSED:
                     continue
                 if head is not None:
                     await send(head)
                     head = None
-                await send(frame(kind, await signing(kind, content)))
+                await send(await signing(kind, whole))
                 if kind == END:
                     return
 
 
-def _signing(proof: AnswerProof | None, sql: str, head: wire.QueryHead) -> Callable[[bytes, bytes], Awaitable[bytes]]:
-    """What is sent of a frame: the end of an answer that is proven has the statement with it."""
+def _signing(
+    proof: AnswerProof | None, sql: str, head: wire.QueryHead
+) -> Callable[[bytes, memoryview], Awaitable[bytes | memoryview]]:
+    """What is sent for a frame: the end of an answer that is proven has the statement with it."""
 
-    async def sent(kind: bytes, content: bytes) -> bytes:
-        if proof is not None and kind == ROWS:
+    async def sent(kind: bytes, whole: memoryview) -> bytes | memoryview:
+        if proof is None:
+            return whole
+        content = parted(whole)[1]
+        if kind == ROWS:
             proof.take(content)
-        if proof is None or kind != END:
-            return content
+        if kind != END:
+            return whole
         end = msgspec.json.decode(content, type=wire.QueryEnd)
         envelope = await trio.to_thread.run_sync(lambda: proof.signed(sql, head, end.rows))
-        return msgspec.json.encode(msgspec.structs.replace(end, proof=envelope))
+        return frame(END, msgspec.json.encode(msgspec.structs.replace(end, proof=envelope)))
 
     return sent
 

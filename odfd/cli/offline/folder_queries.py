@@ -81,7 +81,7 @@ async def _answer(home: StateDirectory, request: wire.QueryRequest) -> list[tupl
     queries = QueryService(Planner(home, _shown, evaluator), processes, inputs, signer)
     said = bytearray()
 
-    async def take(data: bytes) -> None:
+    async def take(data: bytes | memoryview) -> None:
         said.extend(data)
 
     async with trio.open_nursery() as nursery:
