@@ -109,7 +109,7 @@ def forged(alice: Any, told: Any) -> Any:
 
 def test_folders_tell_without_a_daemon(tmp_path: Path) -> None:
     """The statement of a node that is gone."""
-    from odfd.cli.offline.answer_recheck import ask_folders
+    from odfd.cli.offline.folder_queries import ask_folders
 
     proof, rows = ask_folders(wire.QueryRequest(sql="select 1 as n", prove=True), [str(AIRLINES)], tmp_path / "a")
     told = answer_recheck.ProvenAnswer(*statements.unseal(json.dumps(proof).encode()), rows)
