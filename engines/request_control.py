@@ -54,6 +54,11 @@ class RequestControl:
                 return
         callback()
 
+    def finish(self) -> None:
+        """The work is over: a cancellation has nothing to stop any more. gRPC calls the end of every call one."""
+        with self._lock:
+            self._callbacks = []
+
     def cancel(self) -> None:
         """Idempotent."""
         with self._lock:

@@ -249,7 +249,10 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
         if known is not None:
             return route.method.encode_response(route.root(value=known))
         control.check()
-        outcome = route.work(request, control)
+        try:
+            outcome = route.work(request, control)
+        finally:
+            control.finish()
         if isinstance(outcome, InvalidQuery) and not getattr(request, "reads_extensions", True):
             outcome = outcome.whole
         answer = route.method.encode_response(route.root(value=outcome))

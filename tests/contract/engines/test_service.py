@@ -259,6 +259,23 @@ async def test_cancelling_the_scope_cancels_the_work(bench: Any) -> None:
     assert isinstance(await engine.transform(bench.request("t2")), Success)
 
 
+async def test_the_end_of_a_call_stops_nothing(bench: Any) -> None:
+    """gRPC tells of it as of a cancellation, and to stop Spark's tasks holds the next request up until they are seen to
+    have ended."""
+    stopped, controls = threading.Event(), []
+
+    def act(request: Any, control: Any) -> Any:
+        control.register_cancel(stopped.set)
+        controls.append(control)
+        return bench.handler.concatenate(request, control)
+
+    bench.handler.act = act
+    assert isinstance(await bench.engine().transform(bench.request()), Success)
+    assert await trio.to_thread.run_sync(controls[0].cancelled.wait, PATIENCE)
+    await trio.to_thread.run_sync(bench.server.stop)
+    assert not stopped.is_set()
+
+
 async def test_a_deadline_is_a_limit_and_stops_the_work(bench: Any) -> None:
     stopped = threading.Event()
 
