@@ -6,9 +6,9 @@ import ipaddress
 import re
 from collections.abc import Iterator, Mapping
 
-from config.errors import Problem
 from config.log_levels import part_levels
 from config.model import Engine, Settings
+from config.schema import Problem
 
 HTTP_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[0-9.]+):(\d{1,5})")
 """Host and port."""

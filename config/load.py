@@ -12,9 +12,8 @@ from typing import Any, Final
 
 from config import paths, schema
 from config.check import cross
-from config.errors import ConfigError, Problem
 from config.model import MAX_FILE, Settings
-from config.schema import Key
+from config.schema import ConfigError, Key, Problem
 
 RESERVED: Final = {"ODFD_CONFIG", "ODFD_SOCKET"}
 """Variables of the programs themselves: which file to read, which socket to ask."""

@@ -5,15 +5,35 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import msgspec
 
-from config.errors import Problem
 from config.model import About, Group, Settings, about
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake: where, what, and what to write instead."""
+
+    place: str
+    """``odfd.toml:14``, ``environment ODFD_P2P_LISTEN``, ``--socket``."""
+    message: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.message}" + (f"  ({self.hint})" if self.hint else "")
+
+
+class ConfigError(Exception):
+    """Settings that cannot be used, with every reason."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = tuple(problems)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Converts values of Arrow columns to JSON: times in RFC 3339, decimals and integers beyond 2^53 as text. Pure.
 
-Loads neither numpy nor ``pyarrow.compute``, which take longer than most answers.
+Loads neither numpy, which the process of a query does not have, nor ``pyarrow.compute``, which takes longer than most
+answers.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from chain import instant
-from chain.data.times import to_instant
+from chain.errors import Invalid
+from chain.instant import Instant
 
 _SAFE_INTEGER: Final = 2**53
 
@@ -68,3 +70,14 @@ def _plain_value(value: object) -> object:
             return {key: _plain_value(item) for key, item in value.items()}
         case _:
             return value
+
+
+def to_instant(value: int, kind: pa.DataType) -> Instant:
+    """A date's or timestamp's stored number as nanoseconds. Raises Invalid for another type."""
+    if not (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
+        raise Invalid(f"an event time is a date or a timestamp, not {kind}", rule="event-time-type")
+    scale = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+    if pa.types.is_date32(kind):
+        return Instant(value * 86_400 * 10**9)
+    unit = "ms" if pa.types.is_date64(kind) else kind.unit
+    return Instant(value * scale[unit])

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from chain.data import dictionaries, footprint
 from chain.data.footer import ParquetFooter, parse_footer
-from chain.data.times import to_instant as to_instant
+from chain.data.json_values import to_instant as to_instant
 from chain.errors import Environment, Invalid, NotFound
 from chain.instant import Instant
 

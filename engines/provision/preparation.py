@@ -24,9 +24,8 @@ from engines.errors import EngineLost
 from engines.image.installed import PYTHON, Image, installed, installed_layout, keep_preparation, staged_preparation
 from engines.provision.archive import RECORD_SECONDS, recording
 from engines.sandbox.base import Job, Mount
-from engines.sandbox.bubblewrap import Bubblewrap
+from engines.sandbox.bubblewrap import Bubblewrap, image_runtime
 from engines.sandbox.process import ConfinedProcess, start
-from engines.sandbox.runtime import image_runtime
 from engines.spark.runtime.java import base_of
 
 _ARCHIVE: Final = PurePosixPath("/odf/archive.jsa")

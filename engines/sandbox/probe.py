@@ -26,11 +26,10 @@ from chain.errors import Environment, Refused
 from engines.errors import EngineLost
 from engines.image.installed import Image
 from engines.sandbox.base import Job, Level, Mount, PlainProcess, Sandbox
-from engines.sandbox.bubblewrap import Bubblewrap
+from engines.sandbox.bubblewrap import Bubblewrap, host_runtime, image_runtime
 from engines.sandbox.cgroups import Groups, find_groups
 from engines.sandbox.container import TOOLS, Container
 from engines.sandbox.process import ConfinedProcess, start
-from engines.sandbox.runtime import host_runtime, image_runtime
 
 TRIAL_SECONDS: Final = 20.0
 _MAX_REPORT: Final = 1 << 16

@@ -16,10 +16,9 @@ from typing import Any, Final
 
 from chain.errors import Environment, Invalid, Refused
 from config import paths, schema
-from config.errors import ConfigError, Problem
 from config.load import Loaded, load
 from config.render import template
-from config.schema import Key
+from config.schema import ConfigError, Key, Problem
 from odfd import output
 
 RULE: Final = "settings-file"

@@ -16,8 +16,8 @@ import trio
 
 from chain.errors import Fault, Invalid
 from config import render as rendering
-from config.errors import ConfigError
 from config.load import Loaded, load
+from config.schema import ConfigError
 from odfd import __version__, output
 from odfd.control.assembly import Build
 from odfd.errors import Bug, ExitCode, exit_code, render, sole_fault

@@ -14,9 +14,9 @@ from pathlib import Path
 import structlog
 
 from chain.errors import Fault
-from config.errors import ConfigError
 from config.load import Loaded
 from config.model import Settings
+from config.schema import ConfigError
 from engines.sandbox.cgroups import limit_node
 from odfd import __version__
 from odfd.control import endpoint

@@ -41,7 +41,7 @@ from odfd.transfer.linked import may_link, note_links
 from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.verify.damage import Damage
 from odfd.verify.terms import ChainTerms
-from p2p.peers.score import BAD_BYTES
+from p2p.peers.book import BAD_BYTES
 from p2p.ports import PeerId, Replication, Tip, TreeHead
 
 STEP: Final = 50_000

@@ -17,8 +17,7 @@ from odfd.runtime.serving import CONNECTIONS, HttpServer, Response
 from odfd.runtime.supervision import Life, Logger
 from odfd.site.requests import is_question
 from p2p.budget.buckets import Rate
-from p2p.budget.costs import SECOND, SITE_ANSWER, SITE_PACK, SITE_QUESTION
-from p2p.budget.work import WorkBudget, WorkShares
+from p2p.budget.work import SECOND, SITE_ANSWER, SITE_PACK, SITE_QUESTION, WorkBudget, WorkShares
 
 OF_ONE: Final = CONNECTIONS // 8
 """Connections of one address."""

@@ -24,7 +24,7 @@ from odfd.state.remotes import Remotes
 from p2p.driver.lan import PORT as LAN_PORT
 from p2p.host.limits import HostLimits
 from p2p.pace import Bandwidth
-from p2p.peers.reach import networks
+from p2p.peers.directory import networks
 from p2p.web.body import Patience
 from p2p.yamux.limits import Limits as YamuxLimits
 

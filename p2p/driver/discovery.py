@@ -18,9 +18,8 @@ from chain.errors import Fault, Invalid
 from chain.ids import DatasetId
 from chain.statements.keys import SigningKey
 from p2p.address import network_of, parse_address
-from p2p.budget.buckets import Budget, Rate
-from p2p.budget.costs import PEERS_QUESTION, PRESENCE
-from p2p.budget.relaying import Relaying
+from p2p.budget.buckets import Budget, Rate, Relaying
+from p2p.budget.work import PEERS_QUESTION, PRESENCE
 from p2p.driver.containment import contained
 from p2p.driver.framing import FramedStream
 from p2p.driver.peer_penalties import PeerPenalties
@@ -28,9 +27,8 @@ from p2p.driver.ports import HostPort, StreamPort
 from p2p.driver.stream_slots import StreamSlots
 from p2p.errors import TooSlow, Violation
 from p2p.ip import Allows
-from p2p.peers.directory import Directory
-from p2p.peers.reach import Reach
-from p2p.peers.score import FLOOD, GARBAGE
+from p2p.peers.book import FLOOD, GARBAGE
+from p2p.peers.directory import Directory, Reach
 from p2p.ports import Judgement, Library, PeerId, Verdict
 from p2p.wire import presence as wire
 from p2p.wire.limits import (

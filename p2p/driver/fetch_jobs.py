@@ -14,13 +14,12 @@ import trio
 from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.multihash import Multihash
-from p2p.driver.exchange import Reply
-from p2p.driver.exchanges import Exchanges
+from p2p.driver.exchange import Exchanges, Reply
 from p2p.driver.histories import Histories
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.errors import Violation
 from p2p.machines.transfer import Arrived, Ask, Denied, Payload, Shape
-from p2p.peers.score import BAD_BYTES
+from p2p.peers.book import BAD_BYTES
 from p2p.ports import ChainSink, ObjectSink, PackSink, PeerId
 from p2p.wire import chains, objects
 from p2p.wire.chains import BlockRange, Blocks, ChainReply

@@ -15,8 +15,7 @@ import trio
 from cachetools import FIFOCache
 
 from chain.ids import DatasetId
-from p2p.budget.buckets import Rate
-from p2p.budget.relaying import Relaying
+from p2p.budget.buckets import Rate, Relaying
 from p2p.driver.ports import HostPort
 from p2p.ports import Concern, Judgement, PeerId, Verdict
 from p2p.wire.limits import MAX_ENVELOPE

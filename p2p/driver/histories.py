@@ -19,7 +19,7 @@ from cachetools import FIFOCache
 from chain.ids import DatasetId
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.errors import PeerFault
-from p2p.peers.score import BAD_BYTES, UNRELIABLE
+from p2p.peers.book import BAD_BYTES, UNRELIABLE
 from p2p.ports import PeerId, Tip
 
 Fetch: TypeAlias = Callable[[PeerId, DatasetId, int, int], Awaitable[Sequence[bytes]]]

@@ -16,7 +16,7 @@ import trio
 
 from chain.errors import Fault
 from chain.ids import DatasetId
-from p2p.budget.costs import MEETING
+from p2p.budget.work import MEETING
 from p2p.driver.containment import contained
 from p2p.driver.discovery import SOUGHT, Discovery
 from p2p.driver.peer_penalties import PeerPenalties

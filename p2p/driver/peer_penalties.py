@@ -15,8 +15,7 @@ import trio
 from p2p.driver.framing import FramedStream, UnfinishedFrames
 from p2p.driver.ports import HostPort, StreamPort
 from p2p.errors import PeerFault, TooSlow, Violation
-from p2p.peers.book import PeerBook
-from p2p.peers.score import GARBAGE, UNRELIABLE
+from p2p.peers.book import GARBAGE, UNRELIABLE, PeerBook
 from p2p.ports import PeerId
 
 _LOG = structlog.get_logger("p2p.driver")

@@ -20,7 +20,7 @@ from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from chain.wording import agree
 from p2p.driver.discovery import Discovery
-from p2p.driver.exchanges import Exchanges
+from p2p.driver.exchange import Exchanges
 from p2p.driver.fetch_jobs import (
     CHAIN_SHAPE,
     OBJECT_SHAPE,
@@ -49,7 +49,7 @@ from p2p.machines.track_records import TrackRecords
 from p2p.machines.transfer import Shape, Transfer
 from p2p.pace import Pace
 from p2p.peers.book import PeerBook
-from p2p.peers.reach import Reach
+from p2p.peers.directory import Reach
 from p2p.ports import (
     ChainSink,
     Library,

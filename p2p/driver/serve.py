@@ -18,7 +18,7 @@ import structlog
 import trio
 
 from chain.errors import Environment, Fault, Invalid, NotFound, Refused
-from p2p.budget.costs import RANGE, SMALL_OBJECT
+from p2p.budget.work import RANGE, SMALL_OBJECT
 from p2p.driver.containment import contained
 from p2p.driver.framing import FramedStream
 from p2p.driver.peer_penalties import PeerPenalties
@@ -27,7 +27,7 @@ from p2p.driver.stream_slots import StreamSlots
 from p2p.errors import Violation
 from p2p.machines.serving import READERS, Asked, Asker, Gone, Input, Read, ReadDone, Refuse, Request, Serving, Written
 from p2p.pace import Pace
-from p2p.peers.score import FLOOD, GARBAGE
+from p2p.peers.book import FLOOD, GARBAGE
 from p2p.ports import Library, PeerId
 from p2p.wire import chains, objects, refusal
 from p2p.wire.chains import BlockRange, Blocks, encode_blocks, fit

@@ -20,7 +20,7 @@ from chain.multihash import Multihash
 from chain.statements.tree import is_consistent
 from chain.wording import plural
 from p2p.budget.buckets import Budget, Rate
-from p2p.budget.costs import ENVELOPE, LISTED, PROOF, STATEMENT, SUMS
+from p2p.budget.work import ENVELOPE, LISTED, PROOF, STATEMENT, SUMS
 from p2p.driver.fair_queue import FairTurns
 from p2p.driver.forwarding import Forwarding
 from p2p.driver.framing import FramedStream
@@ -30,9 +30,9 @@ from p2p.driver.ports import HostPort, StreamPort
 from p2p.driver.round_scope import RoundScope
 from p2p.driver.stream_slots import StreamSlots
 from p2p.errors import PeerFault, TooSlow, Violation
-from p2p.machines.recent_set import Seen
+from p2p.machines.declined import Seen
 from p2p.machines.reconcile import Done, Effect, Fetch, Reconcile, Show, answer
-from p2p.peers.score import BAD_BYTES, FLOOD, GARBAGE
+from p2p.peers.book import BAD_BYTES, FLOOD, GARBAGE
 from p2p.ports import Judgement, Library, PeerId, StatementRef, StatementStore, Topic, TreeHead, Verdict
 from p2p.wire import trust
 from p2p.wire.limits import MAX_ENVELOPE, MAX_TRUST_REPLY, MAX_TRUST_REQUEST

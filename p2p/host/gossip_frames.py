@@ -12,7 +12,7 @@ import msgspec
 
 from chain.errors import Invalid
 from chain.statements.keys import verify
-from p2p.budget.costs import GOSSIP_ENTRY, GOSSIP_FRAME, GOSSIP_MESSAGE
+from p2p.budget.work import GOSSIP_ENTRY, GOSSIP_FRAME, GOSSIP_MESSAGE
 
 MAX_NAME: Final = 64
 """Bytes of a message's name in a control part; ours have 46: a peer id and a number."""

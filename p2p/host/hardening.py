@@ -40,9 +40,8 @@ from libp2p.transport.upgrader import TransportUpgrader
 from libp2p.utils.varint import ParseError, read_varint_prefixed_bytes_limited
 
 from p2p.budget.connection_slots import ConnectionSlots
-from p2p.budget.costs import HANDSHAKE
 from p2p.budget.silent_connections import SilentConnections
-from p2p.budget.work import WorkBudget
+from p2p.budget.work import HANDSHAKE, WorkBudget
 from p2p.host.limits import HostLimits
 from p2p.host.muxer import Shared, YamuxConn
 from p2p.host.noise import Handshake, offered

@@ -23,8 +23,7 @@ from libp2p.stream_muxer.exceptions import (
     MuxedStreamReset,
 )
 
-from p2p.budget.costs import STREAM, YAMUX_FRAME
-from p2p.budget.work import Party, WorkBudget
+from p2p.budget.work import STREAM, YAMUX_FRAME, Party, WorkBudget
 from p2p.errors import PeerFault, StreamBroken, Violation
 from p2p.host.noise import NoiseStream, Scratch, Unsealer, take_over
 from p2p.host.unread_budget import UnreadBudget

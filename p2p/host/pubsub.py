@@ -22,8 +22,7 @@ from libp2p.pubsub.pubsub import Pubsub
 from libp2p.tools.anyio_service import background_trio_service
 
 from chain.errors import Invalid
-from p2p.budget.costs import GOSSIP_BYTE
-from p2p.budget.work import Party, WorkBudget
+from p2p.budget.work import GOSSIP_BYTE, Party, WorkBudget
 from p2p.errors import NotJoined, NotTaken, only
 from p2p.host.gossip_frames import FrameLimits, check, is_signed, net_subscriptions, strip
 from p2p.host.host import Host

@@ -17,6 +17,8 @@ from p2p.budget.buckets import Rate
 
 K = TypeVar("K", bound=Hashable)
 MAX_PEERS: Final = 4096
+SEEN: Final = 65_536
+"""Ids remembered (docs/spec/trust.md#gossip): at 50 a second from a peer, twenty minutes; about 10 MiB."""
 
 
 class _Entry(NamedTuple):
@@ -71,3 +73,22 @@ class UselessBytes(Generic[K]):
     def cost(self, sender: K, size: float, now: float) -> None:
         """``size`` bytes came; below zero: so many were of use."""
         self._levels[sender] = (min(self._rate.burst, self.left(sender, now) - size), now)
+
+
+class Seen:
+    """Ids seen lately, at most ``capacity``; the least recently seen is forgotten first."""
+
+    def __init__(self, capacity: int = SEEN) -> None:
+        self._ids: FIFOCache[bytes, None] = FIFOCache(capacity)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def add(self, name: bytes) -> bool:
+        """Remember ``name``; whether it is new. Meeting it again makes it young."""
+        new = name not in self._ids
+        self._ids[name] = None
+        return new
+
+    def __contains__(self, name: bytes) -> bool:
+        return name in self._ids

@@ -24,7 +24,7 @@ from p2p.machines.hedging import hedges
 from p2p.machines.intervals import Interval, Intervals
 from p2p.machines.providers import DEPTH, LEAST, PATIENCE, SPAN, Provider, Providers
 from p2p.machines.track_records import TrackRecords
-from p2p.peers.score import BAD_BYTES, GARBAGE, UNRELIABLE
+from p2p.peers.book import BAD_BYTES, GARBAGE, UNRELIABLE
 from p2p.ports import PeerId
 
 WINDOW: Final = 16 << 20

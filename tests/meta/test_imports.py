@@ -24,7 +24,7 @@ MAY: dict[str, set[str]] = {
     "odfd": {"chain", "config", "engines", "p2p"},
 }
 LAYERS = {
-    "config": ["load", "check render", "schema paths", "model", "errors", "log_levels", "."],
+    "config": ["load", "check render", "schema paths", "model", "log_levels", "."],
     "chain": [
         "store",
         "data compaction",

@@ -22,6 +22,9 @@ MEANS: Final = frozenset({"RegrAvgX", "RegrAvgY"})
 """Averages of one column, of the rows in which another one is not null either."""
 EXTREMES: Final = frozenset({"Min", "Max"})
 """Exact as they are, but for which of 0.0 and -0.0, and which NaN, stands for the others: both are made one."""
+FLOATS: Final = ("double", "float")
+SPREADS: Final = frozenset({"VariancePop", "VarianceSamp", "StddevPop", "StddevSamp"})
+"""Moments of one column."""
 
 
 def is_exact(aggregate: Node, floating: bool) -> bool:
@@ -121,3 +124,45 @@ def may_be_wide(node: Node) -> bool:
 
 FINEST: Final = -1074
 """All doubles are multiples of two to this power."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What decides how an aggregate is computed, and its place in names of columns."""
+
+    number: int
+    kind: str
+    types: tuple[str, ...]
+    """Of its arguments."""
+    filtered: bool
+    """Whether it stands under FILTER."""
+    tries: bool
+    """``try_sum``, ``try_avg``: null, and no error, where the value does not fit."""
+    result: str = ""
+    """The type of what comes out, over decimals."""
+
+    @property
+    def floating(self) -> bool:
+        return self.types[0] in FLOATS
+
+    @property
+    def digits(self) -> int | None:
+        """Of the decimals that are summed."""
+        return None if self.kind in EXTREMES else digits_of(self.types[0])
+
+    @property
+    def wide(self) -> bool:
+        """Whether a sum of them may not fit into a decimal."""
+        return self.digits is not None and self.digits > ROOM
+
+    @property
+    def scale(self) -> int:
+        return int(self.types[0].split(",")[1][:-1])
+
+    @property
+    def bounded(self) -> bool:
+        """Whether a few sums and a bound of their error can do (``certified``)."""
+        return self.kind in SPREADS or (self.kind in ("Sum", "Average") and self.floating)
+
+    def name(self, what: str) -> str:
+        return f"__odf_{what}{self.number}"

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from engines.spark.analysis.exact import BOUNDED, Grid
+from engines.spark.analysis.exact import BOUNDED, SPREADS, Call, Grid
 from engines.spark.catalyst.bignum import BigIntegers
-from engines.spark.catalyst.exact_calls import SPREADS, Call
 
 _ROWS: Final = 1 << 19
 """Of a group. Pieces have up to 34 bits, so that the sum of this many has 53."""

@@ -23,8 +23,19 @@ from weakref import WeakKeyDictionary
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from engines.spark.analysis.exact import BOUNDED, COMPLETE, EXTREMES, MEANS, MOMENTS, QUICK, ROOM, Grids, digits_of
-from engines.spark.catalyst.exact_calls import FLOATS, Call
+from engines.spark.analysis.exact import (
+    BOUNDED,
+    COMPLETE,
+    EXTREMES,
+    FLOATS,
+    MEANS,
+    MOMENTS,
+    QUICK,
+    ROOM,
+    Call,
+    Grids,
+    digits_of,
+)
 from engines.spark.catalyst.exact_recipes import TOO_COARSE, WHOLE, Recipe, make_recipe
 from engines.spark.catalyst.expressions import Catalyst, over_as_sql
 from engines.spark.catalyst.plans import is_aggregate, items, kind_of, replaced

@@ -12,10 +12,9 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from engines.spark.analysis.exact import BOUNDED, EXTREMES, FINEST, MOMENTS, QUICK, Grids
+from engines.spark.analysis.exact import BOUNDED, EXTREMES, FINEST, MOMENTS, QUICK, Call, Grids
 from engines.spark.catalyst import certified
 from engines.spark.catalyst.bignum import BigIntegers
-from engines.spark.catalyst.exact_calls import Call
 from engines.spark.catalyst.expressions import Catalyst
 from engines.spark.catalyst.plans import items
 

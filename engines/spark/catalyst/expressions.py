@@ -11,8 +11,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from engines.spark.catalyst.jvm_objects import jvm_object
-from engines.spark.catalyst.plans import inlined, items, kind_of
+from engines.spark.catalyst.plans import inlined, items, jvm_object, kind_of
 
 
 def skip_commands(session: SparkSession) -> Any:

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
 from engines.spark.analysis.tree import Node, Step, way_to
-from engines.spark.catalyst.jvm_objects import jvm_object
 
 HIDDEN_OFFSET: Final = "__odf_offset"
 HIDDEN_OP: Final = "__odf_op"
@@ -34,6 +34,19 @@ HIDDEN_OF_ADDITIONS: Final = (HIDDEN_OFFSET,)
 _INLINE: Final = "org.apache.spark.sql.catalyst.optimizer.InlineCTE"
 _IDS: Final = re.compile(r"#(\d+)")
 _ORIGIN: Final = re.compile(r"Origin\(Some\((\d+)\),Some\((\d+)\),")
+_KNOWN: Final[WeakKeyDictionary[Any, dict[str, Any]]] = WeakKeyDictionary()
+
+
+def jvm_object(session: SparkSession, name: str, make: Callable[[Any], Any] = lambda found: found) -> Any:
+    """What ``name`` stands for, a class or a static member of one; or what ``make`` makes of that, if it is a constant.
+
+    Once for each JVM, since every step of a dotted name is a round trip. What is kept holds nothing of a session or a
+    query, and goes with the gateway that it was looked up through. One ``make`` for each name.
+    """
+    known = _KNOWN.setdefault(session.sparkContext._gateway, {})
+    if name not in known:
+        known[name] = make(reduce(getattr, name.split("."), session._jvm))
+    return known[name]
 
 
 def frame_of(session: SparkSession, plan: Any) -> DataFrame:

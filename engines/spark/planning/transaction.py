@@ -18,7 +18,7 @@ from chain.errors import Invalid
 from engines.spark.analysis.classify import Classification, Mode, Path
 from engines.spark.analysis.influence import Session, VersionedInput
 from engines.spark.analysis.monotone import EARLIEST, LATEST, MILLISECOND, apply, least
-from engines.spark.planning.late_rows import LateInput, reached_back
+from engines.spark.planning.lateness import LateInput, reached_back
 from engines.spark.state.checkpoint import VERSION, Checkpoint, OpenInput, runs_of
 
 _DISAGREE: Final = "replay the transform from its start"

@@ -25,8 +25,7 @@ from engines.spark.analysis.tree import parse_plan
 from engines.spark.catalyst.plans import HIDDEN_ROUND, carried, frame_of, json_of
 from engines.spark.catalyst.types import as_written
 from engines.spark.output.slice import same_rows
-from engines.spark.planning.corrected_windows import plan_windows
-from engines.spark.planning.table_transaction import TableStep, plan_table
+from engines.spark.planning.table_transaction import TableStep, plan_table, plan_windows
 from engines.spark.planning.transaction import InputFacts, TransactionStep
 from engines.spark.provenance.answers import FoundLineage
 from engines.spark.provenance.lifetimes import Lifetimes, dating, entering, lives, of_key

@@ -19,8 +19,7 @@ from pyspark.sql import SparkSession
 from engines.spark.analysis.determinism import arguments
 from engines.spark.analysis.tree import Node, parse_plan
 from engines.spark.catalyst.expressions import Catalyst
-from engines.spark.catalyst.jvm_objects import jvm_object
-from engines.spark.catalyst.plans import counterpart, frame_of, inlined, json_of
+from engines.spark.catalyst.plans import counterpart, frame_of, inlined, json_of, jvm_object
 
 _RULES: Final = (
     "analysis.EliminateSubqueryAliases", "analysis.EliminateView",

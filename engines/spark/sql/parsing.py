@@ -29,8 +29,7 @@ from engines.spark.analysis.parsed import Size, bounded_size
 from engines.spark.analysis.refusals import Refused
 from engines.spark.analysis.tree import Node, parse_plan
 from engines.spark.catalyst.expressions import skip_commands
-from engines.spark.catalyst.jvm_objects import jvm_object
-from engines.spark.catalyst.plans import items, json_of, place_of
+from engines.spark.catalyst.plans import items, json_of, jvm_object, place_of
 
 Answer = TypeVar("Answer")
 _REMEMBERED: Final = 1024

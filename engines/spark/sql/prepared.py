@@ -18,8 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from chain.model.source import SqlQueryStep
 from engines.spark.catalyst.exact import complete_plan, first_exact, quick_plans
-from engines.spark.catalyst.jvm_objects import jvm_object
-from engines.spark.catalyst.plans import frame_of, inlined, items, widened
+from engines.spark.catalyst.plans import frame_of, inlined, items, jvm_object, widened
 from engines.spark.rows.tables import frame_of_rows
 from engines.spark.sql.queries import run_queries
 from engines.spark.sql.views import name_view, without_hidden

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from engines.spark.analysis.determinism import Finding, arguments
 from engines.spark.analysis.monotone import SECOND, Zone
 from engines.spark.analysis.tree import Node
-from engines.spark.catalyst.jvm_objects import jvm_object
+from engines.spark.catalyst.plans import jvm_object
 
 _SHOWN: Final = 60
 """Characters of a pattern in a message."""

@@ -21,7 +21,6 @@ from chain.data.parquet import open_slice
 from chain.errors import Invalid
 from engines.contract import Vocabulary
 from engines.spark.analysis.monotone import EARLIEST, LATEST
-from engines.spark.catalyst.jvm_objects import jvm_object
 from engines.spark.catalyst.plans import (
     HIDDEN,
     HIDDEN_BEFORE,
@@ -29,6 +28,7 @@ from engines.spark.catalyst.plans import (
     HIDDEN_OP,
     HIDDEN_SOURCE,
     frame_of,
+    jvm_object,
     project,
 )
 from engines.spark.catalyst.types import struct_type

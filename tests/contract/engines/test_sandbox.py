@@ -20,11 +20,10 @@ from chain.errors import Refused
 from engines.errors import EngineLost
 from engines.sandbox import probe
 from engines.sandbox.base import Command, Job, Level, Mount, PlainProcess
-from engines.sandbox.bubblewrap import Bubblewrap
+from engines.sandbox.bubblewrap import Bubblewrap, host_runtime
 from engines.sandbox.cgroups import find_groups
 from engines.sandbox.probe import BOUNDS, FORBIDDEN, choose, trial, unconfined
 from engines.sandbox.process import start
-from engines.sandbox.runtime import host_runtime
 from worlds.eventually import PATIENCE
 
 pytestmark = pytest.mark.slow
@@ -184,7 +183,7 @@ from engines.sandbox.base import Job
 from engines.sandbox.bubblewrap import Bubblewrap
 from engines.sandbox.base import PlainProcess
 from engines.sandbox.process import start
-from engines.sandbox.runtime import host_runtime
+from engines.sandbox.bubblewrap import host_runtime
 async def main():
     sandbox = PlainProcess() if {level is Level.NONE} else Bubblewrap(shutil.which("bwrap"), host_runtime(()))
     job = Job(argv=(sys.executable, "-c", {SLEEPER!r}), env={{"PATH": "/usr/bin:/bin"}}, mounts=())

@@ -30,9 +30,8 @@ from engines.errors import EngineLost, LimitExceeded
 from engines.provision.settings import ENGINE_FAILED, Isolation, WarmSettings, WarmthLimits
 from engines.provision.warm import EnginePool, WarmEngine
 from engines.sandbox.base import Level, Mount, PlainProcess, Sandbox
-from engines.sandbox.bubblewrap import Bubblewrap
+from engines.sandbox.bubblewrap import Bubblewrap, host_runtime
 from engines.sandbox.probe import choose, trial
-from engines.sandbox.runtime import host_runtime
 from worlds.eventually import PATIENCE, became
 
 pytestmark = pytest.mark.slow

@@ -12,8 +12,7 @@ import pytest
 import trio
 
 from p2p.budget.buckets import Rate
-from p2p.budget.costs import HANDSHAKE
-from p2p.budget.work import WorkShares
+from p2p.budget.work import HANDSHAKE, WorkShares
 from p2p.errors import PeerFault
 from p2p.host.host import Host, open_host
 from p2p.host.limits import HostLimits

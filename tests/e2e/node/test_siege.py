@@ -30,7 +30,7 @@ import pytest
 
 from odfd.control import wire
 from odfd.control.client import Client
-from p2p.peers.score import UNRELIABLE
+from p2p.peers.book import UNRELIABLE
 from worlds.hostile import processor_seconds
 from worlds.manifests import ROOT
 from worlds.siege_attacks import ANSWERS, NAMES, Plan

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import trio
 
-from config.errors import ConfigError
 from config.load import load
 from config.model import Settings
+from config.schema import ConfigError
 from odfd.api.routes import application
 from odfd.control.assembly import Assembly, Context
 from odfd.daemon import wiring

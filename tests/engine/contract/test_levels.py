@@ -23,8 +23,7 @@ from engines.image.installed import PYTHON, installed
 from engines.provision.preparation import of_image
 from engines.sandbox import process as confined
 from engines.sandbox.base import Job
-from engines.sandbox.bubblewrap import Bubblewrap
-from engines.sandbox.runtime import image_runtime
+from engines.sandbox.bubblewrap import Bubblewrap, image_runtime
 from worlds.eventually import PATIENCE
 from worlds.processes import names_of
 

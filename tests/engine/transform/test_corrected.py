@@ -15,7 +15,7 @@ import pytest
 
 import engines.spark.execution.tables as tables
 import engines.spark.execution.transform as transform
-import engines.spark.planning.corrected_windows as windowed
+import engines.spark.planning.table_transaction as windowed
 from engines.contract import InvalidQuery
 from engines.spark.planning.slice_facts import SliceReader
 from engines.spark.sql.queries import Analyst

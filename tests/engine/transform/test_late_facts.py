@@ -12,7 +12,7 @@ import random
 
 import pytest
 
-import engines.spark.planning.late_rows as placing
+import engines.spark.planning.lateness as placing
 import engines.spark.planning.transaction as incremental
 from chain.model.source import SqlQueryStep, TemporalTable, TransformSql
 

@@ -18,10 +18,9 @@ import pytest
 
 from config.model import P2p
 from p2p.address import network_of, prefix_of
-from p2p.budget import costs
-from p2p.budget.buckets import Budget
+from p2p.budget import work
+from p2p.budget.buckets import Budget, Relaying
 from p2p.budget.connection_slots import ConnectionSlots
-from p2p.budget.relaying import Relaying
 from p2p.budget.unfinished import Unfinished
 from p2p.budget.work import Party, WorkBudget, WorkShares
 from p2p.driver.statements import GOSSIP_RATE, MAX_QUEUE, MAX_QUEUE_BYTES
@@ -33,8 +32,8 @@ SEEDS = int(os.environ.get("ODFD_SIM_SEEDS", "5"))
 SECONDS = 12.0
 IDENTITIES, ADDRESSES = 40, 5
 KINDS = (
-    costs.STREAM, costs.GOSSIP_FRAME, costs.GOSSIP_MESSAGE, costs.RANGE, costs.SUMS + 1000 * costs.LISTED,
-    200 * costs.ENVELOPE, costs.PROOF, costs.PRESENCE, costs.PEERS_QUESTION, 1000 * costs.YAMUX_FRAME, costs.MEETING,
+    work.STREAM, work.GOSSIP_FRAME, work.GOSSIP_MESSAGE, work.RANGE, work.SUMS + 1000 * work.LISTED,
+    200 * work.ENVELOPE, work.PROOF, work.PRESENCE, work.PEERS_QUESTION, 1000 * work.YAMUX_FRAME, work.MEETING,
 )  # fmt: skip
 """Costs of one piece of work, each a kind that peers cause."""
 JUDGING = (0.0005, 0.005, 0.02)
@@ -106,12 +105,12 @@ class World:
 
     def enter(self, host: str, life: Callable[[Party], Iterator[float]], tries: int = 1) -> None:
         """With a new key each time."""
-        if self.budget.admit(host, costs.HANDSHAKE, self.now, DOOR_PATIENCE) is None:
+        if self.budget.admit(host, work.HANDSHAKE, self.now, DOOR_PATIENCE) is None:
             if self.is_honest(host):
                 self.faults[f"an honest peer was refused {tries} times"] += tries > 2
             self.after(self.lot.uniform(0.5, 2), lambda: self.enter(host, life, tries + 1))
             return
-        self.work[self._whose(host)] += int(costs.HANDSHAKE)
+        self.work[self._whose(host)] += int(work.HANDSHAKE)
         number = next(self._numbers)
         party = Party(number, PeerId(f"key{number}"), host)
         leaving = self.places.take(party, dialled=False)
@@ -151,24 +150,24 @@ class World:
 
     def statements(self, party: Party) -> Iterator[float]:
         while True:
-            yield self.pay(party, costs.GOSSIP_MESSAGE)
+            yield self.pay(party, work.GOSSIP_MESSAGE)
             self.say(party)
 
     def hoard(self, party: Party) -> Iterator[float]:
         """Frames that are never whole."""
         while True:
-            yield self.pay(party, costs.STREAM)
+            yield self.pay(party, work.STREAM)
             self.hold(party, self.lot.randrange(16 << 20))
             yield self.lot.random()
 
     def quiet(self, party: Party) -> Iterator[float]:
         """An honest peer: a statement and a question every few seconds."""
         while True:
-            wait = self.pay(party, costs.GOSSIP_MESSAGE)
+            wait = self.pay(party, work.GOSSIP_MESSAGE)
             self.waits["work"].append(wait)
             yield wait
             self.say(party)
-            wait = self.pay(party, self.lot.choice([costs.RANGE, costs.SUMS, costs.PEERS_QUESTION]))
+            wait = self.pay(party, self.lot.choice([work.RANGE, work.SUMS, work.PEERS_QUESTION]))
             self.waits["work"].append(wait)
             yield wait
             self.hold(party, self.lot.randrange(1 << 20))
@@ -254,11 +253,11 @@ def test_a_thousand_addresses_take_the_room_of_strangers_and_no_more() -> None:
     most = all_strangers.burst + (SECONDS + DOOR_PATIENCE) * all_strangers.per_second
     assert 0.8 * most < done < most + max(KINDS) * PLACES
     stranger = Party(-3, PeerId("stranger"), "42.1.1.1")
-    assert world.budget.charge(stranger, costs.GOSSIP_MESSAGE, world.now) > 1.0
+    assert world.budget.charge(stranger, work.GOSSIP_MESSAGE, world.now) > 1.0
     for party in (friend, publisher):
-        assert world.budget.admit(party.host, costs.HANDSHAKE, world.now, DOOR_PATIENCE) == 0.0
+        assert world.budget.admit(party.host, work.HANDSHAKE, world.now, DOOR_PATIENCE) == 0.0
         assert world.places.take(party, dialled=False) is not party
-        assert world.budget.charge(party, costs.GOSSIP_MESSAGE, world.now) == 0.0
+        assert world.budget.charge(party, work.GOSSIP_MESSAGE, world.now) == 0.0
 
 
 def test_a_budget_by_key_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from p2p.budget.buckets import Rate
-from p2p.budget.relaying import Relaying
-from p2p.peers.score import FLOOD
+from p2p.budget.buckets import Rate, Relaying
+from p2p.peers.book import FLOOD
 
 SEEDS = max(2, int(os.environ.get("ODFD_SIM_SEEDS", "200")) // 40)
 LOOKS = Rate(per_second=5.0, burst=40.0)

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config import render, schema
-from config.errors import ConfigError
 from config.load import line_numbers, load
 from config.model import Group, Ipfs, Settings
 from config.render import template
+from config.schema import ConfigError
 
 HOME = {"HOME": "/home/alice"}
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from chain.errors import Environment, Refused
-from config.errors import ConfigError
+from config.schema import ConfigError
 from odfd.daemon.init import init, target
 
 NOTHING = {"node.name": None, "policy.profile": None, "node.state-dir": None}

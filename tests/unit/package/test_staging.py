@@ -14,7 +14,7 @@ import pytest
 import config.paths
 from config.paths import PRIVATE, code_environment
 from engines.sandbox.base import Job, PlainProcess
-from engines.sandbox.runtime import host_runtime
+from engines.sandbox.bubblewrap import host_runtime
 
 TREE = Path(__file__).parents[3]
 

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING
 from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId
 from chain.multihash import Multihash
-from p2p.budget.buckets import Budget
-from p2p.budget.relaying import Relaying
+from p2p.budget.buckets import Budget, Relaying
 from p2p.driver import serve
 from p2p.machines import reconcile, serving, transfer
-from p2p.machines.recent_set import Seen
-from p2p.peers.book import PeerBook
-from p2p.peers.score import BAD_BYTES, FLOOD, GARBAGE, UNRELIABLE
+from p2p.machines.declined import Seen
+from p2p.peers.book import BAD_BYTES, FLOOD, GARBAGE, UNRELIABLE, PeerBook
 from p2p.ports import Judgement, PeerId, StatementRef, Topic
 from p2p.wire import chains, objects, trust
 from p2p.wire.frames import PREFIX

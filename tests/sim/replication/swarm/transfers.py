@@ -12,7 +12,7 @@ from chain.ids import DatasetId
 from chain.multihash import Multihash
 from p2p.machines import transfer
 from p2p.machines.transfer import Shape, Transfer
-from p2p.peers.score import UNRELIABLE
+from p2p.peers.book import UNRELIABLE
 from p2p.ports import PeerId
 from p2p.wire import chains, objects
 from p2p.wire.chains import BlockRange, Blocks

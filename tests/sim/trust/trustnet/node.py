@@ -27,7 +27,7 @@ from odfd.trust.ledger.proofs import fork_of_last_block
 from odfd.trust.ledger.runs import Run
 from odfd.trust.policy.policy import Policy
 from odfd.trust.witness import witness
-from p2p.machines.recent_set import Seen
+from p2p.machines.declined import Seen
 from p2p.ports import Judgement, PeerId, StatementRef, Topic
 
 from .fabric import Branch, Machine, actual, key_of

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from chain.errors import Environment, Invalid
-from config.errors import ConfigError
 from config.load import load
+from config.schema import ConfigError
 from odfd.runtime.addresses import listening, parsed, url_of
 
 

@@ -9,7 +9,7 @@ import trio
 
 from odfd.runtime.http import Message, Receive, Send
 from odfd.site.server import PAID_WITHIN, SHARES, SiteServer
-from p2p.budget.costs import SITE_ANSWER, SITE_PACK
+from p2p.budget.work import SITE_ANSWER, SITE_PACK
 
 
 async def asked(server: SiteServer, visitor: str, path: str, method: str = "HEAD") -> int:

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2p.budget.buckets import Budget, Rate
-from p2p.budget.relaying import Relaying
+from p2p.budget.buckets import Budget, Rate, Relaying
 
 RATE = Rate(per_second=50.0, burst=500.0)
 

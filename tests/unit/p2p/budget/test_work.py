@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2p.address import prefix_of
-from p2p.budget.costs import SECOND
-from p2p.budget.work import Party, WorkBudget, WorkShares
+from p2p.budget.work import SECOND, Party, WorkBudget, WorkShares
 from p2p.ports import PeerId
 
 SHARES = WorkShares()

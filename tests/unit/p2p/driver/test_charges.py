@@ -10,7 +10,7 @@ import trio
 
 from chain.ids import DatasetId
 from chain.multihash import Multihash
-from p2p.budget.costs import STATEMENT
+from p2p.budget.work import STATEMENT
 from p2p.driver import serve
 from p2p.driver.framing import FramedStream
 from p2p.ports import PeerId, Topic

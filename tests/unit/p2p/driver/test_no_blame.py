@@ -8,10 +8,10 @@ import pytest
 import trio
 
 from chain.statements.keys import SigningKey
-from p2p.budget.relaying import Relaying
+from p2p.budget.buckets import Relaying
 from p2p.driver import discovery, statements
 from p2p.driver.statements import GOSSIP_RATE
-from p2p.peers.score import DOUBTED, UNRELIABLE, Score
+from p2p.peers.book import DOUBTED, UNRELIABLE, Score
 from p2p.wire import presence as wire
 from p2p.wire.presence import Presence
 

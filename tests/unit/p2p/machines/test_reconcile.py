@@ -10,7 +10,7 @@ from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from p2p.machines import reconcile
-from p2p.machines.recent_set import Seen
+from p2p.machines.declined import Seen
 from p2p.machines.reconcile import Done, Fetch, Reconcile, Show
 from p2p.ports import StatementRef, Topic
 from p2p.wire import trust

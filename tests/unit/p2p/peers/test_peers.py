@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from chain.backoff import Backoff
 from chain.errors import Invalid
 from p2p.budget.buckets import MAX_KEYS, Budget, Rate
-from p2p.peers.book import MAX_ADDRESSES, MAX_PEERS, PeerBook
-from p2p.peers.score import BAD_BYTES, HALF_LIFE, SHUT_OUT, Score
+from p2p.peers.book import BAD_BYTES, HALF_LIFE, MAX_ADDRESSES, MAX_PEERS, SHUT_OUT, PeerBook, Score
 from p2p.ports import PeerId
 
 ANNA = PeerId("anna")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from p2p.ip import parse_ip
-from p2p.peers.reach import Reach
+from p2p.peers.directory import Reach
 
 HERE = ["/ip4/127.0.0.1/tcp/4150"]
 LAN = ["/ip4/192.168.1.5/tcp/4150"]
