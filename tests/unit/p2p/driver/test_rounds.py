@@ -195,7 +195,7 @@ async def test_an_answer_that_never_ends_is_not_kept_for_ever(autojump_clock: An
         await node.driver.chain_size(slow.peer_id, DATASET)
     await trio.sleep(60)
     assert streams[0].was_reset or streams[0].closed
-    assert node.driver._standing._room.coming.total == 0
+    assert node.driver._standing._unfinished.coming.total == 0
 
 
 async def test_what_all_leave_unfinished_is_bounded(autojump_clock: Any, town: Any, monkeypatch: Any) -> None:
@@ -222,7 +222,7 @@ async def test_what_all_leave_unfinished_is_bounded(autojump_clock: Any, town: A
             assert await node.driver.chain_size(peer, DATASET) == 3
         except PeerFault:
             assert peer != honest.peer
-        most = max(most, node.driver._standing._room.coming.total)
+        most = max(most, node.driver._standing._unfinished.coming.total)
 
     async with trio.open_nursery() as nursery:
         for one in liars:
