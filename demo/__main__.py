@@ -108,6 +108,10 @@ def _leave(stage: Stage, *, keep: bool, tidy: bool) -> None:
         print("\nThe nodes are up. Talk to them:")
         for letter, node in sorted(stage.nodes.items()):
             print(f"  {letter}  {BIN / 'odfctl'} --socket {node.socket} get datasets")
+        node = stage.nodes["B" if "B" in stage.nodes else min(stage.nodes)]
+        address = node.do("ui")
+        print(f"Look at them in a browser:  {BIN / 'odfctl'} --socket {node.socket} ui --open")
+        print(f"  {address['url']}  (good once, for {address['seconds']} s)")
         pids = " ".join(str(node.process.pid) for node in stage.nodes.values() if node.process)
         print(f"Stop them:  kill {pids}     then  rm -r {stage.folder}")
         return

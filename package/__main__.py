@@ -42,7 +42,7 @@ def main() -> int:
         case ["site"]:
             site()
         case ["ui"]:
-            copy_libraries(OUT / "page")
+            copy_libraries(OUT / "libraries")
         case _:
             print("python -m package wheel|deb|lock|site|ui", file=sys.stderr)
             return 2

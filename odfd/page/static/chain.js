@@ -68,7 +68,7 @@ function Difference({ now, then, other }) {
   const marks = { added: "+", gone: "−", changed: "≠", "": "" };
   const changes = paths.filter((path) => kind(path)).length;
   return html`<p class="quiet">${other ? `Compared with the event of this kind before it, #${count(other.sequenceNumber)}: ${changes ? `${count(changes)} of ${count(paths.length)} values differ.` : "all is the same."}` : "The first event of this kind."}</p>
-    <div class="scroll" role="region" aria-label="Event" tabindex="0"><table class="difference">
+    <div class="scroll" role="group" aria-label="Event" tabindex="0"><table class="difference">
       <thead><tr><th scope="col"><span class="apart">How it differs</span></th><th scope="col">Value</th>${other && html`<th scope="col">in #${count(other.sequenceNumber)}</th>`}<th scope="col">in this block</th></tr></thead>
       <tbody>${paths.map((path) => html`<tr class=${kind(path)}>
         <td>${marks[kind(path)]}<span class="apart">${kind(path)}</span></td><th scope="row"><code><${Text} of=${path} most=${120} /></code></th>

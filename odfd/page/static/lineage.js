@@ -17,7 +17,7 @@ export function Lineage({ name, detail }) {
         { name: "Kind", of: (one) => one.kind || "not held here" },
         { name: "Made of", of: (one) => html`<${Text} of=${one.inputs.map((each) => each.ref).join(", ") || one.source} most=${200} />` },
         { name: "Records", kind: "number", of: (one) => count(one.records) },
-        { name: "", of: (one) => one.problem && html`<${Text} of=${one.problem.detail} most=${200} />` },
+        { name: "Trouble", of: (one) => one.problem && html`<${Text} of=${one.problem.detail} most=${200} />` },
       ]} />`}<//>
   </section>
   ${detail.dataset.records > 0 && html`<${Record} name=${name} />`}`;
@@ -51,7 +51,7 @@ function Graph({ nodes }) {
   const wide = Math.max(...all.map((one) => one.x)) + BOX.wide + 4;
   const high = Math.max(...all.map((one) => one.y)) + BOX.high + 4;
   const arrows = nodes.flatMap((one) => one.inputs.filter((each) => at.has(each.id)).map((each) => [at.get(each.id), at.get(one.id)]));
-  return html`<div class="scroll graph" role="region" aria-label="Graph of datasets" tabindex="0">
+  return html`<div class="scroll graph" role="group" aria-label="Graph of datasets" tabindex="0">
     <svg width=${wide} height=${high} viewBox=${`-2 -2 ${wide} ${high}`} role="group" aria-label=${`${plural(nodes.length, "dataset")}, inputs on the left`}>
       ${arrows.map(([from, to]) => {
         const [x1, y1, x2, y2] = [from.x + BOX.wide, from.y + BOX.high / 2, to.x, to.y + BOX.high / 2];
@@ -66,8 +66,8 @@ function Node({ one, at }) {
   const told = one.kind ? `${one.kind}${one.records === null ? "" : `, ${plural(one.records, "record")}`}` : "not held here";
   const name = shown(one.ref, 27);
   const box = html`<g transform=${`translate(${at.x} ${at.y})`} class=${`node ${one.relation} ${one.problem ? "troubled" : ""} ${one.kind ? "" : "absent"}`}>
-    <rect width=${BOX.wide} height=${BOX.high} rx="8" /><text x="12" y="24" class="name">${name}</text><text x="12" y="44" class="told">${told}</text></g>`;
-  return one.kind ? html`<a href=${`#/datasets/${part(one.ref)}/lineage`} aria-label=${`${shown(one.ref, 120)}, ${told}`}>${box}</a>` : box;
+    <rect width=${BOX.wide} height=${BOX.high} rx="8" /><title>${shown(one.ref, 200)}</title><text x="12" y="24" class="name">${name}</text>${" "}<text x="12" y="44" class="told">${told}</text></g>`;
+  return one.kind ? html`<a href=${`#/datasets/${part(one.ref)}/lineage`}>${box}</a>` : box;
 }
 
 /** Which records of the inputs one record was made of, down to where they came from. */

@@ -51,11 +51,11 @@ function Page() {
   }, [top, name]);
   if (status.problem && status.problem.rule === "page-session") return html`<${Closed} problem=${status.problem} />`;
   const node = status.value;
-  return html`<a class="skip" href=${location.hash || "#/"} onClick=${(event) => {
-      event.preventDefault();
-      main.current.focus();
-    }}>Skip to the content</a>
-    <header>
+  return html`<header>
+      <a class="skip" href=${location.hash || "#/"} onClick=${(event) => {
+        event.preventDefault();
+        main.current.focus();
+      }}>Skip to the content</a>
       <a class="brand" href="#/datasets"><img src="/icon.svg" alt="" width="24" height="24" /> <span>${node ? html`<${Text} of=${node.name || "odfd"} most=${40} />` : "odfd"}</span></a>
       <nav aria-label="Views">${VIEWS.map(([path, word]) =>
         html`<a href=${`#/${path}`} aria-current=${path === top ? "page" : undefined}>${word}</a>`)}</nav>

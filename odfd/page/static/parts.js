@@ -81,7 +81,7 @@ export function Answer({ of, children }) {
 /** A table; a column is `{name, of(row), kind}` where `kind` is `number` or nothing. */
 export function Table({ label, columns, rows, keyed, empty = "Nothing here.", row: decorate }) {
   if (!rows.length) return html`<p class="quiet">${empty}</p>`;
-  return html`<div class="scroll" role="region" aria-label=${label} tabindex="0"><table>
+  return html`<div class="scroll" role="group" aria-label=${label} tabindex="0"><table>
     <caption class="apart">${label}</caption>
     <thead><tr>${columns.map((one) => html`<th scope="col" class=${one.kind}>${one.name}</th>`)}</tr></thead>
     <tbody>${rows.map((row, at) => html`<tr key=${keyed ? keyed(row) : at} class=${decorate ? decorate(row) : ""}>

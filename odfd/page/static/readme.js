@@ -60,7 +60,7 @@ function block(token, depth) {
       return token.ordered ? html`<ol start=${Number(token.start) || 1}>${items}</ol>` : html`<ul>${items}</ul>`;
     }
     case "table":
-      return html`<div class="scroll" role="region" aria-label="Table of the readme" tabindex="0"><table>
+      return html`<div class="scroll" role="group" aria-label="Table of the readme" tabindex="0"><table>
         <thead><tr>${token.header.map((one) => html`<th scope="col">${inline(one.tokens, depth)}</th>`)}</tr></thead>
         <tbody>${token.rows.slice(0, TABLE).map((row) => html`<tr>${row.map((one) => html`<td>${inline(one.tokens, depth)}</td>`)}</tr>`)}</tbody>
       </table></div>`;

@@ -40,7 +40,8 @@ function Evidence({ one, name }) {
     <p class="row"><${State} of=${one.kind} tone="bad" /> ${one.block !== null && html`<strong>block #${count(one.block)}</strong>`}
       <span class="grow"><${Text} of=${one.message} most=${400} /></span> <span class="quiet"><${When} at=${one.at} /></span></p>
     ${one.recheck && html`<p>${LOOKED_INTO[one.recheck] || shown(one.recheck)}</p>`}
-    ${rows.length > 0 && html`<div class="scroll" role="region" aria-label="Rows that differ" tabindex="0"><table>
+    ${rows.length > 0 && html`<p>${rows.slice(0, 3).map((row) => html`${row.cells.slice(0, 3).map((each) => html`In row ${count(each.row)}, <strong><${Text} of=${each.column} most=${60} /></strong> was published as <strong><${Text} of=${cell(each.published, 80)} /></strong>, and is <strong><${Text} of=${cell(each.computed, 80)} /></strong> when the step is run again. `)}`)}</p>
+    <div class="scroll" role="group" aria-label="Rows that differ" tabindex="0"><table>
       <caption>What was published, and what comes out when the step is run again</caption>
       <thead><tr><th scope="col">Row</th>${known.map((each) => html`<th scope="col"><${Text} of=${each} most=${60} /></th>`)}
         ${wrong.map((each) => html`<th scope="col"><${Text} of=${each} most=${60} />, published</th><th scope="col"><${Text} of=${each} most=${60} />, computed</th>`)}</tr></thead>
@@ -93,7 +94,7 @@ function Strip({ view }) {
   const kind = (verdict) => (verdict === "reach" || verdict === "reproduced" ? verdict : verdict === "mismatch" ? "mismatch" : "other");
   const told = said.map((one) => `${one.who}: ${one.spans.map((each) => `${each.verdict === "reach" ? "blocks" : each.verdict} ${each.first} to ${each.last}`).join(", ") || "nothing"}`).join("; ");
   return html`<section aria-labelledby="strip"><h2 id="strip">Verdicts by block</h2>
-    <div class="scroll" role="region" aria-label="Verdicts by block" tabindex="0"><svg class="strip" width=${wide} height=${said.length * high + 22} viewBox=${`0 0 ${wide} ${said.length * high + 22}`} role="img" aria-label=${shown(told, 1000)}>
+    <div class="scroll" role="group" aria-label="Verdicts by block" tabindex="0"><svg class="strip" width=${wide} height=${said.length * high + 22} viewBox=${`0 0 ${wide} ${said.length * high + 22}`} role="img" aria-label=${shown(told, 1000)}>
       ${said.map((one, row) => html`<text x="0" y=${row * high + 17}>${shown(one.who, 20)}</text>
         <rect class="ground" x=${left} y=${row * high + 4} width=${wide - left} height=${high - 8} rx="3" />
         ${one.spans.map((each) => html`<rect class=${`span ${kind(each.verdict)}`} x=${x(each.first)} y=${row * high + 4} width=${Math.max(3, x(each.last + 1) - x(each.first))} height=${high - 8} rx="3"><title>${`${each.verdict} ${each.first}–${each.last}`}</title></rect>`)}`)}
@@ -138,7 +139,7 @@ function Voices({ view }) {
     <${Table} label="Validators" rows=${rows} empty="No validator spoke of it." row=${(one) => (one.dissents ? "gone" : "")} columns=${[
       { name: "Validator", of: (one) => html`<${Text} of=${one.group || ""} most=${60} /> <${Id} of=${one.validator} />` },
       { name: "Says", of: (one) => html`<${Text} of=${one.spans.join(", ")} most=${300} />` },
-      { name: "", of: (one) => (one.dissents ? "dissents" : "") },
+      { name: "Against it", of: (one) => (one.dissents ? "yes" : "") },
       { name: "On", of: (one) => html`<${Text} of=${[one.engine, one.platform].filter(Boolean).join(" ")} most=${120} />` },
       { name: "When", of: (one) => html`<${When} at=${one.at} />` },
     ]} />
@@ -154,7 +155,7 @@ function Voices({ view }) {
       { name: "Counts", of: (one) => (one.counts ? "yes" : "no") },
       { name: "Cosigned", of: (one) => (one.size === null ? "nothing" : plural(one.size, "block")) },
       { name: "When", of: (one) => html`<${When} at=${one.at} />` },
-      { name: "", of: (one) => html`<${Text} of=${one.trouble} most=${200} />` },
+      { name: "Trouble", of: (one) => html`<${Text} of=${one.trouble} most=${200} />` },
     ]} />`}
     <${Facts} of=${[["Epoch", count(view.epoch)], ["Head", html`<${Id} of=${view.head} />`], ["Met first", view.facts.met ? html`<${Text} of=${view.facts.met} />` : "–"]]} />
   </section>`;

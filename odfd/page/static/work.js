@@ -10,13 +10,13 @@ export function Work() {
   return html`<h1>Tasks and flows</h1>
     <section aria-labelledby="tasks"><h2 id="tasks">Tasks</h2>
       <${Answer} of=${tasks}>${(all) => html`<${Table} label="Tasks" rows=${[...all].sort(newest)} keyed=${(one) => one.id} empty="Nothing runs, and nothing ran lately." columns=${[
-        { name: "Task", of: (one) => html`${one.kind} <${Text} of=${one.target} most=${80} />` },
+        { name: "Task", of: (one) => html`<${Text} of=${one.kind} most=${40} /> <${Text} of=${one.target} most=${80} />` },
         { name: "State", of: (one) => html`<${State} of=${one.state} />` },
-        { name: "Progress", of: (one) => (one.state === "running" && one.total ? html`<${Share} have=${one.done} want=${one.total} label=${`Progress of ${one.kind}`} />` : one.unit ? `${count(one.done)} ${one.unit}` : "") },
+        { name: "Progress", of: (one) => (one.state === "running" && one.total ? html`<${Share} have=${one.done} want=${one.total} label=${`Progress of ${shown(one.kind, 40)}`} />` : one.unit ? html`${count(one.done)} <${Text} of=${one.unit} most=${40} />` : "") },
         { name: "Message", of: (one) => html`<${Text} of=${one.fault ? one.fault.detail : one.message} most=${300} />${one.fault && one.fault.hint && html` <span class="quiet"><${Text} of=${one.fault.hint} most=${200} /></span>`}` },
         { name: "Began", of: (one) => html`<${When} at=${one.startedAt} />` },
         { name: "Ended", of: (one) => html`<${When} at=${one.finishedAt} />` },
-        { name: "Act", of: (one) => (["running", "waiting"].includes(one.state) ? html`<${Act} label="Cancel" title=${`Cancel ${one.kind} ${shown(one.target, 80)}?`} command=${`odfctl delete task ${one.id}`}
+        { name: "Act", of: (one) => (["running", "waiting"].includes(one.state) ? html`<${Act} label="Cancel" title=${`Cancel ${shown(one.kind, 40)} ${shown(one.target, 80)}?`} command=${`odfctl delete task ${one.id}`}
             says="It ends where it is. What it has committed stays; the rest is dropped and can be done again." act=${() => ask("DELETE", `/tasks/${part(one.id)}`).then(() => tasks.again())} then=${() => "It is cancelled."} />` : "") },
       ]} />`}<//></section>
     <section aria-labelledby="flows"><h2 id="flows">Flows</h2>

@@ -1,0 +1,306 @@
+"""The page in a real browser: what it shows, by day, by night and on a telephone, without a mouse, and to whom."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+sync_api = pytest.importorskip("playwright.sync_api")
+expect = sync_api.expect
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+AXE = Path(__file__).with_name("axe.min.js")
+LOOKS = {"day": (1200, 800, "light"), "night": (1200, 800, "dark"), "narrow": (375, 720, "light")}
+WAITS = re.compile(r"^(Loading|Running)…$")
+VIEWS = {
+    "datasets": "datasets",
+    "dataset": "datasets/austria.cities",
+    "rows": "datasets/austria.cities/rows",
+    "chain": "datasets/austria.cities/chain",
+    "lineage": "datasets/austria.towns/lineage",
+    "trust": "datasets/austria.towns.bad/trust",
+    "network": "network",
+    "work": "work",
+    "sql": "sql?q=SELECT city, max(population) AS people FROM \"austria.cities\" GROUP BY city ORDER BY people DESC",
+    "events": "events",
+}  # fmt: skip
+
+
+class Seen:
+    """A tab, with what went wrong in it."""
+
+    def __init__(self, context: Any) -> None:
+        self.base = context.base
+        self.tab = context.new_page()
+        self.wrong: list[str] = []
+        self.refused: list[str] = []
+        self.asked: list[str] = []
+        self.tab.on("console", self._said)
+        self.tab.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.tab.on("dialog", lambda dialog: (self.wrong.append(dialog.message), dialog.dismiss()))
+        self.tab.on("request", lambda request: self.asked.append(request.url))
+
+    def _said(self, said: Any) -> None:
+        if said.type == "error":
+            (self.refused if "requires 'Trusted" in said.text else self.wrong).append(said.text)
+
+    def go(self, path: str) -> None:
+        self.tab.goto(f"{self.base}#/{path}")
+        self.settled()
+
+    def settled(self) -> None:
+        """Not asked in the page itself, whose policy lets nobody evaluate texts."""
+        self.tab.locator("h1").first.wait_for()
+        expect(self.tab.get_by_text(WAITS)).to_have_count(0, timeout=60_000)
+
+    def look(self, name: str) -> None:
+        wide, high, scheme = LOOKS[name]
+        self.tab.set_viewport_size({"width": wide, "height": high})
+        self.tab.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+
+    def violations(self) -> list[str]:
+        """What axe-core finds, in words."""
+        if not self.tab.evaluate("'axe' in window"):
+            self.tab.evaluate(AXE.read_text())
+        found = self.tab.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        return [
+            f"{one['id']}: {node['html'][:200]}: {node['failureSummary']}"
+            for one in found["violations"]
+            for node in one["nodes"]
+        ]
+
+
+@pytest.fixture
+def seen(lie_session: Any) -> Iterator[Seen]:
+    made = Seen(lie_session)
+    yield made
+    made.tab.close()
+    assert not made.wrong
+    assert not made.refused
+
+
+@pytest.fixture
+def strange(strangers_session: Any) -> Iterator[Seen]:
+    made = Seen(strangers_session)
+    yield made
+    made.tab.close()
+    assert not made.wrong
+    assert not made.refused
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_each_view_can_be_read_by_everybody(seen: Seen, pictures: Path, view: str) -> None:
+    """axe-core finds nothing wrong, nothing is wider than the window; pictures are kept in out/page."""
+    seen.look("day")
+    seen.go(VIEWS[view])
+    if view == "sql":
+        seen.tab.get_by_role("button", name="Run").click()
+        seen.tab.get_by_text("Chart").click()
+        seen.tab.wait_for_selector(".bars")
+    if view == "chain":
+        seen.tab.locator(".chain summary").first.click()
+        seen.tab.wait_for_selector(".difference")
+    for look in LOOKS:
+        seen.look(look)
+        seen.settled()
+        assert seen.violations() == [], look
+        assert seen.tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), look
+        seen.tab.screenshot(path=pictures / f"{view}-{look}.png", full_page=True)
+
+
+def test_a_stranger_finds_why_a_dataset_is_not_relied_on(seen: Seen) -> None:
+    """One look, one click: the first thing that is told leads to the row that differs."""
+    seen.go("datasets")
+    first = seen.tab.locator(".needs li").first
+    assert "austria.towns.bad" in first.inner_text()
+    assert "accused" in first.inner_text()
+    first.get_by_role("link").click()
+    seen.tab.wait_for_selector(".evidence")
+    assert "You may rely on blocks 0 to 5 of 7" in seen.tab.locator(".verdict").inner_text()
+    row = seen.tab.locator(".evidence tbody tr").inner_text().split("\t")
+    assert row[0] == "0"
+    assert "Graz" in row
+    assert row[-2:] == ["396480", "296480"]
+
+
+def test_all_of_it_works_without_a_mouse(seen: Seen) -> None:
+    seen.go("datasets")
+    tab = seen.tab
+    tab.keyboard.press("Tab")
+    assert tab.evaluate("document.activeElement.textContent") == "Skip to the content"
+    tab.keyboard.press("Enter")
+    assert tab.evaluate("document.activeElement.tagName") == "MAIN"
+    tab.get_by_role("link", name="bob.cities").focus()
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector(".tabs")
+    seen.settled()
+    pull = tab.get_by_role("button", name="Pull", exact=True)
+    pull.first.focus()
+    tab.keyboard.press("Enter")
+    dialog = tab.get_by_role("dialog", name="Pull bob.cities?")
+    dialog.wait_for()
+    assert "cannot be taken away again" in dialog.inner_text()
+    assert "odfctl pull bob.cities" in dialog.inner_text()
+    assert seen.violations() == []
+    tab.keyboard.press("Escape")
+    dialog.wait_for(state="hidden")
+    assert tab.evaluate("document.activeElement.textContent") == "Pull", "where one was before"
+    tab.keyboard.press("Enter")
+    assert tab.evaluate("document.activeElement.textContent") == "Cancel", "who presses Enter twice does nothing"
+    tab.keyboard.press("Tab")
+    tab.keyboard.press("Enter")
+    dialog.get_by_text("up-to-date").wait_for()
+
+
+def test_what_it_does_is_done_by_the_node(seen: Seen, lie: Any) -> None:
+    bob = lie.more
+    seen.go("datasets/bob.cities")
+    tab = seen.tab
+
+    def act(name: str, said: str) -> None:
+        tab.get_by_role("button", name=name, exact=True).first.click()
+        dialog = tab.locator("dialog[open]")
+        dialog.get_by_role("button", name=name, exact=True).click()
+        dialog.get_by_text(said).wait_for()
+        dialog.get_by_role("button", name="Close").click()
+
+    act("Verify", "In order: ")
+    visible = bob.parts.visibility
+    before = trio.from_thread.run(bob.api.datasets.get, "bob.cities", trio_token=lie._token).published
+    act("Unpublish" if before else "Publish", "It is private." if before else "It is public.")
+    after = trio.from_thread.run(bob.api.datasets.get, "bob.cities", trio_token=lie._token).published
+    assert (before, after) == (before, not before), visible
+    seen.go("network")
+    act("Pause", "It rests.")
+    assert any(one.state == "paused" for one in trio.from_thread.run(bob.api.mirrors.list, trio_token=lie._token))
+    act("Go on", "It goes on.")
+
+
+def test_rows_are_shown_a_page_at_a_time(seen: Seen) -> None:
+    seen.go("datasets/austria.cities/rows")
+    offsets = seen.tab.locator("tbody th").all_inner_texts()
+    assert offsets == [str(number) for number in reversed(range(16))]
+    assert seen.tab.get_by_role("button", name="Older").count() == 0
+
+
+def test_events_come_as_they_happen(seen: Seen, lie: Any) -> None:
+    seen.go("events")
+    seen.tab.get_by_text("verdict.mismatch").first.wait_for()
+
+    async def tell() -> None:
+        lie.more.events.emit("dataset.appended", "news.of.today", "told now")
+
+    trio.from_thread.run(tell, trio_token=lie._token)
+    seen.tab.get_by_text("news.of.today").wait_for()
+
+
+def test_lineage_is_clicked_through(seen: Seen) -> None:
+    seen.go("datasets/austria.towns/lineage")
+    seen.tab.locator(".graph a", has_text="austria.cities").click()
+    seen.tab.wait_for_url("**/#/datasets/austria.cities/lineage")
+    seen.tab.locator(".graph .downstream", has_text="austria.towns.bad").wait_for()
+
+
+def test_an_address_opens_one_browser(browser: Any, lie: Any) -> None:
+    address = lie.address()
+    mine, other = browser.new_context(), browser.new_context()
+    try:
+        tab = mine.new_page()
+        tab.goto(address)
+        tab.get_by_role("heading", name="Datasets").wait_for()
+        assert "token" not in tab.url, "nobody finds it in the history"
+        again = mine.new_page()
+        again.goto(tab.url)
+        again.get_by_role("heading", name="Datasets").wait_for()
+        stranger = other.new_page()
+        stranger.goto(address)
+        stranger.get_by_role("heading", name="This page is closed").wait_for()
+        assert "opened before" in stranger.inner_text("body")
+        stranger.goto(tab.url)
+        stranger.reload()
+        stranger.get_by_role("heading", name="This page is closed").wait_for()
+        tab.get_by_role("button", name="Leave").click()
+        tab.get_by_role("heading", name="This page is closed").wait_for()
+    finally:
+        mine.close()
+        other.close()
+
+
+def test_a_thousand_datasets_are_shown_by_few_questions(strange: Seen, pictures: Path) -> None:
+    """What the list asks does not grow with what is in it; a page of it is drawn."""
+    strange.go("datasets?q=station")
+    strange.tab.wait_for_selector("tbody tr")
+    took = strange.tab.evaluate("performance.now()")
+    (pictures / "load.txt").write_text(f"{took:.0f} ms from nothing to a list of 1,000 datasets\n")
+    assert strange.tab.locator("section[aria-label='List of datasets'] tbody tr").count() == 100
+    asked = [one for one in strange.asked if "/v1/" in one]
+    assert len(asked) == len(set(asked)) <= 6, asked
+    strange.tab.get_by_role("button", name="Next").click()
+    assert "Page 2 of 10" in strange.tab.inner_text("main")
+    strange.tab.get_by_label("Search").fill("station-0777")
+    strange.tab.get_by_text("1 of 1,000 datasets").wait_for()
+
+
+REFUSED = """() => {
+  const tried = (act) => { try { act(); return 'done'; } catch (error) { return error.name; } };
+  return [tried(() => { document.body.innerHTML = '<b>x</b>'; }),
+          tried(() => { document.createElement('script').text = '1'; }),
+          tried(() => { document.createElement('script').src = 'https://evil.example/x.js'; })];
+}"""
+ELSEWHERE = """() => [...document.querySelectorAll('*')].filter((one) =>
+    ['SCRIPT', 'IFRAME', 'STYLE', 'OBJECT', 'EMBED', 'BASE', 'META', 'LINK', 'FORM', 'IMG', 'INPUT']
+      .includes(one.tagName)
+    && !one.closest('head') && !(one.tagName === 'IMG' && one.getAttribute('src') === '/icon.svg')
+    && !(one.tagName === 'FORM' && !one.hasAttribute('action')) && !(one.tagName === 'INPUT' && one.closest('form'))
+    || [...one.attributes].some((each) => each.name.startsWith('on') || each.name === 'srcdoc')
+    || (one.hasAttribute('href') && !/^(#|http:|https:|\\/style.css|\\/icon.svg)/.test(one.getAttribute('href')))
+  ).map((one) => one.outerHTML.slice(0, 200))"""
+
+
+@pytest.mark.parametrize("view", [*VIEWS, "rows"])
+def test_what_strangers_write_stays_text(strange: Seen, view: str) -> None:
+    """Names, descriptions, readmes, rows, messages: no script runs, nothing is fetched, nothing becomes an element."""
+    name = "%3Cimg src=x onerror=window.harmed=1%3E"
+    _, _, tab = VIEWS[view].partition("/")
+    path = VIEWS[view] if not tab else "/".join(["datasets", name, *tab.split("/")[1:]])
+    strange.go(path)
+    for closed in strange.tab.locator("main summary").all()[:5]:
+        closed.click()
+    if view == "sql":
+        strange.tab.get_by_role("button", name="Run").click()
+    strange.settled()
+    assert strange.tab.evaluate("window.harmed") is None
+    assert strange.tab.evaluate(ELSEWHERE) == []
+    assert all(one.startswith((strange.base, "data:")) for one in strange.asked), strange.asked
+    text = strange.tab.inner_text("body")
+    assert "<script>window.harmed" in text, "it is shown as what it is"
+    assert not set(text) & set("\u202e\u2066\u200b\x1b"), "nothing steers how it is shown"
+
+
+def test_a_hostile_readme_is_text(strange: Seen) -> None:
+    strange.go("datasets/x")
+    readme = strange.tab.locator(".readme").first
+    readme.get_by_text("Hello").wait_for()
+    strange.tab.wait_for_selector(".readme h3")
+    links = readme.locator("a").evaluate_all("all => all.map((one) => [one.href, one.rel])")
+    assert {href for href, _ in links} == {"https://evil.example/x", "https://example.org/"}
+    assert all("noopener" in rel and "noreferrer" in rel for _, rel in links)
+    assert "<img src=x onerror=window.harmed='html'>" in readme.inner_text()
+    assert "(evil.example)" in readme.inner_text(), "where a link leads is said"
+    assert strange.tab.evaluate("window.harmed") is None
+
+
+def test_markup_would_be_refused_by_the_browser_too(lie_session: Any) -> None:
+    """Were there a mistake of ours: no text becomes markup, and no script comes from elsewhere."""
+    seen = Seen(lie_session)
+    seen.go("datasets")
+    tried = seen.tab.evaluate(REFUSED)
+    seen.tab.close()
+    assert tried == ["TypeError", "TypeError", "TypeError"]
+    assert len(seen.refused) == 3
+    assert not seen.wrong
