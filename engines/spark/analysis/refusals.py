@@ -145,6 +145,15 @@ def as_of_changes(alias: str, keys: Sequence[str]) -> Refusal:
     )  # fmt: skip
 
 
+def as_of_unsaid(alias: str, keys: Sequence[str]) -> Refusal:
+    """Of the same where the chain does not say whether they can: of the query it cannot be judged yet."""
+    return Refusal(
+        "as-of-unsaid",
+        f"the chain of input {alias} does not say whether its rows can be taken back: when one is, a pull refuses the "
+        "as-of join", as_of_changes(alias, keys).replace,
+    )  # fmt: skip
+
+
 def placed(key: Node, operator: Node) -> Node:
     """What to show: Spark knows the places of expressions, but says those of other columns for a bare one."""
     return operator if key.kind == "AttributeReference" else key

@@ -19,13 +19,15 @@ from pyspark.sql import types as st
 from chain.errors import Invalid
 from chain.model.source import SqlQueryStep
 from engines.contract import Vocabulary
-from engines.faults import Diagnostic
+from engines.faults import Diagnostic, Severity
 from engines.spark.analysis.classify import Classification, classify
 from engines.spark.analysis.determinism import Finding, literals
 from engines.spark.analysis.dialects import QUOTED, foreign, may_be_foreign
+from engines.spark.analysis.influence import VersionedInput
 from engines.spark.analysis.monotone import Zone
 from engines.spark.analysis.parsed import Size
 from engines.spark.analysis.phrases import Phrase
+from engines.spark.analysis.refusals import as_of_unsaid
 from engines.spark.analysis.tree import Node, parse_plan
 from engines.spark.analysis.walk import Walk
 from engines.spark.catalyst.plans import frame_of
@@ -158,10 +160,21 @@ def _analyse(
             shape = verdict.classification
             if shape is not None and "try_sum(" in plan.toString():
                 shape = replace(shape, exact=True)  # which is all that tells it from sum, and its null is no error
-            return Analysis(shape, _columns(frame, shape), tuple(warnings))
+            return Analysis(shape, _columns(frame, shape), (*_unsaid(shape, inputs, number), *warnings))
         name_view(frame, step.alias or "")
         names.update(frame.columns)
     raise Invalid("the transform has no query", rule="no-query", hint="write query: select … from an input")
+
+
+def _unsaid(shape: Classification | None, inputs: Sequence[InputView], query: int) -> Iterator[Diagnostic]:
+    """What depends on inputs of which it is not known whether rows can be taken back."""
+    unknown = {view.alias for view in inputs if view.changes is None and not view.log}
+    for path in shape.paths if shape is not None else ():
+        if path.input in unknown and isinstance(path.life, VersionedInput) and not path.life.clamped:
+            said = as_of_unsaid(path.input, path.life.keys)
+            yield Diagnostic(
+                code=said.code, severity=Severity.WARNING, message=said.message, query=query, replace=said.replace
+            )
 
 
 def _certain(

@@ -20,6 +20,7 @@ from chain.data.arrow_schema import from_arrow
 from chain.model.source import SqlQueryStep, TemporalTable, TransformSql
 from conformance.coordinator import dataset_of
 from engines.contract import EngineIdentity, ValidateInput, ValidateRequest, Vocabulary
+from engines.faults import Severity
 from engines.spark.analysis.functions import DENIALS
 from engines.spark.handler import SparkHandler
 
@@ -218,6 +219,7 @@ ROWS = (
 )  # fmt: skip
 ELSEWHERE = {
     "quoted-name": "test_dialects", "window-dialect": "test_dialects", "temporal-dialect": "test_dialects",
+    "as-of-unsaid": "below, as a warning",
     "late-apply-as-of": "test_late_facts", "late-apply-ledger": "test_late_facts", "late-versions": "test_late_facts",
     "mixed-mode": "the inner query is made a dataset of its own: test_nexmark, q4",
     "table-shape": "test_classify, and q4 of test_nexmark",
@@ -235,10 +237,10 @@ def handler(jvm) -> SparkHandler:
     return SparkHandler(jvm, lambda: EngineIdentity("spark", "0", "sha256:0", "none", "test"))
 
 
-def asked(handler, sql, changes, versions):
+def asked(handler, sql, changes, versions, unsaid=None):
     given = tuple(
         ValidateInput(query_alias=alias, dataset_id=dataset_of(alias), schema=from_arrow(COLUMNS), vocab=Vocabulary(),
-                      changelog=alias in changes)
+                      changelog=alias in changes, unsaid=unsaid)
         for alias in "ab"
     )  # fmt: skip
     tables = tuple(TemporalTable(name=name, primary_key=(key,)) for name, key in versions.items())
@@ -277,3 +279,15 @@ def codes():
 
 def test_every_code_has_a_hint_that_is_followed():
     assert codes() - {each.code for each in ROWS} - set(ELSEWHERE) == set()
+
+
+def test_an_as_of_join_onto_a_chain_that_does_not_say_enough_is_warned_of(handler):
+    (row,) = (each for each in ROWS if each.code == "as-of-changelog")
+    said = asked(handler, row.sql, (), {}, unsaid=True)
+    assert (said.ok, [(one.code, one.severity) for one in said.diagnostics]) == (
+        True, [("as-of-unsaid", Severity.WARNING)],
+    )  # fmt: skip
+    assert row.words in said.diagnostics[0].replace
+    then = asked(handler, row.followed, (), row.declares, unsaid=True)
+    assert (then.ok, then.diagnostics) == (True, ())
+    assert not asked(handler, row.sql, (), {}).diagnostics
