@@ -97,10 +97,10 @@ async def _doctor(services: Services, request: Request) -> object:
 
 
 async def _events(services: Services, request: Request) -> object:
+    kinds = request.query_params.getlist("kind")
     if flag(request, "kept"):
-        return services.events.kept()
-    since = number(request, "since", None)
-    return LineStream(services.events.follow(since, request.query_params.getlist("kind")))
+        return services.events.kept(kinds)
+    return LineStream(services.events.follow(number(request, "since", None), kinds))
 
 
 async def _query(services: Services, request: Request) -> object:

@@ -89,9 +89,9 @@ class LogEvents:
     def __init__(self, log: EventLog) -> None:
         self._log = log
 
-    def kept(self) -> list[wire.EventView]:
-        """All that are kept, oldest first."""
-        return [event_view(event) for event in self._log.kept()]
+    def kept(self, kinds: Sequence[str] = ()) -> list[wire.EventView]:
+        """All that are kept, oldest first; of these kinds, or of kinds beginning with them."""
+        return [event_view(event) for event in self._log.kept() if not kinds or _is_of(event.kind, kinds)]
 
     async def follow(self, since: int | None, kinds: Sequence[str]) -> AsyncIterator[wire.EventView]:
         """Those after number ``since``, or only new ones; of these kinds, or of kinds beginning with them."""

@@ -81,6 +81,8 @@ content:
 """
 BAD: Final = "austria.towns.bad"
 NAMES: Final = ("austria.cities", "austria.towns", BAD)
+OWN: Final = 120
+"""Rows of Bob's own dataset."""
 YEARS: Final = (2021, 2022, 2023, 2024)
 ATTESTS: Final = model.Policy(profile="validator", publish=model.Publish(attest=True))
 MANY: Final = 1000
@@ -219,10 +221,11 @@ async def _publish(world: Any, alice: Any) -> None:
 
 
 async def _own(world: Any, bob: Any) -> None:
-    """Bob has a dataset of his own, with a source that fails."""
-    _year(world, "bob", 2020)
+    """Bob has a dataset of his own, with rows for several pages, and a label."""
+    world.write("bob", "villages.csv", *(f"2020-01-01T00:00:00Z,Village {number},{number}" for number in range(OWN)))
     await bob.apply(CITIES.replace("austria.cities", "bob.cities"))
     await bob.pull("bob.cities")
+    await bob.api.declarations.label("Dataset", "bob.cities", wire.LabelRequest(labels={"owner": "bob"}))
 
 
 def _year(world: Any, name: str, year: int) -> None:
@@ -296,7 +299,7 @@ def strangers() -> SimpleNamespace:
         peers=SimpleNamespace(list=says([wire.PeerInfo(peer_id=name, addresses=(LOUD,)) for name in ATTACKS])),
         queries=SimpleNamespace(answer=_answer),
         events=SimpleNamespace(
-            kept=lambda: [_event(number, name) for number, name in enumerate(ATTACKS)], follow=_follow
+            kept=lambda _: [_event(number, name) for number, name in enumerate(ATTACKS)], follow=_follow
         ),
         flow=SimpleNamespace(pull=says(wire.TaskRef(id="t1", kind="pull", target=LOUD))),
     )

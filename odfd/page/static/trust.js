@@ -14,6 +14,7 @@ export function Trust({ name, detail }) {
     ${view.choices.length > 0 && html`<${Choices} view=${view} name=${name} again=${trust.again} />`}
     <${Strip} view=${view} />
     <${Steps} view=${view} />
+    <${Past} name=${view.ref} />
     <${Voices} view=${view} />`}<//>`;
 }
 
@@ -126,6 +127,25 @@ function Steps({ view }) {
         ${why && html` <span class="quiet">Rule <code><${Text} of=${why.rule} most=${60} /></code>${why.block !== null ? ` at block #${why.block}` : ""}: <${Text} of=${why.message} most=${400} /></span>`}</span></li>
     </ol>
     <${Decisions} of=${view.decisions} />
+  </section>`;
+}
+
+const TURNS = [
+  "verdict.mismatch", "verdict.not-reproducible-here", "evidence.rechecked", "dataset.forked", "dataset.resolved", "dataset.rewritten",
+  "head.refused", "head.withheld", "authority.forked", "damage.found",
+];
+
+/** What was found and decided since the node started, also of blocks that were given up since. */
+function Past({ name }) {
+  const kept = useAsk(`/events?kept=1&${TURNS.map((one) => `kind=${one}`).join("&")}`, 30);
+  const mine = kept.value && kept.value.filter((one) => one.subject === name).reverse().slice(0, 50);
+  if (!mine || !mine.length) return null;
+  return html`<section aria-labelledby="past"><h2 id="past">What happened to it</h2>
+    <${Table} label="What happened to it, newest first" rows=${mine} keyed=${(one) => one.sequence} columns=${[
+      { name: "When", of: (one) => html`<${When} at=${one.time} />` },
+      { name: "Kind", of: (one) => html`<code><${Text} of=${one.kind} most=${60} /></code>` },
+      { name: "What was found", of: (one) => html`<${Text} of=${one.message} most=${500} />` },
+    ]} />
   </section>`;
 }
 

@@ -126,6 +126,8 @@ def test_a_stranger_finds_why_a_dataset_is_not_relied_on(seen: Seen) -> None:
     assert row[0] == "0"
     assert "Graz" in row
     assert row[-2:] == ["396480", "296480"]
+    before = seen.tab.locator("section", has=seen.tab.get_by_role("heading", name="What happened to it")).inner_text()
+    assert "396480 published, 296480 computed" in before, "told also when it was made good"
 
 
 def test_all_of_it_works_without_a_mouse(seen: Seen) -> None:
@@ -182,10 +184,33 @@ def test_what_it_does_is_done_by_the_node(seen: Seen, lie: Any) -> None:
 
 
 def test_rows_are_shown_a_page_at_a_time(seen: Seen) -> None:
-    seen.go("datasets/austria.cities/rows")
-    offsets = seen.tab.locator("tbody th").all_inner_texts()
-    assert offsets == [str(number) for number in reversed(range(16))]
-    assert seen.tab.get_by_role("button", name="Older").count() == 0
+    seen.go("datasets/bob.cities/rows")
+
+    def offsets() -> list[int]:
+        return [int(text) for text in seen.tab.locator("tbody th").all_inner_texts()]
+
+    assert offsets() == [*reversed(range(70, 120))]
+    for newest in (70, 20):
+        seen.tab.get_by_role("button", name="Older").click()
+        seen.tab.get_by_role("rowheader", name=str(newest - 1), exact=True).wait_for()
+        assert offsets() == [*reversed(range(max(0, newest - 50), newest))]
+    assert seen.tab.get_by_role("button", name="Older").is_disabled()
+    seen.tab.get_by_role("button", name="Newer").click()
+    seen.tab.get_by_role("rowheader", name="69", exact=True).wait_for()
+
+
+def test_datasets_are_found_by_label_kind_and_state(seen: Seen) -> None:
+    seen.go("datasets")
+    rows = seen.tab.locator("section[aria-label='List of datasets'] tbody tr")
+    seen.tab.get_by_text("owner=bob").wait_for()
+    seen.tab.get_by_label("Search").fill("owner=bob")
+    expect(rows).to_have_count(1)
+    seen.tab.get_by_label("Search").fill("")
+    seen.tab.get_by_label("State").select_option("accused")
+    expect(rows).to_have_count(1)
+    seen.tab.get_by_label("Kind").select_option("root")
+    expect(rows).to_have_count(0)
+    seen.tab.get_by_text("None is like this.").wait_for()
 
 
 def test_events_come_as_they_happen(seen: Seen, lie: Any) -> None:
