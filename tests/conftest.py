@@ -34,6 +34,11 @@ SLOW: Final = frozenset((TESTS / "slow.txt").read_text().split())
 """Tests that take more than an eighth of a second of CPU, by the mean of all parameters: marked ``slow``, as are those
 that say so themselves. Rules of the source tree (``meta``) are not among them: ``make quick`` has them all."""
 
+SPARK: Final = "engine/"
+"""What units that share a JVM begin with."""
+SPARKS: Final = 2
+"""Processes that have one. Each JVM takes its start, and is slow until it has compiled what all tests there run."""
+
 MEMORY: Final = Path("/dev/shm")
 """A file system that has no disk below it, where there is one."""
 ROOM: Final = 2 << 30
@@ -80,10 +85,24 @@ def unit_of(nodeid: str) -> str:
 
 
 class Units(LoadScopeScheduling):
-    """Gives units to processes in the order in which they were collected."""
+    """Gives units to processes in the order in which they were collected; those of Spark to ``SPARKS`` of them."""
+
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        super().__init__(config, log)
+        self._sparks: set[Any] = set()
 
     def _split_scope(self, nodeid: str) -> str:
         return unit_of(nodeid)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        """Where only units of Spark are left, any process takes them."""
+        if node not in self._sparks and len(self._sparks & set(self.assigned_work)) >= SPARKS:
+            other = next((name for name in self.workqueue if not name.startswith(SPARK)), None)
+            if other is not None:
+                self.workqueue.move_to_end(other, last=False)
+        if next(iter(self.workqueue)).startswith(SPARK):
+            self._sparks.add(node)
+        super()._assign_work_unit(node)
 
     def remove_node(self, node: Any) -> str | None:
         """The test that ended its process (``timeout``) has failed; only what is left of its unit is given out again.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,13 +42,28 @@ class Process:
         self.given.append(tests)
 
 
+def scheduling(config: pytest.Config, collected: dict[Process, list[str]]) -> Any:
+    scheduler = object.__new__(config.pluginmanager.getplugin(str(TESTS / "conftest.py")).Units)
+    scheduler.log, scheduler.workqueue, scheduler._sparks = lambda *_: None, OrderedDict(), set()
+    scheduler.registered_collections, scheduler.assigned_work = collected, {process: {} for process in collected}
+    return scheduler
+
+
+def test_two_processes_have_a_jvm_until_nothing_else_is_left(pytestconfig: pytest.Config) -> None:
+    names = ["engine/a::1", "engine/b::1", "engine/c::1", "unit/a::1", "engine/d::1"]
+    first, second, third = processes = [Process() for _ in range(3)]
+    scheduler = scheduling(pytestconfig, dict.fromkeys(processes, names))
+    scheduler.workqueue.update({name.partition("::")[0]: {name: False} for name in names})
+    for process in (first, second, third, first, third):
+        scheduler._assign_work_unit(process)
+    given = [[names[number] for tests in process.given for number in tests] for process in processes]
+    assert given == [["engine/a::1", "engine/c::1"], ["engine/b::1"], ["unit/a::1", "engine/d::1"]]
+
+
 def test_after_a_process_that_ended_the_others_get_what_is_left(pytestconfig: pytest.Config) -> None:
     """Neither the test that ended it nor what it had done: a process that is given nothing to do waits for ever."""
-    units = pytestconfig.pluginmanager.getplugin(str(TESTS / "conftest.py")).Units
     names, ended, other = ["a::1", "b::1", "b::2", "c::1", "d::1"], Process(), Process()
-    scheduler = object.__new__(units)
-    scheduler.log, scheduler.workqueue = lambda *_: None, OrderedDict()
-    scheduler.registered_collections = {other: names}
+    scheduler = scheduling(pytestconfig, {other: names})
     scheduler.assigned_work = {
         ended: {"a": {"a::1": True}, "b": {"b::1": False, "b::2": False}, "c": {"c::1": False}},
         other: {"d": {"d::1": True}},
