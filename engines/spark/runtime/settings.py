@@ -58,6 +58,7 @@ CONFINEMENT: Final[tuple[tuple[str, str, str], ...]] = (
     ("spark.sql.catalogImplementation", "in-memory", "no metastore, no state beyond the process"),
     ("spark.sql.variable.substitute", "false", "no ${env:…} in a query"),
     ("spark.ui.enabled", "false", "no web server"),
+    ("spark.sql.ui.explainMode", "simple", "the plan that each query describes to listeners; nobody reads it"),
     ("spark.ui.showConsoleProgress", "false", "standard output belongs to the ready line"),
     ("spark.driver.host", "127.0.0.1", "nothing listens beyond this machine"),
     ("spark.driver.bindAddress", "127.0.0.1", "nothing listens beyond this machine"),
