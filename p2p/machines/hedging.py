@@ -23,12 +23,15 @@ MAX_STILL: Final = 16
 def hedges(asked: Sequence[tuple[float, float]], usual: float | None) -> tuple[float, int]:
     """When, if nothing moves until then, and how many more are asked at that time.
 
+    Nobody more, where so many were asked already: then they are left at that time, and others are asked in their place.
     ``asked``: of each that was, when, and when an answer of it was last seen to move. ``usual``: seconds that the next
     best takes, where that is known.
     """
     count = len(asked)
-    if not 0 < count < MAX_STILL:
+    if not count:
         return math.inf, 0
+    if count >= MAX_STILL:
+        return max(map(max, asked)) + HEDGE, 0
     wait = STILL if usual is None else min(max(SOON, USUAL * usual), HEDGE)
     still = max(map(max, asked)) + wait
     moving = max(since for since, _ in asked) + HEDGE if count <= MAX_HEDGES else math.inf

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, TypeAlias
 
 import msgspec
@@ -451,8 +451,20 @@ class Transfer:
     def _hedge(self, now: float) -> list[Effect]:
         """The part that all wait for is late: ask others for it too."""
         (at, count), late = self._hedges(now), self._late()
-        idle = self._idle(now)[:count] if now >= at else []
-        return [self._question(one, late[0].span, now) for one in idle]
+        if now < at:
+            return []
+        if not count:
+            self._leave({flight.peer for flight in late}, now)
+            return self._ask(now)
+        return [self._question(one, late[0].span, now) for one in self._idle(now)[:count]]
+
+    def _leave(self, peers: Collection[PeerId], now: float) -> None:
+        """Those who never gave anything, and let us wait while others are there."""
+        for peer in sorted(peers):
+            if not self._providers.of(peer).proven:
+                self._drop_flights_of(peer)
+                self._providers.failed(peer, "it let us wait", now)
+                self._providers.missed(peer, now)
 
     def _hedges(self, now: float) -> tuple[float, int]:
         """When that is, and of how many; never where nobody is left."""

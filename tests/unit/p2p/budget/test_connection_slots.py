@@ -55,6 +55,14 @@ def test_free_keys_of_one_address_and_of_one_block_take_few_places() -> None:
         assert door.holds(door.comes(far(number)))
 
 
+def test_who_comes_where_all_are_settled_is_refused() -> None:
+    """The oldest of all came from one address: whoever comes from there next has a place over none of them."""
+    door = Door()
+    first = [door.comes("203.0.113.7") for _ in range(12)]
+    assert not door.holds(door.comes("203.0.113.7"))
+    assert all(map(door.holds, first))
+
+
 def test_forty_keys_of_five_addresses_push_out_no_honest_peer() -> None:
     door = Door()
     honest = [door.comes(far(number)) for number in range(30)]

@@ -208,6 +208,17 @@ def test_as_many_again_are_asked_where_nothing_moves() -> None:
     assert sum(asked) == MAX_STILL
 
 
+def test_those_who_are_left_make_room_for_others() -> None:
+    """Of sixty that say nothing and one that gives, nobody known before, that one is asked within seconds."""
+    for seed in range(20):
+        machine, now = Transfer(0, 10, SHAPE, Random(seed)), 0.0
+        effects = machine.handle(Joined((*(PeerId(f"silent{number:02}") for number in range(60)), A)), now)
+        while A not in {ask.peer for ask in only(effects, Ask)}:
+            (wake,) = only(effects, WakeAt)
+            effects, now = machine.handle(Tick(), wake.at), wake.at
+        assert now <= 4 * (4 * STILL + HEDGE)
+
+
 def records(*gave: PeerId, at: str = "203.0.0.0/16") -> TrackRecords:
     """All strangers are in one block of addresses."""
     made = TrackRecords(lambda _: at)
