@@ -45,8 +45,8 @@ from odfd.trust.judgement.verdicts import (
     DatasetStatus,
     GroupVerdict,
     VerdictKind,
+    count_votes,
     group_voices,
-    judge,
     value_id,
     voice_on,
 )
@@ -349,9 +349,9 @@ def test_lie_refuted_within_bound(f: int, data: Any) -> None:
     """f+1 equal mismatches, two at least, refute, whatever f liars say; unlike ones never add up."""
     liars = data.draw(st.lists(st.sampled_from([R, OTHER]), max_size=f))
     said = {f"g{n}": voice for n, voice in enumerate([*[LIE] * max(f + 1, REFUTING), *liars])}
-    assert judge(f, None, said, 0).status is DatasetStatus.REFUTED
+    assert count_votes(f, None, said, 0).status is DatasetStatus.REFUTED
     unlike = {f"g{n}": GroupVerdict(VerdictKind.MISMATCH, bytes([n])) for n in range(2 * f + 2)}
-    status = judge(f, None, unlike, 0).status
+    status = count_votes(f, None, unlike, 0).status
     assert status is (DatasetStatus.DISPUTED if f else DatasetStatus.ACCUSED)
 
 
@@ -359,11 +359,11 @@ def test_lie_refuted_within_bound(f: int, data: Any) -> None:
 def test_one_machine_refutes_nobody(f: int, own: GroupVerdict | None) -> None:
     """A broken one gives one other value, three times or thirty: reach may stop there, and nobody is called a liar."""
     said = {} if own is LIE else {"broken": LIE}
-    decision = judge(f, own, said, 0)
+    decision = count_votes(f, own, said, 0)
     assert not decision.refutes
     assert decision.status is not DatasetStatus.REFUTED
     assert (decision.status in STOPS) == (f == 0 or own is LIE), "at least as careful as before"
-    assert judge(f, LIE, {"another": LIE}, 0).refutes
+    assert count_votes(f, LIE, {"another": LIE}, 0).refutes
 
 
 def test_opaque_never_counts() -> None:
@@ -374,30 +374,30 @@ def test_opaque_never_counts() -> None:
 @given(st.integers(0, 3))
 def test_f_liars_cannot_attest(f: int) -> None:
     said = {f"g{n}": R for n in range(f)}
-    assert judge(f, None, said, f + 1).status is DatasetStatus.PENDING
+    assert count_votes(f, None, said, f + 1).status is DatasetStatus.PENDING
 
 
 @given(st.integers(0, 3), st.data())
 def test_f_deniers_cannot_veto(f: int, data: Any) -> None:
     deniers = data.draw(st.lists(st.sampled_from([LIE, OTHER]), max_size=f))
     said = {f"g{n}": voice for n, voice in enumerate([*[R] * (f + 1), *deniers])}
-    decision = judge(f, None, said, f + 1)
+    decision = count_votes(f, None, said, f + 1)
     assert (decision.status, decision.attested) == (DatasetStatus.ATTESTED, f + 1)
 
 
 @given(st.integers(0, 3), st.integers(0, 20))
 def test_own_mismatch_beats_quorum(f: int, colluders: int) -> None:
     said = {f"g{n}": R for n in range(colluders)}
-    assert judge(f, LIE, said, 1).status is DatasetStatus.OWN_MISMATCH
+    assert count_votes(f, LIE, said, 1).status is DatasetStatus.OWN_MISMATCH
 
 
 @given(st.integers(1, 3), st.data())
 def test_excuse_needs_f_plus_one(f: int, data: Any) -> None:
     excuses = data.draw(st.integers(0, f))
     said = {f"g{n}": voice for n, voice in enumerate([*[LIE] * (f + 1), *[N] * excuses])}
-    assert judge(f, None, said, 0).status is DatasetStatus.REFUTED
+    assert count_votes(f, None, said, 0).status is DatasetStatus.REFUTED
     said |= {f"h{n}": N for n in range(f + 1)}
-    assert judge(f, None, said, 0).status is DatasetStatus.NONDETERMINISTIC
+    assert count_votes(f, None, said, 0).status is DatasetStatus.NONDETERMINISTIC
 
 
 def test_group_votes_once() -> None:
