@@ -17,31 +17,40 @@ from odfd_client.errors import Bug, OdfdError, from_problem
 from odfd_client.transport import Exchange, parsed
 from odfd_client.values import Told
 
-_HEAD, _ROWS, _END, _FAULT = b"H", b"A", b"E", b"P"
-_HEADER = struct.Struct(">cI")
+_HEAD, _SCHEMA, _ROWS, _END, FAULT = b"H", b"S", b"A", b"E", b"P"
+HEADER = struct.Struct(">cI")
 _MAX_FRAME = 1 << 24
 
 
-class _Frames:
+class Frames:
+    """Of one answer."""
+
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
 
     def next(self) -> tuple[bytes, bytes]:
         """Raises the error that is told instead, Unreachable, Bug."""
-        kind, length = _HEADER.unpack(self._exchange.exactly(_HEADER.size))
-        if kind not in (_HEAD, _ROWS, _END, _FAULT) or length > _MAX_FRAME:
+        kind, length = HEADER.unpack(self._exchange.exactly(HEADER.size))
+        if kind not in (_HEAD, _SCHEMA, _ROWS, _END, FAULT) or length > _MAX_FRAME:
             raise Bug("what came is no frame of an answer", rule="query-frame")
         content = self._exchange.exactly(length)
-        if kind == _FAULT:
+        if kind == FAULT:
             problem = parsed(content)
             raise from_problem(problem if isinstance(problem, dict) else {})
         return kind, content
+
+    def one(self, wanted: bytes) -> bytes:
+        """The next, which is of this kind. Raises as ``next`` does."""
+        kind, content = self.next()
+        if kind != wanted:
+            raise Bug("what came is not the frame that comes next", rule="query-frame")
+        return content
 
 
 class _Rows(io.RawIOBase):
     """The Arrow stream in the frames. ``end``: what the last frame said, once it was read."""
 
-    def __init__(self, frames: _Frames) -> None:
+    def __init__(self, frames: Frames) -> None:
         self._frames, self._rest = frames, memoryview(b"")
         self.end: dict[str, Any] | None = None
 
@@ -69,7 +78,7 @@ class Answer:
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
-        frames = _Frames(exchange)
+        frames = Frames(exchange)
         try:
             kind, content = frames.next()
             if kind != _HEAD:

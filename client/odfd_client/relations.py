@@ -15,11 +15,12 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from odfd_client.answer_stream import Answer
-from odfd_client.errors import Bug, Environment, Invalid, Refused
+from odfd_client.errors import Bug, Environment, Invalid, NotFound, Refused
 from odfd_client.expressions import Parameters, Predicate, instant, literal, plain, quoted
 from odfd_client.proofs import Proof
+from odfd_client.slice_files import SliceFiles, slice_files
 from odfd_client.subscription import Source, Update, listen
-from odfd_client.transport import Transport
+from odfd_client.transport import Transport, part
 from odfd_client.values import Pin, Position, ReadStanding, Told
 
 Statement: TypeAlias = "tuple[str, dict[str, Any] | list[Any] | None]"
@@ -49,10 +50,12 @@ class Query:
 
     def reader(self) -> pa.RecordBatchReader:
         """Rows as they come, once, in bounded memory. A query takes at most the node's ``query.seconds`` in all."""
-        return self._ask().reader().arrow()
+        files = self._files()
+        return self._ask().reader().arrow() if files is None else files.reader(self._columns)
 
     def to_arrow(self) -> pa.Table:
-        return self._ask().to_arrow()
+        files = self._files()
+        return self._ask().to_arrow() if files is None else files.table(self._columns)
 
     def to_pandas(self, **options: Any) -> Any:
         """``options``: those of ``pyarrow.Table.to_pandas``."""
@@ -115,6 +118,12 @@ class Query:
             raise Bug("the answer came without its statement", rule="answer")
         return Proof(rows, answer.proof)
 
+    _columns: Sequence[str] = ()
+
+    def _files(self) -> SliceFiles | None:
+        """Where this is a log as it lies in its slices, and the node is on this machine."""
+        return None
+
     def _known(self) -> Told:
         if self._told is None:
             self._ask(explain=True).close()
@@ -161,7 +170,24 @@ class Dataset(Query):
         self, transport: Transport, selection: Selection, pins: Sequence[Pin] = (), demand: Demand | None = None
     ) -> None:
         super().__init__(transport, selection.sql(), pins, demand)
-        self._selection = selection
+        self._selection, self._columns = selection, selection.columns
+
+    def _files(self) -> SliceFiles | None:
+        asked = self._selection
+        is_whole = not asked.current and asked.where is None and asked.limit is None and _distinct(asked.columns)
+        if self._transport.is_remote or not is_whole:
+            return None
+        text = f"SELECT * FROM {asked.source()}"
+        try:
+            files = slice_files(self._transport, body_of((text, None), self._pins, self._demand))
+        except Refused as refusal:
+            if refusal.rule != "query-slices":
+                raise
+            return None
+        if files is None or not {*asked.columns} <= {*files.schema.names}:
+            return None
+        self._told, self._pins = files.told, files.told.pins
+        return files
 
     def at(self, when: str | datetime.date) -> Dataset:
         """What was known then, by the times of the blocks. A time without a zone is of UTC."""
@@ -218,17 +244,15 @@ class Dataset(Query):
         """Rows of the log as they come, each exactly once from a saved position on; ``None``: from the first.
 
         ``follow=False`` ends when all that is there was given. ``seconds``: the longest until the node is asked though
-        it told no news.
+        it told no news, which it tells over its socket alone.
         """
         selection = self._selection
-        if self._transport.is_remote:
-            hint = "connect() to the node's socket; over HTTP ask again for rows after the last offset"
-            raise Refused("a node tells its news over its own socket alone", rule="listen-remote", hint=hint)
         if selection.current or selection.clauses or selection.limit is not None:
             hint = "leave out current(), at(), at_block(), as_at() and limit(); select() and where() are understood"
             raise Invalid("a listener follows the whole log", rule="listen", hint=hint)
         position = Position.parse(after) if isinstance(after, str) else after
-        return listen(_Log(self._transport, selection, self._demand), position, follow=follow, seconds=seconds)
+        log = _RemoteLog if self._transport.is_remote else _Log
+        return listen(log(self._transport, selection, self._demand), position, follow=follow, seconds=seconds)
 
     def _at(self, words: str, said: str) -> Dataset:
         others = tuple(each for each in self._selection.clauses if each[0] != words)
@@ -254,11 +278,36 @@ class _Log(Source):
         return Answer(ask(self.transport, (text, parameters), (), self._demand))
 
 
+class _RemoteLog(_Log):
+    """Where only what anybody may read is told: datasets, and rows."""
+
+    def newest(self, dataset: str) -> str:
+        return str(self.transport.get(f"/datasets/{part(dataset)}")["head"])
+
+    def holds(self, position: Position) -> bool:
+        pin = Pin(position.id, position.id, position.block, position.sequence_number)
+        try:
+            Answer(ask(self.transport, (f"SELECT 1 FROM {quoted(pin.id)} LIMIT 0", None), (pin,), Demand())).close()
+        except NotFound:
+            return False
+        return True
+
+
 def ask(
     transport: Transport, statement: Statement, pins: Sequence[Pin], demand: Demand, *, explain: bool = False,
     prove: bool = False,
 ) -> Any:  # fmt: skip
     """The exchange of a query."""
+    body = body_of(statement, pins, demand)
+    if explain:
+        body["explain"] = True
+    if prove:
+        body["prove"] = True
+    return transport.ask("POST", "/query", body=body, patience=None)
+
+
+def body_of(statement: Statement, pins: Sequence[Pin], demand: Demand) -> dict[str, Any]:
+    """A query as it is sent."""
     text, parameters = statement
     body: dict[str, Any] = {"sql": text}
     if parameters:
@@ -267,11 +316,12 @@ def ask(
         body["pins"] = [pin.said() for pin in pins]
     if demand.require is not None:
         body |= {"require": demand.require} | ({"cut": True} if demand.cut else {})
-    if explain:
-        body["explain"] = True
-    if prove:
-        body["prove"] = True
-    return transport.ask("POST", "/query", body=body, patience=None)
+    return body
+
+
+def _distinct(columns: Sequence[str]) -> bool:
+    """Whether each is named once; names of SQL are compared without case."""
+    return len({each.lower() for each in columns}) == len(columns)
 
 
 def parameters_of(given: Mapping[str, Any] | Collection[Any] | None) -> dict[str, Any] | list[Any] | None:

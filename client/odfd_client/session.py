@@ -12,13 +12,20 @@ from odfd_client.transport import Transport, is_url, part, socket_path
 from odfd_client.values import DatasetInfo, Pin
 
 
-def connect(socket: str | os.PathLike[str] | None = None) -> Client:
+def connect(socket: str | os.PathLike[str] | None = None, *, token: str = "") -> Client:
     """The node at a control socket: the one that is given, ``ODFD_SOCKET``, or where daemons listen by default.
 
-    A URL (``http://HOST:PORT``) reaches a node that answers questions over HTTP, about what it has published.
-    Raises Unreachable where none answers.
+    A URL (``http://HOST:PORT``, ``grpc://HOST:PORT``) reaches a node that answers questions over HTTP or Flight, about
+    what it has published; with a ``token`` of its ``flight.tokens``, about all. Raises Unreachable where none answers.
     """
-    transport = Transport(str(socket) if is_url(socket) else socket_path(socket, os.environ))
+    if is_url(socket) and str(socket).startswith("grpc"):
+        from odfd_client.flight_transport import FlightTransport
+
+        transport: Transport = FlightTransport(str(socket), token)
+    elif token:
+        raise Invalid("a token is for Flight", rule="url", hint="grpc://HOST:PORT, or grpc+tls://HOST:PORT")
+    else:
+        transport = Transport(str(socket) if is_url(socket) else socket_path(socket, os.environ))
     transport.get("/datasets")
     return Client(transport)
 

@@ -57,14 +57,17 @@ class Source(ABC):
         found = self.transport.get(f"/datasets/{part(dataset)}/blocks", {"limit": 1})
         return str(found[0]["hash"]) if found else ""
 
-    def stands_on(self, position: Position) -> None:
-        """Raises NotFound where the block of a position is no longer of the chain."""
+    def holds(self, position: Position) -> bool:
+        """Whether the chain has the block of a position."""
         path = f"/datasets/{part(position.id)}/blocks/{position.sequence_number}"
         try:
-            block = self.transport.get(path)["hash"]
+            return bool(self.transport.get(path)["hash"] == position.block)
         except NotFound:  # the chain is shorter now
-            block = ""
-        if block != position.block:
+            return False
+
+    def stands_on(self, position: Position) -> None:
+        """Raises NotFound where the block of a position is no longer of the chain."""
+        if not self.holds(position):
             raise NotFound(
                 f"block #{position.sequence_number} of {self.ref} is not the one that was listened to: its history was"
                 " rewritten",
@@ -81,7 +84,8 @@ def listen(source: Source, after: Position | None, *, follow: bool, seconds: flo
         hint = "each dataset has positions of its own"
         raise NotFound(f"the position is of {after.id}, not of {source.ref}", rule="listen-position", hint=hint)
     position, seen = after, ""
-    with closing(_News(source.transport, dataset, str(described["name"]))) as news:
+    told = _Pauses() if source.transport.is_remote else _News(source.transport, dataset, str(described["name"]))
+    with closing(told) as news:
         while True:
             news.clear()
             newest = source.newest(dataset)
@@ -131,6 +135,17 @@ def _after(batch: pa.RecordBatch, position: Position | None, pin: Pin, *, whole:
         said = f"not all rows came from offset {last + 1} to {offsets[-1].as_py()}"
         raise Bug(said, rule="listen-order", hint="please report it")
     return Position(pin.id, offsets[-1].as_py(), pin.block, pin.sequence_number)
+
+
+class _Pauses:
+    """Of a node that tells its news to others on its machine alone: it is asked again after a while."""
+
+    def clear(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def wait(self, seconds: float) -> None:
+        threading.Event().wait(seconds)
 
 
 class _News:

@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import socket
+from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +20,8 @@ ANSWER_SECONDS = 60.0
 """For a short answer to begin."""
 MAX_ANSWER = 256 << 20
 """Bytes of one JSON answer."""
+_MOST_TOGETHER = 253
+"""Descriptors that a kernel passes in one message."""
 _SYSTEM_SOCKET = Path("/run/odfd/control.sock")
 
 
@@ -41,12 +44,12 @@ def part(text: str) -> str:
 
 
 def is_url(text: object) -> bool:
-    """Whether a node is named by a URL. Raises Invalid for one that is not of HTTP."""
+    """Whether a node is named by a URL. Raises Invalid for one that is neither of HTTP nor of Flight."""
     if not isinstance(text, str) or "://" not in text:
         return False
     scheme = text.partition("://")[0]
-    if scheme not in ("http", "https"):
-        hint = "http://HOST:PORT, where the node's http.query is on; for grpc:// use an ADBC driver of Flight SQL"
+    if scheme not in ("http", "https", "grpc", "grpc+tls"):
+        hint = "http://HOST:PORT, where its http.query is on, or grpc://HOST:PORT, where it speaks Flight"
         raise Invalid(f"a node is not reached by {scheme}://", rule="url", hint=hint)
     return True
 
@@ -66,13 +69,32 @@ class _TlsConnection(http.client.HTTPSConnection, _Connection):
         self.opened = self.sock
 
 
+class _UnixSocket(socket.socket):
+    """Keeps the descriptors of files that come with bytes."""
+
+    def __init__(self) -> None:
+        super().__init__(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.descriptors: list[int] = []
+
+    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+        room = socket.CMSG_SPACE(4 * _MOST_TOGETHER)
+        flags |= getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+        count, rights, _, _ = self.recvmsg_into([memoryview(buffer)[: nbytes or None]], room, flags)
+        for level, kind, data in rights:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                found = array("i")
+                found.frombytes(data[: len(data) - len(data) % found.itemsize])
+                self.descriptors += found
+        return count
+
+
 class _SocketConnection(_Connection):
     def __init__(self, path: Path, timeout: float | None) -> None:
         super().__init__("localhost", timeout=timeout)
         self._path = path
 
     def connect(self) -> None:
-        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        made = _UnixSocket()
         made.settimeout(self.timeout)
         try:
             made.connect(os.fspath(self._path))
@@ -111,6 +133,14 @@ class Exchange:
             raise Invalid("the answer is too large", rule="answer-size", hint="ask for less")
         return data
 
+    def descriptors(self) -> list[int]:
+        """Of files that came, in their order; they are the caller's from now on."""
+        opened = self._connection.opened
+        found = opened.descriptors if isinstance(opened, _UnixSocket) else []
+        taken = found[:]
+        found.clear()
+        return taken
+
     def interrupt(self) -> None:
         """Whoever waits for more in another thread is told that the node is gone."""
         if self._connection.opened is not None:
@@ -119,6 +149,8 @@ class Exchange:
 
     def close(self) -> None:
         self.interrupt()  # or closing would wait for whoever reads
+        for each in self.descriptors():
+            os.close(each)
         self._response.close()
         self._connection.close()
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from chain.errors import Environment, Fault, Invalid, NotFound, Refused
 from engines.flight.metadata import Dataset
-from engines.query.frames import END, FAULT, HEAD, ROWS, FrameReader, parted
+from engines.query.frames import END, FAULT, HEAD, ROWS, FrameReader, frame, parted
 
 ANSWER_SECONDS: Final = 60.0
 """For a short answer."""
@@ -132,6 +132,22 @@ class NodeSocket:
         except BaseException:
             rows.close()
             raise
+
+    def passed(self, path: str, body: dict[str, Any], seen: Callable[[Rows], None]) -> Iterator[bytes]:
+        """The bytes of an answer; of a question that is refused, one frame that says why. Raises Environment."""
+        connection = self._connected(path, body, None)
+        rows = Rows(connection)
+        seen(rows)
+        try:
+            response = connection.getresponse()
+            if response.status >= 400:
+                yield frame(FAULT, response.read(MAX_ANSWER))
+            while response.status < 400 and (data := response.read1(_PIECE)):
+                yield data
+        except (OSError, http.client.HTTPException) as error:
+            raise _gone() from error
+        finally:
+            rows.close()
 
     def datasets(self, token: str) -> list[Dataset]:
         """What may be read. Raises the fault that the node tells, Environment."""

@@ -31,7 +31,12 @@ _CANCEL, _CANCEL_QUERY = "CancelFlightInfo", "CancelQuery"
 ACTIONS: Final = {
     _CREATE: "prepares a statement", _CLOSE: "forgets a prepared statement",
     _CANCEL: "ends an answer", _CANCEL_QUERY: "the same, for older clients",
+    "odfd.query": "asks as POST /v1/query does", "odfd.datasets": "lists datasets",
 }  # fmt: skip
+
+
+OWN_ACTIONS: Final = {"odfd.query": "/query", "odfd.datasets": "/datasets"}
+"""And where the node is asked for them."""
 
 
 class Caller(flight.ServerMiddleware):  # type: ignore[misc]
@@ -111,11 +116,19 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]
             result = CLASSES["DoPutPreparedStatementResult"](prepared_statement_handle=handle)
             writer.write(pa.py_buffer(result.SerializeToString()))
 
-    def do_action(self, context: Any, action: Any) -> list[Any]:
+    def do_action(self, context: Any, action: Any) -> Any:
+        body = action.body.to_pybytes() if action.body is not None else b""
+        if action.type in OWN_ACTIONS:
+            return self._passed(context, OWN_ACTIONS[action.type], body)
         with self._under_way.seeing(context) as seen, told():
-            body = action.body.to_pybytes() if action.body is not None else b""
             acted = self._acted(action.type, body, _token(context), seen)
             return [flight.Result(pa.py_buffer(each)) for each in acted]
+
+    def _passed(self, context: Any, path: str, body: bytes) -> Iterator[Any]:
+        """What our client asks."""
+        with self._under_way.seeing(context) as seen, told():
+            for data in self._service.passed(path, body, _token(context), seen):
+                yield flight.Result(pa.py_buffer(data))
 
     def list_actions(self, _context: Any) -> list[Any]:
         return list(ACTIONS.items())

@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -58,6 +58,8 @@ class NodePort(Protocol):
     def query(self, body: dict[str, Any], seen: Seen) -> tuple[Any, pa.RecordBatchReader]: ...
 
     def datasets(self, token: str) -> list[Dataset]: ...
+
+    def passed(self, path: str, body: dict[str, Any], seen: Seen) -> Iterator[bytes]: ...
 
 
 class Answer(NamedTuple):
@@ -139,6 +141,14 @@ class FlightSql:
         """Of the answer that was begun for a ticket; empty for what was not. Raises Invalid."""
         name, message = unpacked(ticket)
         return _mine(token, _ticket(message).held) if name == "TicketStatementQuery" else ""
+
+    def passed(self, path: str, request: bytes, token: str, seen: Seen = nobody) -> Iterator[bytes]:
+        """What our client asks, and the node's own bytes for it. Raises Invalid."""
+        try:
+            said = msgspec.json.decode(request or b"null", type=dict[str, Any] | None)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Invalid("the question is not understood", rule="flight-message") from error
+        return self._node.passed(path, {"token": token} | ({} if said is None else {"request": said}), seen)
 
     def forget(self) -> None:
         """What nobody used for too long."""

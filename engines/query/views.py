@@ -39,6 +39,11 @@ class SliceView(msgspec.Struct, frozen=True, kw_only=True):
     earlier: str | None = None
     """A file of what held before ``files``, folded in the same way."""
 
+    @property
+    def is_computed(self) -> bool:
+        """Whether it is more than the rows of its files as they are."""
+        return self.fold != "log" or self.until is not None or self.mixed
+
 
 def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'

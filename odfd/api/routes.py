@@ -107,6 +107,10 @@ async def _query(services: Services, request: Request) -> object:
     return FrameStream(partial(services.queries.answer, await body(request, wire.QueryRequest)))
 
 
+async def _slices(services: Services, request: Request) -> object:
+    return FrameStream(partial(services.queries.slices, await body(request, wire.QueryRequest)))
+
+
 async def _resources(services: Services, request: Request) -> object:
     """Of one type, or of all."""
     asked, kind = request.query_params, request.path_params.get("type")
@@ -172,6 +176,7 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("POST", "/publish", _with(wire.VisibilityRequest, lambda s: s.visibility.publish)),
     ("POST", "/unpublish", _with(wire.VisibilityRequest, lambda s: s.visibility.unpublish)),
     ("POST", "/query", _query),
+    ("POST", "/slices", _slices),
     ("GET", "/mirrors", lambda s, _: s.mirrors.list()),
     ("POST", "/mirrors", _with(wire.MirrorRequest, lambda s: s.mirrors.add)),
     ("DELETE", "/mirrors/{ref}", lambda s, r: s.mirrors.remove(_name(r))),

@@ -66,7 +66,8 @@ class FrameStream(Response):
 
     media_type = MEDIA_TYPE
 
-    def __init__(self, ask: Callable[[Callable[[bytes | memoryview], Awaitable[None]]], Awaitable[None]]) -> None:
+    def __init__(self, ask: Callable[..., Awaitable[None]]) -> None:
+        """``ask`` is called with what takes a whole frame, and descriptors of files that go with it."""
         super().__init__()
         del self.headers["content-length"]
         self._ask = ask
@@ -74,12 +75,12 @@ class FrameStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun = False
 
-        async def give(data: bytes | memoryview) -> None:
+        async def give(data: bytes | memoryview, descriptors: Sequence[int] = ()) -> None:
             nonlocal begun
             if not begun:
                 begun = True
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            await send({"type": "http.response.body", "body": data, "more_body": True})
+            await send({"type": "http.response.body", "body": data, "more_body": True, "descriptors": descriptors})
 
         try:
             with sole_faults():

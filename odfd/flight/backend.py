@@ -44,6 +44,11 @@ class FlightDataset(msgspec.Struct, frozen=True, kw_only=True):
     schema: str
     offset: str
     key: tuple[str, ...] = ()
+    id: str
+    kind: str
+    blocks: int
+    records: int
+    head: str
 
 
 class FlightAnswers(Protocol):
@@ -106,4 +111,14 @@ def _told(name: str, state: ChainState) -> FlightDataset:
         else:
             schema = base64.b64encode(columns.serialize().to_pybytes()).decode()
     fold, key = fold_of(state)
-    return FlightDataset(name=name, schema=schema, offset=state.vocab.offset, key=key if fold == "key" else ())
+    return FlightDataset(
+        name=name,
+        schema=schema,
+        offset=state.vocab.offset,
+        key=key if fold == "key" else (),
+        id=str(state.dataset),
+        kind="" if state.kind is None else state.kind.value,
+        blocks=state.size,
+        records=state.next_offset,
+        head=str(state.head),
+    )

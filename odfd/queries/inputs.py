@@ -35,7 +35,7 @@ class QueryInputs:
 
     async def show(self, views: Sequence[PlannedView], process: QueryProcess) -> tuple[SliceView, ...]:
         """The views as the process sees them. Raises ObjectDamaged, NotFound, Environment."""
-        files = await trio.to_thread.run_sync(lambda: self._sound(views))
+        files = await trio.to_thread.run_sync(lambda: self.sound(views))
         files |= {_name(planned): planned.fold.path for planned in views if planned.fold is not None}
         await trio.to_thread.run_sync(lambda: process.link(files))
         return tuple(_placed(planned, process) for planned in views)
@@ -44,7 +44,7 @@ class QueryInputs:
         """Of the slices of a view that is held, and was shown."""
         return tuple(str(self._home.objects.path(each.slice.physical_hash)) for each in planned.slices)
 
-    def _sound(self, views: Sequence[PlannedView]) -> dict[str, Path]:
+    def sound(self, views: Sequence[PlannedView]) -> dict[str, Path]:
         """Files whose bytes are what their names say. Raises ObjectDamaged, NotFound, and notes the damage."""
         found: dict[str, Path] = {}
         for name, planned in _objects(views).items():

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+import socket
+from array import array
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeAlias
 from urllib.parse import unquote
@@ -220,15 +222,20 @@ class _Exchange:
             await self._write(h11.Response(status_code=start["status"], headers=start["headers"]))
         body = message.get("body", b"")
         if body and not self._head:
-            await self._write(h11.Data(data=body))
+            await self._write(h11.Data(data=body), message.get("descriptors", ()))
         if not message.get("more_body", False):
             await self._write(h11.EndOfMessage())
 
-    async def _write(self, event: h11.Event) -> None:
+    async def _write(self, event: h11.Event, descriptors: Sequence[int] = ()) -> None:
+        """``descriptors`` go with the bytes to whoever is at the other end of a unix socket."""
         pieces = self._machine.send_with_data_passthrough(event) or []
         if sum(map(len, pieces)) < _CHUNK:
             pieces = [b"".join(pieces)]
-        with trio.move_on_after(self._limits.stall_seconds), contextlib.suppress(trio.BrokenResourceError):
+        with trio.move_on_after(self._limits.stall_seconds), contextlib.suppress(trio.BrokenResourceError, OSError):
+            if descriptors:
+                said = b"".join(pieces)
+                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors).tobytes())]
+                pieces = [said[await self._stream.socket.sendmsg([said], rights) :]]
             for piece in filter(None, pieces):
                 await self._stream.send_all(piece)
             return

@@ -88,8 +88,7 @@ class EngineQueries:
 
 
 def _is_made(planned: PlannedView) -> bool:
-    view = planned.view
-    return view.fold != "log" or view.until is not None or view.mixed or not planned.slices
+    return planned.view.is_computed or not planned.slices
 
 
 def _schema(path: Path) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, aclosing, nullcontext
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Final
 import msgspec
 import trio
 
-from chain.errors import Invalid
+from chain.errors import Invalid, Refused
 from chain.ids import DatasetId
 from engines.errors import LimitExceeded
 from engines.query.frames import COLUMNS, END, HEAD, PLAIN, ROWS, SCHEMA, frame, parted
@@ -29,6 +30,12 @@ MAX_SQL: Final = 1 << 20
 _PASSED: Final = (SCHEMA, ROWS, COLUMNS, PLAIN, END)
 SendFrame = Callable[[bytes | memoryview], Awaitable[None]]
 """Takes a whole frame; waits while whoever asked does not read."""
+GiveFiles = Callable[[bytes, Sequence[int]], Awaitable[None]]
+"""The same, with descriptors of files that go with it."""
+MOST_SLICES: Final = 512
+"""Files that are given to a reader, who may have a thousand open."""
+_TOGETHER: Final = 128
+"""Descriptors of one message; the kernel takes 253."""
 
 
 class QueryService:
@@ -88,6 +95,35 @@ class QueryService:
                 await self._pass_on(process.execute(wanted), head, send, _signing(proof, request.sql, head))
         if self._folding is not None and not request.explain:
             self._folding.after(plan)
+
+    async def slices(self, request: wire.QueryRequest, give: GiveFiles) -> None:
+        """Descriptors of the files that the one table of a query is read from: it is all of a log at a cut.
+
+        What was opened stays readable, whatever is collected. Raises as ``answer`` does, and Refused for another table.
+        """
+        async with self._processes.one() as process:
+            _, plan = await self._planned(process, (request, OWNER, ALL_ROWS))
+        if len(plan.views) != 1 or plan.views[0].view.is_computed:
+            raise Refused("that is no log as it lies in its slices", rule="query-slices", hint="ask for its rows")
+        (planned,) = plan.views
+        with self._inputs.held(plan.views):
+            await trio.to_thread.run_sync(self._inputs.sound, plan.views)
+            paths = self._inputs.paths(planned)
+            if len(paths) > MOST_SLICES:
+                said = f"the log has more than {MOST_SLICES} slices"
+                raise Refused(said, rule="query-slices", hint="ask for its rows")
+            await give(frame(HEAD, msgspec.json.encode(plan.head)), ())
+            await give(frame(SCHEMA, planned.view.schema), ())
+            for start in range(0, len(paths), _TOGETHER):
+                with ExitStack() as opened:
+                    some = paths[start : start + _TOGETHER]
+                    files = [os.open(each, os.O_RDONLY | os.O_CLOEXEC) for each in some]
+                    for each in files:
+                        opened.callback(os.close, each)
+                    await give(frame(ROWS, str(len(files)).encode()), files)
+            spans = [each.slice.offset_interval for each in planned.slices]
+            rows = sum(each.end - each.start + 1 for each in spans)
+            await give(frame(END, msgspec.json.encode(wire.QueryEnd(rows=rows))), ())
 
     async def _by_engine(self, asked: tuple[wire.QueryRequest, Asker, RowSelection], send: SendFrame) -> None:
         """The engine has no turn of a query's process; its rows are read by another one."""

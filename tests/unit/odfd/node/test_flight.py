@@ -17,6 +17,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+import odfd_client
 from config import model
 from engines.flight.messages import CLASSES, packed, unpacked
 from worlds.eventually import PATIENCE
@@ -55,6 +56,37 @@ def rows(connection: Any, sql: str, parameters: Any = None) -> list[Any]:
     with connection.cursor() as cursor:
         cursor.execute(sql, parameters)
         return list(cursor.fetchall())
+
+
+async def test_our_client_asks(world: Any, worlds: Any, tmp_path: Path) -> None:
+    def ask(url: str) -> None:
+        client = odfd_client.connect(url)
+        assert [each.name for each in client.datasets()] == ["cities"]
+        large = client.open("cities").where(odfd_client.col("population") > 100_000).select("city")
+        assert large.to_arrow().to_pydict() == {"city": ["Graz", "Linz"]}
+        assert (large.pin.name, large.standing) == ("cities", "data")
+        for update in client.open("cities").listen(follow=False):
+            assert update.batch.num_rows == 3
+        assert client.sql("select * from range(300000)").reader().read_all().num_rows == 300_000
+        with pytest.raises(odfd_client.Invalid, match="citi") as wrong:
+            client.sql("select citi from cities").to_arrow()
+        assert (wrong.value.place, wrong.value.rule) == ("line 1, column 8", "query-names")
+        for refused, error in (
+            (client.sql("select 1").prove, odfd_client.Refused),
+            (client.sql("select * from towns").to_arrow, odfd_client.NotFound),
+            (lambda: client.open("towns"), odfd_client.NotFound),
+            (lambda: odfd_client.connect(url, token="x" * 20), odfd_client.Refused),
+        ):
+            with pytest.raises(error):
+                refused()
+        owner = odfd_client.connect(url, token=TOKEN)
+        assert [each.name for each in owner.datasets()] == ["cities", "towns"]
+        assert owner.open("towns").current().to_arrow().num_rows == 3
+
+    async with world.running("alice", private=True, flight=door(tmp_path)) as alice:
+        await filled(world, worlds, alice)
+        with trio.fail_after(PATIENCE):
+            await trio.to_thread.run_sync(ask, url_of(alice))
 
 
 async def test_the_adbc_driver_asks(world: Any, worlds: Any, tmp_path: Path) -> None:

@@ -61,6 +61,35 @@ def read_as_people_ask(c: Client) -> None:
         assert len(cities.duckdb(connection, "mine").fetchall()) == 4
 
 
+async def test_a_log_is_read_from_its_slices(world: Any, worlds: Any, folder: Path) -> None:
+    """The same rows, types and pins as by a query; what was opened is there though the node has dropped it."""
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        slices = list(map(alice.home.objects.path, data_of(alice.home.chains.chain(alice.dataset("cities")))))
+        async with served(alice, folder) as path:
+            await away(lambda: read_from_slices(connect(path), slices))
+
+
+def read_from_slices(c: Client, slices: list[Path]) -> None:
+    asked, direct = c.sql("select * from cities").to_arrow(), c.open("cities")
+    files = direct._files()
+    assert files is not None
+    assert direct.to_arrow().equals(asked)
+    assert direct.pin == files.told.pins[0]
+    assert direct.select("city").reader().read_all().equals(asked.select(["city"]))
+    for other in (direct.current(), direct.limit(1), direct.as_at("2024-01-02"), direct.select("CITY")):
+        assert other._files() is None
+        assert other.to_arrow().num_rows
+    for each in slices:
+        each.unlink()
+    assert files.table(()).equals(asked)
+
+
+def data_of(chain: Any) -> list[Any]:
+    blocks = map(chain.block_at, range(chain.head().size))
+    return [each.event.new_data.physical_hash for each in blocks if getattr(each.event, "new_data", None)]
+
+
 async def test_an_answer_is_proven(world: Any, worlds: Any, folder: Path) -> None:
     """Its file is one that ``odfctl trust recheck`` reads, signed by the node, with the rows that came."""
     file = folder / "answer.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from typing import Any
 
@@ -217,8 +218,12 @@ async def test_our_client_asks_by_a_url(world: Any, worlds: Any) -> None:
                 client.open(ref)
             with pytest.raises(odfd_client.NotFound):
                 client.sql(f'select * from "{ref}"').to_arrow()
-        with pytest.raises(odfd_client.Refused, match="socket"):
-            next(client.open("cities").listen())
+        update = next(client.open("cities").listen(seconds=0.1))
+        assert update.batch.num_rows == 3
+        assert not list(client.open("cities").listen(after=str(update.position), follow=False))
+        other = dataclasses.replace(update.position, block=str(Multihash.sha3_256(b"other")))
+        with pytest.raises(odfd_client.NotFound, match="rewritten"):
+            next(client.open("cities").listen(after=other))
         with pytest.raises(odfd_client.Invalid, match="citi"):
             client.sql("select citi from cities").to_arrow()
 
@@ -229,8 +234,10 @@ async def test_our_client_asks_by_a_url(world: Any, worlds: Any) -> None:
             await trio.to_thread.run_sync(ask, url_of(alice), str(alice.dataset("towns")))
     with pytest.raises(odfd_client.Unreachable):
         await trio.to_thread.run_sync(odfd_client.connect, "http://127.0.0.1:1")
-    with pytest.raises(odfd_client.Invalid, match="grpc"):
-        odfd_client.connect("grpc://127.0.0.1:1")
+    with pytest.raises(odfd_client.Unreachable):
+        await trio.to_thread.run_sync(odfd_client.connect, "grpc://127.0.0.1:1")
+    with pytest.raises(odfd_client.Invalid, match="ftp"):
+        odfd_client.connect("ftp://127.0.0.1:1")
 
 
 async def test_others_have_answers_proven_where_the_owner_says_so(world: Any, worlds: Any) -> None:

@@ -1,0 +1,114 @@
+"""Speaks to a node by Arrow Flight: the same questions and frames as over HTTP, as actions of its Flight server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from odfd_client.answer_stream import FAULT, HEADER
+from odfd_client.errors import Bug, NotFound, Refused, Unreachable, from_problem
+from odfd_client.transport import ANSWER_SECONDS, Exchange, Transport, gone, parsed
+
+DATASETS, QUERY = "odfd.datasets", "odfd.query"
+
+
+class FlightExchange(Exchange):
+    """An answer that comes as the results of an action."""
+
+    def __init__(self, client: flight.FlightClient, results: Iterator[flight.Result], path: str) -> None:
+        self._client, self._results, self._path = client, results, path
+        self._rest = memoryview(b"")
+
+    def exactly(self, count: int) -> bytes:
+        """Raises Unreachable where the answer ends before."""
+        pieces = []
+        while count:
+            while not self._rest:
+                with _told(str(self._path)):
+                    result = next(self._results, None)
+                if result is None:
+                    raise gone(self._path)
+                self._rest = memoryview(result.body)
+            piece, self._rest = self._rest[:count], self._rest[count:]
+            pieces.append(piece)
+            count -= len(piece)
+        return b"".join(pieces)
+
+    def close(self) -> None:
+        self._results = iter(())
+        self._client.close()
+
+
+class FlightTransport(Transport):
+    """To the node at ``grpc://HOST:PORT`` or ``grpc+tls://HOST:PORT``; with a token it is asked as its owner."""
+
+    def __init__(self, url: str, token: str = "") -> None:
+        super().__init__(url)
+        self._token = token
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, object] | None = None,
+        body: Mapping[str, object] | None = None,
+        patience: float | None = ANSWER_SECONDS,
+    ) -> Exchange:
+        """Raises Refused, Unreachable."""
+        if (method, path) != ("POST", "/query") or query:
+            raise Refused(f"{path} is not told over Flight", rule="flight-question", hint="connect() to the socket")
+        return self._acted(QUERY, json.dumps(body, allow_nan=False).encode(), patience)
+
+    def get(self, path: str, _query: Mapping[str, object] | None = None) -> Any:
+        """Of the node's datasets, or of one of them. Raises NotFound, Unreachable."""
+        exchange = self._acted(DATASETS, b"", ANSWER_SECONDS)
+        try:
+            with _told(str(self.path)):
+                data = b"".join(result.body.to_pybytes() for result in exchange._results)
+        finally:
+            exchange.close()
+        if data.startswith(FAULT):
+            raise from_problem(parsed(data[HEADER.size :]))
+        said = parsed(data)
+        ref = unquote(path.removeprefix("/datasets").removeprefix("/"))
+        if not isinstance(said, list):
+            raise Bug("the node's list of datasets is not understood", rule="answer")
+        if not ref:
+            return said
+        found = [each for each in said if ref in (each.get("name"), each.get("id"))]
+        if not found:
+            raise NotFound(f"no dataset {ref!r} here", rule="query-dataset", hint="c.datasets() lists them")
+        return found[0]
+
+    def _acted(self, kind: str, body: bytes, patience: float | None) -> FlightExchange:
+        headers = [(b"authorization", f"Bearer {self._token}".encode())] if self._token else []
+        with _told(str(self.path)):
+            client = flight.connect(str(self.path))
+            try:
+                options = flight.FlightCallOptions(headers=headers, timeout=patience)
+                results = iter(client.do_action(flight.Action(kind, body), options))
+            except BaseException:
+                client.close()
+                raise
+        return FlightExchange(client, results, str(self.path))
+
+
+@contextmanager
+def _told(path: str) -> Iterator[None]:
+    """Within it, a fault of the connection is told as one of ours."""
+    try:
+        yield
+    except (flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError) as error:
+        said = str(error).partition(". Detail:")[0]
+        raise Refused(said, rule="flight-token", hint="connect(url, token=…), of the node's flight.tokens") from error
+    except (pa.ArrowException, OSError) as error:
+        said = str(error).partition(". gRPC client debug")[0][:300]
+        raise Unreachable(
+            f"no node answers at {path}: {said}", rule="connection", hint="flight.listen says where"
+        ) from error
