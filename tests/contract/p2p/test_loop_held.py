@@ -15,6 +15,7 @@ import trio.lowlevel
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.rsa import RSA, RSAPublicKey
 
+from p2p.budget.work import STREAM, WorkBudget
 from p2p.host import router
 from p2p.host.host import Host, open_host
 from p2p.host.pubsub import ID, Gossip, GossipLimits, open_gossip, rpc_pb2
@@ -162,6 +163,21 @@ async def test_a_peer_gossips_on_two_streams_at_most() -> None:
         while sum(stream._muxed.is_closed for stream in (eve.stream, *streams)) < 5:  # noqa: ASYNC110
             await trio.sleep(0.01)
         assert not streams[-1]._muxed.is_closed
+
+
+async def test_a_stream_is_paid_for_before_anybody_speaks_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams opened and reset at once: without a word on them, their negotiation would cost the most of all."""
+    async with attack() as eve:
+        costs, charge = list[float](), WorkBudget.charge
+
+        def noted(self: WorkBudget, party: Any, cost: float, now: float) -> float:
+            costs.append(cost)
+            return charge(self, party, cost, now)
+
+        monkeypatch.setattr(WorkBudget, "charge", noted)
+        for _ in range(20):
+            await (await eve.eve.open_stream(eve.alice.peer_id, "/meshsub/1.2.0")).reset()
+        assert costs.count(STREAM) >= 20
 
 
 async def test_no_flood_of_muxer_frames_holds_the_loop() -> None:

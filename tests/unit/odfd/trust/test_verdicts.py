@@ -238,6 +238,19 @@ def test_verdicts_behind_too_little_isolation_do_not_count(least: str, attested:
     assert decide(bench_of(KEYS, min_sandbox="host"), {KEYS[0]: on("a new word")}, None, 3).attested == 0
 
 
+def test_a_step_that_listed_validators_gave_up_is_told_as_too_costly() -> None:
+    """It stops reach as such where nobody has a verdict on it; a stranger's word that it is says nothing."""
+    gave_up = attestation(Span(first=0, last=2, verdict="not-attempted"),
+                          Span(first=3, last=3, verdict="not-attempted", reason="too-costly"))  # fmt: skip
+    bench = bench_of(KEYS)
+    assert decide(bench, {KEYS[0]: gave_up}, None, 3).status is DatasetStatus.TOO_COSTLY
+    assert decide(bench, {KEYS[0]: gave_up}, None, 2).status is DatasetStatus.PENDING, "of another step"
+    assert decide(bench, {bench.me: gave_up}, None, 3).status is DatasetStatus.TOO_COSTLY
+    assert decide(bench, {SigningKey(b"s" * 32).did: gave_up}, None, 3).status is DatasetStatus.PENDING
+    heard = {KEYS[0]: gave_up} | dict.fromkeys(KEYS[1:], on())
+    assert decide(bench, heard, None, 3).status is DatasetStatus.ATTESTED
+
+
 def test_as_many_engines_must_agree_as_are_asked_for() -> None:
     alike, another = on(digest="sha256:0"), on(digest="sha256:1")
     bench = bench_of(KEYS, min_engines=2)

@@ -11,7 +11,7 @@ from chain.errors import Environment, Invalid
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from p2p.driver.framing import FramedStream
-from p2p.driver.known_answers import OF_NETWORK, USELESS
+from p2p.driver.known_answers import OF_NETWORK, USELESS, KnownAnswers, RoundPeer
 from p2p.driver.statements import ANSWER_PATIENCE, ASK_RATE, MAX_QUEUE
 from p2p.errors import PeerFault
 from p2p.ports import Judgement, PeerId, StatementRef, Topic, Verdict
@@ -303,6 +303,17 @@ async def test_what_is_of_no_use_and_always_new_has_an_end(autojump_clock: Any, 
     given = [hawker.given for hawker in hawkers.values()]
     assert max(given) < of_one + 2 * MAX_TRUST_REPLY
     assert sum(given) < OF_NETWORK * of_one + 16 * MAX_TRUST_REPLY
+
+
+def test_keys_of_one_network_share_what_is_of_no_use() -> None:
+    answers, given = KnownAnswers(), dict.fromkeys(("198.51.0.0/16", "203.0.0.0/16"), 0)
+    for network in given:
+        for number in range(5 * OF_NETWORK):
+            teller = RoundPeer(peer=PeerId(f"{network} {number}"), network=network)
+            while answers.may_go_on(teller, 0.0):
+                answers.cost(teller, MAX_TRUST_REPLY, 0.0)
+                given[network] += MAX_TRUST_REPLY
+    assert all(0 <= each - OF_NETWORK * USELESS.burst < MAX_TRUST_REPLY for each in given.values())
 
 
 async def test_a_silent_trust_peer(autojump_clock: Any, town: Any) -> None:
