@@ -17,9 +17,9 @@ const MEANS = {
 
 export function Datasets({ status, asked }) {
   const datasets = useAsk("/datasets", 10);
-  const labels = useAsk("/resources/Dataset", 30);
+  const labels = useAsk("/resources/Dataset", 60);
   const doctor = useAsk("/doctor", 60);
-  const tasks = useAsk("/tasks", 10);
+  const tasks = useAsk("/tasks", 30);
   return html`<h1>Datasets</h1>
     <${Answer} of=${datasets}>${(all) => html`
       <${Needed} needs=${needs(all, doctor.value || [], status, tasks.value || [])} looked=${Boolean(doctor.value && status)} />

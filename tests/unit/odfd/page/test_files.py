@@ -95,6 +95,11 @@ def test_no_text_becomes_markup_or_code(path: Path) -> None:
     assert "https://" not in text, "nothing is fetched from elsewhere"
 
 
+def test_all_scripts_that_the_page_begins_with_are_fetched_at_once() -> None:
+    named = set(re.findall(r'(?:src|href)="([^"]+\.js)"', (FOLDER / "index.html").read_text()))
+    assert named == {path for path in page_files() if path.endswith(".js")} - {"/vendor/marked.js"}
+
+
 def test_html_holds_no_script_and_no_style() -> None:
     text = (FOLDER / "index.html").read_text()
     assert not re.search(r"<script(?![^>]* src=)|<style|\son\w+=|\sstyle=|https?:", text)
