@@ -30,7 +30,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Blocks that only the first has."""
     theirs: int
 
-    def said(self, ours: str, theirs: str) -> str:
+    def describe(self, ours: str, theirs: str) -> str:
         """For people. Blocks are numbered from zero: the first that differs has the number of common ones."""
         if self.relation is Relation.EQUAL:
             return f"{ours} and {theirs} are equal"

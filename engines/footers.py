@@ -63,11 +63,11 @@ def _summary(found: ParquetFooter, schema: pa.Schema) -> Footer:
             chunks = [group.chunks[number] for group in found.groups]
             told = [chunk for chunk in chunks if chunk.nulls is None or chunk.nulls != chunk.values]
             if told:
-                bounds[leaf.path] = _bounds_said(told, types[leaf.path])
+                bounds[leaf.path] = _stated_bounds(told, types[leaf.path])
     return Footer(frozenset(schema.names), bounds)
 
 
-def _bounds_said(chunks: list[ColumnChunk], kind: pa.DataType) -> Bounds | None:
+def _stated_bounds(chunks: list[ColumnChunk], kind: pa.DataType) -> Bounds | None:
     """``None`` where a chunk does not say its bounds, or cuts a text within a letter."""
     said = [chunk.bounds for chunk in chunks if chunk.bounds is not None]
     if len(said) < len(chunks):

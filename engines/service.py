@@ -190,7 +190,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
         future = self.pool.submit(work, request)
         error = future.exception()
         if error is not None:
-            context.abort(grpc.StatusCode.INTERNAL, f"{_said(error)}\n{TRACE}\n{_backtrace(error)[-MAX_STATUS:]}")
+            context.abort(grpc.StatusCode.INTERNAL, f"{_message_of(error)}\n{TRACE}\n{_backtrace(error)[-MAX_STATUS:]}")
         return method.encode_response(future.result())
 
     def _stream(self, route: _Route, raw: bytes, context: Any) -> Iterator[bytes]:
@@ -330,7 +330,7 @@ def _answer(route: _Route, future: Future[bytes]) -> bytes:
     error = future.exception()
     if error is None:
         return future.result()
-    failed = InternalError(message=_said(error), backtrace=_backtrace(error), rule=_rule(error))
+    failed = InternalError(message=_message_of(error), backtrace=_backtrace(error), rule=_rule(error))
     return route.method.encode_response(route.root(value=failed))
 
 
@@ -351,7 +351,7 @@ def _is_full_disk(error: BaseException | None) -> bool:
     return False
 
 
-def _said(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         return "the request needs more memory than the engine has; give it more, or ask for less at once"
     if _is_full_disk(error):

@@ -12,7 +12,7 @@ NOT_NAMED: Final = f"only the first {MAX_SKIPPED - 1} are named"
 """The reason of the entry that stands for files beyond those that are told."""
 
 
-def told_files(files: Iterable[SkippedFile]) -> tuple[SkippedFile, ...]:
+def bounded_list(files: Iterable[SkippedFile]) -> tuple[SkippedFile, ...]:
     """Each once, the first ``MAX_SKIPPED``; where there are more, the last entry says how many.
 
     Lists that were cut already may be among them: what they have in common counts once.

@@ -77,7 +77,7 @@ class Binding:
         for key, child in node.value.items():
             place = f"{path}.{key}" if path else key
             if each := fields.get(key):
-                if other := _meant(each, child, fields):
+                if other := _with_suggestion(each, child, fields):
                     hint = f"a list of texts goes under {other!r}"
                     self._wrong(child, place, f"expected fields, found {found(child.value)}", "manifest-type", hint)
                 elif child.value is not None:
@@ -121,7 +121,7 @@ class Binding:
         return plain(node)
 
 
-def _meant(field: layout.Field, node: Node, fields: Mapping[str, layout.Field]) -> str:
+def _with_suggestion(field: layout.Field, node: Node, fields: Mapping[str, layout.Field]) -> str:
     """The field that texts given where a table belongs were meant for, by its name (``schema``, ``ddlSchema``)."""
     texts = isinstance(node.value, list) and node.value and all(isinstance(each.value, str) for each in node.value)
     if not texts or not isinstance(field.kind, Table):

@@ -112,7 +112,7 @@ class Exchange:
 
     def exactly(self, count: int) -> bytes:
         """Raises Unreachable where the answer ends before."""
-        with told(self._path):
+        with translated_faults(self._path):
             data = self._response.read(count)
         if len(data) < count:
             raise gone(self._path)
@@ -120,14 +120,14 @@ class Exchange:
 
     def line(self, most: int) -> bytes:
         """With its end. Raises Unreachable where there is none."""
-        with told(self._path):
+        with translated_faults(self._path):
             data = self._response.readline(most)
         if not data.endswith(b"\n"):
             raise gone(self._path)
         return data
 
     def whole(self) -> bytes:
-        with told(self._path):
+        with translated_faults(self._path):
             data = self._response.read(MAX_ANSWER + 1)
         if len(data) > MAX_ANSWER:
             raise Invalid("the answer is too large", rule="answer-size", hint="ask for less")
@@ -179,7 +179,7 @@ class Transport:
         target = "/v1" + path + ("?" + urlencode(query, doseq=True) if query else "")
         connection = self._connection(patience)
         try:
-            with told(self.path):
+            with translated_faults(self.path):
                 data = None if body is None else json.dumps(body, allow_nan=False).encode()
                 connection.request(method, target, data, {"content-type": "application/json"} if data else {})
                 response = connection.getresponse()
@@ -207,7 +207,7 @@ class Transport:
 
 
 @contextmanager
-def told(path: Path | str) -> Iterator[None]:
+def translated_faults(path: Path | str) -> Iterator[None]:
     """Within it, a fault of the connection is told as one of ours."""
     try:
         yield

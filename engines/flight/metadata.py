@@ -89,10 +89,10 @@ def schemas(catalog: str | None, pattern: str | None) -> pa.Table:
 
 def tables(datasets: Sequence[Dataset], wanted: Any) -> pa.Table:
     rows: list[tuple[Any, ...]] = []
-    is_named = _like(_said(wanted, "table_name_filter_pattern"))
-    in_schema = _like(_said(wanted, "db_schema_filter_pattern"))
+    is_named = _like(_optional(wanted, "table_name_filter_pattern"))
+    in_schema = _like(_optional(wanted, "db_schema_filter_pattern"))
     for kind, schema in ((LOG, None), (CURRENT, SCHEMA_OF_CURRENT)):
-        if (wanted.table_types and kind not in wanted.table_types) or _said(wanted, "catalog"):
+        if (wanted.table_types and kind not in wanted.table_types) or _optional(wanted, "catalog"):
             continue
         if in_schema(schema or ""):
             rows += [(None, schema, each.name, kind, _ipc(each)) for each in datasets if is_named(each.name)]
@@ -101,11 +101,11 @@ def tables(datasets: Sequence[Dataset], wanted: Any) -> pa.Table:
 
 
 def primary_keys(datasets: Sequence[Dataset], wanted: Any) -> pa.Table:
-    schema = _said(wanted, "db_schema")
+    schema = _optional(wanted, "db_schema")
     rows = [
         (None, schema or None, each.name, column, place + 1, None)
         for each in datasets
-        if each.name.lower() == wanted.table.lower() and not _said(wanted, "catalog")
+        if each.name.lower() == wanted.table.lower() and not _optional(wanted, "catalog")
         for place, column in enumerate(each.key if schema == SCHEMA_OF_CURRENT else (each.offset,))
     ]
     return pa.table([[row[place] for row in rows] for place in range(len(PRIMARY_KEYS))], PRIMARY_KEYS)
@@ -155,7 +155,7 @@ def _type_row(name: str, number: int, size: int | None, radix: int | None, quote
     }  # fmt: skip
 
 
-def _said(message: Any, field: str) -> str | None:
+def _optional(message: Any, field: str) -> str | None:
     return getattr(message, field) if message.HasField(field) else None
 
 

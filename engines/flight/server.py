@@ -87,21 +87,21 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]
         watcher.start()
 
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
-        with self._under_way.seeing(context) as seen, told():
+        with self._under_way.seeing(context) as seen, translated_faults():
             schema, ticket = self._service.info(_command(descriptor), _token(context), seen)
             return flight.FlightInfo(schema, descriptor, [flight.FlightEndpoint(ticket, [])], -1, -1)
 
     def get_schema(self, context: Any, descriptor: Any) -> Any:
-        with self._under_way.seeing(context) as seen, told():
+        with self._under_way.seeing(context) as seen, translated_faults():
             return flight.SchemaResult(self._service.columns(_command(descriptor), _token(context), seen))
 
     def do_get(self, context: Any, ticket: Any) -> Any:
-        with self._under_way.seeing(context) as seen, told():
+        with self._under_way.seeing(context) as seen, translated_faults():
             answer = self._service.fetch(ticket.ticket, _token(context), seen)
             return flight.GeneratorStream(answer.schema, self._batches(answer, context, ticket.ticket))
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        with told():
+        with translated_faults():
             name, message = unpacked(_command(descriptor))
             if name != "CommandPreparedStatementQuery":
                 raise Invalid("rows are taken as parameters alone", rule="flight-command", hint="a node is not written")
@@ -120,13 +120,13 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]
         body = action.body.to_pybytes() if action.body is not None else b""
         if action.type in OWN_ACTIONS:
             return self._passed(context, OWN_ACTIONS[action.type], body)
-        with self._under_way.seeing(context) as seen, told():
+        with self._under_way.seeing(context) as seen, translated_faults():
             acted = self._acted(action.type, body, _token(context), seen)
             return [flight.Result(pa.py_buffer(each)) for each in acted]
 
     def _passed(self, context: Any, path: str, body: bytes) -> Iterator[Any]:
         """What our client asks."""
-        with self._under_way.seeing(context) as seen, told():
+        with self._under_way.seeing(context) as seen, translated_faults():
             for data in self._service.passed(path, body, _token(context), seen):
                 yield flight.Result(pa.py_buffer(data))
 
@@ -170,7 +170,7 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]
             yield from answer.batches
             return
         handle = self._service.handle_of(ticket, _token(context))
-        with self._under_way.watched(answer.begun, context, handle), told():
+        with self._under_way.watched(answer.begun, context, handle), translated_faults():
             yield from answer.batches
 
     def _watch(self) -> None:
@@ -229,7 +229,7 @@ class RunningAnswers:
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def translated_faults() -> Iterator[None]:
     """Within it, a fault is told as gRPC tells it."""
     try:
         yield

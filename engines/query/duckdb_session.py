@@ -87,7 +87,7 @@ class QuerySession:
             raise Invalid("the query is not UTF-8", rule="query-text") from error
         if "\0" in clean:
             raise Invalid("the query holds a character of value zero", rule="query-text")
-        with _told(statement, ()):
+        with _translated_faults(statement, ()):
             ((tree,),) = self._connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [clean]).fetchall()
         parsed = json.loads(tree)
         tables = check_statement(parsed, statement, clauses)
@@ -108,7 +108,7 @@ class QuerySession:
         ``explain``: how they would be, as text.
         """
         edits = [(table, views[place].name) for table, place in zip(prepared.tables, places, strict=True)]
-        with _told(prepared.statement, edits):
+        with _translated_faults(prepared.statement, edits):
             for view in views:
                 self._make(view)
             self._connection.execute("SET enable_external_access = false")
@@ -135,7 +135,7 @@ class QuerySession:
 
     def save(self, view: SliceView, path: Path) -> int:
         """Write the rows of a view to a new file, from which they come back as they are; how many. Raises Refused."""
-        with _told(b"", ()):
+        with _translated_faults(b"", ()):
             self._make(view)
             said = f"COPY (SELECT * FROM {quoted(view.name)}) TO {text(str(path))} (FORMAT parquet, COMPRESSION zstd)"
             ((rows,),) = self._connection.execute(said).fetchall()
@@ -143,10 +143,12 @@ class QuerySession:
                 raise Refused("a file cannot hold its columns as they are", rule="query-fold")
         return int(rows)
 
-    def told(self, prepared: Prepared, views: Sequence[SliceView], places: Sequence[int]) -> _told:
+    def translated_faults(
+        self, prepared: Prepared, views: Sequence[SliceView], places: Sequence[int]
+    ) -> _translated_faults:
         """Within it, a fault while rows are read is told in the person's words."""
         edits = [(table, views[place].name) for table, place in zip(prepared.tables, places, strict=True)]
-        return _told(prepared.statement, edits)
+        return _translated_faults(prepared.statement, edits)
 
     def _make(self, view: SliceView) -> None:
         self._shape(view.name + " shape", pa.ipc.read_schema(pa.py_buffer(view.schema)))
@@ -200,7 +202,7 @@ def _instead(table: TableRef, view: str) -> bytes:
     return f"{quoted(view)}{alias}".encode()
 
 
-class _told:  # noqa: N801  # it is used as a function is
+class _translated_faults:  # noqa: N801  # it is used as a function is
     """Turns DuckDB's errors into faults, with the place in the statement before ``edits``."""
 
     def __init__(self, statement: bytes, edits: Sequence[tuple[TableRef, str]]) -> None:
@@ -215,7 +217,7 @@ class _told:  # noqa: N801  # it is used as a function is
 
 def fault_of(error: BaseException, statement: bytes, edits: Sequence[tuple[TableRef, str]]) -> Fault:
     """What DuckDB says, for a person."""
-    said = _said(error)
+    said = _details(error)
     kind, message = str(said.get("exception_type", "")), _plain(str(said.get("exception_message", "")), edits)
     at = said.get("position")
     place = place_of(statement, _before(int(at), edits)) if isinstance(at, str) and at.isdecimal() else ""
@@ -260,7 +262,7 @@ def _rule(kind: str) -> str:
     )
 
 
-def _said(error: BaseException) -> Mapping[str, Any]:
+def _details(error: BaseException) -> Mapping[str, Any]:
     words = str(error)
     start = words.find("{")
     if start >= 0:

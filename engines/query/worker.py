@@ -140,7 +140,7 @@ def _answer(answering: QuerySession, requests: BinaryIO, out: BinaryIO) -> None:
     )
     counted = _Counted(reader)
     sink = _Rows(out)
-    with answering.told(prepared, wanted.views, wanted.places):
+    with answering.translated_faults(prepared, wanted.views, wanted.places):
         if wanted.rows.plain:
             _write_plain(counted, reader.schema, out)
         elif wanted.rows.layout is None:

@@ -40,7 +40,7 @@ GIB: Final = 1 << 30
 def main(arguments: list[str] | None = None) -> int:
     """Exit code of the process."""
     args = _parser().parse_args(arguments)
-    told = _told_to_stop()
+    stopping = _stop_signals()
     learn_struct_types()
     try:
         address = parse_address(args.listen)
@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
             if args.record_archive:
                 _record(options, java)
             else:
-                _serve(args, address, options, java, told)
+                _serve(args, address, options, java, stopping)
     except Fault as fault:
         sys.stderr.write(visible(f"{fault}\n{fault.hint}\n"))
         return fault.exit_code
@@ -119,7 +119,7 @@ def _limit_memory(most: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (min(known), hard))
 
 
-def _told_to_stop() -> int:
+def _stop_signals() -> int:
     """A descriptor that can be read once a signal to stop has come.
 
     The kernel may give a signal to any thread. Python only notes it there and runs its handler in the main thread when

@@ -8,7 +8,7 @@ import msgspec
 
 from chain.data.operations import Operations
 from engines.contract import MAX_REMARKS, RowCounts, SkippedFile
-from engines.skipped import told_files
+from engines.skipped import bounded_list
 
 _NUMBERS: Final = tuple(name for name in RowCounts.__struct_fields__ if name not in ("skipped", "remarks"))
 _ZEROS: Final[dict[str, Any]] = dict.fromkeys(_NUMBERS, 0)
@@ -27,7 +27,7 @@ def added(one: RowCounts, other: RowCounts) -> RowCounts:
 
 def together(one: tuple[SkippedFile, ...], other: tuple[SkippedFile, ...]) -> tuple[SkippedFile, ...]:
     """Files that were passed over, each once, as many as are told."""
-    return told_files((*one, *other))
+    return bounded_list((*one, *other))
 
 
 def all_remarks(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import ChainReader
 from engines.contract import SkippedFile
-from engines.skipped import told_files
+from engines.skipped import bounded_list
 from odfd.ingest.fetch.base import ETAG
 
 LOOKED_AT: Final = 1000
@@ -50,7 +50,7 @@ class ConsumedFiles:
         Times after ``now`` tell of wrong clocks, and nothing of files.
         """
         told = (self._reason(path, now) for path in self._looked_at(paths))
-        return told_files(each for each in told if each is not None)
+        return bounded_list(each for each in told if each is not None)
 
     def _looked_at(self, paths: Sequence[str]) -> list[str]:
         named = [_name(path) in self.times for path in paths]

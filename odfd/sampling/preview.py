@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from chain.errors import Invalid
 from chain.model.source import ReadStep
-from engines.spark.ingest.encodings import told_guess
+from engines.spark.ingest.encodings import with_guess
 from engines.spark.ingest.parse import plan_file, read_schema
 from engines.spark.ingest.range_tasks import ParquetFormat, Task, parse
 from engines.spark.ingest.ranges import Range
@@ -35,7 +35,7 @@ def shown(path: Path, name: str, step: ReadStep, limit: int, bounds: UnpackBound
         try:
             return _first(sources.files, sources.step, sources.remarks, limit, folder)
         except Invalid as fault:
-            raise told_guess(fault, sources.files) from fault
+            raise with_guess(fault, sources.files) from fault
 
 
 def _first(files: list[SourceFile], step: ReadStep, remarks: tuple[str, ...], limit: int, folder: Path) -> SampleRows:

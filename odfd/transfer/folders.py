@@ -130,7 +130,7 @@ def _continues(chain: ChainReader, directory: Path) -> int:
     found = compare(chain, DirectoryChain(directory))
     if found.relation in (Relation.EQUAL, Relation.AHEAD):
         return found.common
-    said = found.said("the node", str(directory))
+    said = found.describe("the node", str(directory))
     if found.relation is Relation.BEHIND:
         raise Conflict(said, rule="export-behind", hint=f"take it in first: odfctl import {directory}")
     raise Conflict(
@@ -207,7 +207,7 @@ def _missing_from(kept: ChainReader, source: DirectoryChain, place: str) -> int:
     found = compare(source, kept)
     if found.relation in (Relation.EQUAL, Relation.AHEAD):
         return found.common
-    said = found.said(place, "the node")
+    said = found.describe(place, "the node")
     if found.relation is Relation.BEHIND:
         raise Conflict(
             said,

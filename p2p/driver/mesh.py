@@ -131,7 +131,7 @@ class Mesh:
     async def _meet(self, peer: PeerId) -> None:
         if peer in self._standing.book.connected_peers():
             await contained(self._discovery.meet, peer)
-            await self._statements.hear(peer)
+            await self._statements.run_round(peer)
 
     async def seek(self, dataset: DatasetId, beyond: Collection[str] = (), most: int = SOUGHT) -> int:
         """Meet peers that say they serve a dataset; how many we are connected with that we were not before."""
@@ -211,10 +211,10 @@ class Mesh:
             nursery.start_soon(contained, self._discovery.meet, self._rng.choice(connected))
         free = [peer for peer in connected if peer not in self._under_way]
         chosen = self._rng.sample(free, min(self._settings.entropy_peers, len(free)))
-        if tellers := self._statements.tellers(free):
+        if tellers := self._statements.peers_of_interest(free):
             chosen = list(dict.fromkeys([self._rng.choice(tellers), *chosen]))[: len(chosen)]
         for peer in chosen:
-            nursery.start_soon(self._under_way.attend, peer, self._statements.hear, peer)
+            nursery.start_soon(self._under_way.attend, peer, self._statements.run_round, peer)
 
 
 class RoundSlots:

@@ -123,7 +123,7 @@ class StatementServer:
     # What others gossip
 
     async def _gossiped(self, topic: Topic, sender: PeerId, envelope: bytes) -> Verdict:
-        judgement = await self._heard(topic, sender, envelope)
+        judgement = await self._judge_gossip(topic, sender, envelope)
         if judgement is not Judgement.ACCEPT:
             return Verdict(judgement)
         try:
@@ -133,7 +133,7 @@ class StatementServer:
             return Verdict(Judgement.IGNORE)
         return self.forwarding.verdict(sender, concern, len(envelope))
 
-    async def _heard(self, topic: Topic, sender: PeerId, envelope: bytes) -> Judgement:
+    async def _judge_gossip(self, topic: Topic, sender: PeerId, envelope: bytes) -> Judgement:
         if not 0 < len(envelope) <= MAX_ENVELOPE:
             self._standing.penalise(sender, f"gossiped {len(envelope)} bytes", GARBAGE)
             return Judgement.REJECT
@@ -186,13 +186,13 @@ class StatementServer:
         """What was of interest in the last round over that. Nothing, while rounds are over all."""
         return self._scope.wanted
 
-    def tellers(self, peers: Sequence[PeerId]) -> list[PeerId]:
+    def peers_of_interest(self, peers: Sequence[PeerId]) -> list[PeerId]:
         """Those of ``peers`` that say they serve a dataset of interest, each time another. Nobody, while rounds are
         over all."""
         subject = self._scope.next_wanted()
         return [] if subject is None else sorted({*self.forwarding.naming([subject])} & {*peers})
 
-    async def hear(self, peer: PeerId) -> int:
+    async def run_round(self, peer: PeerId) -> int:
         """A round that nobody waits for, over all or what is of interest; how many were new. Raises PeerFault."""
         if self._scope.is_wide(trio.current_time()):
             return await self._pull(_Tally(self._teller(peer), is_wide=True), None)
@@ -247,7 +247,7 @@ class StatementServer:
         """The nodes that a peer gives for a proof, unchecked. Raises PeerFault."""
         stream = await self._standing.open(peer, trust.PROTOCOL, MAX_TRUST_REPLY, ANSWER_PATIENCE)
         try:
-            tell = await self._told(stream, trust.encode(ask), _Tally(RoundPeer(peer=peer, is_asked=True)))
+            tell = await self._ask_peer(stream, trust.encode(ask), _Tally(RoundPeer(peer=peer, is_asked=True)))
             match tell:
                 case Proof():
                     await stream.end()
@@ -305,7 +305,7 @@ class StatementServer:
                         self._answers.came(tally.teller, [machine.compared], trio.current_time())
 
     async def _fetched(self, machine: Reconcile, stream: FramedStream, ask: TrustAsk, tally: _Tally) -> list[Effect]:
-        tell = await self._told(stream, trust.encode(ask), tally)
+        tell = await self._ask_peer(stream, trust.encode(ask), tally)
         if isinstance(ask, GetAsk) and isinstance(tell, Statements):
             self._answers.came(tally.teller, ask.sids[: tell.done], trio.current_time())
         try:
@@ -313,7 +313,7 @@ class StatementServer:
         except Invalid as error:
             raise Violation(stream.peer, error.message, rule=error.rule, hint=error.hint) from error
 
-    async def _told(self, stream: FramedStream, ask: bytes, tally: _Tally) -> TrustTell:
+    async def _ask_peer(self, stream: FramedStream, ask: bytes, tally: _Tally) -> TrustTell:
         wait = self._questions.reserve(stream.peer, trio.current_time(), ANSWER_PATIENCE)
         if wait is None:
             raise PeerFault(stream.peer, "is asked as often as it allows already", rule="trust-pace")

@@ -284,7 +284,7 @@ def _not_a_query(kind: str) -> Refused:
         "UnresolvedExecuteImmediate": "EXECUTE IMMEDIATE", "ScriptTransformation": "TRANSFORM … USING a program",
         "CompoundBody": "a script BEGIN … END", "NamedStreamingRelation": "STREAM",
     }.get(kind)  # fmt: skip
-    what = f"a statement that is not a query: {said or _spoken(kind)}"
+    what = f"a statement that is not a query: {said or _display_name(kind)}"
     return Refused(what, rule="not-a-query", hint=_COMMAND)
 
 
@@ -292,7 +292,7 @@ def _unknown_expression(kind: str) -> Refused:
     if kind == "ExpressionWithUnresolvedIdentifier":
         return _identifier()
     return Refused(
-        f"{_spoken(kind)} is not among what a query may hold", rule="unknown-function",
+        f"{_display_name(kind)} is not among what a query may hold", rule="unknown-function",
         hint="use functions and operators of SQL over the columns of the inputs",
     )  # fmt: skip
 
@@ -301,7 +301,7 @@ def _identifier() -> Refused:
     return Refused("IDENTIFIER(…) computes a name", rule="not-a-query", hint="write the name itself, in backticks")
 
 
-def _spoken(kind: str) -> str:
+def _display_name(kind: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", kind.rstrip("$")).upper()
 
 

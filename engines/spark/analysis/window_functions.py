@@ -119,7 +119,7 @@ def undecided(
         if part.kind == "AttributeReference" and part.id is not None and part.id not in below.floats
     })  # fmt: skip
     missing = [name for name, identity in below.columns if (live is None or identity in live) and identity not in given]
-    if not missing or _told_by_offsets(below, given, offsets):
+    if not missing or _decided_by_offsets(below, given, offsets):
         return []
     names = ", ".join(dict.fromkeys(missing))
     floats = [name for name, identity in below.columns if identity in below.floats and name in missing]
@@ -136,7 +136,7 @@ def undecided(
     ]
 
 
-def _told_by_offsets(below: Relation, given: set[int], offsets: Sequence[str | None]) -> bool:
+def _decided_by_offsets(below: Relation, given: set[int], offsets: Sequence[str | None]) -> bool:
     """Whether columns that are ``given`` hold the offset of every row of an input that a row is made of."""
     known = {
         path

@@ -85,7 +85,7 @@ def place_of(plan: Any, root: Node, culprit: Node) -> tuple[int, int] | None:
     """
     found = counterpart(plan, root, culprit)
     place = origin_of(found) if found is not None else None
-    return place or _sought(plan, culprit)
+    return place or _find_place(plan, culprit)
 
 
 def counterpart(plan: Any, root: Node, wanted: Node) -> Any | None:
@@ -128,7 +128,7 @@ def _at_the_end_of(way: Sequence[Step], plan: Any) -> Any:
     return node
 
 
-def _sought(plan: Any, culprit: Node) -> tuple[int, int] | None:
+def _find_place(plan: Any, culprit: Node) -> tuple[int, int] | None:
     """The place of a node that is like it: same classes below it, same attributes, and of a function that is not known
     yet the same name.
     """

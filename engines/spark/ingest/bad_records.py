@@ -111,7 +111,7 @@ def without_bad(cut: Cut, reader: Reader, name: str, limit: int) -> SetAside:
             if not missed:
                 raise
             bad.faults.update(missed)
-    return SetAside(good, _told(cut, bad, name), cut.size)
+    return SetAside(good, _bad_rows(cut, bad, name), cut.size)
 
 
 def _bad_texts(cut: Cut, among: np.ndarray, reader: Reader) -> _Bad:
@@ -135,7 +135,7 @@ def _at_fault(field: pa.Field, column: pa.Array, reader: Reader) -> Iterator[tup
     refused = _refused(_as_cut(asked), np.arange(len(asked)), pa.schema([field]), reader.cells.parse, None)
     codes = texts.indices.to_numpy()
     for at in np.flatnonzero(np.isin(codes, np.fromiter(refused, np.int64, len(refused)))).tolist():
-        fault = reader.cells.told(field, column[at].as_py(), refused[int(codes[at])])
+        fault = reader.cells.explain(field, column[at].as_py(), refused[int(codes[at])])
         if fault.rule == NOT_NULL and field.name in reader.needed:
             why = reader.needed[field.name]
             fault = Invalid(why.message, rule=why.rule)
@@ -197,7 +197,7 @@ def _fault(cut: Cut, part: np.ndarray, schema: pa.Schema, parse: Parse) -> Inval
     return None
 
 
-def _told(cut: Cut, bad: _Bad, name: str) -> pa.Table:
+def _bad_rows(cut: Cut, bad: _Bad, name: str) -> pa.Table:
     rows, numbers = [], np.array(sorted(bad.faults), np.int64)
     for number, line in zip(numbers.tolist(), cut.lines(numbers).tolist(), strict=True):
         blamed = bad.columns.get(number, [])

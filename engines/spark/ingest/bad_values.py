@@ -72,7 +72,7 @@ class Cells(Protocol):
     def parse(self, data: bytes, schema: pa.Schema) -> JsonTable:
         """Rows of such records, for a schema of one field. Raises Invalid."""
 
-    def told(self, field: pa.Field, text: bytes, fault: Invalid, /) -> Invalid:
+    def explain(self, field: pa.Field, text: bytes, fault: Invalid, /) -> Invalid:
         """What is wrong with a text, where ``fault`` is what the parser says of the one that is alike."""
 
 
@@ -117,7 +117,7 @@ class CsvCells(NamedTuple):
         plain = msgspec.structs.replace(self.dialect, escape=None, whole=True)
         return JsonTable(csv_text.parse_csv(data, head, plain, self.place), {})
 
-    def told(self, field: pa.Field, text: bytes, fault: Invalid) -> Invalid:
+    def explain(self, field: pa.Field, text: bytes, fault: Invalid) -> Invalid:
         if fault.rule != "read-value":
             return fault
         return misfit_fault(self.place, field.name, field.type, text.decode("utf-8", "replace"))
@@ -154,7 +154,7 @@ class JsonCells(NamedTuple):
     def parse(self, data: bytes, schema: pa.Schema) -> JsonTable:
         return json_text.parse_json(object_lines(data), schema, self.place)
 
-    def told(self, _field: pa.Field, _text: bytes, fault: Invalid, /) -> Invalid:
+    def explain(self, _field: pa.Field, _text: bytes, fault: Invalid, /) -> Invalid:
         return fault
 
 

@@ -148,7 +148,7 @@ def _same(data: bytes, one: str, other: str) -> bool:
         return False
 
 
-def told_guess(fault: Invalid, sources: list[SourceFile]) -> Invalid:
+def with_guess(fault: Invalid, sources: list[SourceFile]) -> Invalid:
     """A fault of text that is no UTF-8, with the encoding that its file looks like."""
     source = next((each for each in sources if fault.place.startswith(f"{each.name}:")), None)
     if fault.rule != RULE or not fault.message.startswith("not UTF-8") or source is None:

@@ -67,7 +67,7 @@ class Origin(NamedTuple):
         return preprocess(self.session(), paths, self.parts.schema, self.query)
 
 
-def sought(origin: Origin, fails: Fails) -> str:
+def locate(origin: Origin, fails: Fails) -> str:
     """File and line of the first row about which ``fails`` says so; names of files where no row alone does it."""
     filled = [number for number, rows in enumerate(origin.parts.rows) if rows]
     names = _listed(list(dict.fromkeys(origin.parts.tasks[number].name for number in filled)))
@@ -170,7 +170,7 @@ def _units(time: Instant, kind: pa.DataType) -> pa.Scalar:
 def places_of(origin: Origin, batch: pa.Table, wrong: Wrong) -> list[str]:
     """Files and lines of the first rows at fault; names of files where the lines cannot be told."""
     if origin.query is not None:
-        return [_sought(origin, wrong)]
+        return [_locate_rows(origin, wrong)]
     rows = pc.indices_nonzero(wrong(batch).combine_chunks())[:SHOWN].to_pylist()
     filled = [(task, rows) for task, rows in zip(origin.parts.tasks, origin.parts.rows, strict=True) if rows]
     ends = list(itertools.accumulate(count for _, count in filled))
@@ -181,9 +181,9 @@ def places_of(origin: Origin, batch: pa.Table, wrong: Wrong) -> list[str]:
     return found
 
 
-def _sought(origin: Origin, wrong: Wrong) -> str:
+def _locate_rows(origin: Origin, wrong: Wrong) -> str:
     """The first row of a file for which the query gives a row at fault."""
-    return sought(origin, lambda paths: bool(pc.any(wrong(origin.asked(paths))).as_py()))
+    return locate(origin, lambda paths: bool(pc.any(wrong(origin.asked(paths))).as_py()))
 
 
 def rows_have(count: int) -> str:

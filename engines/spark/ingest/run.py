@@ -41,11 +41,11 @@ from engines.contract import (
 )
 from engines.key_bounds import read_bounds
 from engines.request_control import RequestControl
-from engines.skipped import told_files
+from engines.skipped import bounded_list
 from engines.spark.analysis.source_declarations import SourceDeclarations, read_source
 from engines.spark.ingest import range_tasks
 from engines.spark.ingest.column_types import check_made, check_read
-from engines.spark.ingest.encodings import told_guess
+from engines.spark.ingest.encodings import with_guess
 from engines.spark.ingest.history import History, SlicesMissing
 from engines.spark.ingest.merge import MergeContext, PassedOver, merge
 from engines.spark.ingest.parse import Parts, SourceFile, empty_sources, parse_sources, read_schema
@@ -56,9 +56,9 @@ from engines.spark.ingest.row_checks import (
     check_not_ahead,
     check_present,
     checked_keys,
+    locate,
     missing_fault,
     null_key_fault,
-    sought,
 )
 from engines.spark.ingest.shape import check_columns, coerce_guessed, finished, fitted, no_rows, prepared, timed
 from engines.spark.ingest.source_files import Opened, bounds_of, opened
@@ -166,7 +166,7 @@ def _parsed(
         parts = parse_sources(session, sources.files, sources.step, scratch, required)
         return None if parts is None else parts._replace(remarks=(*sources.remarks, *parts.remarks))
     except Invalid as fault:
-        guessed = told_guess(fault, sources.files)
+        guessed = with_guess(fault, sources.files)
         told = missing_fault(guessed, name) if strict else guessed
         raise null_key_fault(told, keys) from fault
 
@@ -234,7 +234,7 @@ def _counts(
         late=late,
         untimed=untimed,
         quarantined=0,
-        skipped=told_files(skipped),
+        skipped=bounded_list(skipped),
     )
 
 
@@ -309,7 +309,7 @@ def _of_preprocess(fault: PySparkException, query: Transform, origin: Origin) ->
             last = again
         return last is not None
 
-    place = sought(origin, fails)
+    place = locate(origin, fails)
     if last is not None:  # of the row that was found; which of all rows Spark met first is chance
         told = fault_of(last, query)
     return Invalid(f"{_in_preprocess(told)}: {told.message}", rule=told.rule, hint=told.hint, place=place)

@@ -31,7 +31,7 @@ class Passed(NamedTuple):
     comments: int
     behind: int
 
-    def told(self, name: str) -> str:
+    def describe(self, name: str) -> str:
         parts = [
             plural(self.before, "line") + " before the header" if self.before else "",
             plural(self.comments, "comment") if self.comments else "",
@@ -157,4 +157,4 @@ def _rows_of(
     with source.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
         lines = LinesPassed(view, options, step.quote or '"', source.name)
         write(target, lines.blocks(), Unpacking(source.name, len(view), bounds))
-    return SourceFile(target, source.name), (lines.passed.told(source.name),)
+    return SourceFile(target, source.name), (lines.passed.describe(source.name),)

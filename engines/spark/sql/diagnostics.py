@@ -21,7 +21,7 @@ from engines.spark.analysis.refusals import HOP_CALENDAR, Refused
 from engines.spark.analysis.tree import Node
 from engines.spark.catalyst.plans import origin_of, place_of, text_of
 from engines.spark.sql.constant_faults import UNREADABLE, Failure
-from engines.spark.sql.spark_errors import first_lines, hint_of, hint_of_data, place_in, rule_of, told
+from engines.spark.sql.spark_errors import first_lines, hint_of, hint_of_data, message_of, place_in, rule_of
 
 _CALENDAR_WINDOW: Final = re.compile(r"Intervals greater than a month is not supported \((.*)\)")
 
@@ -83,7 +83,7 @@ def of_fault(fault: Invalid, query: int) -> Diagnostic:
 def of_failure(failure: Failure, steps: Sequence[SqlQueryStep]) -> Diagnostic:
     fault, text, place = failure.fault, text_of(failure.expression), origin_of(failure.expression)
     condition = UNREADABLE if isinstance(fault, str) else fault.getCondition()
-    said = f"the pattern is no regular expression: {fault}" if isinstance(fault, str) else told(fault)
+    said = f"the pattern is no regular expression: {fault}" if isinstance(fault, str) else message_of(fault)
     number = next((number for number, step in enumerate(steps) if step.query == text), None)
     line, column = place if place is not None and number is not None else (None, None)
     return Diagnostic(

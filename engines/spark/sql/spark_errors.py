@@ -133,7 +133,7 @@ def fault_of(fault: PySparkException, transform: Transform) -> Invalid:
     elif position is not None:
         place = f"line {position[0]}, column {position[1]}"
     hint = hint_of_data(condition) if blames_data(fault) else hint_of(condition)
-    return Invalid(f"{told(fault)}{named}", rule=rule_of(condition), place=place, hint=hint)
+    return Invalid(f"{message_of(fault)}{named}", rule=rule_of(condition), place=place, hint=hint)
 
 
 def place_in(fault: PySparkException) -> tuple[int, int] | None:
@@ -142,9 +142,9 @@ def place_in(fault: PySparkException) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2]) + 1) if found is not None else None
 
 
-def told(fault: PySparkException) -> str:
+def message_of(fault: PySparkException) -> str:
     """What Spark says, without what the rule and the hint say."""
-    return _LABELS.sub("", _TRY_ADVICE.sub("", _said(fault))).strip().removesuffix(".")
+    return _LABELS.sub("", _TRY_ADVICE.sub("", _plain_words(fault))).strip().removesuffix(".")
 
 
 def _query_with(fragment: str, line: int, column: int, transform: Transform) -> str:
@@ -165,10 +165,10 @@ def first_lines(fault: PySparkException) -> str:
     """What Spark says, without plans and stacks."""
     place = _CONTEXT.search(str(fault))
     where = f" (line {place[1]}, column {int(place[2])}{_in(_fragment(fault))})" if place is not None else ""
-    return _said(fault) + where
+    return _plain_words(fault) + where
 
 
-def _said(fault: PySparkException) -> str:
+def _plain_words(fault: PySparkException) -> str:
     text = str(fault).split("JVM stacktrace:")[0].split("\n== ")[0].split(";\n")[0]
     return _CONF_ADVICE.sub(" ", " ".join(text.split()))[:1000]
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.contract import MAX_SKIPPED, SkippedFile
-from engines.skipped import told_files
+from engines.skipped import bounded_list
 
 
 def files(*numbers: int) -> tuple[SkippedFile, ...]:
@@ -14,19 +14,19 @@ def files(*numbers: int) -> tuple[SkippedFile, ...]:
 
 
 def test_all_are_told_as_long_as_there_is_room() -> None:
-    assert told_files(files(*range(MAX_SKIPPED), 0)) == files(*range(MAX_SKIPPED))
+    assert bounded_list(files(*range(MAX_SKIPPED), 0)) == files(*range(MAX_SKIPPED))
 
 
 @given(st.integers(1, 5000), st.integers(0, 300))
 def test_what_is_not_told_is_counted_however_often_it_comes(more: int, common: int) -> None:
-    told = told_files(files(*range(MAX_SKIPPED + more)))
+    told = bounded_list(files(*range(MAX_SKIPPED + more)))
     assert told[:-1] == files(*range(MAX_SKIPPED - 1))
     assert told[-1].name == (f"{more + 1:,} more files")
-    assert told_files((*told, *told)) == told
-    assert told_files((*told, *files(*range(min(common, MAX_SKIPPED - 1))))) == told
-    assert told_files((*told, *files(-1)))[-1].name == f"{more + 2:,} more files"
+    assert bounded_list((*told, *told)) == told
+    assert bounded_list((*told, *files(*range(min(common, MAX_SKIPPED - 1))))) == told
+    assert bounded_list((*told, *files(-1)))[-1].name == f"{more + 2:,} more files"
 
 
 def test_an_engine_that_says_odd_numbers_breaks_nothing() -> None:
-    odd = SkippedFile(name="many", reason=told_files(files(*range(MAX_SKIPPED + 1)))[-1].reason)
-    assert told_files((odd,)) == ()
+    odd = SkippedFile(name="many", reason=bounded_list(files(*range(MAX_SKIPPED + 1)))[-1].reason)
+    assert bounded_list((odd,)) == ()

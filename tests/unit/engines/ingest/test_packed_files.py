@@ -17,7 +17,7 @@ import pytest
 from chain.errors import Invalid
 from chain.model.source import ReadCsv, ReadJson, ReadNdJson, ReadParquet
 from engines.spark.ingest import unpack
-from engines.spark.ingest.encodings import guess, told_guess
+from engines.spark.ingest.encodings import guess, with_guess
 from engines.spark.ingest.unpack import SourceFile, UnpackBounds, unpacked
 from worlds.reading import NAME, read
 
@@ -148,7 +148,7 @@ def test_a_guess_is_told_and_not_used(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="not UTF-8") as caught:
         read(tmp_path, data, ReadCsv(header=True, ddl_schema=("a STRING",), separator=";"))
     fault = Invalid(caught.value.message, rule=caught.value.rule, place="words.csv:2")
-    told = told_guess(fault, [SourceFile(path, "words.csv")])
+    told = with_guess(fault, [SourceFile(path, "words.csv")])
     found = guess(data)
     assert found is not None
     assert f"say `encoding: {found}`" in told.hint

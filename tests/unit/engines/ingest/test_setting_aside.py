@@ -282,7 +282,7 @@ def test_a_foreign_character_is_refused_wherever_it_stands(kind: str) -> None:
     for text, alone in zip(foreign.to_pylist(), cells.alone(field, foreign).to_pylist(), strict=True):
         with pytest.raises(Invalid) as told:
             cells.parse(alone, pa.schema([field]))
-        assert told.value.message == cells.told(field, text, told.value).message
+        assert told.value.message == cells.explain(field, text, told.value).message
     for value in VALID[kind]:
         column = pa.array([value.encode()], pa.binary())
         assert cells.alike(field, column).equals(column)

@@ -64,7 +64,7 @@ class Slices:
         views = [SliceView(name="odfd 0", files=tuple(self.files), **view)]
         places = [0] * len(prepared.tables)
         reader = answering.run(prepared, views, places, parameters)
-        with answering.told(prepared, views, places):
+        with answering.translated_faults(prepared, views, places):
             table = reader.read_all()
         return [tuple(row.values()) for row in table.to_pylist()]
 

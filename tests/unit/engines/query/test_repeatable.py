@@ -21,7 +21,7 @@ def proven(tmp_path: Path, sql: str) -> list[dict[str, object]]:
     answering = QuerySession(LIMITS, tmp_path, tmp_path)
     prepared = answering.prepare(sql)
     places = [0] * len(prepared.tables)
-    with answering.told(prepared, [VIEW], places):
+    with answering.translated_faults(prepared, [VIEW], places):
         rows: list[dict[str, object]] = answering.run(
             prepared, [VIEW], places, None, wanted=RowSelection(prove=True)
         ).read_all().to_pylist()  # fmt: skip

@@ -79,7 +79,7 @@ async def test_a_node_that_wants_nothing_asks_nothing(autojump_clock: Any, town:
     await trio.testing.wait_all_tasks_blocked()
     said(a, b"okB of no interest")
     spend(b)
-    assert await b.driver._statements.hear(a.peer) == 0
+    assert await b.driver._statements.run_round(a.peer) == 0
     assert held(b) == set()
 
 
