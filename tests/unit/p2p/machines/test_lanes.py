@@ -55,13 +55,15 @@ def test_who_leaves_leaves_nothing(sent: list[tuple[str, int]], rng: object) -> 
     assert (len(lanes), lanes._bytes) == (0, 0)
 
 
-@given(st.integers(1, 200), st.integers(1, 3), st.integers(4, 60))
-def test_keys_of_one_block_buy_neither_turns_nor_room(keys: int, each: int, most: int) -> None:
+@given(st.integers(1, 200), st.integers(1, 3), st.integers(6, 60), st.booleans())
+def test_keys_of_one_block_buy_neither_turns_nor_room(keys: int, each: int, most: int, crowd_first: bool) -> None:
     """Of one block any number of keys, of another one sender with three items."""
     lanes = Lanes[str, str](most, 1 << 20)
-    dropped = [item for number in range(3) for item in lanes.put("honest", "h", f"h{number}", 10)]
-    for number in range(keys * each):
-        dropped += lanes.put("crowd", f"key{number % keys}", "k", 10)
-    assert not [item for item in dropped if item != "k"] or most < 6, "who sends little loses nothing"
+    honest = [("honest", "h", f"h{number}") for number in range(3)]
+    crowd = [("crowd", f"key{number % keys}", "k") for number in range(keys * each)]
+    order = crowd + honest if crowd_first else honest + crowd
+    dropped = [item for block, sender, said in order for item in lanes.put(block, sender, said, 10)]
+    assert not [item for item in dropped if item != "k"], "who sends little loses nothing"
     turns = [lanes.take() for _ in range(min(most, 6))]
-    assert sum(item != "k" for item in turns[:2]) >= 1, "every second turn"
+    waiting = min(3, len(crowd) - len(dropped))
+    assert sum(item == "k" for item in turns[: 2 * waiting]) == waiting, "every second turn, and no more"
