@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final, TypeAlias
@@ -166,12 +167,22 @@ class Holders:
         return None
 
     async def news(self, dataset: DatasetId) -> None:
-        """Ask all for statements on a dataset, which are then heard of like any others: gossip may have been lost."""
+        """Ask all for statements on a dataset, which are then heard of like any others: gossip may have been lost.
+
+        Once all have answered that gave what proved true before, the others have a moment more.
+        """
+        unheard = {view.peer for view in self._views() if view.proven}
 
         async def ask(peer: PeerId) -> None:
-            await self._replication.pull_statements(peer, [dataset])
+            try:
+                await self._replication.pull_statements(peer, [dataset])
+            finally:
+                if peer in unheard:
+                    unheard.discard(peer)
+                    late.deadline = math.inf if unheard else trio.current_time() + GRACE_SECONDS
 
-        await self._ask_all(ask, self.connected())
+        with trio.CancelScope() as late:
+            await self._ask_all(ask, self.connected())
 
     async def _ask_all(self, ask: Callable[[PeerId], Awaitable[None]], peers: Iterable[PeerId]) -> None:
         async def one(peer: PeerId) -> None:

@@ -21,6 +21,7 @@ class Network:
 
     def __init__(self, **waits: float) -> None:
         self.waits = waits
+        self.told = set[str]()
 
     def peers(self) -> list[Any]:
         return [
@@ -33,6 +34,11 @@ class Network:
         if peer.startswith("empty"):
             raise Remote("has it not")
         return 7
+
+    async def pull_statements(self, peer: PeerId, _datasets: Any) -> int:
+        await trio.sleep(self.waits[peer])
+        self.told.add(peer)
+        return 0
 
 
 async def found(network: Any) -> tuple[set[str], float]:
@@ -97,3 +103,13 @@ async def test_all_are_asked_where_those_who_are_known_have_it_not(autojump_cloc
         for _ in range(3):
             peers = await Holders(network, network).of(DATASET, 7)  # type: ignore[arg-type]
             assert peers == ["far"]
+
+
+async def test_news_are_not_waited_for_of_those_who_drip(autojump_clock: Any) -> None:
+    """A person waits for them, at each pull."""
+    drips = {f"drips{number}": 60.0 for number in range(20)}
+    for known in ({}, {"known1": 0.02, "known2": 1.0}):
+        network, began = Network(**known, near=0.01, far=1.3, **drips), trio.current_time()
+        await Holders(network, network).news(DATASET)  # type: ignore[arg-type]
+        assert network.told == {*known, "near", "far"}
+        assert trio.current_time() - began == (1.0 + GRACE_SECONDS if known else PROBE_SECONDS)
