@@ -37,13 +37,13 @@ def rewritten(module: ModuleType, name: str, change: Callable[[ast.FunctionDef],
 
 
 def without_row(row: int) -> Any:
-    """``judge`` without one of the rows of its table: the if-statements that return a decision, from the first."""
+    """``count_votes`` without one row of its table: of the if-statements that return a decision, from the first."""
 
     def change(function: ast.FunctionDef) -> None:
         rows = [node for node in function.body if isinstance(node, ast.If) and isinstance(node.body[0], ast.Return)]
         function.body.remove(rows[row - 1])
 
-    return rewritten(verdicts, "judge", change)
+    return rewritten(verdicts, "count_votes", change)
 
 
 def replaced(module: ModuleType, name: str, old: str, new: str) -> Any:
@@ -92,7 +92,7 @@ ROWS = {
 @pytest.mark.parametrize("row", ROWS)
 def test_every_row_of_the_table_is_missed(trustnet: Any, monkeypatch: pytest.MonkeyPatch, row: int) -> None:
     promises, plan = ROWS[row]
-    monkeypatch.setattr(verdicts, "judge", without_row(row))
+    monkeypatch.setattr(verdicts, "count_votes", without_row(row))
     assert found(trustnet, monkeypatch, **plan) in promises.split()
 
 
@@ -129,14 +129,14 @@ def test_keys_that_vote_in_place_of_groups_are_noticed(trustnet: Any, monkeypatc
 
 
 def test_unlike_mismatches_added_up_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    changed = replaced(verdicts, "judge", "max(values.values(), default=0)", "sum(values.values())")
-    monkeypatch.setattr(verdicts, "judge", changed)
+    changed = replaced(verdicts, "count_votes", "max(values.values(), default=0)", "sum(values.values())")
+    monkeypatch.setattr(verdicts, "count_votes", changed)
     assert found(trustnet, monkeypatch, recipe="machine") == "U"
 
 
 def test_dissent_that_vetoes_is_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    changed = replaced(verdicts, "judge", "agree >= quorum", "agree >= quorum and not values")
-    monkeypatch.setattr(verdicts, "judge", changed)
+    changed = replaced(verdicts, "count_votes", "agree >= quorum", "agree >= quorum and not values")
+    monkeypatch.setattr(verdicts, "count_votes", changed)
     assert found(trustnet, monkeypatch, plot="deny") == "L"
 
 
