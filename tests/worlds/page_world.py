@@ -277,7 +277,9 @@ def strangers() -> SimpleNamespace:
     return SimpleNamespace(
         asked=asked,
         about=SimpleNamespace(
-            status=says(_status()), doctor=says([wire.Probe(name=LOUD, result="failed", message=LOUD, hint=LOUD)])
+            status=says(_status()),
+            doctor=says([wire.Probe(name=LOUD, result="failed", message=LOUD, hint=LOUD)]),
+            settings=says(wire.SettingsView(toml=LOUD, file=LOUD)),
         ),
         datasets=SimpleNamespace(
             list=says(views), describe=says(_detail(views[0])), log=_log, block=says(_block()), tail=says(_rows())

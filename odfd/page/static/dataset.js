@@ -2,7 +2,7 @@
 
 import { ask } from "/api.js";
 import { Act, Answer, Facts, html, Id, State, Text, useAsk, When } from "/parts.js";
-import { bytes, count, link, part, plural, shown, word } from "/text.js";
+import { bytes, count, link, part, plural, quoted, shown, word } from "/text.js";
 import { reliance } from "/words.js";
 import { Chain } from "/chain.js";
 import { Lineage } from "/lineage.js";
@@ -20,7 +20,7 @@ const TABS = [
   ["trust", "Trust", Trust],
 ];
 
-export function Dataset({ name, tab }) {
+export function Dataset({ name, tab, asked }) {
   const detail = useAsk(`/datasets/${part(name)}/detail?profile=1`, 15);
   const [at, , View] = TABS.find(([path]) => path === tab) || TABS[0];
   return html`<p class="trail"><a href="#/datasets">Datasets</a></p>
@@ -29,7 +29,7 @@ export function Dataset({ name, tab }) {
       <${Summary} detail=${found} again=${detail.again} seen=${at === "trust"} />
       <nav class="tabs" aria-label="Parts of the dataset">${TABS.map(([path, label]) =>
         html`<a href=${`#/datasets/${part(name)}${path === "overview" ? "" : `/${path}`}`} aria-current=${path === at ? "page" : undefined}>${label}</a>`)}</nav>
-      <${View} name=${name} detail=${found} />`}<//>`;
+      <${View} name=${name} detail=${found} asked=${asked} />`}<//>`;
 }
 
 function Summary({ detail, again, seen }) {
@@ -73,6 +73,7 @@ function Acts({ one, detail, again }) {
           says=${["Others may see it and take all of its rows: peers of the network, and over HTTP and IPFS where the settings say so.",
             "This cannot be undone for those who took it."]}
           act=${() => ask("POST", "/publish", { refs: [one.name] })} then=${done("It is public.")} />`}
+    <a class="button" href=${`#/sql?q=${part(`SELECT * FROM ${quoted(one.name)} LIMIT 20`)}`}>Query</a>
     ${mirror && html`<${Act} label="Stop mirroring" kind="plain" title=${`Stop mirroring ${shown(one.name, 80)}?`} command=${`odfctl mirror remove ${word(one.name)}`}
       says="The node follows it no more. What is here stays until it is collected."
       act=${() => ask("DELETE", `/mirrors/${part(one.name)}`)} then=${done("It is followed no more.")} />`}`;

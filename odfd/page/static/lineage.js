@@ -7,7 +7,7 @@ import { cell, count, part, plural, shown } from "/text.js";
 
 const BOX = { wide: 210, high: 58, across: 70, down: 18 };
 
-export function Lineage({ name, detail }) {
+export function Lineage({ name, detail, asked }) {
   const graph = useAsk(`/datasets/${part(name)}/lineage`, 30);
   return html`<section aria-label="Lineage">
     <${Answer} of=${graph}>${(found) => html`<${Graph} nodes=${found.nodes} />
@@ -20,7 +20,7 @@ export function Lineage({ name, detail }) {
         { name: "Trouble", of: (one) => one.problem && html`<${Text} of=${one.problem.detail} most=${200} />` },
       ]} />`}<//>
   </section>
-  ${detail.dataset.records > 0 && html`<${Record} name=${name} />`}`;
+  ${detail.dataset.records > 0 && html`<${Record} key=${asked.get("record")} name=${name} first=${asked.get("record") || ""} />`}`;
 }
 
 /** Columns by the longest way from a source, so that every arrow goes to the right. */
@@ -71,14 +71,15 @@ function Node({ one, at }) {
 }
 
 /** Which records of the inputs one record was made of, down to where they came from. */
-function Record({ name }) {
-  const [offset, set] = useState("");
+function Record({ name, first }) {
+  const [offset, set] = useState(first);
+  const [column, choose] = useState("");
   const [state, told] = useState(null);
   const trace = async (event) => {
     event.preventDefault();
     told({ running: "asked" });
     try {
-      const task = await ask("POST", `/datasets/${part(name)}/lineage`, { record: Number(offset) });
+      const task = await ask("POST", `/datasets/${part(name)}/lineage`, { record: Number(offset), ...(column && { column }) });
       told({ found: await finished(task, (view) => told({ running: view.message || view.state })) });
     } catch (problem) {
       told({ problem });
@@ -87,6 +88,7 @@ function Record({ name }) {
   return html`<section aria-labelledby="record"><h2 id="record">Where a record came from</h2>
     <form class="row" onSubmit=${trace}>
       <label>Offset of the record<input type="number" min="0" step="1" required value=${offset} onInput=${(event) => set(event.target.value)} /></label>
+      <label>Only its column<input value=${column} placeholder="all" onInput=${(event) => choose(event.target.value)} /></label>
       <button type="submit" disabled=${Boolean(state && state.running)}>Trace</button>
     </form>
     <div aria-live="polite">${state && state.running && html`<p class="quiet">${shown(state.running, 200)}</p>`}</div>

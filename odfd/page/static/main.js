@@ -7,6 +7,7 @@ import { Failed, Guard, html, Text, useAsk } from "/parts.js";
 import { Datasets } from "/datasets.js";
 import { Dataset } from "/dataset.js";
 import { Network } from "/network.js";
+import { Node } from "/node.js";
 import { Work } from "/work.js";
 import { Sql } from "/sql.js";
 import { Events } from "/events.js";
@@ -17,11 +18,12 @@ const VIEWS = [
   ["work", "Tasks and flows", Work],
   ["sql", "SQL", Sql],
   ["events", "Events", Events],
+  ["node", "Node", Node],
 ];
 
 /** `#/datasets/NAME/trust?q=x` as its steps and what it asks. */
 function place() {
-  const [path, asked] = location.hash.replace(/^#\/?/, "").split("?");
+  const [path, ...asked] = location.hash.replace(/^#\/?/, "").split("?");
   const steps = path.split("/").filter(Boolean).map((step) => {
     try {
       return decodeURIComponent(step);
@@ -29,7 +31,7 @@ function place() {
       return step;
     }
   });
-  return { steps: steps.length ? steps : ["datasets"], asked: new URLSearchParams(asked || "") };
+  return { steps: steps.length ? steps : ["datasets"], asked: new URLSearchParams(asked.join("?")) };
 }
 
 function Page() {
@@ -68,7 +70,7 @@ function Page() {
       ${status.problem && html`<${Failed} problem=${status.problem} />`}
       <${Guard} at=${location.hash}>
         ${top === "datasets" && name
-          ? html`<${Dataset} key=${name} name=${name} tab=${tab} />`
+          ? html`<${Dataset} key=${name} name=${name} tab=${tab} asked=${at.asked} />`
           : html`<${View} key=${top} status=${node} asked=${at.asked} />`}
       <//>
     </main>

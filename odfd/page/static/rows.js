@@ -21,7 +21,7 @@ function Newest({ name, turn }) {
   return html`<section aria-label="Rows"><${Answer} of=${tail}>${({ columns, rows }) => {
     const names = columns.map((one) => one.name);
     const newest = [...rows].reverse();
-    return html`<${Sheet} names=${names} rows=${newest} />
+    return html`<${Sheet} name=${name} names=${names} rows=${newest} />
       <${Pages} names=${names} rows=${newest} pages=${[]} turn=${turn} />`;
   }}<//></section>`;
 }
@@ -39,17 +39,17 @@ function Older({ name, before, turn, pages }) {
   const names = state.answer ? state.answer.columns.map(([one]) => one) : [];
   const rows = state.answer ? state.answer.rows : [];
   return html`<section aria-label="Rows">
-    ${state.problem ? html`<${Failed} problem=${state.problem} />` : state.answer ? html`<${Sheet} names=${names} rows=${rows} />` : html`<p class="quiet">Loading…</p>`}
+    ${state.problem ? html`<${Failed} problem=${state.problem} />` : state.answer ? html`<${Sheet} name=${name} names=${names} rows=${rows} />` : html`<p class="quiet">Loading…</p>`}
     <${Pages} names=${names} rows=${rows} pages=${pages} turn=${turn} />
   </section>`;
 }
 
-function Sheet({ names, rows }) {
+function Sheet({ name: dataset, names, rows }) {
   const op = names.indexOf("op");
   const columns = names.map((name, at) => ({
     name: html`<${Text} of=${name} most=${60} />`,
     kind: rows.some((row) => typeof row[at] === "number") && at !== op ? "number" : "",
-    of: (row) => (at === op ? OPS[row[at]] || cell(row[at]) : row[at] === null ? html`<span class="quiet">null</span>` : html`<span class="value"><${Text} of=${cell(row[at])} /></span>`),
+    of: (row) => name === "offset" ? html`<a href=${`#/datasets/${part(dataset)}/lineage?record=${part(row[at])}`} title="Where it came from">${cell(row[at])}</a>` : (at === op ? OPS[row[at]] || cell(row[at]) : row[at] === null ? html`<span class="quiet">null</span>` : html`<span class="value"><${Text} of=${cell(row[at])} /></span>`),
   }));
   return html`<${Table} label="Rows, newest first" columns=${columns} rows=${rows} empty="It has no rows here." />
     ${op >= 0 && rows.length > 0 && html`<p class="quiet">op: ${MEANS}.</p>`}`;
