@@ -47,6 +47,7 @@ ROWS: Final[Mapping[str, str]] = MappingProxyType(
         "reading": "bench.reading",
         "flight": "bench.flight",
         "queries": "bench.queries",
+        "client": "bench.python_client",
         "memory": "bench.node",
         "datasets": "bench.many_datasets",
         "pull": "bench.pulls",

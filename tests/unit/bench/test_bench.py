@@ -18,7 +18,20 @@ from chain.rules.check import check_block
 from chain.state import ChainState
 
 TREE = Path(__file__).parents[3]
-DAEMONS = {"cli", "reading", "datasets", "pull", "memory", "object", "sync", "rtt", "mirror", "gossip", "crowd"}
+DAEMONS = {
+    "cli",
+    "client",
+    "reading",
+    "datasets",
+    "pull",
+    "memory",
+    "object",
+    "sync",
+    "rtt",
+    "mirror",
+    "gossip",
+    "crowd",
+}
 ENGINES = {
     "again",
     "transform",

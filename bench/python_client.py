@@ -1,0 +1,125 @@
+"""Measures reading from Python: a whole log against Arrow over the same files, and opening a long chain."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from bench import chains
+from bench.machine import highest
+from bench.measure import MILLION, Row, Side, Size, in_turns
+from bench.node import TREE, daemon
+from chain.data.arrow_schema import from_arrow
+from chain.data.logical_hash import logical_hash_file
+from chain.data.parquet import write_slice
+from chain.ids import DatasetId
+from chain.model.events import AddData, DatasetKind, DataSlice, MetadataEvent, OffsetInterval, Seed, SetDataSchema
+from chain.multihash import Multihash
+from chain.statements.keys import SigningKey
+from chain.store.base import Append
+from odfd.datasets.catalog import Catalog
+from odfd.datasets.references import keep_references
+from odfd.resources.store import Resources
+from odfd.runtime.clock import SystemClock
+from odfd.state.directory import StateDirectory, open_state_directory
+
+sys.path.append(str(TREE / "client"))  # a distribution of its own, which is not installed here
+from odfd_client import connect
+
+_KEY: Final = SigningKey(bytes(range(32)))
+_SLICES: Final = 10
+_LARGE: Final = "select range as n, repeat('x', 100) as text from range({})"
+
+
+def measure_client(size: Size, folder: Path) -> list[Row]:
+    """``to_arrow``, ``open``, and how much memory a large answer takes."""
+    rounds, length = size.pick(1, 9), MILLION if size.million and not size.quick else 1_000
+    with open_state_directory(folder / "a" / "node" / "state") as home:
+        paths = _fill(home, size.pick(1_000, 500_000))
+        _keep(home, length)
+    with open_state_directory(folder / "b" / "node" / "state") as home:
+        _keep(home, 100)
+    with daemon(folder / "a") as node, daemon(folder / "b") as short:
+        ours, theirs = connect(node.socket), connect(short.socket)
+
+        def read() -> pa.Table:
+            return ours.open("large").to_arrow()
+
+        def scan() -> pa.Table:
+            return ds.dataset(paths, format="parquet").to_table()
+
+        assert read().num_rows == scan().num_rows
+        arrow = in_turns(read, scan, rounds)
+        opened = in_turns(lambda: ours.open("long"), lambda: theirs.open("long"), rounds)
+        rows = size.pick(10_000, 20_000_000)
+        assert sum(each.num_rows for each in ours.sql(_LARGE.format(rows)).reader()) == rows
+        assert node.process is not None
+        memory = float(highest(node.process.pid))
+        assert short.process is not None
+        idle = float(highest(short.process.pid))
+    return [
+        _row("to_arrow", "a whole log of a node on this machine", "odfd_client", "pyarrow.dataset", arrow, "1.05"),
+        _row("open", f"a dataset of {length:,} blocks, by the client", "it", "one of 100 blocks", opened, "1.1"),
+        Row(
+            name="large answer",
+            measures=f"memory of a node while {rows * 108 / 1e6:,.0f} MB are read",
+            ours=Side(name="that node, at its highest", costs=(memory,), unit="B"),
+            peer=Side(name="another node", costs=(idle,), unit="B"),
+            goal="300 MB",
+        ),
+    ]
+
+
+def _row(name: str, measures: str, ours: str, peer: str, costs: tuple[tuple[float, ...], ...], goal: str) -> Row:
+    return Row(
+        name=name, measures=measures, ours=Side(name=ours, costs=costs[0]), peer=Side(name=peer, costs=costs[1]),
+        goal=goal,
+    )  # fmt: skip
+
+
+def _fill(home: StateDirectory, rows: int) -> list[str]:
+    """A dataset ``large`` of so many rows a slice; its files."""
+    events: list[MetadataEvent] = [
+        Seed(dataset_id=_KEY.dataset_id, dataset_kind=DatasetKind.ROOT),
+        SetDataSchema(schema=from_arrow(chains.SCHEMA)),
+    ]
+    names = []
+    for first in range(0, rows * _SLICES, rows):
+        columns: list[Callable[[], pa.Array]] = [
+            lambda first=first: pa.array(range(first, first + rows), pa.int64()),  # type: ignore[misc]
+            lambda: pa.array([0] * rows, pa.int32()),
+            lambda: pa.array([0] * rows, pa.timestamp("ms", "UTC")),
+            lambda: pa.array([0] * rows, pa.timestamp("ms", "UTC")),
+            lambda: pa.array(range(rows), pa.int64()),
+        ]
+        staged = home.objects.stage()
+        write_slice(pa.table([each() for each in columns], chains.SCHEMA), staged)
+        said = DataSlice(
+            logical_hash=logical_hash_file(staged),
+            physical_hash=Multihash.sha3_256(staged.read_bytes()),
+            offset_interval=OffsetInterval(start=first, end=first + rows - 1),
+            size=staged.stat().st_size,
+        )
+        names.append(home.objects.add_file(staged))
+        events.append(AddData(prev_offset=first - 1 if first else None, new_data=said))
+    made = chains.blocks_of(*events)
+    append = Append(dataset=_KEY.dataset_id, expected=None, blocks=made, objects=names)
+    home.chains.commit([append], lambda connection: keep_references(connection, _KEY.dataset_id, made))
+    _name(home, "large", _KEY.dataset_id)
+    return [str(home.objects.path(each)) for each in names]
+
+
+def _keep(home: StateDirectory, length: int) -> None:
+    """A dataset ``long`` of so many blocks."""
+    chains.keep(home.chains, chains.long_chain(length, slices=False))
+    _name(home, "long", chains.DATASET)
+
+
+def _name(home: StateDirectory, name: str, dataset: DatasetId) -> None:
+    with home.database.write() as connection:
+        Catalog(Resources(connection)).add(name, dataset, SystemClock().now())
