@@ -89,18 +89,16 @@ function Strip({ view }) {
   ];
   const here = view.attestations.some((one) => one.group === "me") || view.dissent.some((one) => one.group === "me");
   for (const one of view.evidence) if (!here && one.block !== null && one.kind === "mismatch") said.push({ who: "found here", spans: [{ verdict: "mismatch", first: one.block, last: one.block }] });
-  const [wide, high, left] = [720, 26, 150];
-  const x = (block) => left + ((wide - left) * block) / view.blocks;
   const kinds = [...new Set(said.flatMap((one) => one.spans.map((each) => each.verdict)))];
   const kind = (verdict) => (verdict === "reach" || verdict === "reproduced" ? verdict : verdict === "mismatch" ? "mismatch" : "other");
   const told = said.map((one) => `${one.who}: ${one.spans.map((each) => `${each.verdict === "reach" ? "blocks" : each.verdict} ${each.first} to ${each.last}`).join(", ") || "nothing"}`).join("; ");
   return html`<section aria-labelledby="strip"><h2 id="strip">Verdicts by block</h2>
-    <div class="scroll" role="group" aria-label="Verdicts by block" tabindex="0"><svg class="strip" width=${wide} height=${said.length * high + 22} viewBox=${`0 0 ${wide} ${said.length * high + 22}`} role="img" aria-label=${shown(told, 1000)}>
-      ${said.map((one, row) => html`<text x="0" y=${row * high + 17}>${shown(one.who, 20)}</text>
-        <rect class="ground" x=${left} y=${row * high + 4} width=${wide - left} height=${high - 8} rx="3" />
-        ${one.spans.map((each) => html`<rect class=${`span ${kind(each.verdict)}`} x=${x(each.first)} y=${row * high + 4} width=${Math.max(3, x(each.last + 1) - x(each.first))} height=${high - 8} rx="3"><title>${`${each.verdict} ${each.first}–${each.last}`}</title></rect>`)}`)}
-      <text class="told" x=${left} y=${said.length * high + 15}>#0</text><text class="told" x=${wide} y=${said.length * high + 15} text-anchor="end">#${count(view.blocks - 1)}</text>
-    </svg></div>
+    <div class="strip" role="img" aria-label=${shown(told, 1000)}>
+      ${said.map((one) => html`<span class="who">${shown(one.who, 40)}</span>
+        <svg viewBox=${`0 0 ${view.blocks} 10`} preserveAspectRatio="none"><rect class="ground" width=${view.blocks} height="10" />
+          ${one.spans.map((each) => html`<rect class=${kind(each.verdict)} x=${each.first} width=${Math.max(view.blocks / 200, each.last + 1 - each.first)} height="10"><title>${`${shown(each.verdict, 40)} ${each.first}–${each.last}`}</title></rect>`)}</svg>`)}
+      <span class="who"></span><span class="ends"><span>#0</span><span>#${count(view.blocks - 1)}</span></span>
+    </div>
     <p class="row legend">${kinds.map((one) => html`<span><i class=${`swatch ${kind(one)}`}></i> ${one === "reach" ? "relied on here" : shown(one, 40)}</span>`)}</p>
   </section>`;
 }
@@ -157,7 +155,7 @@ function Voices({ view }) {
   const rows = [...view.attestations.map((one) => ({ ...one, dissents: false })), ...view.dissent.map((one) => ({ ...one, dissents: true }))];
   return html`<section aria-labelledby="voices"><h2 id="voices">Who says so</h2>
     <${Table} label="Validators" rows=${rows} empty="No validator spoke of it." row=${(one) => (one.dissents ? "gone" : "")} columns=${[
-      { name: "Validator", of: (one) => html`<${Text} of=${one.group || ""} most=${60} /> <${Id} of=${one.validator} />` },
+      { name: "Validator", of: (one) => html`<${Text} of=${one.group === "me" ? "this node" : one.group || ""} most=${60} /> <${Id} of=${one.validator} />` },
       { name: "Says", of: (one) => html`<${Text} of=${one.spans.join(", ")} most=${300} />` },
       { name: "Against it", of: (one) => (one.dissents ? "yes" : "") },
       { name: "On", of: (one) => html`<${Text} of=${[one.engine, one.platform].filter(Boolean).join(" ")} most=${120} />` },

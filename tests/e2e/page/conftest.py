@@ -11,6 +11,7 @@ import pytest
 
 from odfd.trust.validation import recheck, reexecution
 from worlds import comparing, page_world
+from worlds.eventually import PATIENCE
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -23,7 +24,9 @@ def browser() -> Iterator[Any]:
 
     with sync_playwright() as playwright:
         # Its sandbox needs user namespaces, which a machine of tests may lack; what is shown here is our own.
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        opened = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        )
         yield opened
         opened.close()
 
@@ -56,7 +59,7 @@ def strangers_session(browser: Any, strangers: Any) -> Iterator[Any]:
 
 def _session(browser: Any, shown: Any) -> Iterator[Any]:
     context = browser.new_context()
-    context.set_default_timeout(60_000)
+    context.set_default_timeout(PATIENCE * 1000)
     first = context.new_page()
     first.goto(shown.address())
     first.wait_for_selector("h1")

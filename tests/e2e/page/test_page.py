@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 import trio
 
+from worlds.eventually import PATIENCE
+
 sync_api = pytest.importorskip("playwright.sync_api")
 expect = sync_api.expect
+expect.set_options(timeout=PATIENCE * 1000)
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 AXE = Path(__file__).with_name("axe.min.js")
@@ -57,7 +60,7 @@ class Seen:
     def settled(self) -> None:
         """Not asked in the page itself, whose policy lets nobody evaluate texts."""
         self.tab.locator("h1").first.wait_for()
-        expect(self.tab.get_by_text(WAITS)).to_have_count(0, timeout=60_000)
+        expect(self.tab.get_by_text(WAITS)).to_have_count(0)
 
     def look(self, name: str) -> None:
         wide, high, scheme = LOOKS[name]
@@ -244,6 +247,8 @@ def test_lineage_is_clicked_through(seen: Seen) -> None:
 def test_an_address_opens_one_browser(browser: Any, lie: Any) -> None:
     address = lie.address()
     mine, other = browser.new_context(), browser.new_context()
+    for context in (mine, other):
+        context.set_default_timeout(PATIENCE * 1000)
     try:
         tab = mine.new_page()
         tab.goto(address)
