@@ -18,8 +18,8 @@ from argparse_manpage.manpage import Manpage
 from config.paths import PRIVATE
 from odfd.cli import main as odfctl
 from odfd.cli import registry
+from odfd.cli.command import Subparsers
 from odfd.cli.commands import completions
-from odfd.cli.parsers import Subparsers
 from odfd.daemon import main as odfd
 
 TREE: Final = Path(__file__).parents[1]

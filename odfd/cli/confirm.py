@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
+from typing import Final
 
 from chain.errors import Refused
 from odfd import output
+from odfd.cli.command import argument
 from odfd.errors import Usage
 
-
-def add_yes(parser: argparse.ArgumentParser) -> None:
-    """The option that answers before it is asked."""
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+YES: Final = argument("-y", "--yes", action="store_true", help="do not ask")
 
 
 def confirm(question: str, declined: str) -> None:

@@ -10,8 +10,10 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from chain.instant import Instant
 from odfd.cli import formatting
+from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, render
 from odfd.control import wire
+from odfd.control.client import Answer
 from odfd.errors import Usage
 
 V = TypeVar("V", bound=wire.Value)
@@ -34,8 +36,20 @@ class Kind(Generic[V]):
     single: bool = True
     """The API answers for one of them; else it is picked from the list."""
 
-    def table(self, rows: Sequence[V], now: Instant) -> str:
-        return render(self.columns(now), rows)
+    def all(self, session: Session) -> Answer[list[V]]:
+        return session.client.get(self.path, list[self.view])  # type: ignore[name-defined]  # a type that is a value
+
+    def show(self, session: Session, answer: Answer[V]) -> None:
+        session.answer(answer, lambda row: self._table([row], session))
+
+    def show_all(self, session: Session, answer: Answer[list[V]], none: str = "") -> None:
+        """``none`` is said where there is none."""
+        session.answer(answer, lambda rows: self._table(rows, session))
+        if not answer.value and none:
+            session.remark(none)
+
+    def _table(self, rows: Sequence[V], session: Session) -> str:
+        return render(self.columns(session.clock.now()), rows)
 
 
 def _share(share: wire.Share | None) -> str:

@@ -15,8 +15,8 @@ from typing import Any, Final, NoReturn
 from chain.errors import Fault
 from odfd import __version__, output
 from odfd.cli import registry
-from odfd.cli.parsers import Subparsers
-from odfd.cli.session import FORMATS, MANIFEST
+from odfd.cli.command import Subparsers
+from odfd.cli.session import FORMATS, MANIFEST, Session
 from odfd.errors import Bug, ExitCode, Usage, exit_code, render, sole_fault
 
 _TAKES_VALUE: Final = {"--socket", "-o", "--output"}
@@ -83,9 +83,9 @@ def _run(words: Sequence[str]) -> int:
         registry.load(known[name], subparsers)
         _everywhere(subparsers)
         args = parser.parse_args(words)
-        if args.output == MANIFEST and not getattr(args, "writes_manifests", False):
+        if args.output == MANIFEST and not args.writes_manifests:
             raise Usage(f"odfctl {name} has no manifests to show", hint="like odfctl get dataset NAME -o manifest")
-        code = int(args.run(args))
+        code = args.run(Session(args), args) or ExitCode.OK
         output.flush()
         return code
     if name is None:
@@ -133,14 +133,10 @@ def _common(parser: argparse.ArgumentParser) -> None:
         return text if parser.prog == "odfctl" else argparse.SUPPRESS
 
     parser.add_argument("--socket", metavar="PATH", default=off, help=told("socket of the daemon (ODFD_SOCKET)"))
-    parser.add_argument(
-        "-o",
-        "--output",
-        choices=(*FORMATS, MANIFEST),
-        default=off,
-        metavar="FORMAT",
-        help=told("table, json, yaml or ndjson"),
-    )
+    if "-o" not in parser._option_string_actions:
+        formats = (*FORMATS, MANIFEST)
+        known = told("table, json, yaml or ndjson")
+        parser.add_argument("-o", "--output", choices=formats, default=off, metavar="FORMAT", help=known)
     loudness = parser.add_mutually_exclusive_group()
     loudness.add_argument("-q", "--quiet", action="store_true", default=off, help=told("no progress, no hints"))
     loudness.add_argument("-v", "--verbose", action="store_true", default=off, help=told("causes of errors too"))
@@ -152,7 +148,7 @@ def _everywhere(subparsers: Subparsers) -> None:
         below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
         for action in below:
             _everywhere(action)
-        if not below and "-o" not in parser._option_string_actions:
+        if not below:
             _common(parser)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib
 from typing import Final, NamedTuple
 
-from odfd.cli.parsers import Subparsers
+from odfd.cli.command import Subparsers
 
 
 class CommandEntry(NamedTuple):
     name: str
     help: str
     module: str
-    """Has ``register(subparsers)``; a parser sets ``run``, a function from arguments to exit code."""
+    """Declares it in ``commands``."""
 
 
 class CommandGroup(NamedTuple):
@@ -117,4 +117,4 @@ def entries() -> dict[str, CommandEntry]:
 
 def load(entry: CommandEntry, subparsers: Subparsers) -> None:
     """Let the entry's module add its parsers."""
-    importlib.import_module(entry.module).register(subparsers)
+    importlib.import_module(entry.module).commands.register(subparsers)

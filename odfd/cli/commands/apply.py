@@ -14,7 +14,7 @@ from chain.errors import Invalid, NotFound, Remote
 from chain.wording import agree
 from odfd import output
 from odfd.cli import formatting
-from odfd.cli.parsers import Subparsers
+from odfd.cli.command import Commands, argument
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
@@ -33,25 +33,20 @@ _LOOK: Final = "look at it in a browser; then try again"
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 
-def register(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "apply",
-        help="make it so",
-        description="Create what the manifests describe, update what differs, leave alone what is so already.",
-        epilog="example:  odfctl apply -f datasets/ --dry-run",
-    )
-    parser.add_argument(
+commands = Commands()
+
+
+@commands.add(
+    "apply",
+    argument(
         "-f", "--file", action="append", required=True, metavar="FILE|DIR|URL|-", help="where manifests are; repeatable"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
-    parser.add_argument(
-        "--prune", metavar="SELECTOR", help="then delete sets and flows with such labels that no manifest names"
-    )
-    parser.set_defaults(run=_apply)
-
-
-def _apply(args: argparse.Namespace) -> int:
-    session = Session(args)
+    ),
+    argument("--dry-run", action="store_true", help="say what would be done, and do nothing"),
+    argument("--prune", metavar="SELECTOR", help="then delete sets and flows with such labels that no manifest names"),
+    description="Create what the manifests describe, update what differs, leave alone what is so already.",
+    example="-f datasets/ --dry-run",
+)
+def _apply(session: Session, args: argparse.Namespace) -> int:
     manifests = tuple(text for place in args.file for text in read(place))
     return apply_texts(session, manifests, dry_run=args.dry_run, prune=args.prune)
 

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 from chain.errors import Refused
 from odfd.cli import formatting
-from odfd.cli.parsers import Subparsers
+from odfd.cli.command import REF, Commands, argument
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
 from odfd.control import wire
 from odfd.control.client import Answer, part
-from odfd.errors import ExitCode
 
 if TYPE_CHECKING:
     from odfd.cli.offline.keyfile import KeyFile
@@ -23,58 +22,39 @@ if TYPE_CHECKING:
 _OFFLINE = "file that holds the dataset's key"
 
 
-def register(actions: Subparsers, parser_class: type[argparse.ArgumentParser]) -> None:
-    """Add ``authority`` to the actions of ``trust``."""
-    parser = actions.add_parser(
-        "authority",
-        help="who may sign for a dataset",
-        description=(
-            "Who may sign heads of a dataset, and the roots that decide it. A dataset begins with one key that is\n"
-            "both; rotate takes it offline, and ends the right of any other key but this node's."
-        ),
-        epilog="example:  odfctl trust authority rotate nyc.flights --offline-key flights.key",
-    )
-    inner = parser.add_subparsers(metavar="ACTION", required=True, parser_class=parser_class)
-    show = inner.add_parser("show", help="as known here", epilog="example:  odfctl trust authority show nyc.flights")
-    show.add_argument("ref", metavar="REF")
-    show.set_defaults(run=_show)
-    rotate = inner.add_parser(
-        "rotate",
-        help="from now on this node's key writes, and no other",
-        description=(
-            "With --offline-key and the dataset's key on this node, the key is moved into FILE. With the key in FILE\n"
-            "already, it signs: so a new node takes a dataset over from one whose key was stolen."
-        ),
-        epilog="example:  odfctl trust authority rotate nyc.flights --offline-key flights.key",
-    )
-    rotate.add_argument("ref", metavar="REF")
-    rotate.add_argument("--offline-key", metavar="FILE", help=_OFFLINE)
-    rotate.add_argument(
+commands = Commands()
+authority = commands.group(
+    "authority",
+    help="who may sign for a dataset",
+    description="Who may sign heads of a dataset, and the roots that decide it. A dataset begins with one key that is\n"
+    "both; rotate takes it offline, and ends the right of any other key but this node's.",
+    example="rotate nyc.flights --offline-key flights.key",
+)
+
+
+@authority.add("show", REF, help="as known here", example="nyc.flights")
+def _show(session: Session, args: argparse.Namespace) -> None:
+    session.answer(session.client.get(_path(args.ref), wire.AuthorityView), authority_text)
+
+
+@authority.add(
+    "rotate",
+    REF,
+    argument("--offline-key", metavar="FILE", help=_OFFLINE),
+    argument(
         "--reason",
         choices=("rotation", "recovery", "fork"),
         default="rotation",
         help="what the epoch says: as planned, after a theft, or that of two histories the one here is kept",
-    )
-    rotate.set_defaults(run=_rotate)
-    example = "nyc.flights did:key:z6Mk…"
-    for name, told in (("add-writer", "a key may write too"), ("remove-writer", "a key writes no longer")):
-        change = inner.add_parser(name, help=told, epilog=f"example:  odfctl trust authority {name} {example}")
-        change.add_argument("ref", metavar="REF")
-        change.add_argument("key", metavar="KEY", help="did:key:…")
-        change.add_argument("--offline-key", metavar="FILE", help=_OFFLINE)
-        if name == "add-writer":
-            change.add_argument("--days", type=int, default=365, metavar="N", help="for so long; at most 399")
-        change.set_defaults(run=_change, action=name)
-
-
-def _show(args: argparse.Namespace) -> int:
-    session = Session(args)
-    session.answer(session.client.get(_path(args.ref), wire.AuthorityView), authority_text)
-    return ExitCode.OK
-
-
-def _rotate(args: argparse.Namespace) -> int:
-    session = Session(args)
+    ),
+    help="from now on this node's key writes, and no other",
+    description=(
+        "With --offline-key and the dataset's key on this node, the key is moved into FILE. With the key in FILE\n"
+        "already, it signs: so a new node takes a dataset over from one whose key was stolen."
+    ),
+    example="nyc.flights --offline-key flights.key",
+)
+def _rotate(session: Session, args: argparse.Namespace) -> None:
     key, moved = offline_key(args.offline_key), False
     if key is not None:
         view = session.client.get(_path(args.ref), wire.AuthorityView).value
@@ -91,17 +71,29 @@ def _rotate(args: argparse.Namespace) -> int:
     session.answer(_carry_out(session, args.ref, request, key, drop_key=moved), authority_text)
     if moved:
         session.remark(f"the key of {args.ref} is in {args.offline_key} and no longer on the node: keep it safe")
-    return ExitCode.OK
 
 
-def _change(args: argparse.Namespace) -> int:
-    session = Session(args)
-    request = wire.AuthorityDraftRequest(action=args.action, key=args.key)
-    if args.action == "add-writer":
-        request = wire.AuthorityDraftRequest(action=args.action, key=args.key, days=args.days)
+_WRITER = (
+    REF,
+    argument("key", metavar="KEY", help="did:key:…"),
+    argument("--offline-key", metavar="FILE", help=_OFFLINE),
+)
+_DAYS = argument("--days", type=int, default=365, metavar="N", help="for so long; at most 399")
+
+
+@authority.add("add-writer", *_WRITER, _DAYS, help="a key may write too", example="nyc.flights did:key:z6Mk…")
+def _add_writer(session: Session, args: argparse.Namespace) -> None:
+    _change(session, args, wire.AuthorityDraftRequest(action="add-writer", key=args.key, days=args.days))
+
+
+@authority.add("remove-writer", *_WRITER, help="a key writes no longer", example="nyc.flights did:key:z6Mk…")
+def _remove_writer(session: Session, args: argparse.Namespace) -> None:
+    _change(session, args, wire.AuthorityDraftRequest(action="remove-writer", key=args.key))
+
+
+def _change(session: Session, args: argparse.Namespace, request: wire.AuthorityDraftRequest) -> None:
     done = _carry_out(session, args.ref, request, offline_key(args.offline_key), drop_key=False)
     session.answer(done, authority_text)
-    return ExitCode.OK
 
 
 def offline_key(file: str | None) -> KeyFile | None:

@@ -13,9 +13,9 @@ from typing import Final
 from chain.errors import Fault
 from odfd import output
 from odfd.cli import kinds, registry
-from odfd.cli.parsers import Subparsers
+from odfd.cli.command import Commands, argument
 from odfd.cli.session import Session
-from odfd.errors import ExitCode, Usage
+from odfd.errors import Usage
 
 _BY_KIND: Final = ("get", "describe", "delete", "wait", "label", "annotate", "edit")
 """Commands whose first word is a kind."""
@@ -28,28 +28,25 @@ _NEW: Final = ("new", "join", "network join", "mirror add")
 _WITH_VALUE: Final = ("--socket", "-o", "--output")
 
 
-def register(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "completions",
-        help="completions for the shell",
-        description="Print completions for bash, zsh or fish. They ask the daemon for names, where there is one.",
-        epilog="example:  odfctl completions bash > ~/.local/share/bash-completion/completions/odfctl",
-    )
-    parser.add_argument("shell", nargs="?", choices=("bash", "zsh", "fish"))
-    parser.add_argument("--names", nargs=argparse.REMAINDER, metavar="WORD", help=argparse.SUPPRESS)
-    parser.set_defaults(run=_completions)
+commands = Commands()
 
 
-def _completions(args: argparse.Namespace) -> int:
+@commands.add(
+    "completions",
+    argument("shell", nargs="?", choices=("bash", "zsh", "fish")),
+    argument("--names", nargs=argparse.REMAINDER, metavar="WORD", help=argparse.SUPPRESS),
+    description="Print completions for bash, zsh or fish. They ask the daemon for names, where there is one.",
+    example="bash > ~/.local/share/bash-completion/completions/odfctl",
+)
+def _completions(_: Session, args: argparse.Namespace) -> None:
     if args.names is not None:
         for name in _names(args):
             output.say(name)
-        return ExitCode.OK
+        return
     if args.shell is None:
         raise Usage("no shell is named", hint="odfctl completions bash, zsh or fish")
     words = dict(vocabulary())
     output.say({"bash": _bash, "zsh": _zsh, "fish": _fish}[args.shell](words))
-    return ExitCode.OK
 
 
 def _names(args: argparse.Namespace) -> list[str]:
@@ -58,7 +55,7 @@ def _names(args: argparse.Namespace) -> list[str]:
     args.socket = args.socket or _value_of(args.names, "--socket")
     try:
         kind = kinds.find(words[1] if words[0] in _BY_KIND else _KIND_OF.get(words[0], "dataset"))
-        found = Session(args).client.get(kind.path, list[kind.view])  # type: ignore[name-defined]
+        found = kind.all(Session(args))
     except (Fault, IndexError):
         return []
     return [kind.key(each) for each in found.value]

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from odfd.cli import formatting
-from odfd.cli.parsers import Subparsers
+from odfd.cli.command import REF, Commands, argument
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
 from odfd.control import wire
 from odfd.control.client import part
-from odfd.errors import ExitCode, Usage
+from odfd.errors import Usage
 
 _SAYS: Final = {
     "corrected": ("a record is corrected", "a record would be corrected"),
@@ -23,33 +23,30 @@ _SAYS: Final = {
 """By outcome, done and as a dry run tells it."""
 
 
-def register(subparsers: Subparsers) -> None:
-    correct = subparsers.add_parser(
-        "correct",
-        help="give a row of a ledger other values, or take it back",
-        description="Correct one row of a ledger, found by its key. It is written as it was and as it is from now on;\n"
-        "nothing of its history goes. What is ingested later with the old values does not undo it. Derived datasets\n"
-        "follow with their next pull, or say what has to be done first.",
-        epilog="example:  odfctl correct nyc.flights --key event_time=2013-01-01T10:00:00Z --key carrier=UA "
-        "--set delay=12",
-    )
-    correct.add_argument("ref", metavar="REF")
-    correct.add_argument(
+commands = Commands()
+
+
+@commands.add(
+    "correct",
+    REF,
+    argument(
         "--key",
         action="append",
         default=[],
         metavar="COLUMN=VALUE",
         help="of all columns of the primary key; of others too, where several rows have the key",
-    )
-    correct.add_argument("--set", action="append", default=[], metavar="COLUMN=VALUE", help="what it says from now on")
-    correct.add_argument("--null", action="append", default=[], metavar="COLUMN", help="say nothing in this column")
-    correct.add_argument("--retract", action="store_true", help="take the row back")
-    correct.add_argument("--ahead", action="store_true", help="also when its time is a day ahead of the clock")
-    correct.add_argument("--dry-run", action="store_true", help="only show what would be written")
-    correct.set_defaults(run=_correct)
-
-
-def _correct(args: argparse.Namespace) -> int:
+    ),
+    argument("--set", action="append", default=[], metavar="COLUMN=VALUE", help="what it says from now on"),
+    argument("--null", action="append", default=[], metavar="COLUMN", help="say nothing in this column"),
+    argument("--retract", action="store_true", help="take the row back"),
+    argument("--ahead", action="store_true", help="also when its time is a day ahead of the clock"),
+    argument("--dry-run", action="store_true", help="only show what would be written"),
+    description="Correct one row of a ledger, found by its key. It is written as it was and as it is from now on;\n"
+    "nothing of its history goes. What is ingested later with the old values does not undo it. Derived datasets\n"
+    "follow with their next pull, or say what has to be done first.",
+    example="nyc.flights --key event_time=2013-01-01T10:00:00Z --key carrier=UA --set delay=12",
+)
+def _correct(session: Session, args: argparse.Namespace) -> None:
     values: dict[str, str | None] = dict(_pairs("--set", args.set))
     for name in args.null:
         if name in values:
@@ -59,12 +56,10 @@ def _correct(args: argparse.Namespace) -> int:
         raise Usage("say which row: --key COLUMN=VALUE for each column of the primary key")
     if bool(values) == args.retract:
         raise Usage("say what becomes of the row: --set COLUMN=VALUE, --null COLUMN, or --retract")
-    session = Session(args)
     key = dict(_pairs("--key", args.key))
     request = wire.CorrectRequest(key=key, values=values, retract=args.retract, ahead=args.ahead, dry_run=args.dry_run)
     done = submit(session, f"/datasets/{part(args.ref)}/correct", request, wire.CorrectResult)
     session.answer(done, _told)
-    return ExitCode.OK
 
 
 def _pairs(option: str, texts: Sequence[str]) -> list[tuple[str, str]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from odfd.cli.command import Commands, argument
 from odfd.cli.commands.apply import show_changes
-from odfd.cli.parsers import Subparsers
 from odfd.cli.session import FORMATS as SESSION_FORMATS
 from odfd.cli.session import Session
 from odfd.cli.sql.formats import FORMATS, answer, check_form, told
@@ -14,44 +14,32 @@ from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import ExitCode, Usage
 
+commands = Commands()
 
-def register(subparsers: Subparsers) -> None:
-    diff = subparsers.add_parser(
-        "diff",
-        help="rows by which two of them differ",
-        description="Rows that are in one of two alone: - of the first, + of the second. Each is a dataset, or one at\n"
-        "a block (weather@12, weather@f1620…) or at a time (weather@2024-05-01). With -f: what an apply of manifests\n"
-        "would change; nothing is changed. Ends with 1 when there is a difference.",
-        epilog="example:  odfctl diff weather@12 weather\n          odfctl diff --current weather@2024-05-01 weather\n"
-        "          odfctl diff -f datasets/",
-    )
-    diff.add_argument("refs", nargs="*", metavar="REF[@CUT]", help="two of them")
-    diff.add_argument(
+
+@commands.add(
+    "diff",
+    argument("refs", nargs="*", metavar="REF[@CUT]", help="two of them"),
+    argument(
         "-f", "--file", action="append", default=[], metavar="FILE|DIR|URL|-", help="where manifests are; repeatable"
-    )
-    diff.add_argument("--prune", metavar="SELECTOR", help="with -f, as of apply")
-    diff.add_argument("--current", action="store_true", help="what holds of them, instead of their logs")
-    diff.add_argument(
-        "--values", action="store_true", help="leave offset, op and system_time out: what rows say, and no more"
-    )
-    diff.add_argument(
-        "-o", "--output", choices=FORMATS, default=argparse.SUPPRESS, metavar="FORMAT", help=", ".join(FORMATS)
-    )
-    diff.add_argument("--socket", metavar="PATH", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    for short, long in (("-q", "--quiet"), ("-v", "--verbose")):
-        diff.add_argument(short, long, action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    diff.set_defaults(run=_diff)
-
-
-def _diff(args: argparse.Namespace) -> int:
+    ),
+    argument("--prune", metavar="SELECTOR", help="with -f, as of apply"),
+    argument("--current", action="store_true", help="what holds of them, instead of their logs"),
+    argument("--values", action="store_true", help="leave offset, op and system_time out: what rows say, and no more"),
+    argument("-o", "--output", choices=FORMATS, default=argparse.SUPPRESS, metavar="FORMAT", help=", ".join(FORMATS)),
+    description="Rows that are in one of two alone: - of the first, + of the second. Each is a dataset, or one at\n"
+    "a block (weather@12, weather@f1620…) or at a time (weather@2024-05-01). With -f: what an apply of manifests\n"
+    "would change; nothing is changed. Ends with 1 when there is a difference.",
+    example="weather@12 weather\n--current weather@2024-05-01 weather\n-f datasets/",
+)
+def _diff(session: Session, args: argparse.Namespace) -> int:
     if len(args.refs) != (0 if args.file else 2) or (args.prune is not None and not args.file):
         raise Usage(
             "give two datasets, or manifests with -f", hint="odfctl diff weather@12 weather, odfctl diff -f FILE"
         )
     if args.file:
-        return _changes(args)
+        return _changes(session, args)
     check_form(args.output)
-    session = Session(args)
     one, other = (_source(text, current=args.current) for text in args.refs)
     apart = _apart(session, args.refs[0]) if args.values else ""
     request = wire.QueryRequest(sql=difference(one, other, apart=apart))
@@ -61,10 +49,10 @@ def _diff(args: argparse.Namespace) -> int:
     return ExitCode.NO if answered.rows else ExitCode.OK
 
 
-def _changes(args: argparse.Namespace) -> int:
+def _changes(session: Session, args: argparse.Namespace) -> int:
     if args.output not in SESSION_FORMATS:
         raise Usage(f"changes are not written as {args.output}", hint=", ".join(SESSION_FORMATS))
-    return show_changes(Session(args), args.file, args.prune)
+    return show_changes(session, args.file, args.prune)
 
 
 def _source(text: str, *, current: bool) -> str:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from chain.errors import Conflict, Fault, Invalid
 from odfd.cli import kinds
+from odfd.cli.command import Commands, argument
 from odfd.cli.commands.apply import apply_texts
 from odfd.cli.commands.resources import manifest_text
-from odfd.cli.parsers import Subparsers
 from odfd.cli.session import Session
 from odfd.control import wire
 from odfd.control.client import part
@@ -22,21 +22,19 @@ from odfd.errors import ExitCode, Usage
 _WRONG = "# odfctl: "
 
 
-def register(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "edit",
-        help="change a resource in an editor",
-        description="Open the manifest of a resource in $VISUAL or $EDITOR, and apply what it became.\nWhat is wrong "
-        "is said at the top of the file, which is opened again; an unchanged file ends it.",
-        epilog="example:  odfctl edit dataset nyc.flights",
-    )
-    parser.add_argument("kind", metavar="KIND")
-    parser.add_argument("name", metavar="NAME")
-    parser.set_defaults(run=_edit)
+commands = Commands()
 
 
-def _edit(args: argparse.Namespace) -> int:
-    session, kind = Session(args), kinds.find(args.kind)
+@commands.add(
+    "edit",
+    argument("kind", metavar="KIND"),
+    argument("name", metavar="NAME"),
+    description="Open the manifest of a resource in $VISUAL or $EDITOR, and apply what it became.\nWhat is wrong "
+    "is said at the top of the file, which is opened again; an unchanged file ends it.",
+    example="dataset nyc.flights",
+)
+def _edit(session: Session, args: argparse.Namespace) -> int:
+    kind = kinds.find(args.kind)
     if kind not in kinds.DECLARED:
         known = ", ".join(each.name for each in kinds.DECLARED)
         raise Usage(f"{kind.name}s have no manifests", hint=f"these have: {known}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from odfd.cli import formatting
-from odfd.cli.parsers import Subparsers
+from odfd.cli.command import REF, Commands, argument
 from odfd.cli.progress import submit
 from odfd.cli.report import values_lines
 from odfd.cli.session import Session
@@ -14,32 +14,27 @@ from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import ExitCode
 
-
-def register(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "engine",
-        help="take another engine for a dataset",
-        description="What computes derived datasets, and the proof that another one computes the same.",
-        epilog="example:  odfctl engine prove nyc.flights.delays --dry-run",
-    )
-    actions = parser.add_subparsers(metavar="ACTION", required=True, parser_class=type(parser))
-    prove = actions.add_parser(
-        "prove",
-        help="re-run all of a dataset's history on this node's engine",
-        description=(
-            "Re-run every transform of a dataset, from the first on, on the engine of this node. If all answers are\n"
-            "the same, and the dataset is this node's own, the transform is declared anew with this engine's digest:\n"
-            "a signed block, after which the engine pinned before is not needed any more. Ends with 1 if one differs."
-        ),
-        epilog="example:  odfctl engine prove nyc.flights.delays",
-    )
-    prove.add_argument("ref", metavar="REF")
-    prove.add_argument("--dry-run", action="store_true", help="only compare; record nothing")
-    prove.set_defaults(run=_prove)
+commands = Commands()
+engine = commands.group(
+    "engine",
+    description="What computes derived datasets, and the proof that another one computes the same.",
+    example="prove nyc.flights.delays --dry-run",
+)
 
 
-def _prove(args: argparse.Namespace) -> int:
-    session = Session(args)
+@engine.add(
+    "prove",
+    REF,
+    argument("--dry-run", action="store_true", help="only compare; record nothing"),
+    help="re-run all of a dataset's history on this node's engine",
+    description=(
+        "Re-run every transform of a dataset, from the first on, on the engine of this node. If all answers are\n"
+        "the same, and the dataset is this node's own, the transform is declared anew with this engine's digest:\n"
+        "a signed block, after which the engine pinned before is not needed any more. Ends with 1 if one differs."
+    ),
+    example="nyc.flights.delays",
+)
+def _prove(session: Session, args: argparse.Namespace) -> int:
     request = wire.ProveRequest(dry_run=args.dry_run)
     report = submit(session, f"/datasets/{part(args.ref)}/prove", request, wire.ProofReport)
     session.answer(report, _text)

@@ -4,37 +4,20 @@ from __future__ import annotations
 
 import argparse
 
-from odfd.cli.parsers import Subparsers
+from odfd.cli.command import Commands, argument
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, render
 from odfd.control import wire
 from odfd.control.client import part
-from odfd.errors import ExitCode
+
+commands = Commands()
 
 
-def register(subparsers: Subparsers) -> None:
-    types = subparsers.add_parser(
-        "types",
-        help="types of resources",
-        description="List the types of resources that manifests can be of, and those that do not act yet.",
-        epilog="example:  odfctl types",
-    )
-    types.set_defaults(run=_types)
-    explain = subparsers.add_parser(
-        "explain",
-        help="what the fields of a type mean",
-        description="Say what a type of resource is, or a part of one: its fields, and which of them must be given.",
-        epilog="example:  odfctl explain flow.spec.triggers",
-    )
-    explain.add_argument("what", metavar="TYPE[.PATH]")
-    explain.add_argument("--schema", action="store_true", help="its JSON Schema instead")
-    explain.set_defaults(run=_explain)
-
-
-def _types(args: argparse.Namespace) -> int:
-    session = Session(args)
+@commands.add(
+    "types", description="List the types of resources that manifests can be of, and those that do not act yet."
+)
+def _types(session: Session, _: argparse.Namespace) -> None:
     session.answer(session.client.get("/types", list[wire.TypeView]), _type_table)
-    return ExitCode.OK
 
 
 def _type_table(rows: list[wire.TypeView]) -> str:
@@ -47,8 +30,14 @@ def _type_table(rows: list[wire.TypeView]) -> str:
     return render(columns, rows)
 
 
-def _explain(args: argparse.Namespace) -> int:
-    session = Session(args)
+@commands.add(
+    "explain",
+    argument("what", metavar="TYPE[.PATH]"),
+    argument("--schema", action="store_true", help="its JSON Schema instead"),
+    description="Say what a type of resource is, or a part of one: its fields, and which of them must be given.",
+    example="flow.spec.triggers",
+)
+def _explain(session: Session, args: argparse.Namespace) -> None:
     word, _, path = args.what.partition(".")
     found = session.client.get(f"/types/{part(word)}", wire.Explanation, {"path": path})
     if args.schema:
@@ -58,7 +47,6 @@ def _explain(args: argparse.Namespace) -> int:
         session.answer(schema, str)
     else:
         session.answer(found, _text)
-    return ExitCode.OK
 
 
 def _text(said: wire.Explanation) -> str:

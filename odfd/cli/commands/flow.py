@@ -4,42 +4,42 @@ from __future__ import annotations
 
 import argparse
 
-from odfd.cli.parsers import Subparsers
+from odfd.cli.command import Commands, argument
 from odfd.cli.session import Session
 from odfd.control import wire
 from odfd.control.client import part
-from odfd.errors import ExitCode
+
+commands = Commands()
+flow = commands.group(
+    "flow",
+    description="A flow pulls a dataset when its schedule says so, or when other datasets have new data. Derived"
+    " datasets that no flow names follow their inputs, and go by their own name here. odfctl get flows lists all.",
+    example="pause fx-daily",
+)
 
 
-def register(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "flow",
-        help="rest or go on with what is pulled by itself",
-        description="A flow pulls a dataset when its schedule says so, or when other datasets have new data. Derived"
-        " datasets that no flow names follow their inputs, and go by their own name here. odfctl get flows lists all.",
-        epilog="example:  odfctl flow pause fx-daily",
-    )
-    actions = parser.add_subparsers(metavar="ACTION", required=True, parser_class=type(parser))
-    for word, run, told in (
-        ("pause", _pause, "run it no more for now, over restarts too; what passes meanwhile is not caught up"),
-        ("resume", _resume, "go on with one that was paused"),
-    ):
-        action = actions.add_parser(
-            word, help=told, description=told.capitalize() + ".", epilog=f"example:  odfctl flow {word} fx-daily"
-        )
-        action.add_argument("name", metavar="NAME", help="of the flow, or of the derived dataset")
-        action.set_defaults(run=run)
+_NAME = argument("name", metavar="NAME", help="of the flow, or of the derived dataset")
 
 
-def _pause(args: argparse.Namespace) -> int:
-    session = Session(args)
-    flow = session.client.put(f"/flows/{part(args.name)}/pause", wire.FlowView)
-    session.answer(flow, lambda row: f"{row.name} is paused")
-    return ExitCode.OK
+@flow.add(
+    "pause",
+    _NAME,
+    help="run it no more for now, over restarts too; what passes meanwhile is not caught up",
+    description="Run it no more for now, over restarts too; what passes meanwhile is not caught up.",
+    example="fx-daily",
+)
+def _pause(session: Session, args: argparse.Namespace) -> None:
+    moved = session.client.put(f"/flows/{part(args.name)}/pause", wire.FlowView)
+    session.answer(moved, lambda row: f"{row.name} is paused")
 
 
-def _resume(args: argparse.Namespace) -> int:
-    session = Session(args)
-    flow = session.client.delete(f"/flows/{part(args.name)}/pause", wire.FlowView)
-    session.answer(flow, lambda row: f"{row.name} goes on" + (f", next at {row.next}" if row.next else ""))
-    return ExitCode.OK
+@flow.add(
+    "resume",
+    _NAME,
+    help="go on with one that was paused",
+    description="Go on with one that was paused.",
+    example="fx-daily",
+)
+def _resume(session: Session, args: argparse.Namespace) -> None:
+    moved = session.client.delete(f"/flows/{part(args.name)}/pause", wire.FlowView)
+    session.answer(moved, lambda row: f"{row.name} goes on" + (f", next at {row.next}" if row.next else ""))

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Final
 
 from odfd.cli import formatting
-from odfd.cli.parsers import Subparsers
+from odfd.cli.command import REF, Commands, argument
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
-from odfd.cli.sql.read_options import add_times, all_rows, is_cut, source
+from odfd.cli.sql.read_options import TIMES, all_rows, is_cut, source
 from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import ExitCode, Usage
@@ -18,34 +18,7 @@ from odfd.errors import ExitCode, Usage
 FORMS: Final = ("csv", "ndjson", "parquet", "arrow", "xlsx")
 
 
-def register(subparsers: Subparsers) -> None:
-    export = subparsers.add_parser(
-        "export",
-        help="write a dataset as a directory, or its rows as a file",
-        description="Write a dataset in the ODF layout, with what was signed of it. The daemon writes it, so it must\n"
-        "be allowed to. From any web server that serves the directory, others import it and mirror it.\n"
-        "With --format, odfctl writes the rows to a file: of the log, or of what holds (--current), at a time.",
-        epilog="example:  odfctl export nyc.flights ./out\n"
-        "          odfctl export weather may.csv --format csv --current --as-of 2024-05-01",
-    )
-    export.add_argument("ref", metavar="REF")
-    export.add_argument("to", metavar="DIR|URL|FILE")
-    export.add_argument("--format", choices=FORMS, metavar="FORMAT", help=f"rows, as {', '.join(FORMS)}")
-    export.add_argument(
-        "--rows-per-file", type=int, metavar="N", help="with --format: FILE-00001, FILE-00002, … of N rows each"
-    )
-    add_times(export)
-    export.set_defaults(run=_export)
-    import_ = subparsers.add_parser(
-        "import",
-        help="take in a dataset from a directory or a URL",
-        description="Take in a dataset from the ODF layout, as it is now; everything is verified first.\n"
-        "URL is https://HOST/FOLDER, ipfs://CID or ipns://NAME. What was cut off goes on where it stopped.",
-        epilog="example:  odfctl import https://data.example/nyc.flights --as flights",
-    )
-    import_.add_argument("source", metavar="DIR|URL")
-    import_.add_argument("--as", dest="as_name", metavar="NAME", help="local name")
-    import_.set_defaults(run=_import)
+commands = Commands()
 
 
 def _place(text: str) -> str:
@@ -53,8 +26,19 @@ def _place(text: str) -> str:
     return text if "://" in text else str(Path(text).expanduser().resolve())
 
 
-def _export(args: argparse.Namespace) -> int:
-    session = Session(args)
+@commands.add(
+    "export",
+    REF,
+    argument("to", metavar="DIR|URL|FILE"),
+    argument("--format", choices=FORMS, metavar="FORMAT", help=f"rows, as {', '.join(FORMS)}"),
+    argument("--rows-per-file", type=int, metavar="N", help="with --format: FILE-00001, FILE-00002, … of N rows each"),
+    *TIMES,
+    description="Write a dataset in the ODF layout, with what was signed of it. The daemon writes it, so it must\n"
+    "be allowed to. From any web server that serves the directory, others import it and mirror it.\n"
+    "With --format, odfctl writes the rows to a file: of the log, or of what holds (--current), at a time.",
+    example="nyc.flights ./out\nweather may.csv --format csv --current --as-of 2024-05-01",
+)
+def _export(session: Session, args: argparse.Namespace) -> int:
     if args.format:
         return _rows(session, args)
     if args.rows_per_file is not None:
@@ -80,12 +64,18 @@ def _rows(session: Session, args: argparse.Namespace) -> int:
     return ExitCode.OK
 
 
-def _import(args: argparse.Namespace) -> int:
-    session = Session(args)
+@commands.add(
+    "import",
+    argument("source", metavar="DIR|URL"),
+    argument("--as", dest="as_name", metavar="NAME", help="local name"),
+    description="Take in a dataset from the ODF layout, as it is now; everything is verified first.\n"
+    "URL is https://HOST/FOLDER, ipfs://CID or ipns://NAME. What was cut off goes on where it stopped.",
+    example="https://data.example/nyc.flights --as flights",
+)
+def _import(session: Session, args: argparse.Namespace) -> None:
     request = wire.ImportRequest(source=_place(args.source), as_name=args.as_name)
     done = submit(session, "/import", request, wire.TransferResult)
     session.answer(done, lambda done: f"imported {_moved(done)} from {done.place}")
-    return ExitCode.OK
 
 
 def _moved(done: wire.TransferResult) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from chain.errors import Environment, NotFound
 from odfd import output
 from odfd.cli import formatting
-from odfd.cli.parsers import Subparsers
+from odfd.cli.command import REF, Commands, argument
 from odfd.cli.progress import result_of, submit
 from odfd.cli.row_text import rows_text
 from odfd.cli.session import Session
@@ -20,48 +20,27 @@ from odfd.control.client import Answer, part
 from odfd.errors import Bug, ExitCode, Usage, exit_code, from_problem
 from odfd.errors import render as render_fault
 
-
-def register(subparsers: Subparsers) -> None:
-    ingest = subparsers.add_parser(
-        "ingest",
-        help="push files into a dataset",
-        description=(
-            "Push files, or standard input (-), into a root dataset. Each file of a snapshot source is a snapshot, in\n"
-            "the order given; other sources take all files in one transaction. The same files pushed again are\n"
-            "answered as the first time, and nothing is appended twice."
-        ),
-        epilog="example:  odfctl ingest nyc.flights january.csv --format csv",
-    )
-    ingest.add_argument("ref", metavar="REF")
-    ingest.add_argument("files", nargs="+", metavar="FILE|-")
-    ingest.add_argument("--format", metavar="FORMAT", help="csv, ndjson, json, parquet, …; else as the source says")
-    ingest.add_argument("--event-time", metavar="T", help="for records without one, like 2024-05-01T12:30:00Z")
-    ingest.add_argument("--source", metavar="NAME", help="the push source, where there are several")
-    ingest.add_argument("--id", metavar="ID", help="of this push, which is taken in once; else its content tells")
-    ingest.add_argument("--again", action="store_true", help="take it in although it was pushed before")
-    ingest.add_argument("--preview", action="store_true", help="show what would be read of one file, and push nothing")
-    ingest.set_defaults(run=_ingest)
-    pull = subparsers.add_parser(
-        "pull",
-        help="bring up to date",
-        description="Bring datasets up to date: poll the source, run the transform, sync the mirror.",
-        epilog="example:  odfctl pull nyc.flights.delays --recursive\n\n"
-        "exit code 1: something is not up to date, or is a mirror with no peer connected that could tell",
-    )
-    pull.add_argument("refs", nargs="*", metavar="REF")
-    pull.add_argument("--all", action="store_true", help="everything here")
-    pull.add_argument("--recursive", action="store_true", help="inputs first")
-    pull.add_argument("--repair", action="store_true", help="look at every object again, fetch damaged ones anew")
-    pull.add_argument(
-        "--fetch-uncacheable",
-        action="store_true",
-        help="also from sources that were read and cannot tell whether they changed",
-    )
-    pull.set_defaults(run=_pull)
+commands = Commands()
 
 
-def _ingest(args: argparse.Namespace) -> int:
-    session = Session(args)
+@commands.add(
+    "ingest",
+    REF,
+    argument("files", nargs="+", metavar="FILE|-"),
+    argument("--format", metavar="FORMAT", help="csv, ndjson, json, parquet, …; else as the source says"),
+    argument("--event-time", metavar="T", help="for records without one, like 2024-05-01T12:30:00Z"),
+    argument("--source", metavar="NAME", help="the push source, where there are several"),
+    argument("--id", metavar="ID", help="of this push, which is taken in once; else its content tells"),
+    argument("--again", action="store_true", help="take it in although it was pushed before"),
+    argument("--preview", action="store_true", help="show what would be read of one file, and push nothing"),
+    description=(
+        "Push files, or standard input (-), into a root dataset. Each file of a snapshot source is a snapshot, in\n"
+        "the order given; other sources take all files in one transaction. The same files pushed again are\n"
+        "answered as the first time, and nothing is appended twice."
+    ),
+    example="nyc.flights january.csv --format csv",
+)
+def _ingest(session: Session, args: argparse.Namespace) -> int:
     if args.preview:
         return _preview(session, args)
     request = wire.IngestRequest(
@@ -99,8 +78,22 @@ def _send(session: Session, name: str) -> wire.Upload:
         raise Environment(f"cannot read {name}: {error.strerror}", rule="file") from error
 
 
-def _pull(args: argparse.Namespace) -> int:
-    session = Session(args)
+@commands.add(
+    "pull",
+    argument("refs", nargs="*", metavar="REF"),
+    argument("--all", action="store_true", help="everything here"),
+    argument("--recursive", action="store_true", help="inputs first"),
+    argument("--repair", action="store_true", help="look at every object again, fetch damaged ones anew"),
+    argument(
+        "--fetch-uncacheable",
+        action="store_true",
+        help="also from sources that were read and cannot tell whether they changed",
+    ),
+    description="Bring datasets up to date: poll the source, run the transform, sync the mirror.",
+    epilog="example:  odfctl pull nyc.flights.delays --recursive\n\n"
+    "exit code 1: something is not up to date, or is a mirror with no peer connected that could tell",
+)
+def _pull(session: Session, args: argparse.Namespace) -> int:
     if bool(args.refs) == args.all:
         raise Usage("say what to pull: names of datasets, or --all", hint="odfctl get datasets lists them")
     return outcome(session, result_of(session, "/pull", pull_request(args)))

@@ -6,55 +6,39 @@ import argparse
 
 from chain.errors import Refused
 from odfd.cli import formatting
+from odfd.cli.command import REF, Commands, argument
 from odfd.cli.commands.authority import offline_key
-from odfd.cli.parsers import Subparsers
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, render
 from odfd.control import wire
 from odfd.control.client import part
-from odfd.errors import ExitCode
+
+commands = Commands()
+ipfs = commands.group(
+    "ipfs",
+    description=(
+        "A dataset on IPFS is a folder in the ODF layout, under an IPNS name made of the dataset's key. It goes\n"
+        "there through the Kubo that [ipfs] api of the settings names; whoever takes it from there checks all."
+    ),
+    example="publish nyc.flights",
+)
 
 
-def register(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "ipfs",
-        help="publish datasets on IPFS",
-        description=(
-            "A dataset on IPFS is a folder in the ODF layout, under an IPNS name made of the dataset's key. It goes\n"
-            "there through the Kubo that [ipfs] api of the settings names; whoever takes it from there checks all."
-        ),
-        epilog="example:  odfctl ipfs publish nyc.flights",
-    )
-    actions = parser.add_subparsers(metavar="ACTION", required=True, parser_class=type(parser))
-    publish = actions.add_parser(
-        "publish",
-        help="put it there and keep it up to date",
-        description=(
-            "Put a dataset on IPFS: what is new since the last time is added, and its name points to it. From then on\n"
-            "it follows the dataset, and its record is renewed before it expires. With --offline-key the dataset's\n"
-            "own name points to that of this node, for a dataset whose key is kept elsewhere; the key is sent nowhere."
-        ),
-        epilog="example:  odfctl ipfs publish nyc.flights",
-    )
-    publish.add_argument("ref", metavar="REF")
-    publish.add_argument("--once", action="store_true", help="as it is now, and no more")
-    publish.add_argument("--offline-key", metavar="FILE", help="file that holds the dataset's key")
-    publish.set_defaults(run=_publish)
-    every = actions.add_parser("list", help="what we have there", epilog="example:  odfctl ipfs list")
-    every.set_defaults(run=_list)
-    withdraw = actions.add_parser(
-        "withdraw",
-        help="take it away from our Kubo",
-        description="Take it away from our Kubo; its collector frees the disk. What others keep of it stays theirs.",
-        epilog="example:  odfctl ipfs withdraw nyc.flights",
-    )
-    withdraw.add_argument("ref", metavar="REF")
-    withdraw.set_defaults(run=_withdraw)
-
-
-def _publish(args: argparse.Namespace) -> int:
-    session = Session(args)
+@ipfs.add(
+    "publish",
+    REF,
+    argument("--once", action="store_true", help="as it is now, and no more"),
+    argument("--offline-key", metavar="FILE", help="file that holds the dataset's key"),
+    help="put it there and keep it up to date",
+    description=(
+        "Put a dataset on IPFS: what is new since the last time is added, and its name points to it. From then on\n"
+        "it follows the dataset, and its record is renewed before it expires. With --offline-key the dataset's\n"
+        "own name points to that of this node, for a dataset whose key is kept elsewhere; the key is sent nowhere."
+    ),
+    example="nyc.flights",
+)
+def _publish(session: Session, args: argparse.Namespace) -> None:
     request = wire.PublishRequest(ref=args.ref, once=args.once)
     done = submit(session, "/publications", request, wire.PublicationView)
     key = offline_key(args.offline_key)
@@ -65,7 +49,6 @@ def _publish(args: argparse.Namespace) -> int:
         request = wire.PublishRequest(ref=args.ref, once=args.once, delegation=delegation)
         done = submit(session, "/publications", request, wire.PublicationView)
     session.answer(done, publication_text)
-    return ExitCode.OK
 
 
 def publication_text(done: wire.PublicationView) -> str:
@@ -96,17 +79,21 @@ def _publications(session: Session, rows: list[wire.PublicationView]) -> str:
     return render(columns, rows)
 
 
-def _list(args: argparse.Namespace) -> int:
-    session = Session(args)
+@ipfs.add("list", help="what we have there")
+def _list(session: Session, _: argparse.Namespace) -> None:
     rows = session.client.get("/publications", list[wire.PublicationView])
     session.answer(rows, lambda rows: _publications(session, rows))
     if not rows.value:
         session.remark("nothing there yet: odfctl ipfs publish REF")
-    return ExitCode.OK
 
 
-def _withdraw(args: argparse.Namespace) -> int:
-    session = Session(args)
+@ipfs.add(
+    "withdraw",
+    REF,
+    help="take it away from our Kubo",
+    description="Take it away from our Kubo; its collector frees the disk. What others keep of it stays theirs.",
+    example="nyc.flights",
+)
+def _withdraw(session: Session, args: argparse.Namespace) -> None:
     gone = session.client.delete(f"/publications/{part(args.ref)}", wire.PublicationView)
     session.answer(gone, lambda row: f"{row.ref} was taken from our Kubo; its name is found until {row.expires}")
-    return ExitCode.OK

@@ -8,92 +8,61 @@ from typing import Final
 
 from odfd import output
 from odfd.cli import formatting, kinds
+from odfd.cli.command import Commands, argument
 from odfd.cli.conditions import seconds
-from odfd.cli.confirm import add_yes, confirm
-from odfd.cli.parsers import Subparsers
+from odfd.cli.confirm import YES, confirm
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
 from odfd.control import wire
 from odfd.control.client import part
-from odfd.errors import ExitCode, Usage
+from odfd.errors import Usage
 
 INVITATION: Final = "odf:"
 """What invitations begin with."""
 _SPAN: Final = "7d"
 
 
-def register(subparsers: Subparsers) -> None:
-    _register_join(subparsers)
-    parser = subparsers.add_parser(
-        "network",
-        help="join and leave networks",
-        description="A network is a name, first peers to meet it by, and what is gossiped under that name.",
-        epilog="example:  odfctl network join demo --bootstrap /ip4/192.0.2.7/tcp/4150/p2p/12D3Koo…",
-    )
-    actions = parser.add_subparsers(metavar="ACTION", required=True, parser_class=type(parser))
-    join = actions.add_parser(
-        "join",
-        help="become part of a network",
-        description="Become part of a network, now and after each start.",
-        epilog="example:  odfctl network join demo --bootstrap /ip4/192.0.2.7/tcp/4150/p2p/12D3Koo…",
-    )
-    join.add_argument("name", metavar="NAME|INVITATION")
-    join.add_argument(
-        "--bootstrap", nargs="+", action="extend", default=[], metavar="MULTIADDR", help="peers to meet first"
-    )
-    add_yes(join)
-    join.set_defaults(run=_join)
-    invite = actions.add_parser(
-        "invite",
-        help="a line by which others join",
-        description="Write an invitation: one line that names the network, peers to meet first, and whose policies hold"
-        " there. Whoever has it learns these addresses, and joins with odfctl join; it gives no rights.",
-        epilog="example:  odfctl network invite demo --for 30d --qr",
-    )
-    invite.add_argument("name", metavar="NAME")
-    invite.add_argument("--for", dest="span", default=_SPAN, metavar="SPAN", help=f"how long it is good ({_SPAN})")
-    invite.add_argument("--qr", action="store_true", help="show it as a QR code, too")
-    invite.set_defaults(run=_invite)
-    leave = actions.add_parser("leave", help="be part of it no longer", epilog="example:  odfctl network leave demo")
-    leave.add_argument("name", metavar="NAME")
-    leave.set_defaults(run=_leave)
-    every = actions.add_parser("list", help="networks we are part of", epilog="example:  odfctl network list")
-    every.set_defaults(run=_list)
-    show = actions.add_parser("show", help="what is announced there", epilog="example:  odfctl network show demo")
-    show.add_argument("name", metavar="NAME")
-    show.set_defaults(run=_show)
+commands = Commands()
+network = commands.group(
+    "network",
+    description="A network is a name, first peers to meet it by, and what is gossiped under that name.",
+    example="join demo --bootstrap /ip4/192.0.2.7/tcp/4150/p2p/12D3Koo…",
+)
 
 
-def _register_join(subparsers: Subparsers) -> None:
-    join = subparsers.add_parser(
-        "join",
-        help="follow an invitation into a network",
-        description="Become part of a network by an invitation: says who invites and what the network asks, then asks.",
-        epilog="example:  odfctl join odf:AbC…",
-    )
-    join.add_argument("name", metavar="INVITATION")
-    add_yes(join)
-    join.set_defaults(run=_follow, bootstrap=[])
-
-
-def _follow(args: argparse.Namespace) -> int:
+@commands.add(
+    "join",
+    argument("name", metavar="INVITATION"),
+    YES,
+    description="Become part of a network by an invitation: says who invites and what the network asks, then asks.",
+    example="odf:AbC…",
+)
+def _follow(session: Session, args: argparse.Namespace) -> None:
     if not args.name.lstrip().startswith(INVITATION):
         raise Usage(f"not an invitation: {args.name!r}", hint="odfctl network join NAME --bootstrap MULTIADDR")
-    return _join(args)
+    args.bootstrap = []
+    _join(session, args)
 
 
-def _join(args: argparse.Namespace) -> int:
-    session = Session(args)
+@network.add(
+    "join",
+    argument("name", metavar="NAME|INVITATION"),
+    argument("--bootstrap", nargs="+", action="extend", default=[], metavar="MULTIADDR", help="peers to meet first"),
+    YES,
+    help="become part of a network",
+    description="Become part of a network, now and after each start.",
+    example="demo --bootstrap /ip4/192.0.2.7/tcp/4150/p2p/12D3Koo…",
+)
+def _join(session: Session, args: argparse.Namespace) -> None:
     request = wire.NetworkRequest(name=args.name, bootstrap=tuple(args.bootstrap))
     if args.name.lstrip().startswith(INVITATION):
         if args.bootstrap:
             raise Usage("an invitation names the peers to meet first", hint="leave --bootstrap out")
         request = _accepted(session, args.name, args.yes)
     joined = session.client.post("/networks", wire.NetworkView, request)
-    session.answer(joined, lambda row: kinds.NETWORK.table([row], session.clock.now()))
+    kinds.NETWORK.show(session, joined)
     if joined.value.policy_key:
         session.remark("its policy as it is heard: odfctl trust policy show")
-    return ExitCode.OK
 
 
 def _accepted(session: Session, text: str, yes: bool) -> wire.NetworkRequest:
@@ -121,8 +90,17 @@ def _lines(said: wire.InvitationView) -> list[str]:
     return [f"{name:<11} {value}".rstrip() for name, value in told]
 
 
-def _invite(args: argparse.Namespace) -> int:
-    session = Session(args)
+@network.add(
+    "invite",
+    argument("name", metavar="NAME"),
+    argument("--for", dest="span", default=_SPAN, metavar="SPAN", help=f"how long it is good ({_SPAN})"),
+    argument("--qr", action="store_true", help="show it as a QR code, too"),
+    help="a line by which others join",
+    description="Write an invitation: one line that names the network, peers to meet first, and whose policies hold"
+    " there. Whoever has it learns these addresses, and joins with odfctl join; it gives no rights.",
+    example="demo --for 30d --qr",
+)
+def _invite(session: Session, args: argparse.Namespace) -> None:
     request = wire.InvitationRequest(seconds=round(seconds(args.span)))
     made = session.client.post(f"/networks/{part(args.name)}/invitations", wire.InvitationView, request)
     session.answer(made, lambda row: row.text)
@@ -131,7 +109,6 @@ def _invite(args: argparse.Namespace) -> int:
     session.remark(f"good until {made.value.expires_at}; they join with: odfctl join {INVITATION}…")
     if all("/127." in each or "/::1/" in each for each in made.value.bootstrap):
         session.remark("its addresses are of this machine alone: [p2p] announce names those that others can reach")
-    return ExitCode.OK
 
 
 def _show_code(text: str) -> None:
@@ -147,24 +124,21 @@ def _show_code(text: str) -> None:
     output.say(drawn.getvalue(), end="")
 
 
-def _leave(args: argparse.Namespace) -> int:
-    session = Session(args)
+@network.add("leave", argument("name", metavar="NAME"), help="be part of it no longer", example="demo")
+def _leave(session: Session, args: argparse.Namespace) -> None:
     left = session.client.delete(f"/networks/{part(args.name)}", wire.NetworkView)
     session.answer(left, lambda row: f"left {row.name}")
-    return ExitCode.OK
 
 
-def _list(args: argparse.Namespace) -> int:
-    session = Session(args)
-    rows = session.client.get("/networks", list[wire.NetworkView])
-    session.answer(rows, lambda rows: kinds.NETWORK.table(rows, session.clock.now()))
-    if not rows.value:
-        session.remark("part of no network yet: odfctl network join NAME --bootstrap MULTIADDR")
-    return ExitCode.OK
+@network.add("list", help="networks we are part of")
+def _list(session: Session, _: argparse.Namespace) -> None:
+    kinds.NETWORK.show_all(
+        session, kinds.NETWORK.all(session), "part of no network yet: odfctl network join NAME --bootstrap MULTIADDR"
+    )
 
 
-def _show(args: argparse.Namespace) -> int:
-    session = Session(args)
+@network.add("show", argument("name", metavar="NAME"), help="what is announced there", example="demo")
+def _show(session: Session, args: argparse.Namespace) -> None:
     now = session.clock.now()
     columns: tuple[TableColumn[wire.Announced], ...] = (
         TableColumn("DATASET", lambda row: row.id, most=90),
@@ -177,4 +151,3 @@ def _show(args: argparse.Namespace) -> int:
     shown = session.client.get(f"/networks/{part(args.name)}", wire.NetworkView)
     session.answer(shown, lambda network: render(columns, network.datasets))
     session.remark(f"{formatting.plural(shown.value.peers, 'peer')} in {shown.value.name}")
-    return ExitCode.OK

@@ -9,7 +9,7 @@ from typing import Final
 from chain.instant import SECOND
 from odfd import output
 from odfd.cli import conditions, formatting
-from odfd.cli.parsers import Subparsers
+from odfd.cli.command import Commands, argument
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, clean, fields, render
 from odfd.control import wire
@@ -21,45 +21,22 @@ LOOK_SECONDS: Final = 0.1
 _MARKS = {"ok": "ok", "warning": "warning", "failed": "FAILED"}
 
 
-def register(subparsers: Subparsers) -> None:
-    status = subparsers.add_parser(
-        "status",
-        help="who this node is",
-        description="Who this node is, its peers, datasets, engine and disk.",
-        epilog="example:  odfctl status -o json | jq -r '.listen[0]'\n          odfd run & odfctl status --wait 30s",
-    )
-    status.add_argument("--wait", metavar="D", help="for a daemon that is starting: 30s, 5m; so long until it answers")
-    status.set_defaults(run=_status)
-    doctor = subparsers.add_parser(
-        "doctor",
-        help="try what the node stands on",
-        description="Try everything the node stands on, and say what to do. Ends with 0 when all is well, 1 when"
-        " something failed. It costs little; --deep reads all of the database. Blocks and objects are verify's.",
-        epilog="example:  odfctl doctor --deep",
-    )
-    doctor.add_argument(
-        "--deep", action="store_true", help="every page, index, seal and link of the database: minutes, for large ones"
-    )
-    doctor.set_defaults(run=_doctor)
-    watch = subparsers.add_parser(
-        "watch",
-        help="what happens, as it happens",
-        description="Events as they happen, until ^C. KIND is one or the beginning of one: mirror, verdict.mismatch.",
-        epilog="example:  odfctl watch --since 0 dataset verdict",
-    )
-    watch.add_argument("kinds", nargs="*", metavar="KIND")
-    watch.add_argument("--since", type=int, metavar="N", help="from the one after number N on; 0: all that are kept")
-    watch.set_defaults(run=_watch)
+commands = Commands()
 
 
-def _status(args: argparse.Namespace) -> int:
-    session = Session(args)
+@commands.add(
+    "status",
+    argument("--wait", metavar="D", help="for a daemon that is starting: 30s, 5m; so long until it answers"),
+    description="Who this node is, its peers, datasets, engine and disk.",
+    epilog="example:  odfctl status -o json | jq -r '.listen[0]'\n          odfd run & odfctl status --wait 30s",
+)
+def _status(session: Session, args: argparse.Namespace) -> None:
     patience = conditions.seconds(args.wait) if args.wait else 0
     began = session.clock.monotonic()
     while True:
         try:
             session.answer(session.client.get("/status", wire.Status), status_text)
-            return ExitCode.OK
+            return
         except Unreachable:
             if session.clock.monotonic() - began >= patience * SECOND:
                 raise
@@ -127,8 +104,16 @@ def _disk(disk: wire.DiskView | None) -> str:
     return f"{formatting.size(disk.free)} free of {formatting.size(disk.total)} at {disk.path}{held}"
 
 
-def _doctor(args: argparse.Namespace) -> int:
-    session = Session(args)
+@commands.add(
+    "doctor",
+    argument(
+        "--deep", action="store_true", help="every page, index, seal and link of the database: minutes, for large ones"
+    ),
+    description="Try everything the node stands on, and say what to do. Ends with 0 when all is well, 1 when"
+    " something failed. It costs little; --deep reads all of the database. Blocks and objects are verify's.",
+    example="--deep",
+)
+def _doctor(session: Session, args: argparse.Namespace) -> int:
     probes = _all_probes(session) if args.deep else session.client.get("/doctor", list[wire.Probe])
     session.answer(probes, doctor_text)
     return ExitCode.NO if any(probe.result == "failed" for probe in probes.value) else ExitCode.OK
@@ -150,8 +135,14 @@ def _all_probes(session: Session) -> Answer[list[wire.Probe]]:
     return Answer([probe.value for probe in probes], [probe.sent for probe in probes])
 
 
-def _watch(args: argparse.Namespace) -> int:
-    session = Session(args)
+@commands.add(
+    "watch",
+    argument("kinds", nargs="*", metavar="KIND"),
+    argument("--since", type=int, metavar="N", help="from the one after number N on; 0: all that are kept"),
+    description="Events as they happen, until ^C. KIND is one or the beginning of one: mirror, verdict.mismatch.",
+    example="--since 0 dataset verdict",
+)
+def _watch(session: Session, args: argparse.Namespace) -> None:
     query: dict[str, object] = {"kind": args.kinds} if args.kinds else {}
     if args.since is not None:
         query["since"] = args.since
@@ -161,7 +152,7 @@ def _watch(args: argparse.Namespace) -> int:
             session.line(event.sent, _event_text(event.value))
     except KeyboardInterrupt:
         # The way in which watching is meant to end.
-        return ExitCode.OK
+        return
     raise session.client.gone()
 
 

@@ -9,33 +9,27 @@ import webbrowser
 from pathlib import Path
 
 from chain.errors import Environment
-from odfd.cli.parsers import Subparsers
+from odfd.cli.command import Commands, argument
 from odfd.cli.session import Session
 from odfd.control import wire
-from odfd.errors import ExitCode
+
+commands = Commands()
 
 
-def register(subparsers: Subparsers) -> None:
-    ui = subparsers.add_parser(
-        "ui",
-        help="look at the node in a browser",
-        description="Print the address of the node's page, for a browser on this machine. It is good once, for two\n"
-        "minutes; whoever opens it may do what the page does until the node stops, or for twelve hours of rest.",
-        epilog="example:  odfctl ui --open",
-    )
-    ui.add_argument("--open", action="store_true", help="open it too, in this user's browser")
-    ui.set_defaults(run=_ui)
-
-
-def _ui(args: argparse.Namespace) -> int:
-    session = Session(args)
+@commands.add(
+    "ui",
+    argument("--open", action="store_true", help="open it too, in this user's browser"),
+    description="Print the address of the node's page, for a browser on this machine. It is good once, for two\n"
+    "minutes; whoever opens it may do what the page does until the node stops, or for twelve hours of rest.",
+    example="--open",
+)
+def _ui(session: Session, args: argparse.Namespace) -> None:
     answer = session.client.post("/page", wire.PageAddress)
     session.answer(answer, lambda address: address.url)
     if args.open:
         _open(answer.value.url)
     else:
         session.remark(f"good once, for {answer.value.seconds} s; odfctl ui --open opens it")
-    return ExitCode.OK
 
 
 def _open(url: str) -> None:

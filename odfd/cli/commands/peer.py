@@ -5,71 +5,49 @@ from __future__ import annotations
 import argparse
 
 from odfd.cli import details, kinds
-from odfd.cli.parsers import Subparsers
+from odfd.cli.command import Commands, argument
 from odfd.cli.session import Session
 from odfd.control import wire
 from odfd.control.client import part
-from odfd.errors import ExitCode
+
+commands = Commands()
+peer = commands.group("peer", description="The other nodes that this one has met.", example="list")
 
 
-def register(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "peer",
-        help="see, connect and block peers",
-        description="The other nodes that this one has met.",
-        epilog="example:  odfctl peer list",
+@peer.add("list", help="peers we know")
+def _list(session: Session, _: argparse.Namespace) -> None:
+    kinds.PEER.show_all(
+        session,
+        kinds.PEER.all(session),
+        "no peers yet: odfctl peer connect MULTIADDR, odfctl network join NAME --bootstrap MULTIADDR",
     )
-    actions = parser.add_subparsers(metavar="ACTION", required=True, parser_class=type(parser))
-    every = actions.add_parser("list", help="peers we know", epilog="example:  odfctl peer list")
-    every.set_defaults(run=_list)
-    for name, run, text in (
-        ("show", _show, "one peer at length"),
-        ("block", _block, "never talk to it again"),
-        ("unblock", _unblock, "talk to it again"),
-    ):
-        action = actions.add_parser(name, help=text, epilog=f"example:  odfctl peer {name} 12D3KooWQ…")
-        action.add_argument("peer", metavar="PEER")
-        action.set_defaults(run=run)
-    connect = actions.add_parser(
-        "connect",
-        help="meet a peer",
-        epilog="example:  odfctl peer connect /ip4/192.0.2.7/tcp/4150/p2p/12D3KooWQ…",
-    )
-    connect.add_argument("multiaddr", metavar="MULTIADDR")
-    connect.set_defaults(run=_connect)
 
 
-def _list(args: argparse.Namespace) -> int:
-    session = Session(args)
-    rows = session.client.get("/peers", list[wire.PeerInfo])
-    session.answer(rows, lambda rows: kinds.PEER.table(rows, session.clock.now()))
-    if not rows.value:
-        session.remark("no peers yet: odfctl peer connect MULTIADDR, odfctl network join NAME --bootstrap MULTIADDR")
-    return ExitCode.OK
+_PEER = argument("peer", metavar="PEER")
 
 
-def _show(args: argparse.Namespace) -> int:
-    session = Session(args)
+@peer.add("show", _PEER, help="one peer at length", example="12D3KooWQ…")
+def _show(session: Session, args: argparse.Namespace) -> None:
     session.show(session.client.get(f"/peers/{part(args.peer)}", wire.PeerInfo).sent, details.plain)
-    return ExitCode.OK
 
 
-def _block(args: argparse.Namespace) -> int:
-    session = Session(args)
-    blocked = session.client.put(f"/peers/{part(args.peer)}/block", wire.PeerInfo)
-    session.answer(blocked, lambda row: kinds.PEER.table([row], session.clock.now()))
-    return ExitCode.OK
+@peer.add("block", _PEER, help="never talk to it again", example="12D3KooWQ…")
+def _block(session: Session, args: argparse.Namespace) -> None:
+    kinds.PEER.show(session, session.client.put(f"/peers/{part(args.peer)}/block", wire.PeerInfo))
 
 
-def _unblock(args: argparse.Namespace) -> int:
-    session = Session(args)
-    met = session.client.delete(f"/peers/{part(args.peer)}/block", wire.PeerInfo)
-    session.answer(met, lambda row: kinds.PEER.table([row], session.clock.now()))
-    return ExitCode.OK
+@peer.add("unblock", _PEER, help="talk to it again", example="12D3KooWQ…")
+def _unblock(session: Session, args: argparse.Namespace) -> None:
+    kinds.PEER.show(session, session.client.delete(f"/peers/{part(args.peer)}/block", wire.PeerInfo))
 
 
-def _connect(args: argparse.Namespace) -> int:
-    session = Session(args)
-    met = session.client.post("/peers", wire.PeerInfo, wire.ConnectRequest(multiaddr=args.multiaddr))
-    session.answer(met, lambda row: kinds.PEER.table([row], session.clock.now()))
-    return ExitCode.OK
+@peer.add(
+    "connect",
+    argument("multiaddr", metavar="MULTIADDR"),
+    help="meet a peer",
+    example="/ip4/192.0.2.7/tcp/4150/p2p/12D3KooWQ…",
+)
+def _connect(session: Session, args: argparse.Namespace) -> None:
+    kinds.PEER.show(
+        session, session.client.post("/peers", wire.PeerInfo, wire.ConnectRequest(multiaddr=args.multiaddr))
+    )

@@ -9,11 +9,10 @@ from typing import Any
 
 from chain.errors import Environment, Invalid
 from odfd.cli import details, formatting
-from odfd.cli.parsers import Subparsers
+from odfd.cli.command import Commands, argument
 from odfd.cli.session import Session
 from odfd.cli.table import clean
 from odfd.control import wire
-from odfd.errors import ExitCode
 
 _VALIDATORS = {"f": "f", "groups": "groups", "min-engines": "min_engines", "min-sandbox": "min_sandbox"}
 _WITNESS = {"f": "f", "groups": "groups", "quorum": "quorum", "max-age": "max_age"}
@@ -24,56 +23,45 @@ _SAYS = (
 _GROUP = '{name = "…", keys = ["did:key:…"]}'
 
 
-def register(actions: Subparsers, parser_class: type[argparse.ArgumentParser]) -> None:
-    """Add ``policy`` to the actions of ``trust``."""
-    parser = actions.add_parser("policy", help="what this node asks for", epilog="example:  odfctl trust policy show")
-    inner = parser.add_subparsers(metavar="ACTION", required=True, parser_class=parser_class)
-    show = inner.add_parser("show", help="the policy in force", epilog="example:  odfctl trust policy show")
-    show.set_defaults(run=_show)
-    publish = inner.add_parser(
-        "publish",
-        help="sign a policy for the network, with this node's key",
-        description=(
-            "FILE says in TOML what the network asks, as [policy] of the settings does: use, serve, [validators] with\n"
-            "f, groups, min-engines and min-sandbox, [witness] with f, groups, quorum and max-age, [fresh] with\n"
-            "max-stale. Nodes whose policy.network-key is this node's key tighten theirs at once; what would loosen\n"
-            "them waits until a person accepts it."
-        ),
-        epilog="example:  odfctl trust policy publish network.toml",
-    )
-    publish.add_argument("file", metavar="FILE")
-    publish.set_defaults(run=_publish)
-    accept = inner.add_parser(
-        "accept",
-        help="let all that the network says hold here",
-        description="For what trust policy show lists as waiting: rules that ask for less, or count others.",
-        epilog="example:  odfctl trust policy accept f1620a1b2…",
-    )
-    accept.add_argument("sid", metavar="ID")
-    accept.set_defaults(run=_accept)
+commands = Commands()
+policy = commands.group("policy", help="what this node asks for", example="show")
 
 
-def _show(args: argparse.Namespace) -> int:
-    session = Session(args)
+@policy.add("show", help="the policy in force")
+def _show(session: Session, _: argparse.Namespace) -> None:
     policy = session.client.get("/policy", wire.PolicyView)
     session.show(policy.sent, details.plain)
     for each in policy.value.network:
         if each.state == "waiting":
             session.remark(f"version {each.version} waits for you: {session.again} trust policy accept {each.sid}")
-    return ExitCode.OK
 
 
-def _publish(args: argparse.Namespace) -> int:
-    session = Session(args)
+@policy.add(
+    "publish",
+    argument("file", metavar="FILE"),
+    help="sign a policy for the network, with this node's key",
+    description=(
+        "FILE says in TOML what the network asks, as [policy] of the settings does: use, serve, [validators] with\n"
+        "f, groups, min-engines and min-sandbox, [witness] with f, groups, quorum and max-age, [fresh] with\n"
+        "max-stale. Nodes whose policy.network-key is this node's key tighten theirs at once; what would loosen\n"
+        "them waits until a person accepts it."
+    ),
+    example="network.toml",
+)
+def _publish(session: Session, args: argparse.Namespace) -> None:
     session.answer(session.client.post("/policy/network", wire.NetworkRulesView, rules_of(args.file)), _told)
-    return ExitCode.OK
 
 
-def _accept(args: argparse.Namespace) -> int:
-    session = Session(args)
+@policy.add(
+    "accept",
+    argument("sid", metavar="ID"),
+    help="let all that the network says hold here",
+    description="For what trust policy show lists as waiting: rules that ask for less, or count others.",
+    example="f1620a1b2…",
+)
+def _accept(session: Session, args: argparse.Namespace) -> None:
     request = wire.AcceptRequest(sid=args.sid)
     session.answer(session.client.post("/policy/accept", wire.NetworkRulesView, request), _told)
-    return ExitCode.OK
 
 
 def _told(view: wire.NetworkRulesView) -> str:

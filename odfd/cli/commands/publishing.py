@@ -4,46 +4,44 @@ from __future__ import annotations
 
 import argparse
 
-from odfd.cli.parsers import Subparsers
+from odfd.cli.command import Commands, argument
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
 from odfd.control import wire
-from odfd.errors import ExitCode, Usage
+from odfd.errors import Usage
+
+commands = Commands()
+_DATASETS = (
+    argument("refs", nargs="*", metavar="NAME"),
+    argument("--all", action="store_true", help="every dataset that is here now"),
+)
 
 
-def register(subparsers: Subparsers) -> None:
-    publish = subparsers.add_parser(
-        "publish",
-        help="let others see and take datasets",
-        description=(
-            "Let others see datasets and take them: peers of the network, and over HTTP and IPFS where the settings\n"
-            "say so. Until then nothing of a dataset leaves the node, not even that it is here. With --all those that\n"
-            "are here now; policy.publish.datasets of the settings publishes later ones too."
-        ),
-        epilog="example:  odfctl publish nyc.flights",
-    )
-    unpublish = subparsers.add_parser(
-        "unpublish",
-        help="say and give no more of them",
-        description=(
-            "Say and give no more of datasets: they are private again, also after a restart. What others took of them\n"
-            "stays theirs."
-        ),
-        epilog="example:  odfctl unpublish nyc.flights",
-    )
-    for parser, path in ((publish, "/publish"), (unpublish, "/unpublish")):
-        parser.add_argument("refs", nargs="*", metavar="NAME")
-        parser.add_argument("--all", action="store_true", help="every dataset that is here now")
-        parser.set_defaults(run=_say, path=path)
-
-
-def _say(args: argparse.Namespace) -> int:
-    word = args.path.strip("/")
+@commands.add(
+    "unpublish",
+    *_DATASETS,
+    description=(
+        "Say and give no more of datasets: they are private again, also after a restart. What others took of them\n"
+        "stays theirs."
+    ),
+    example="nyc.flights",
+)
+@commands.add(
+    "publish",
+    *_DATASETS,
+    description=(
+        "Let others see datasets and take them: peers of the network, and over HTTP and IPFS where the settings\n"
+        "say so. Until then nothing of a dataset leaves the node, not even that it is here. With --all those that\n"
+        "are here now; policy.publish.datasets of the settings publishes later ones too."
+    ),
+    example="nyc.flights",
+)
+def _change(session: Session, args: argparse.Namespace) -> None:
+    word = args.command
     if bool(args.refs) == args.all:
         raise Usage(f"{word} names datasets, or --all", hint=f"odfctl {word} NAME")
-    session = Session(args)
     rows = session.client.post(
-        args.path, list[wire.VisibilityView], wire.VisibilityRequest(refs=tuple(args.refs), all=args.all)
+        f"/{word}", list[wire.VisibilityView], wire.VisibilityRequest(refs=tuple(args.refs), all=args.all)
     )
     session.answer(rows, lambda rows: render(_COLUMNS, rows))
     for row in rows.value:
@@ -51,7 +49,6 @@ def _say(args: argparse.Namespace) -> int:
             session.remark(f"{row.name}: {note}")
     if not rows.value:
         session.remark("no datasets yet")
-    return ExitCode.OK
 
 
 _COLUMNS: tuple[TableColumn[wire.VisibilityView], ...] = (

@@ -8,47 +8,16 @@ from typing import Any
 
 from odfd.cli import formatting
 from odfd.cli.column_text import schema_table
-from odfd.cli.parsers import Subparsers
+from odfd.cli.command import REF, Commands, argument
 from odfd.cli.row_text import rows_text
 from odfd.cli.session import Session
-from odfd.cli.sql.read_options import add_times, is_cut, last_rows, source
+from odfd.cli.sql.read_options import TIMES, is_cut, last_rows, source
 from odfd.cli.table import TableColumn, render
 from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import ExitCode, Usage
 
-
-def register(subparsers: Subparsers) -> None:
-    log = subparsers.add_parser(
-        "log",
-        help="blocks, newest first",
-        description="Blocks of a dataset, newest first.",
-        epilog="example:  odfctl log nyc.flights --kind AddData --limit 3",
-    )
-    log.add_argument("ref", metavar="REF")
-    log.add_argument("--kind", action="append", default=[], metavar="EVENT", help="only these events; repeatable")
-    log.add_argument("--limit", type=int, default=20, metavar="N", help="how many (20)")
-    log.add_argument("--before", type=int, metavar="N", help="below this sequence number")
-    log.add_argument("--epoch", type=int, metavar="N", help="blocks that a later epoch gave up, where they are kept")
-    log.set_defaults(run=_log)
-    tail = subparsers.add_parser(
-        "tail",
-        help="last records",
-        description="The last records of a dataset, by offset; or of what it was at another time.",
-        epilog="example:  odfctl tail nyc.flights.delays -n 5\n          odfctl tail weather --as-of 2024-05-01",
-    )
-    tail.add_argument("ref", metavar="REF")
-    add_times(tail)
-    tail.add_argument("-n", "--records", type=int, default=10, metavar="N", help="how many (10)")
-    tail.set_defaults(run=_tail)
-    schema = subparsers.add_parser(
-        "schema",
-        help="columns and types",
-        description="Columns of a dataset and their types. With -o yaml, the DataSchema manifest stands beside them.",
-        epilog="example:  odfctl schema nyc.flights",
-    )
-    schema.add_argument("ref", metavar="REF")
-    schema.set_defaults(run=_schema)
+commands = Commands()
 
 
 _BLOCKS: tuple[TableColumn[wire.BlockView], ...] = (
@@ -60,8 +29,17 @@ _BLOCKS: tuple[TableColumn[wire.BlockView], ...] = (
 )
 
 
-def _log(args: argparse.Namespace) -> int:
-    session = Session(args)
+@commands.add(
+    "log",
+    REF,
+    argument("--kind", action="append", default=[], metavar="EVENT", help="only these events; repeatable"),
+    argument("--limit", type=int, default=20, metavar="N", help="how many (20)"),
+    argument("--before", type=int, metavar="N", help="below this sequence number"),
+    argument("--epoch", type=int, metavar="N", help="blocks that a later epoch gave up, where they are kept"),
+    description="Blocks of a dataset, newest first.",
+    example="nyc.flights --kind AddData --limit 3",
+)
+def _log(session: Session, args: argparse.Namespace) -> None:
     query: dict[str, object] = {"kind": args.kind, "limit": args.limit}
     if args.before is not None:
         query["before"] = args.before
@@ -69,11 +47,17 @@ def _log(args: argparse.Namespace) -> int:
         query["epoch"] = args.epoch
     blocks = session.client.get(f"/datasets/{part(args.ref)}/blocks", list[wire.BlockView], query)
     session.answer(blocks, lambda rows: render(_BLOCKS, rows))
-    return ExitCode.OK
 
 
-def _tail(args: argparse.Namespace) -> int:
-    session = Session(args)
+@commands.add(
+    "tail",
+    REF,
+    *TIMES,
+    argument("-n", "--records", type=int, default=10, metavar="N", help="how many (10)"),
+    description="The last records of a dataset, by offset; or of what it was at another time.",
+    example="nyc.flights.delays -n 5\nweather --as-of 2024-05-01",
+)
+def _tail(session: Session, args: argparse.Namespace) -> int:
     if is_cut(args):
         return _tail_of(session, args)
     records = session.client.get(f"/datasets/{part(args.ref)}/tail", wire.Records, {"limit": args.records})
@@ -132,8 +116,12 @@ def _rows(records: wire.Records) -> str:
     return render(columns, records.rows)
 
 
-def _schema(args: argparse.Namespace) -> int:
-    session = Session(args)
+@commands.add(
+    "schema",
+    REF,
+    description="Columns of a dataset and their types. With -o yaml, the DataSchema manifest stands beside them.",
+    example="nyc.flights",
+)
+def _schema(session: Session, args: argparse.Namespace) -> None:
     schema = session.client.get(f"/datasets/{part(args.ref)}/schema", wire.Schema)
     session.answer(schema, lambda value: schema_table(value.fields))
-    return ExitCode.OK

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from chain.errors import NotFound
 from odfd import output
 from odfd.cli import details, kinds
-from odfd.cli.confirm import add_yes, confirm
-from odfd.cli.parsers import Subparsers
+from odfd.cli.command import REF, Commands, argument
+from odfd.cli.confirm import YES, confirm
 from odfd.cli.session import MANIFEST, Session, to_yaml
 from odfd.control import wire
 from odfd.control.client import Answer, part
@@ -21,69 +21,33 @@ V = TypeVar("V", bound=wire.Value)
 _KINDS = "dataset, engine, flow, mirror, network, peer, validator, secretset, variableset or task"
 
 
-def register(subparsers: Subparsers) -> None:
-    get = subparsers.add_parser(
-        "get",
-        help="list things of a kind",
-        description=f"List things of a kind, or those that are named. KIND is {_KINDS}.",
-        epilog="example:  odfctl get datasets\n          odfctl get dataset nyc.flights -o manifest > flights.yaml",
-    )
-    get.add_argument("kind", metavar="KIND")
-    get.add_argument("names", nargs="*", default=[], metavar="NAME")
-    get.add_argument("-l", "--labels", metavar="SELECTOR", help="those with labels like 'env=prod,team in (a,b),!old'")
-    get.add_argument("-w", "--watch", action="store_true", help="then each change as it comes, without end")
-    get.add_argument(
-        "--since", metavar="VERSION", help="with -w: only what came after; each line begins with its version"
-    )
-    get.set_defaults(run=_get, writes_manifests=True)
-    describe = subparsers.add_parser(
-        "describe",
-        help="all there is to know of one thing",
-        description=f"All there is to know of one thing. KIND is {_KINDS}.",
-        epilog="example:  odfctl describe dataset nyc.flights",
-    )
-    describe.add_argument("kind", metavar="KIND")
-    describe.add_argument("name", metavar="NAME")
-    describe.set_defaults(run=_describe)
-    delete = subparsers.add_parser(
-        "delete",
-        help="remove things; a task is cancelled",
-        description="Remove datasets, mirrors, networks, validators; cancel tasks. A dataset's data is gone for good.",
-        epilog="example:  odfctl delete dataset nyc.flights --yes",
-    )
-    delete.add_argument("kind", metavar="KIND")
-    delete.add_argument("names", nargs="+", metavar="NAME")
-    add_yes(delete)
-    delete.set_defaults(run=_delete)
-    rename = subparsers.add_parser(
-        "rename",
-        help="call a dataset something else on this node",
-        description="Give a dataset another local name. Its id stays, and whoever else has it calls it as before.\n"
-        "Manifests and URLs that use the old name no longer find it.",
-        epilog="example:  odfctl rename nyc.flights flights",
-    )
-    rename.add_argument("ref", metavar="REF")
-    rename.add_argument("name", metavar="NAME")
-    rename.set_defaults(run=_rename)
+commands = Commands()
 
 
 def one(session: Session, kind: kinds.Kind[V], name: str) -> Answer[V]:
     """The thing itself. Raises NotFound."""
     if kind.single:
         return session.client.get(f"{kind.path}/{part(name)}", kind.view)
-    rows = every(session, kind)
+    rows = kind.all(session)
     for value, sent in zip(rows.value, rows.sent, strict=True):
         if name in (kind.key(value), sent.get("id")):
             return Answer(value, sent)
     raise NotFound(f"there is no {kind.name} {name!r}", hint=f"odfctl get {kind.name}s lists them")
 
 
-def every(session: Session, kind: kinds.Kind[V]) -> Answer[list[V]]:
-    return session.client.get(kind.path, list[kind.view])  # type: ignore[name-defined]  # a type that is a value
-
-
-def _get(args: argparse.Namespace) -> int:
-    session, kind = Session(args), kinds.find(args.kind)
+@commands.add(
+    "get",
+    argument("kind", metavar="KIND"),
+    argument("names", nargs="*", default=[], metavar="NAME"),
+    argument("-l", "--labels", metavar="SELECTOR", help="those with labels like 'env=prod,team in (a,b),!old'"),
+    argument("-w", "--watch", action="store_true", help="then each change as it comes, without end"),
+    argument("--since", metavar="VERSION", help="with -w: only what came after; each line begins with its version"),
+    description=f"List things of a kind, or those that are named. KIND is {_KINDS}.",
+    example="datasets\ndataset nyc.flights -o manifest > flights.yaml",
+    writes_manifests=True,
+)
+def _get(session: Session, args: argparse.Namespace) -> int:
+    kind = kinds.find(args.kind)
     if (args.labels or args.watch) and kind not in kinds.DECLARED:
         known = ", ".join(each.name for each in kinds.DECLARED)
         raise Usage(f"{kind.name}s have no labels and are not watched", hint=f"these are: {known}")
@@ -93,17 +57,14 @@ def _get(args: argparse.Namespace) -> int:
         return _watch(session, kind, args)
     if session.output == MANIFEST:
         return _manifest(session, kind, args.names)
-    now = session.clock.now()
     if len(args.names) == 1:
-        session.answer(one(session, kind, args.names[0]), lambda row: kind.table([row], now))
+        kind.show(session, one(session, kind, args.names[0]))
         return ExitCode.OK
     if args.names:
-        session.answer(_several([one(session, kind, name) for name in args.names]), lambda rows: kind.table(rows, now))
+        kind.show_all(session, _several([one(session, kind, name) for name in args.names]))
         return ExitCode.OK
-    rows = every(session, kind) if args.labels is None else _labelled(session, kind, args.labels)
-    session.answer(rows, lambda rows: kind.table(rows, now))
-    if not rows.value:
-        session.remark(f"no {kind.name}s yet")
+    rows = kind.all(session) if args.labels is None else _labelled(session, kind, args.labels)
+    kind.show_all(session, rows, f"no {kind.name}s yet")
     return ExitCode.OK
 
 
@@ -111,7 +72,7 @@ def _labelled(session: Session, kind: kinds.Kind[V], labels: str) -> Answer[list
     """Those with labels that are as was asked."""
     found = session.client.get(f"/resources/{kind.name}", list[wire.ResourceView], {"labels": labels})
     names = {row.name for row in found.value}
-    rows = every(session, kind)
+    rows = kind.all(session)
     both = [(value, sent) for value, sent in zip(rows.value, rows.sent, strict=True) if sent["name"] in names]
     return _several([Answer(value, sent) for value, sent in both])
 
@@ -168,26 +129,46 @@ def _manifest(session: Session, kind: kinds.Kind[Any], names: Sequence[str]) -> 
     return ExitCode.OK
 
 
-def _describe(args: argparse.Namespace) -> int:
-    session, kind = Session(args), kinds.find(args.kind)
+@commands.add(
+    "describe",
+    argument("kind", metavar="KIND"),
+    argument("name", metavar="NAME"),
+    description=f"All there is to know of one thing. KIND is {_KINDS}.",
+    example="dataset nyc.flights",
+)
+def _describe(session: Session, args: argparse.Namespace) -> None:
+    kind = kinds.find(args.kind)
     if kind.name == "dataset":
         detail = session.client.get(f"/datasets/{part(args.name)}/detail?profile=1", wire.DatasetDetail)
         session.answer(detail, details.dataset)
     else:
         session.show(one(session, kind, args.name).sent, details.plain)
-    return ExitCode.OK
 
 
-def _rename(args: argparse.Namespace) -> int:
-    session = Session(args)
+@commands.add(
+    "rename",
+    REF,
+    argument("name", metavar="NAME"),
+    description="Give a dataset another local name. Its id stays, and whoever else has it calls it as before.\n"
+    "Manifests and URLs that use the old name no longer find it.",
+    example="nyc.flights flights",
+)
+def _rename(session: Session, args: argparse.Namespace) -> None:
     request = wire.RenameRequest(name=args.name)
     renamed = session.client.put(f"/datasets/{part(args.ref)}/name", wire.DatasetView, request)
     session.answer(renamed, lambda row: f"{args.ref} is now {row.name}")
-    return ExitCode.OK
 
 
-def _delete(args: argparse.Namespace) -> int:
-    session, kind = Session(args), kinds.find(args.kind)
+@commands.add(
+    "delete",
+    argument("kind", metavar="KIND"),
+    argument("names", nargs="+", metavar="NAME"),
+    YES,
+    description="Remove datasets, mirrors, networks, validators; cancel tasks. A dataset's data is gone for good.",
+    example="dataset nyc.flights --yes",
+)
+def _delete(session: Session, args: argparse.Namespace) -> None:
+    kind = kinds.find(args.kind)
     if kind.name == "engine":
         raise Usage("engines are not deleted", hint="an unused process ends by itself after engine.idle-seconds")
     if kind.name == "peer":
@@ -203,7 +184,6 @@ def _delete(args: argparse.Namespace) -> int:
         gone += (session.client.delete(f"{kind.path}/{part(name)}", kind.view) for name in args.names)
     finally:
         _say_deleted(session, kind, args.names, gone)
-    return ExitCode.OK
 
 
 def _say_deleted(session: Session, kind: kinds.Kind[Any], names: Sequence[str], gone: Sequence[Answer[Any]]) -> None:

@@ -11,9 +11,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from odfd.cli import formatting
+from odfd.cli.command import REF, Commands, argument
 from odfd.cli.commands.authority import offline_key
-from odfd.cli.confirm import add_yes, confirm
-from odfd.cli.parsers import Subparsers
+from odfd.cli.confirm import YES, confirm
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
@@ -27,72 +27,56 @@ _EPOCH = (
 )
 
 
-def register(subparsers: Subparsers) -> None:
-    reset = subparsers.add_parser(
-        "reset",
-        help="make an earlier block the head",
-        description="Make an earlier block the head; later ones are given up. Their disk is freed by gc." + _EPOCH,
-        epilog="example:  odfctl reset nyc.flights '#7'",
-    )
-    reset.add_argument("ref", metavar="REF")
-    reset.add_argument("to", metavar="#N|HASH", help="the block that becomes the head")
-    reset.add_argument(
+commands = Commands()
+_CARE = (
+    argument("--dry-run", action="store_true", help="only say what would be done"),
+    argument("--offline-key", metavar="FILE", help="file that holds the dataset's key"),
+    YES,
+)
+"""Options of what gives up history."""
+
+
+@commands.add(
+    "reset",
+    REF,
+    argument("to", metavar="#N|HASH", help="the block that becomes the head"),
+    argument(
         "--reason",
         choices=("reset", "recovery", "fork"),
         default="reset",
         help="what the epoch says: history is to be another, or a lie or a theft is undone, or two histories end",
-    )
-    compact = subparsers.add_parser(
-        "compact",
-        help="merge small slices, or keep metadata alone",
-        description=(
-            "Merge slices of a root dataset that follow each other into larger ones; every record stays as it is.\n"
-            "With --keep-metadata-only all records go; a derived dataset is derived anew by the next pull." + _EPOCH
-        ),
-        epilog="example:  odfctl compact nyc.flights --max-slice-rows 1000000",
-    )
-    compact.add_argument("ref", metavar="REF")
-    compact.add_argument("--max-slice-bytes", type=int, metavar="B", help="of those merged into one (300000000)")
-    compact.add_argument("--max-slice-rows", type=int, metavar="N", help="of one merged slice (10000)")
-    compact.add_argument("--keep-metadata-only", action="store_true", help="drop every record, keep all other blocks")
-    for parser in (reset, compact):
-        parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
-        parser.add_argument("--offline-key", metavar="FILE", help="file that holds the dataset's key")
-        add_yes(parser)
-    reset.set_defaults(run=_reset)
-    compact.set_defaults(run=_compact)
-    gc = subparsers.add_parser(
-        "gc",
-        help="free disk",
-        description=(
-            "Free the disk of objects that no block names any more, as those of a compacted dataset. What was read\n"
-            "since the last collection waits for the next one, for a reader may not be done with it. The trust\n"
-            "ledger lets go of statements that were superseded long ago. The daemon collects by itself every\n"
-            "node.collect-hours."
-        ),
-        epilog="example:  odfctl gc --dry-run",
-    )
-    gc.add_argument("--dry-run", action="store_true", help="only say what would be freed")
-    gc.set_defaults(run=_gc)
+    ),
+    *_CARE,
+    description="Make an earlier block the head; later ones are given up. Their disk is freed by gc." + _EPOCH,
+    example="nyc.flights '#7'",
+)
+def _reset(session: Session, args: argparse.Namespace) -> int:
+    return _rewrite(session, args, wire.RewriteRequest(action="reset", to=args.to, reason=args.reason))
 
 
-def _reset(args: argparse.Namespace) -> int:
-    return _rewrite(args, wire.RewriteRequest(action="reset", to=args.to, reason=args.reason))
-
-
-def _compact(args: argparse.Namespace) -> int:
+@commands.add(
+    "compact",
+    REF,
+    argument("--max-slice-bytes", type=int, metavar="B", help="of those merged into one (300000000)"),
+    argument("--max-slice-rows", type=int, metavar="N", help="of one merged slice (10000)"),
+    argument("--keep-metadata-only", action="store_true", help="drop every record, keep all other blocks"),
+    *_CARE,
+    description="Merge slices of a root dataset that follow each other into larger ones; every record stays as it is.\n"
+    "With --keep-metadata-only all records go; a derived dataset is derived anew by the next pull." + _EPOCH,
+    example="nyc.flights --max-slice-rows 1000000",
+)
+def _compact(session: Session, args: argparse.Namespace) -> int:
     if args.keep_metadata_only:
         if args.max_slice_bytes is not None or args.max_slice_rows is not None:
             raise Usage("metadata alone has no slices to be merged", hint="leave out the sizes of slices")
-        return _rewrite(args, wire.RewriteRequest(action="keep-metadata"))
+        return _rewrite(session, args, wire.RewriteRequest(action="keep-metadata"))
     request = wire.RewriteRequest(
         action="compact", max_slice_bytes=args.max_slice_bytes, max_slice_rows=args.max_slice_rows
     )
-    return _rewrite(args, request)
+    return _rewrite(session, args, request)
 
 
-def _rewrite(args: argparse.Namespace, request: wire.RewriteRequest) -> int:
-    session = Session(args)
+def _rewrite(session: Session, args: argparse.Namespace, request: wire.RewriteRequest) -> int:
     path = f"/datasets/{part(args.ref)}/rewrite"
     asks = request.action in _GIVES_UP and not args.yes
     if not args.dry_run and (asks or args.offline_key is not None):
@@ -140,11 +124,20 @@ _OBJECTS: tuple[TableColumn[wire.CollectedObject], ...] = (
 )
 
 
-def _gc(args: argparse.Namespace) -> int:
-    session = Session(args)
+@commands.add(
+    "gc",
+    argument("--dry-run", action="store_true", help="only say what would be freed"),
+    description=(
+        "Free the disk of objects that no block names any more, as those of a compacted dataset. What was read\n"
+        "since the last collection waits for the next one, for a reader may not be done with it. The trust\n"
+        "ledger lets go of statements that were superseded long ago. The daemon collects by itself every\n"
+        "node.collect-hours."
+    ),
+    example="--dry-run",
+)
+def _gc(session: Session, args: argparse.Namespace) -> None:
     request = wire.CollectRequest(dry_run=args.dry_run)
     session.answer(submit(session, "/collect", request, wire.CollectResult), collected_text)
-    return ExitCode.OK
 
 
 def collected_text(done: wire.CollectResult) -> str:

@@ -5,39 +5,33 @@ from __future__ import annotations
 import argparse
 
 from odfd.cli import formatting
-from odfd.cli.parsers import Subparsers
+from odfd.cli.command import Commands, argument
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
 from odfd.control import wire
-from odfd.errors import ExitCode
+
+commands = Commands()
 
 
-def register(actions: Subparsers) -> None:
-    """Add ``sign`` to the actions of ``trust``."""
-    sign = actions.add_parser(
-        "sign",
-        help="let keys sign again whose signing journals are gone",
-        description=(
-            "A key that does not know what it has signed might contradict itself, which others prove and keep. When\n"
-            "its journal (keys/*.journal) is gone, connected peers are asked what they heard of it. Validators and\n"
-            "witnesses that the policy lists count, strangers do not: the node itself goes on with more groups than\n"
-            "may be faulty, this command with one. What was signed and is not here has to be fetched then:\n"
-            "odfctl pull REF --repair."
-        ),
-        epilog="example:  odfctl trust sign --alone",
-    )
-    sign.add_argument(
+@commands.add(
+    "sign",
+    argument(
         "--alone",
         action="store_true",
         help="also when none that is listed can be asked: you say that nothing else was signed, or nobody will tell",
-    )
-    sign.set_defaults(run=_sign)
-
-
-def _sign(args: argparse.Namespace) -> int:
-    session = Session(args)
+    ),
+    help="let keys sign again whose signing journals are gone",
+    description=(
+        "A key that does not know what it has signed might contradict itself, which others prove and keep. When\n"
+        "its journal (keys/*.journal) is gone, connected peers are asked what they heard of it. Validators and\n"
+        "witnesses that the policy lists count, strangers do not: the node itself goes on with more groups than\n"
+        "may be faulty, this command with one. What was signed and is not here has to be fetched then:\n"
+        "odfctl pull REF --repair."
+    ),
+    example="--alone",
+)
+def _sign(session: Session, args: argparse.Namespace) -> None:
     session.answer(session.client.post("/signers", wire.SigningView, wire.SignRequest(alone=args.alone)), signing_text)
-    return ExitCode.OK
 
 
 def signing_text(view: wire.SigningView) -> str:

@@ -14,7 +14,7 @@ import msgspec
 
 from chain.errors import Invalid
 from odfd import output
-from odfd.cli.parsers import Subparsers
+from odfd.cli.command import Commands, argument
 from odfd.cli.session import Session
 from odfd.cli.sql.descriptions import asked_of, describe
 from odfd.cli.sql.formats import FORMATS, answer, check_form, explained, show_plan, told
@@ -26,44 +26,41 @@ MAX_TEXT: Final = 1 << 20
 """Bytes of a file of SQL, or of pins."""
 
 
-def register(subparsers: Subparsers) -> None:
-    sql = subparsers.add_parser(
-        "sql",
-        help="ask datasets in SQL",
-        description="Answers a SELECT over this node's datasets. `weather` is its log, `current.weather` what holds.\n"
-        "Behind a name: FOR SYSTEM_TIME AS OF '2024-05-01', AT BLOCK '#12', AS AT '2024-05-01' (event time).",
-        epilog="example:  odfctl sql -o csv 'select city, max(temp) from current.weather group by city'",
-    )
-    sql.add_argument(
-        "query", nargs="?", metavar="SQL", help="the query; -: standard input; nothing: a shell, on a terminal"
-    )
-    sql.add_argument("-f", "--file", metavar="FILE", help="read the query from a file")
-    sql.add_argument(
-        "-o", "--output", choices=FORMATS, default=argparse.SUPPRESS, metavar="FORMAT", help=", ".join(FORMATS)
-    )
-    sql.add_argument(
-        "-p", "--param", action="append", default=[], metavar="[NAME=]VALUE",
+commands = Commands()
+
+
+@commands.add(
+    "sql",
+    argument("query", nargs="?", metavar="SQL", help="the query; -: standard input; nothing: a shell, on a terminal"),
+    argument("-f", "--file", metavar="FILE", help="read the query from a file"),
+    argument("-o", "--output", choices=FORMATS, default=argparse.SUPPRESS, metavar="FORMAT", help=", ".join(FORMATS)),
+    argument(
+        "-p",
+        "--param",
+        action="append",
+        default=[],
+        metavar="[NAME=]VALUE",
         help="for $NAME, or for the next ?; numbers, true, false and null are such, quoted in JSON they are text",
-    )  # fmt: skip
-    sql.add_argument("--pin", metavar="FILE", help="read what an earlier answer read: its pins, or its JSON")
-    sql.add_argument("--save-pin", metavar="FILE", help="write the pins of this answer to a file")
-    sql.add_argument("--require", metavar="EXPR", help="refuse unless all that is read satisfies it, like attested:2")
-    sql.add_argument("--cut", action="store_true", help="with --require: read only what satisfies it")
-    sql.add_argument(
+    ),
+    argument("--pin", metavar="FILE", help="read what an earlier answer read: its pins, or its JSON"),
+    argument("--save-pin", metavar="FILE", help="write the pins of this answer to a file"),
+    argument("--require", metavar="EXPR", help="refuse unless all that is read satisfies it, like attested:2"),
+    argument("--cut", action="store_true", help="with --require: read only what satisfies it"),
+    argument(
         "--prove", metavar="FILE", help="write a signed statement about the answer, for odfctl trust recheck FILE"
-    )
-    sql.add_argument(
-        "--engine", choices=("duckdb", "spark"), default="duckdb", metavar="ENGINE",
+    ),
+    argument(
+        "--engine",
+        choices=("duckdb", "spark"),
+        default="duckdb",
+        metavar="ENGINE",
         help="duckdb, or spark: the engine of transforms, for its functions; the query is one that both understand",
-    )  # fmt: skip
-    for option in ("--socket",):
-        sql.add_argument(option, metavar="PATH", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    for short, long in (("-q", "--quiet"), ("-v", "--verbose")):
-        sql.add_argument(short, long, action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    sql.set_defaults(run=_sql)
-
-
-def _sql(args: argparse.Namespace) -> int:
+    ),
+    description="Answers a SELECT over this node's datasets. `weather` is its log, `current.weather` what holds.\n"
+    "Behind a name: FOR SYSTEM_TIME AS OF '2024-05-01', AT BLOCK '#12', AS AT '2024-05-01' (event time).",
+    example="-o csv 'select city, max(temp) from current.weather group by city'",
+)
+def _sql(session: Session, args: argparse.Namespace) -> int:
     if args.cut and not args.require:
         raise Usage("--cut needs --require", hint="like --require 'attested:2' --cut")
     check_form(args.output)
@@ -76,7 +73,6 @@ def _sql(args: argparse.Namespace) -> int:
         cut=args.cut,
         engine="" if args.engine == "duckdb" else args.engine,
     )
-    session = Session(args)
     if is_shell and args.prove:
         raise Usage("--prove is for one query", hint="odfctl sql --prove answer.json 'select …'")
     if is_shell:

@@ -20,7 +20,7 @@ from typing import Final
 from chain.errors import Environment, Fault
 from odfd import __version__, output
 from odfd.cli import formatting
-from odfd.cli.parsers import Subparsers
+from odfd.cli.command import Commands, argument
 from odfd.cli.session import Session, to_json
 from odfd.errors import ExitCode
 
@@ -49,22 +49,19 @@ _SECRETS: Final = re.compile(
 MASK: Final = b"********"
 
 
-def register(subparsers: Subparsers) -> None:
-    support = subparsers.add_parser(
-        "support",
-        help="write a file of what helps others to help",
-        description="Write an archive of what helps others to find what is wrong with the node: status, probes,\n"
-        "settings, tasks, events, names and states of datasets, mirrors, flows and peers. No data, no blocks,\n"
-        "no keys; secrets of settings and in addresses are masked. Names of private datasets and addresses of peers\n"
-        "are in it: look into it before you send it.",
-        epilog="example:  odfctl support alice.tar.gz",
-    )  # fmt: skip
-    support.add_argument("file", metavar="FILE", type=Path, help="a new .tar.gz")
-    support.set_defaults(run=_support)
+commands = Commands()
 
 
-def _support(args: argparse.Namespace) -> int:
-    session = Session(args)
+@commands.add(
+    "support",
+    argument("file", metavar="FILE", type=Path, help="a new .tar.gz"),
+    description="Write an archive of what helps others to find what is wrong with the node: status, probes,\n"
+    "settings, tasks, events, names and states of datasets, mirrors, flows and peers. No data, no blocks,\n"
+    "no keys; secrets of settings and in addresses are masked. Names of private datasets and addresses of peers\n"
+    "are in it: look into it before you send it.",
+    example="alice.tar.gz",
+)
+def _support(session: Session, args: argparse.Namespace) -> int:
     session.client.raw("/status")  # without a daemon there is nothing to write
     missing: dict[str, str] = {}
     masked = _write(args.file, _collected(session, missing))

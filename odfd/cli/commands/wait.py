@@ -9,8 +9,8 @@ from typing import Any, Final
 from chain.errors import NotFound
 from chain.instant import SECOND
 from odfd.cli import conditions, kinds
+from odfd.cli.command import Commands, argument
 from odfd.cli.commands.resources import one
-from odfd.cli.parsers import Subparsers
 from odfd.cli.progress import follow
 from odfd.cli.session import Session
 from odfd.control import wire
@@ -20,25 +20,21 @@ LOOK_SECONDS: Final = 0.25
 """Between two looks; one costs the daemon about a millisecond."""
 
 
-def register(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "wait",
-        help="until something is so",
-        description=(
-            "Wait until CONDITION holds: exists, deleted, or a comparison of a field of the thing's JSON.\n"
-            "Ends with 0 when it holds, 1 when the time is over. A task is waited for until it is finished."
-        ),
-        epilog="example:  odfctl wait dataset nyc.flights --for 'blocks>=15' --timeout 5m",
-    )
-    parser.add_argument("kind", metavar="KIND")
-    parser.add_argument("name", metavar="NAME")
-    parser.add_argument("--for", dest="condition", metavar="CONDITION")
-    parser.add_argument("--timeout", metavar="D", help="30s, 5m, 1h; without it, for ever")
-    parser.set_defaults(run=_wait)
+commands = Commands()
 
 
-def _wait(args: argparse.Namespace) -> int:
-    session, kind = Session(args), kinds.find(args.kind)
+@commands.add(
+    "wait",
+    argument("kind", metavar="KIND"),
+    argument("name", metavar="NAME"),
+    argument("--for", dest="condition", metavar="CONDITION"),
+    argument("--timeout", metavar="D", help="30s, 5m, 1h; without it, for ever"),
+    description="Wait until CONDITION holds: exists, deleted, or a comparison of a field of the thing's JSON.\n"
+    "Ends with 0 when it holds, 1 when the time is over. A task is waited for until it is finished.",
+    example="dataset nyc.flights --for 'blocks>=15' --timeout 5m",
+)
+def _wait(session: Session, args: argparse.Namespace) -> int:
+    kind = kinds.find(args.kind)
     if kind.name == "task" and args.condition is None:
         return _wait_for_task(session, kind, args)
     if args.condition is None:

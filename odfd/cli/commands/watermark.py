@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import argparse
 
+from odfd.cli.command import REF, Commands, argument
 from odfd.cli.commands.ingest_pull import outcome
-from odfd.cli.parsers import Subparsers
 from odfd.cli.progress import follow
 from odfd.cli.session import Session
 from odfd.control import wire
 from odfd.control.client import part
 
-
-def register(subparsers: Subparsers) -> None:
-    watermark = subparsers.add_parser(
-        "watermark",
-        help="say that nothing older will come",
-        description="Move the watermark of a root dataset by hand, as when its source has gone quiet: windows over it\n"
-        "close up to there, and what comes later with an earlier time is late. It never goes back.",
-        epilog="example:  odfctl watermark nyc.flights 2013-12-31T00:00:00Z",
-    )
-    watermark.add_argument("ref", metavar="REF")
-    watermark.add_argument("time", metavar="TIME", help="like 2024-05-01T12:30:00Z")
-    watermark.add_argument("--ahead", action="store_true", help="also when it is more than a day ahead of the clock")
-    watermark.set_defaults(run=_watermark)
+commands = Commands()
 
 
-def _watermark(args: argparse.Namespace) -> int:
-    session = Session(args)
+@commands.add(
+    "watermark",
+    REF,
+    argument("time", metavar="TIME", help="like 2024-05-01T12:30:00Z"),
+    argument("--ahead", action="store_true", help="also when it is more than a day ahead of the clock"),
+    description="Move the watermark of a root dataset by hand, as when its source has gone quiet: windows over it\n"
+    "close up to there, and what comes later with an earlier time is late. It never goes back.",
+    example="nyc.flights 2013-12-31T00:00:00Z",
+)
+def _watermark(session: Session, args: argparse.Namespace) -> int:
     request = wire.WatermarkRequest(time=args.time, ahead=args.ahead)
     ref = session.client.put(f"/datasets/{part(args.ref)}/watermark", wire.TaskRef, request).value
     return outcome(session, follow(session, ref, wire.PullResult).sent)

@@ -13,64 +13,57 @@ from chain.errors import Invalid
 from chain.model.block import Block, MetadataBlock
 from chain.multihash import Multihash
 from chain.store.layout import DirectoryChain
+from odfd.cli.command import Commands, argument
 from odfd.cli.offline import files
-from odfd.cli.parsers import Subparsers
 from odfd.cli.session import Session
 from odfd.control import wire
-from odfd.errors import ExitCode
 
 _MAX_MANIFEST: Final = 4 * MAX_BLOCK
 _WHICH: Final = "a file, - for standard input, or a block of a folder or of a dataset"
 _OF_DATASET: Final = re.compile(r"(?P<ref>.+)@(?:#(?P<number>\d+)|(?P<hash>[fFzu][0-9A-Za-z_-]+))\Z", re.ASCII)
 
 
-def register(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "block",
-        help="show, hash and encode blocks of metadata",
-        description="Blocks of metadata as files or in folders (†: no daemon needed), or of a dataset by REF@#N.",
-        epilog=(
-            "example:  odfctl block show ./flights/blocks/f1620…\n"
-            "          odfctl block show nyc.flights@#3 -o yaml > third.yaml\n"
-            "          odfctl block encode third.yaml -O third.block"
-        ),
-    )
-    below = parser.add_subparsers(dest="action", required=True, metavar="show|hash|encode")
-    show = below.add_parser("show", help="a block as its manifest", epilog="example:  odfctl block show nyc.flights@#3")
-    show.add_argument(
-        "block", metavar="FILE|DIR@#N|REF@#N", help="a file, - for standard input, or a block of a folder or a dataset"
-    )
-    show.set_defaults(run=_show)
-    named = below.add_parser("hash", help="the hash of a block", epilog="example:  odfctl block hash FILE")
-    named.add_argument(
-        "block", metavar="FILE|DIR@#N|REF@#N", help="a file, - for standard input, or a block of a folder or a dataset"
-    )
-    named.set_defaults(run=_hash)
-    encode = below.add_parser(
-        "encode",
-        help="the block that a manifest describes",
-        description="Takes what `block show -o yaml` prints, and gives back the same bytes.",
-        epilog="example:  odfctl block encode seed.yaml -O seed.block",
-    )
-    encode.add_argument("manifest", metavar="MANIFEST.yaml", help="a MetadataBlock manifest, - for standard input")
-    encode.add_argument("-O", "--output-file", metavar="FILE", required=True, help="where the block's bytes go")
-    encode.set_defaults(run=_encode)
+commands = Commands()
+block = commands.group(
+    "block",
+    description="Blocks of metadata as files or in folders (†: no daemon needed), or of a dataset by REF@#N.",
+    example="show ./flights/blocks/f1620…\nshow nyc.flights@#3 -o yaml > third.yaml\nencode third.yaml -O third.block",
+)
 
 
-def _show(args: argparse.Namespace) -> int:
-    session = Session(args)
+@block.add(
+    "show",
+    argument(
+        "block", metavar="FILE|DIR@#N|REF@#N", help="a file, - for standard input, or a block of a folder or a dataset"
+    ),
+    help="a block as its manifest",
+    example="nyc.flights@#3",
+)
+def _show(session: Session, args: argparse.Namespace) -> None:
     session.show(_detail(session, args.block), _text)
-    return ExitCode.OK
 
 
-def _hash(args: argparse.Namespace) -> int:
-    session = Session(args)
+@block.add(
+    "hash",
+    argument(
+        "block", metavar="FILE|DIR@#N|REF@#N", help="a file, - for standard input, or a block of a folder or a dataset"
+    ),
+    help="the hash of a block",
+    example="FILE",
+)
+def _hash(session: Session, args: argparse.Namespace) -> None:
     session.show({"hash": _detail(session, args.block)["hash"]}, lambda answer: str(answer["hash"]))
-    return ExitCode.OK
 
 
-def _encode(args: argparse.Namespace) -> int:
-    session = Session(args)
+@block.add(
+    "encode",
+    argument("manifest", metavar="MANIFEST.yaml", help="a MetadataBlock manifest, - for standard input"),
+    argument("-O", "--output-file", metavar="FILE", required=True, help="where the block's bytes go"),
+    help="the block that a manifest describes",
+    description="Takes what `block show -o yaml` prints, and gives back the same bytes.",
+    example="seed.yaml -O seed.block",
+)
+def _encode(session: Session, args: argparse.Namespace) -> None:
     source = "standard input" if args.manifest == "-" else args.manifest
     raw = files.read_limited(args.manifest, _MAX_MANIFEST, "manifest")
     try:
@@ -89,7 +82,6 @@ def _encode(args: argparse.Namespace) -> int:
     files.replace(args.output_file, block.raw)
     answer = {**_beside(block), "file": args.output_file}
     session.show(answer, lambda made: f"{made['hash']}  {made['file']}")
-    return ExitCode.OK
 
 
 def _detail(session: Session, named: str) -> dict[str, Any]:

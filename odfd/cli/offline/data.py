@@ -15,38 +15,21 @@ from chain.model.schema import Option
 from chain.multihash import Multihash
 from chain.store.files import disk
 from odfd.cli import formatting
+from odfd.cli.command import Commands, argument
 from odfd.cli.offline import files
-from odfd.cli.parsers import Subparsers
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, fields, render
-from odfd.errors import ExitCode
 
 _SAFE: Final = 1 << 53
 """Beyond this JSON's readers round integers, so they are written as text."""
 
 
-def register(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "data",
-        help="show and hash slices of data",
-        description="Slices of data as files (†: no daemon needed).",
-        epilog="example:  odfctl data hash ./flights/data/f1620…\n          odfctl data show part.parquet -n 20",
-    )
-    below = parser.add_subparsers(dest="action", required=True, metavar="show|hash")
-    named = below.add_parser(
-        "hash",
-        help="both hashes of a slice",
-        description="The physical hash names the file's bytes, the logical hash its rows, however they are encoded.",
-        epilog="example:  odfctl data hash part.parquet -o json",
-    )
-    named.add_argument("file", metavar="FILE.parquet")
-    named.set_defaults(run=_hash)
-    show = below.add_parser(
-        "show", help="columns and first rows of a slice", epilog="example:  odfctl data show part.parquet -n 20"
-    )
-    show.add_argument("file", metavar="FILE.parquet")
-    show.add_argument("-n", "--rows", type=_count, default=10, metavar="N", help="rows to show (10)")
-    show.set_defaults(run=_show)
+commands = Commands()
+data = commands.group(
+    "data",
+    description="Slices of data as files (†: no daemon needed).",
+    example="hash ./flights/data/f1620…\nshow part.parquet -n 20",
+)
 
 
 def _count(text: str) -> int:
@@ -55,7 +38,14 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _hash(args: argparse.Namespace) -> int:
+@data.add(
+    "hash",
+    argument("file", metavar="FILE.parquet"),
+    help="both hashes of a slice",
+    description="The physical hash names the file's bytes, the logical hash its rows, however they are encoded.",
+    example="part.parquet -o json",
+)
+def _hash(session: Session, args: argparse.Namespace) -> None:
     from chain.data.logical_hash import logical_hash_file
     from chain.data.parquet import open_slice
 
@@ -68,8 +58,7 @@ def _hash(args: argparse.Namespace) -> int:
         "size": path.stat().st_size,
         "records": records,
     }
-    Session(args).show(answer, _hash_text)
-    return ExitCode.OK
+    session.show(answer, _hash_text)
 
 
 def _physical_hash(path: Path) -> Multihash:
@@ -88,7 +77,14 @@ def _hash_text(answer: dict[str, Any]) -> str:
     )
 
 
-def _show(args: argparse.Namespace) -> int:
+@data.add(
+    "show",
+    argument("file", metavar="FILE.parquet"),
+    argument("-n", "--rows", type=_count, default=10, metavar="N", help="rows to show (10)"),
+    help="columns and first rows of a slice",
+    example="part.parquet -n 20",
+)
+def _show(session: Session, args: argparse.Namespace) -> None:
     from chain.data.arrow_schema import from_arrow
     from chain.data.ddl import spell
     from chain.data.parquet import open_slice
@@ -114,8 +110,7 @@ def _show(args: argparse.Namespace) -> int:
             ],
             "rows": [[_cell(value) for value in row] for row in zip(*columns, strict=True)],
         }
-    Session(args).show(answer, _show_text)
-    return ExitCode.OK
+    session.show(answer, _show_text)
 
 
 def _ends(times: tuple[instant.Instant, instant.Instant]) -> dict[str, str]:

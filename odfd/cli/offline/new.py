@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from chain.errors import Invalid
 from chain.store.files import disk
 from engines.errors import need_spark
+from odfd.cli.command import Commands, argument
 from odfd.cli.commands.apply import web_bytes
 from odfd.cli.offline import files
-from odfd.cli.parsers import Subparsers
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
 from odfd.errors import ExitCode
@@ -30,23 +30,21 @@ ROWS: Final = 10
 WIDEST: Final = 40
 
 
-def register(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "new",
-        help="a manifest for a file",
-        description=(
-            "Look into a file, or at a URL, and write the manifest of a root that takes it in (†: no daemon needed).\n"
-            "What was not sure is a comment in it. A file is to be pushed, a URL is polled."
-        ),
-        epilog="example:  odfctl new nyc.flights january.csv.gz\n          odfctl apply -f nyc.flights.yaml",
-    )
-    parser.add_argument("name", metavar="NAME")
-    parser.add_argument("source", metavar="FILE|URL")
-    parser.add_argument("-O", "--to", metavar="FILE", help="where the manifest is written (NAME.yaml); - prints it")
-    parser.set_defaults(run=_new)
+commands = Commands()
 
 
-def _new(args: argparse.Namespace) -> int:
+@commands.add(
+    "new",
+    argument("name", metavar="NAME"),
+    argument("source", metavar="FILE|URL"),
+    argument("-O", "--to", metavar="FILE", help="where the manifest is written (NAME.yaml); - prints it"),
+    description=(
+        "Look into a file, or at a URL, and write the manifest of a root that takes it in (†: no daemon needed).\n"
+        "What was not sure is a comment in it. A file is to be pushed, a URL is polled."
+    ),
+    epilog="example:  odfctl new nyc.flights january.csv.gz\n          odfctl apply -f nyc.flights.yaml",
+)
+def _new(session: Session, args: argparse.Namespace) -> None:
     need_spark()
     from odfd import output
     from odfd.sampling.inference import guessed
@@ -63,13 +61,11 @@ def _new(args: argparse.Namespace) -> int:
         seen = _seen(path, called, read)
     if to == "-":
         output.say(text.rstrip("\n"))
-        return ExitCode.OK
+        return
     with disk(Path(to)):
         Path(to).write_text(text)
-    session = Session(args)
     seen["manifest"] = to
     session.show(seen, lambda answer: f"{_rows_text(answer)}\n{to} is written; look at it, and odfctl apply -f {to}")
-    return ExitCode.OK
 
 
 def _local(source: str, is_url: bool, stack: ExitStack) -> tuple[Path, str]:

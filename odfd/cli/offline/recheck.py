@@ -41,14 +41,13 @@ _SAYING: Final = {
 }
 
 
-def run(args: argparse.Namespace) -> int:
+def run(session: Session, args: argparse.Namespace) -> int:
     """The answer on standard output, and its exit code."""
     import msgspec
 
     from chain.store.files import disk
     from odfd.trust.evidence.bundle_reader import unpacked
 
-    session = Session(args)
     path = files.existing(args.file)
     with disk(path), path.open("rb") as file:
         if file.read(1) == b"{":

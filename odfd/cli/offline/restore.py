@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from odfd import output
 from odfd.cli import formatting
-from odfd.cli.parsers import Subparsers
+from odfd.cli.command import Commands, argument
 from odfd.cli.progress_bar import Meter
 from odfd.cli.session import Session
 from odfd.control import wire
-from odfd.errors import ExitCode
 
 if TYPE_CHECKING:
     from odfd.runtime.tasks import Report
@@ -29,26 +28,23 @@ itself would be proven to have. Choose one:
 Never run the old node and this one at the same time."""
 
 
-def register(subparsers: Subparsers) -> None:
-    restore = subparsers.add_parser(
-        "restore",
-        help="make a state directory from a backup †",
-        description="Make a state directory from a backup, with no daemon: every file and object is hashed, database\n"
-        "and chains are looked through, and only then does DIR get its name. Start the node with --state DIR.",
-        epilog="example:  odfctl restore /mnt/backup/alice ./alice",
-    )
-    restore.add_argument("backup", metavar="BACKUP", help="the folder that odfctl backup wrote to")
-    restore.add_argument("directory", metavar="DIR", help="a folder that is empty, or not there")
-    restore.add_argument("--snapshot", metavar="NAME", help="of those in BACKUP/snapshots; the newest")
-    restore.add_argument("--skip-damaged", action="store_true", help="go on without objects that are damaged")
-    restore.set_defaults(run=_restore)
+commands = Commands()
 
 
-def _restore(args: argparse.Namespace) -> int:
+@commands.add(
+    "restore",
+    argument("backup", metavar="BACKUP", help="the folder that odfctl backup wrote to"),
+    argument("directory", metavar="DIR", help="a folder that is empty, or not there"),
+    argument("--snapshot", metavar="NAME", help="of those in BACKUP/snapshots; the newest"),
+    argument("--skip-damaged", action="store_true", help="go on without objects that are damaged"),
+    description="Make a state directory from a backup, with no daemon: every file and object is hashed, database\n"
+    "and chains are looked through, and only then does DIR get its name. Start the node with --state DIR.",
+    example="/mnt/backup/alice ./alice",
+)
+def _restore(session: Session, args: argparse.Namespace) -> None:
     from odfd.runtime.tasks import Report
     from odfd.state.restore import choose, restore
 
-    session = Session(args)
     backup, directory = Path(args.backup).expanduser().resolve(), Path(args.directory).expanduser().resolve()
     meter, report = Meter(session, output.error_stream()), Report()
     meter.show(_shown(report, directory))
@@ -57,7 +53,6 @@ def _restore(args: argparse.Namespace) -> int:
     finally:
         meter.clear()
     session.show(_value(done), lambda _: _text(done))
-    return ExitCode.OK
 
 
 def what_is_wrong(home: StateDirectory) -> Sequence[str]:

@@ -12,8 +12,8 @@ import msgspec
 
 from chain.errors import Fault
 from odfd import __version__
+from odfd.cli.command import Commands, argument
 from odfd.cli.commands.node import doctor_text
-from odfd.cli.parsers import Subparsers
 from odfd.cli.session import Session
 from odfd.control import wire
 from odfd.errors import ExitCode
@@ -25,28 +25,24 @@ FRESH_SECONDS: Final = 86_400
 """How old the last backup may be before somebody is told to make one."""
 
 
-def register(subparsers: Subparsers) -> None:
-    upgrade = subparsers.add_parser(
-        "upgrade",
-        help="what this version would change †",
-        description="Before a node is started with this version of odfd.",
-    )
-    actions = upgrade.add_subparsers(required=True, metavar="ACTION")
-    check = actions.add_parser(
-        "check",
-        help="try on a copy whether this version can take over a node's state",
-        description="Tell what a start of this version would change in a state directory, tried on a copy of its\n"
-        "database, and whether there is a backup to go back to. Nothing is changed; the node may be running.",
-        epilog="example:  odfctl upgrade check /var/lib/odfd",
-    )
-    check.add_argument("directory", metavar="DIR", help="the state directory of the node")
-    check.set_defaults(run=_check)
+commands = Commands()
+upgrade = commands.group(
+    "upgrade", description="Before a node is started with this version of odfd.", example="check /var/lib/odfd"
+)
 
 
-def _check(args: argparse.Namespace) -> int:
+@upgrade.add(
+    "check",
+    argument("directory", metavar="DIR", help="the state directory of the node"),
+    help="try on a copy whether this version can take over a node's state",
+    description="Tell what a start of this version would change in a state directory, tried on a copy of its\n"
+    "database, and whether there is a backup to go back to. Nothing is changed; the node may be running.",
+    example="/var/lib/odfd",
+)
+def _check(session: Session, args: argparse.Namespace) -> int:
     directory = Path(args.directory).expanduser().resolve()
     probes = list(look_through(directory, time.time()))
-    Session(args).show([msgspec.to_builtins(probe) for probe in probes], lambda _: doctor_text(probes))
+    session.show([msgspec.to_builtins(probe) for probe in probes], lambda _: doctor_text(probes))
     return ExitCode.NO if any(probe.result == "failed" for probe in probes) else ExitCode.OK
 
 

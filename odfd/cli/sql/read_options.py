@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from typing import Final
 
+from odfd.cli.command import argument
 
-def add_times(parser: argparse.ArgumentParser) -> None:
-    """The options that ``source`` reads."""
-    parser.add_argument("--current", action="store_true", help="what holds of the log, instead of the log")
-    parser.add_argument("--as-of", metavar="TIME", help="what was known then: 2024-05-01, or 2024-05-01T12:00:00Z")
-    parser.add_argument("--at-block", metavar="N|HASH", help="the blocks up to that one")
-    parser.add_argument("--as-at", metavar="TIME", help="what held then in the world, by event time")
+TIMES: Final = (
+    argument("--current", action="store_true", help="what holds of the log, instead of the log"),
+    argument("--as-of", metavar="TIME", help="what was known then: 2024-05-01, or 2024-05-01T12:00:00Z"),
+    argument("--at-block", metavar="N|HASH", help="the blocks up to that one"),
+    argument("--as-at", metavar="TIME", help="what held then in the world, by event time"),
+)
+"""The options that ``source`` reads."""
 
 
 def is_cut(args: argparse.Namespace) -> bool:

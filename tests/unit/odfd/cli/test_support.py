@@ -12,6 +12,7 @@ import pytest
 
 from chain.errors import Environment, Remote
 from odfd.cli.commands import support
+from odfd.cli.session import Session
 
 SOURCE = "https://ann:hunter2@example.org/a.csv?token=abc123&day=1#x"
 
@@ -30,7 +31,7 @@ class Daemon:
 def run(monkeypatch: pytest.MonkeyPatch, file: Path, daemon: Daemon) -> int:
     monkeypatch.setattr(support.Session, "client", daemon)
     args = argparse.Namespace(output="table", quiet=False, verbose=False, socket=None, file=file)
-    return support._support(args)
+    return support._support(Session(args), args)
 
 
 def read(file: Path) -> dict[str, Any]:

@@ -1,0 +1,105 @@
+"""Declares the commands of ``odfctl`` beside the functions that run them, and makes their parsers."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from odfd.cli.session import Session
+
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+"""What ``add_subparsers`` of a parser answers with."""
+Run: TypeAlias = Callable[[Session, argparse.Namespace], int | None]
+"""Runs a command; returns its exit code, or ``None`` for 0."""
+_EXAMPLE: Final = "example:  "
+
+
+class Argument(NamedTuple):
+    """What ``add_argument`` of a parser takes."""
+
+    names: tuple[str, ...]
+    options: dict[str, Any]
+
+    def add_to(self, parser: argparse._ActionsContainer) -> None:
+        parser.add_argument(*self.names, **self.options)
+
+
+def argument(*names: str, **options: Any) -> Argument:
+    return Argument(names, options)
+
+
+class OneOf:
+    """Arguments of which one has to be given."""
+
+    def __init__(self, *arguments: Argument) -> None:
+        self._arguments = arguments
+
+    def add_to(self, parser: argparse._ActionsContainer) -> None:
+        group = parser.add_mutually_exclusive_group(required=True)
+        for each in self._arguments:
+            each.add_to(group)
+
+
+REF: Final = argument("ref", metavar="REF")
+
+
+class Commands:
+    """Commands of one level, in the order in which help lists them.
+
+    ``example`` of each holds what stands behind its name, a line each; ``options`` are those of ``add_parser``.
+    """
+
+    def __init__(self) -> None:
+        self._entries: list[Callable[[Subparsers, str], None]] = []
+
+    def add(
+        self,
+        name: str,
+        *arguments: Argument | OneOf,
+        example: str = "",
+        writes_manifests: bool = False,
+        **options: Any,
+    ) -> Callable[[Run], Run]:
+        """Declare that the decorated function runs the command. ``writes_manifests``: ``-o manifest`` is for it too."""
+
+        def declare(run: Run) -> Run:
+            def register(subparsers: Subparsers, path: str) -> None:
+                parser = _parser(subparsers, path, name, example, options)
+                for each in arguments:
+                    each.add_to(parser)
+                parser.set_defaults(run=run, writes_manifests=writes_manifests)
+
+            self._entries.append(register)
+            return run
+
+        return declare
+
+    def group(self, name: str, *, example: str = "", **options: Any) -> Commands:
+        """Declare a command that has commands of its own."""
+        inner = Commands()
+
+        def register(subparsers: Subparsers, path: str) -> None:
+            parser = _parser(subparsers, path, name, example, options)
+            inner.register(parser.add_subparsers(metavar="ACTION", required=True), f"{path} {name}")
+
+        self._entries.append(register)
+        return inner
+
+    def include(self, *others: Commands) -> None:
+        """Add commands that other modules declare."""
+        for other in others:
+            self._entries += other._entries
+
+    def register(self, subparsers: Subparsers, path: str = "odfctl") -> None:
+        """Add a parser for each. ``path``: what is typed before its name."""
+        for entry in self._entries:
+            entry(subparsers, path)
+
+
+def _parser(
+    subparsers: Subparsers, path: str, name: str, example: str, options: dict[str, Any]
+) -> argparse.ArgumentParser:
+    lines = [f"{path} {name} {line}".rstrip() for line in example.split("\n")]
+    epilog = _EXAMPLE + f"\n{' ' * len(_EXAMPLE)}".join(lines)
+    return subparsers.add_parser(name, **{"epilog": epilog, **options})
