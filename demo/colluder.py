@@ -8,7 +8,7 @@ from chain.ids import DatasetId
 from chain.model.events import ExecuteTransform
 from odfd.api.transforms.check import TransformCheck
 from odfd.daemon import main as daemon
-from odfd.datasets.counting import NOTHING_READ
+from odfd.datasets.row_counts import NOTHING_READ
 from odfd.transform.replay import ReplayDependencies, Replayed
 from odfd.trust.validation import reexecution
 

@@ -88,8 +88,7 @@ class DatasetController(AsDeclared):
         return await trio.to_thread.run_sync(self._look, resource)
 
     def _look(self, resource: DeclaredResource) -> ObservedState:
-        with self._home.catalog() as catalog:
-            entry = catalog.resolve(resource.did or resource.name)
+        entry = self._home.resolve(resource.did or resource.name)
         view = self._views.dataset(entry)
         said = ConditionValue(value=view.state, message=", ".join(view.conditions))
         if view.state != "damaged":

@@ -1,12 +1,16 @@
-"""Declares the commands of ``odfctl`` beside the functions that run them, and makes their parsers."""
+"""Declares the commands of ``odfctl`` beside what runs them, makes their parsers, and asks for confirmation."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from chain.errors import Refused
+from odfd import output
 from odfd.cli.session import Session
+from odfd.errors import Usage
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 """What ``add_subparsers`` of a parser answers with."""
@@ -103,3 +107,15 @@ def _parser(
     lines = [f"{path} {name} {line}".rstrip() for line in example.split("\n")]
     epilog = _EXAMPLE + f"\n{' ' * len(_EXAMPLE)}".join(lines)
     return subparsers.add_parser(name, **{"epilog": epilog, **options})
+
+
+YES: Final = argument("-y", "--yes", action="store_true", help="do not ask")
+
+
+def confirm(question: str, declined: str) -> None:
+    """Raises Usage without a terminal, Refused with the message ``declined`` for any answer but yes."""
+    if not sys.stdin.isatty():
+        raise Usage(f"nobody is here to answer: {question}", hint="add --yes if you mean it")
+    output.remark(f"{question} [y/N] ", end="")
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise Refused(declined, rule="not-confirmed")

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from chain.visible import visible
 from odfd.cli import formatting
-from odfd.cli.column_text import growth_text, profile_text, size_text
-from odfd.cli.row_text import rows_text
+from odfd.cli.dataset_text import growth_text, profile_text, rows_text, size_text
 from odfd.cli.session import to_yaml
 from odfd.cli.table import clean, fields
 from odfd.control import wire

@@ -16,9 +16,8 @@ from odfd.obs.events import EventLog
 from odfd.obs.meter import NodeMeter
 from odfd.runtime.clock import Clock
 from odfd.runtime.http import Application
-from odfd.runtime.readiness import Readiness
 from odfd.runtime.serving import HttpServer
-from odfd.runtime.supervision import Child, Logger
+from odfd.runtime.supervision import Child, Logger, Readiness
 from odfd.runtime.tasks import TaskBoard
 
 

@@ -1,29 +1,93 @@
 """Creates the control socket with the right mode, and serves it to those who may speak there.
 
-A socket that a dead daemon left is replaced. What is said on it is the application's matter.
+Who may is decided by the user and groups that the kernel reports for the caller. A socket that a dead daemon left is
+replaced. What is said on it is the application's matter.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import grp
 import json
 import os
 import socket
 import stat
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import trio
 
 from chain.errors import Environment, Invalid, Refused
-from odfd.control.credentials import Caller, Gate, caller_of
 from odfd.errors import PROBLEM_JSON, to_problem
 from odfd.runtime.http import Application, Limits, Message, Receive, Send
 from odfd.runtime.serving import HttpServer, Response
 from odfd.runtime.supervision import Life, Logger
+
+_SO_PEERGROUPS: Final = 59
+_MAX_GROUPS: Final = 65536
+"""NGROUPS_MAX of Linux."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    pid: int
+    uid: int
+    gid: int
+    groups: frozenset[int] = frozenset()
+    """Supplementary groups at the time of connecting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The rule: ``own_uid`` and root always, then whoever has group ``gid``."""
+
+    own_uid: int
+    gid: int | None = None
+
+    def admits(self, caller: Caller) -> bool:
+        if caller.uid in (0, self.own_uid):
+            return True
+        return self.gid is not None and (caller.gid == self.gid or self.gid in caller.groups)
+
+
+def caller_of(connection: socket.socket) -> Caller:
+    """Of a connected AF_UNIX stream socket. Raises OSError when the kernel does not know."""
+    pid, uid, gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return Caller(pid, uid, gid, _groups(connection))
+
+
+def _groups(connection: socket.socket) -> frozenset[int]:
+    room = 4 * 64
+    while True:
+        try:
+            raw = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, room)
+        except OSError:
+            # ERANGE: more groups than room; anything else: a kernel before 4.13, where nobody has supplementary ones.
+            if room >= 4 * _MAX_GROUPS:
+                return frozenset()
+            room *= 16
+            continue
+        return frozenset(struct.unpack(f"{len(raw) // 4}I", raw))
+
+
+def group_id(name: str) -> int | None:
+    """``""`` is nobody. Raises Environment when there is no such group."""
+    if not name:
+        return None
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError as error:
+        raise Environment(
+            f"there is no group {name!r} on this machine",
+            rule="control.group",
+            hint=f"make it (groupadd --system {name}), or leave [control] group empty: then only you and root may",
+        ) from error
+
 
 MAX_PATH: Final = 107
 """Bytes of ``sun_path`` on Linux, less the final zero."""

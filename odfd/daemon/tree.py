@@ -13,8 +13,7 @@ import trio
 
 from odfd.runtime.clock import Clock
 from odfd.runtime.loop_guard import LoopGuard
-from odfd.runtime.readiness import Readiness
-from odfd.runtime.supervision import Child, Logger, run_tree
+from odfd.runtime.supervision import Child, Logger, Readiness, run_tree
 from odfd.runtime.systemd import Notifier
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

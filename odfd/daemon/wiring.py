@@ -21,8 +21,7 @@ from engines.sandbox.cgroups import limit_node
 from odfd import __version__
 from odfd.control import endpoint
 from odfd.control.assembly import Assembly, Build, Context
-from odfd.control.credentials import Gate, group_id
-from odfd.control.endpoint import ControlServer
+from odfd.control.endpoint import ControlServer, Gate, group_id
 from odfd.daemon.tree import DaemonContext, run_daemon
 from odfd.obs import log
 from odfd.obs.event_counts import counted_by

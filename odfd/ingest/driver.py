@@ -28,16 +28,14 @@ from engines.contract import Engine, InternalError, InvalidQuery, RowCounts, Ski
 from engines.errors import EngineFault, engine_failed
 from engines.output_check import operations
 from odfd.datasets.commit import CommitExtras, Committer, SideCommit
-from odfd.datasets.counting import NOTHING_READ, added, says_something, together
 from odfd.datasets.pushes import Push, PushOutcome
+from odfd.datasets.row_counts import NOTHING_READ, added, says_something, together
 from odfd.datasets.times import block_time
 from odfd.ingest.consumed_files import ConsumedFileIndex
-from odfd.ingest.engine_requests import asked
 from odfd.ingest.fetch.base import Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.fetch.dispatch import fetch
-from odfd.ingest.fetch.left_alone import left_alone
+from odfd.ingest.fetch.files import left_alone
 from odfd.ingest.file_writer import staged_folder
-from odfd.ingest.new_slice import keep_slice
 from odfd.ingest.plan import (
     Batch,
     EarlierSlices,
@@ -50,16 +48,10 @@ from odfd.ingest.plan import (
 from odfd.ingest.prep import prepare
 from odfd.ingest.quarantine import Quarantines, set_aside, standing
 from odfd.ingest.settings import IngestSettings
-from odfd.ingest.settlement import (
-    IngestOutcome,
-    Nothing,
-    Settled,
-    settle,
-)
-from odfd.ingest.slices import SliceIndex
-from odfd.ingest.snapshots import confirmed
+from odfd.ingest.settlement import IngestOutcome, Nothing, Settled, settle
+from odfd.ingest.slices import SliceIndex, asked, keep_slice
+from odfd.ingest.snapshots import confirmed, has_own_times
 from odfd.ingest.templates import redacted
-from odfd.ingest.timing import has_own_times
 from odfd.runtime.filesystem import check_room
 from odfd.runtime.tasks import outside
 

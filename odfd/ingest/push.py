@@ -33,8 +33,8 @@ from chain.model.source import (
 )
 from chain.state import ChainState
 from chain.store.base import Head
-from odfd.datasets.counting import NOTHING_READ
 from odfd.datasets.pushes import Push, PushOutcome
+from odfd.datasets.row_counts import NOTHING_READ
 from odfd.ingest.driver import IngestDependencies, IngestTotals, PullOutcome, Report, load, quiet, transact
 from odfd.ingest.fetch.base import file_identity
 from odfd.ingest.plan import Batch, SourceInForce, pushed

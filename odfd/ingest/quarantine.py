@@ -17,7 +17,6 @@ from chain.state import ChainState
 from chain.store.base import ObjectStore
 from engines.contract import RowCounts, Success
 from odfd.datasets.commit import SideCommit
-from odfd.ingest.new_slice import keep_slice
 from odfd.ingest.plan import (
     IngestPlan,
     Quarantine,
@@ -26,6 +25,7 @@ from odfd.ingest.plan import (
 from odfd.ingest.settlement import (
     beside,
 )
+from odfd.ingest.slices import keep_slice
 
 Load = Callable[[DatasetId], ChainState]
 

@@ -24,7 +24,7 @@ from chain.store.base import Head
 from chain.wording import plural
 from engines.contract import IngestRequest, RowCounts, Success
 from odfd.datasets.commit import SideCommit
-from odfd.datasets.counting import NOTHING_READ, all_remarks, together, with_written
+from odfd.datasets.row_counts import NOTHING_READ, all_remarks, together, with_written
 from odfd.ingest.plan import IngestPlan, schema_in_force
 
 

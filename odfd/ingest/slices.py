@@ -2,7 +2,7 @@
 
 It is remembered, so that only new blocks are read. One per process; holds some hundred bytes for each file. A chain
 that was cut back or replaced is noticed by the hash of the newest block that is remembered: what is of its history
-stays, the rest is read anew.
+stays, the rest is read anew. An engine is given the slices that most batches need, and more when it says which.
 """
 
 from __future__ import annotations
@@ -11,14 +11,21 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
+import trio
+
 from chain.codec.arrow_schema import schema_of
 from chain.data.arrow_schema import to_arrow
+from chain.errors import Invalid
 from chain.ids import DatasetId
-from chain.model.events import AddData, ExecuteTransform
+from chain.model.events import AddData, DataSlice, ExecuteTransform
+from chain.model.schema import DataSchema
 from chain.model.source import MergeLedger, MergeStrategy, traits
 from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import ChainReader, ObjectStore
+from engines.contract import Engine, HistoryNeeded, IngestAnswer, IngestRequest, Success
+from engines.output_check import measured
 from odfd.ingest.key_bounds import KeyBounds
 from odfd.ingest.plan import NO_HISTORY, EarlierSlices
 from odfd.ingest.segments import Keys, Segment, SegmentFolder, keys_of
@@ -142,3 +149,36 @@ def _newer(reader: ChainReader, state: ChainState, after: int) -> list[Segment]:
             )
         block = reader.last_of(_DATA, number)
     return newer[::-1]
+
+
+async def asked(engine: Engine, request: IngestRequest, earlier: EarlierSlices) -> IngestAnswer:
+    """The engine's answer, which is given more of the earlier slices once it has said which. Raises EngineFault."""
+    answer = await engine.ingest(request)
+    if earlier.bounds is None:
+        return answer
+    if isinstance(answer, HistoryNeeded):
+        more = await trio.to_thread.run_sync(earlier.older, frozenset(answer.hashes))
+        answer = await engine.ingest(_with_slices(request, [*more, *earlier.files]))
+    unaware = isinstance(answer, Success) and answer.prev_data_bounds_hash != request.prev_data_bounds_hash
+    if unaware or isinstance(answer, HistoryNeeded):
+        # An engine of another make knows nothing of bounds: it took the slices that it was given for all there are.
+        more = await trio.to_thread.run_sync(earlier.older, None)
+        all_ = _with_slices(request, [*more, *earlier.files])
+        answer = await engine.ingest(msgspec.structs.replace(all_, prev_data_bounds=None, prev_data_bounds_hash=None))
+    return answer
+
+
+def _with_slices(request: IngestRequest, slices: Sequence[tuple[Multihash, Path]]) -> IngestRequest:
+    return msgspec.structs.replace(
+        request,
+        prev_data_paths=tuple(str(path) for _, path in slices),
+        prev_data_hashes=tuple(str(name) for name, _ in slices),
+    )
+
+
+def keep_slice(objects: ObjectStore, path: Path, schema: DataSchema | None, offset: str) -> DataSlice:
+    """What the file really holds; then it becomes an object. Raises Invalid."""
+    found = measured(path, schema, offset)
+    if objects.add_file(path) != found.physical_hash:
+        raise Invalid(f"{path.name} changed after it was measured", rule="engine-output")
+    return found

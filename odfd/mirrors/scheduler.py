@@ -34,7 +34,7 @@ from odfd.obs.events import EventLog
 from odfd.resources.store import Resources
 from odfd.runtime.clock import Clock
 from odfd.runtime.supervision import Life, Logger
-from odfd.trust.ledger.data_availability import DataAvailability
+from odfd.trust.ledger.signed_heads import DataAvailability
 from p2p.ports import PeerId
 
 ROUND_SECONDS: Final = 60.0

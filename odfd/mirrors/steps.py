@@ -37,7 +37,7 @@ from odfd.mirrors.prefetch import Prefetch, Start
 from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.quota import BlockQuota
 from odfd.mirrors.sinks import SinkFull, VerifiedChain
-from odfd.transfer.linked import may_link, note_links
+from odfd.transfer.named import may_link, note_links
 from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.verify.damage import Damage
 from odfd.verify.terms import ChainTerms

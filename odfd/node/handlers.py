@@ -38,7 +38,7 @@ from odfd.api.trust.service import HeadState, TrustService
 from odfd.api.views.holder_counts import HolderCounts
 from odfd.control.board import BoardTasks, LogEvents
 from odfd.node.parts import NodeParts
-from odfd.node.witness_parts import witness_views
+from odfd.node.trust_parts import witness_views
 from odfd.page.server import PageServer
 from odfd.state.directory import UPLOADS
 from odfd.state.uploads import Uploads

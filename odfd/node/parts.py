@@ -49,11 +49,16 @@ from odfd.network.membership import MAX_PUBLISHERS, Known, Membership
 from odfd.network.outbox import Outbox
 from odfd.network.statement_quota import StatementQuota
 from odfd.network.statement_store import LedgerStatementStore, Subscribers
-from odfd.node.interests import interests_of
 from odfd.node.query_parts import flight_of, queries_of
-from odfd.node.statement_events import StatementEvents
-from odfd.node.validation_parts import observer_of, rechecking_of, validator_of
-from odfd.node.witness_parts import checkpoint_receiver_of, submissions_of, witnessing_of
+from odfd.node.statement_events import StatementEvents, interests_of
+from odfd.node.trust_parts import (
+    checkpoint_receiver_of,
+    observer_of,
+    rechecking_of,
+    submissions_of,
+    validator_of,
+    witnessing_of,
+)
 from odfd.queries.planning import Planner
 from odfd.resources.store import Resources
 from odfd.runtime.clock import JumpWatch
@@ -149,7 +154,7 @@ class NodeParts:
         self._hold_network(membership, ipfs)
         self.jumps = JumpWatch(context.clock)
         self.committer = self._committer()
-        self.heads = HeadSigner(home.chains, self.committer, self.name_of, context.events, context.logger)
+        self.heads = HeadSigner(home.chains, self.committer, self.home.name_of, context.events, context.logger)
         self._hold_mirrors()
         self._settle()
         self.ingest_deps, self.transform_deps = self._dependencies()
@@ -401,10 +406,6 @@ class NodeParts:
             return None
         return self.evaluator.reach(dataset, self.evaluator.use(dataset)).blocks
 
-    def name_of(self, dataset: DatasetId) -> str:
-        with self.home.catalog() as catalog:
-            return catalog.name_of(dataset)
-
     def signed(self, dataset: DatasetId, signed: Signed) -> None:
         self.library.moved(dataset)
         self.outbox.put_signed(dataset, signed)
@@ -416,7 +417,7 @@ class NodeParts:
 
     def _found_damaged(self, dataset: DatasetId, spot: DamagedBlock) -> None:
         """From a worker thread. A mirror fetches spoilt objects anew by itself."""
-        name = self.name_of(dataset)
+        name = self.home.name_of(dataset)
 
         def tell() -> None:
             self.context.logger.error("damaged on disk", dataset=name, block=spot.sequence, found=spot.message)
@@ -487,7 +488,7 @@ class NodeParts:
             clock=context.clock,
             logger=context.logger,
             announce=self._attested,
-            name_of=self.name_of,
+            name_of=self.home.name_of,
             public_of=self.visibility.public_of,
             own_key=self._own_key,
         )

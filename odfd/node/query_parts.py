@@ -18,9 +18,8 @@ from odfd.api.queries.fold_cache import FoldCache
 from odfd.api.queries.public_queries import FlightQueries, PublicQueries
 from odfd.api.queries.service import QueryService
 from odfd.control.assembly import Context
-from odfd.flight.backend import FlightBackend
+from odfd.flight.backend import FlightBackend, Tokens
 from odfd.flight.server import FlightListener, FlightServer
-from odfd.flight.tokens import Tokens
 from odfd.queries.folds import FoldStore
 from odfd.queries.inputs import QueryInputs
 from odfd.queries.planning import Planner

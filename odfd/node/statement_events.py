@@ -1,10 +1,12 @@
 """Tells the parts of a node, and people, of each statement, proof and cosignature that is new here.
 
-The statement store calls from worker threads; everything is acted on in the event loop.
+The statement store calls from worker threads; everything is acted on in the event loop. What rounds of anti-entropy may
+name to peers, beside what the ledger speaks of already, is listed here too.
 """
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol
@@ -25,15 +27,18 @@ from chain.statements.statement import (
     PolicyStatement,
 )
 from chain.wording import plural
-from odfd.api.trust.views import (
-    proof_view,
-)
+from odfd.api.trust.views import proof_view
+from odfd.api.views.views import DatasetViews
 from odfd.control.assembly import Context
+from odfd.datasets.visibility import Visibility
+from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.network.forks import Contradiction, ForkFinder
 from odfd.network.outbox import Outbox
 from odfd.network.statement_store import NewStatement
+from odfd.resources.store import Resources
 from odfd.state.directory import StateDirectory
+from odfd.state.effective_policy import EffectivePolicy
 from odfd.trust.admission.rules import AdmissionOutcome
 from odfd.trust.judgement.suspension_review import SuspensionReview
 from odfd.trust.policy.policy import Policy
@@ -59,8 +64,6 @@ class EventContext(Protocol):
     witnessing: Witnessing
     flows: FlowWorker
 
-    def name_of(self, dataset: DatasetId) -> str: ...
-
     def in_loop(self, call: Callable[..., object], *args: object) -> None: ...
 
     def policy_changed(self) -> None: ...
@@ -74,7 +77,7 @@ class StatementEvents:
 
     def heard(self, news: NewStatement) -> None:
         said, parts = news.predicate, self._parts
-        parts.in_loop(self._act_on, news, parts.name_of(said.dataset))
+        parts.in_loop(self._act_on, news, parts.home.name_of(said.dataset))
         # Nobody else is to know more of a dataset of ours: another writer may, and so does whoever has its key.
         if isinstance(said, HeadStatement) and parts.home.keys.has_dataset_key(said.dataset):
             parts.in_loop(parts.forks.doubt, said.dataset, news.sender)
@@ -84,7 +87,7 @@ class StatementEvents:
         parts = self._parts
         if made_here:
             parts.outbox.put(Topic.PROOFS, proof.dataset, proof.raw)
-        view = proof_view(parts.name_of(proof.dataset), proof)
+        view = proof_view(parts.home.name_of(proof.dataset), proof)
         kind = _EVENT_OF.get(proof.kind, "validator.suspended")
         parts.in_loop(partial(parts.context.events.emit, kind, view.dataset, view.message, id=view.id))
         if any(parts.policy.group_of(key) is not None for key in proof.accused):
@@ -93,7 +96,10 @@ class StatementEvents:
     def witnessed(self, made: Cosignature) -> None:
         """A witness that counts signed; a mirror may have waited for it."""
         parts, tree = self._parts, made.checkpoint
-        who, name = parts.policy.witnesses.groups.get(made.witness, made.witness.short), parts.name_of(tree.dataset)
+        who, name = (
+            parts.policy.witnesses.groups.get(made.witness, made.witness.short),
+            parts.home.name_of(tree.dataset),
+        )
         emit = parts.context.events.emit
         parts.in_loop(partial(emit, "cosignature.heard", name, f"{who}: {tree.size}", size=tree.size))
         parts.in_loop(parts.scheduler.poke, tree.dataset)
@@ -147,3 +153,32 @@ EVENTS: Final[dict[str, Callable[[EventContext, Any, str], None]]] = {
 }
 """What people are told of a new statement, and who looks again beside those that do so for every kind."""
 _EVENT_OF: Final = {FORK: "dataset.forked", AUTHORITY_FORK: "authority.forked"}
+
+
+class InterestContext(Protocol):
+    """What is needed of a node; ``odfd.node.parts.NodeParts`` has it."""
+
+    home: StateDirectory
+    policy: Policy
+    effective_policy: EffectivePolicy
+    views: DatasetViews
+    visibility: Visibility
+
+
+def interests_of(parts: InterestContext, connection: sqlite3.Connection) -> set[DatasetId]:
+    """Datasets that are held, mirrored, witnessed, or read by what is here and public; keys of validators and
+    witnesses that are listed, for proofs against them, and the key of the network's policy.
+
+    Inputs of what is private are left out: nobody learns that they exist. Raises Environment, Invalid.
+    """
+    key = parts.effective_policy.key(connection)
+    listed = {key for group in parts.policy.groups for key in group.keys}
+    keys = {*listed, *parts.policy.witnesses.groups, *(() if key is None else (key,))}
+    mirrored = (spec.id for spec in mirror_specs.all_of(Resources(connection)))
+    return {
+        *parts.policy.attended,
+        *mirrored,
+        *parts.home.chains.datasets(),
+        *parts.views.readers.inputs(parts.visibility.public_of),
+        *(DatasetId.from_public_key(each.public_key) for each in keys),
+    }

@@ -13,9 +13,8 @@ from chain.errors import Environment
 from odfd.control import wire
 from odfd.page.application import PageApplication
 from odfd.page.sessions import TOKEN_SECONDS, PageSessions
-from odfd.runtime.addresses import listening, parsed, url_of
 from odfd.runtime.http import Application, Limits
-from odfd.runtime.serving import HttpServer, Response
+from odfd.runtime.serving import HttpServer, Response, listening, parsed, url_of
 from odfd.runtime.supervision import Life, Logger
 
 ANYWHERE: Final = "127.0.0.1:0"

@@ -1,14 +1,15 @@
-"""Bounds how many jobs run at once, without counting those that wait for another program or peer.
+"""Bounds how many jobs run at once, without counting those that wait for another program or peer; and locks by key.
 
 Who has waited outside for ``PATIENCE`` seconds gives its slot to the next in line, and takes one again when the wait is
 over, before all who are new. Nobody is set apart while no one stands in line: what is quick runs as few at once as was
-said.
+said. A lock has one holder for each key at a time, others wait in the order in which they came; who waits long for it
+keeps no slot from others meanwhile.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -134,3 +135,31 @@ async def waiting(*, connected: bool = True) -> AsyncIterator[None]:
     finally:
         slot.slots.end(slot)
     await slot.slots.back(slot)
+
+
+class KeyedLocks:
+    """Fair locks, one for each key in use.
+
+    Nobody takes a second turn inside a first one: two such could wait for each other for ever.
+    """
+
+    def __init__(self) -> None:
+        self._locks: dict[Hashable, trio.Lock] = {}
+
+    @asynccontextmanager
+    async def of(self, thing: Hashable, wait: Callable[[], None] = lambda: None) -> AsyncIterator[None]:
+        """``wait`` is called when the turn is somebody else's."""
+        lock = self._locks.setdefault(thing, trio.Lock())
+        if lock.locked():
+            wait()
+        held = False
+        try:
+            async with waiting(connected=False):
+                await lock.acquire()
+                held = True
+            yield
+        finally:
+            if held:
+                lock.release()
+            if not lock.locked():
+                self._locks.pop(thing, None)

@@ -17,6 +17,19 @@ from chain.backoff import Backoff
 from chain.errors import Environment
 from odfd.errors import Bug
 
+
+@dataclass(slots=True)
+class Readiness:
+    """Of one daemon; its tree of parts sets it."""
+
+    started: bool = False
+    stopping: bool = False
+
+    @property
+    def is_ready(self) -> bool:
+        return self.started and not self.stopping
+
+
 AGAIN: Final = Backoff(first=0.5, most=30.0)
 
 

@@ -11,9 +11,8 @@ from typing import Final
 import trio
 
 from odfd.published.packs import number_in
-from odfd.runtime.addresses import listening, parsed, url_of
 from odfd.runtime.http import Application, Limits, Message, Receive, Send
-from odfd.runtime.serving import CONNECTIONS, HttpServer, Response
+from odfd.runtime.serving import CONNECTIONS, HttpServer, Response, listening, parsed, url_of
 from odfd.runtime.supervision import Life, Logger
 from odfd.site.requests import is_question
 from p2p.budget.buckets import Rate

@@ -11,7 +11,7 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +24,7 @@ from chain.store.database import Database, open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from odfd.datasets import catalog, pushes, references, row_counts, saved_views, visibility
-from odfd.datasets.catalog import Catalog
+from odfd.datasets.catalog import Catalog, DatasetEntry
 from odfd.datasets.holdings import Holdings
 from odfd.flows import store as flows
 from odfd.mirrors import mirror_spec as mirror_specs
@@ -32,7 +32,7 @@ from odfd.resources import declared
 from odfd.resources import store as resources
 from odfd.resources.store import Resources
 from odfd.runtime.filesystem import make_private
-from odfd.runtime.keyed_lock import KeyedLocks
+from odfd.runtime.slots import KeyedLocks
 from odfd.state.crash_recovery import OBJECTS, CrashRecovery, look_back
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.keys.secret_keys import SecretKeys
@@ -135,6 +135,19 @@ class StateDirectory:
         """The names, as of now."""
         with self.database.read() as connection:
             yield Catalog(Resources(connection))
+
+    def entries(self) -> Sequence[DatasetEntry]:
+        with self.catalog() as catalog:
+            return catalog.entries()
+
+    def resolve(self, ref: str) -> DatasetEntry:
+        """By local name or did. Raises NotFound, Invalid."""
+        with self.catalog() as catalog:
+            return catalog.resolve(ref)
+
+    def name_of(self, dataset: DatasetId) -> str:
+        with self.catalog() as catalog:
+            return catalog.name_of(dataset)
 
     def held_from(self, dataset: DatasetId) -> int:
         """The block from which on the dataset's data is to be here."""

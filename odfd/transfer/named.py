@@ -1,24 +1,31 @@
 """Lists the objects that blocks name, in order: slices, checkpoints, and the objects that rows link to.
 
 A ``NamedObjects`` is made for one walk along a chain and remembers the schema in force, which says what is a link.
-Slices with links are opened to read that one column; all others are not touched.
+Slices with links are opened to read that one column; all others are not touched. Which datasets a linked object belongs
+to is recorded from slices that are here and checked: whoever may have the rows may have the object.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from itertools import islice
+from typing import Final, NamedTuple
 
 from chain.codec.arrow_schema import schema_of
 from chain.codec.blocks import decode_block
 from chain.data.links import link_columns, links_in
+from chain.ids import DatasetId
 from chain.model.block import Block, SealedBlock
 from chain.model.events import AddData, ExecuteTransform, SetDataSchema
 from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import ObjectReader
+from chain.store.database import Database
 from chain.store.layout import CHECKPOINTS, DATA
 from chain.store.schema import KINDS
+from odfd.datasets.references import keep_links
+from odfd.verify.terms import ChainTerms, bringing_objects
 
 _PLAIN = (KINDS["AddData"], KINDS["ExecuteTransform"])
 
@@ -58,3 +65,26 @@ class NamedObjects:
     def _linked(self, name: Multihash) -> Iterator[NamedObject]:
         for linked in links_in(self._objects.path(name), self._links) if self._links else ():
             yield NamedObject(DATA, linked, self._objects.size(linked))
+
+
+_PAGE: Final = 1024
+"""Names noted in one transaction."""
+
+
+def note_links(
+    database: Database, objects: ObjectReader, dataset: DatasetId, terms: ChainTerms, blocks: Iterable[SealedBlock]
+) -> None:
+    """Of slices that blocks after ``terms`` bring. Blocks without links cost a look each. Raises NotFound, Invalid."""
+    for said, block in bringing_objects(terms, blocks, linking=True):
+        event = block.event
+        if not isinstance(event, AddData | ExecuteTransform) or event.new_data is None:
+            continue
+        with closing(links_in(objects.path(event.new_data.physical_hash), said.links)) as names:
+            while page := list(islice(names, _PAGE)):
+                with database.write() as connection:
+                    keep_links(connection, dataset, block.sequence_number, page)
+
+
+def may_link(terms: ChainTerms, blocks: Iterable[SealedBlock]) -> bool:
+    """Whether any of the blocks after ``terms`` may bring rows with links."""
+    return next(bringing_objects(terms, blocks, linking=True), None) is not None

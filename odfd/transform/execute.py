@@ -31,7 +31,7 @@ from engines.contract import DerivationNeeded, Engine, InternalError, InvalidQue
 from engines.errors import engine_failed
 from engines.output_check import measured, operations, sha3_file
 from engines.spark.state.checkpoint import MAX_CHECKPOINT
-from odfd.datasets.counting import NOTHING_READ, with_written
+from odfd.datasets.row_counts import NOTHING_READ, with_written
 from odfd.transform.checkpoint_info import read_past
 from odfd.transform.inputs import chosen
 from odfd.transform.plan import TRANSFORM_EVOLUTION, Blocked, Handover, Rejected, TransformPlan, events_of, settle

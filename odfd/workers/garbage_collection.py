@@ -122,8 +122,7 @@ class GarbageCollection:
 
     def _collect_folds(self, dry_run: bool) -> tuple[int, int]:
         """Those of histories that are no more; the others make room for each other."""
-        with self._home.catalog() as catalog:
-            here = {entry.id.multibase: entry.id for entry in catalog.entries()}
+        here = {entry.id.multibase: entry.id for entry in self._home.entries()}
 
         def is_good(folder: str, size: int, block: str) -> bool:
             head = self._home.chains.chain(here[folder]).head() if folder in here else None

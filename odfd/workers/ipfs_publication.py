@@ -23,7 +23,6 @@ from chain.wording import plural
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
-from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.visibility import Visibility
 from odfd.ipfs.delegation import check_delegation
 from odfd.ipfs.publishing import LIFETIME, Publication, Publisher
@@ -106,7 +105,7 @@ class PublicationService:
 
     async def publish(self, request: wire.PublishRequest) -> wire.TaskRef:
         """Result: PublicationView."""
-        entry = await trio.to_thread.run_sync(self._entry, request.ref)
+        entry = await trio.to_thread.run_sync(self._home.resolve, request.ref)
         publisher = self._with_kubo()
         await trio.to_thread.run_sync(self._need_public, entry.id)
         delegation = await trio.to_thread.run_sync(self._delegation, publisher, entry.id, request.delegation)
@@ -121,11 +120,11 @@ class PublicationService:
 
     async def list(self) -> Sequence[wire.PublicationView]:
         kept = await trio.to_thread.run_sync(self._kept)
-        return [self._view(self._name(dataset), dataset, each) for dataset, each in kept.items()]
+        return [self._view(self._home.name_of(dataset), dataset, each) for dataset, each in kept.items()]
 
     async def withdraw(self, ref: str) -> wire.PublicationView:
         """Take it from IPFS, as far as this node has put it there."""
-        entry = await trio.to_thread.run_sync(self._entry, ref)
+        entry = await trio.to_thread.run_sync(self._home.resolve, ref)
         publisher = self._with_kubo()
         kept = await trio.to_thread.run_sync(self._kept_of, entry.id)
         if kept is None:
@@ -163,7 +162,7 @@ class PublicationService:
         except Fault as fault:
             if self._troubles.get(dataset) != str(fault):
                 self._logger.error("not published", dataset=str(dataset), fault=str(fault), rule=fault.rule)
-                self._events.emit("publication.stalled", self._name(dataset), str(fault), rule=fault.rule)
+                self._events.emit("publication.stalled", self._home.name_of(dataset), str(fault), rule=fault.rule)
             self._troubles[dataset] = str(fault)
             return
         self._troubles.pop(dataset, None)
@@ -180,7 +179,7 @@ class PublicationService:
             self._troubles[dataset] = str(fault)
             return
         self._troubles.pop(dataset, None)
-        self._events.emit("publication.withdrawn", self._name(dataset), "it is private")
+        self._events.emit("publication.withdrawn", self._home.name_of(dataset), "it is private")
 
     async def _is_behind(self, publisher: Publisher, dataset: DatasetId, known: Published) -> bool:
         signed = await trio.to_thread.run_sync(self._signed, dataset)
@@ -212,7 +211,7 @@ class PublicationService:
             await trio.to_thread.run_sync(self._keep, dataset, kept)
         self._events.emit(
             "publication.published",
-            self._name(dataset),
+            self._home.name_of(dataset),
             f"{plural(done.size, 'block')}, {became.root}",
             added=done.blocks,
         )
@@ -220,7 +219,7 @@ class PublicationService:
 
     def _need_public(self, dataset: DatasetId) -> None:
         if not self._visibility.is_public(dataset):
-            name = self._name(dataset)
+            name = self._home.name_of(dataset)
             raise Refused(f"{name} is private", rule="private", hint=f"first: odfctl publish {name}")
 
     @asynccontextmanager
@@ -232,14 +231,6 @@ class PublicationService:
         if self._publisher is None:
             raise no_ipfs()
         return self._publisher
-
-    def _entry(self, ref: str) -> DatasetEntry:
-        with self._home.catalog() as catalog:
-            return catalog.resolve(ref)
-
-    def _name(self, dataset: DatasetId) -> str:
-        with self._home.catalog() as catalog:
-            return catalog.name_of(dataset)
 
     def _ours(self) -> Sequence[DatasetId]:
         public = self._visibility.public_of(self._home.chains.datasets())

@@ -22,7 +22,7 @@ from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.sync import MirrorSync, Synced
 from odfd.resources.store import Resources
 from odfd.state.directory import StateDirectory
-from odfd.transfer.linked import note_links
+from odfd.transfer.named import note_links
 from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.verify.damage import Damage
 from odfd.verify.objects import LINKED

@@ -34,7 +34,7 @@ from odfd.trust.keys import journal_topics
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger.cosignatures import Cosignatures
 from odfd.trust.ledger.log import Ledger
-from odfd.trust.policy.public_witness import PublicWitness
+from odfd.trust.policy.witness_quorum import PublicWitness
 from odfd.trust.witness.submission import (
     LONGEST,
     SOON,

@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from odfd.control.credentials import Gate
-from odfd.control.endpoint import ControlServer, bind, release
+from odfd.control.endpoint import ControlServer, Gate, bind, release
 from odfd.runtime.supervision import Life
 
 _T = TypeVar("_T")

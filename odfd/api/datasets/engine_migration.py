@@ -54,11 +54,7 @@ class EngineMigrationService:
     async def prove(self, ref: str, request: wire.ProveRequest) -> wire.TaskRef:
         """Result: ProofReport."""
 
-        def resolve() -> DatasetEntry:
-            with self._home.catalog() as catalog:
-                return catalog.resolve(ref)
-
-        entry = await trio.to_thread.run_sync(resolve)
+        entry = await trio.to_thread.run_sync(self._home.resolve, ref)
         return task_ref(self._board.submit("prove", entry.name, partial(self._alone, entry, request)))
 
     async def _alone(self, entry: DatasetEntry, request: wire.ProveRequest, report: Report) -> wire.ProofReport:

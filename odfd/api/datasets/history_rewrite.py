@@ -82,8 +82,7 @@ class HistoryRewriteService:
 
     def _checked(self, ref: str, request: wire.RewriteRequest) -> DatasetEntry:
         """What can be told at once. Raises NotFound, Refused, Invalid."""
-        with self._home.catalog() as catalog:
-            entry = catalog.resolve(ref)
+        entry = self._home.resolve(ref)
         if not self._home.keys.has_dataset_key(entry.id):
             raise Refused(
                 f"{entry.name} is not published by this node: its history is its owner's to rewrite",

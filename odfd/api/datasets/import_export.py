@@ -34,7 +34,7 @@ from odfd.runtime.tasks import Report, outside
 from odfd.state.directory import StateDirectory
 from odfd.state.remotes import Remotes, name_in, place_of
 from odfd.transfer.folders import Copy, Transfer, export_dataset, import_copy
-from odfd.transfer.linked import note_links
+from odfd.transfer.named import note_links
 from odfd.trust.admission.epoch_switch import epoch_of
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.history_rewrite import kept_tree

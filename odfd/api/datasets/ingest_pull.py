@@ -25,15 +25,15 @@ from odfd.api.datasets.correction import CorrectionOperations
 from odfd.api.datasets.import_export import ImportExport
 from odfd.api.datasets.quarantine import QuarantineDatasets
 from odfd.api.resources.apply import BASE_KIND
-from odfd.api.transforms.evolution import way_anew
+from odfd.api.transforms.check import way_anew
 from odfd.api.views.views import rows_view
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import DatasetEntry
-from odfd.datasets.counting import NOTHING_READ, added
 from odfd.datasets.creation import input_ids
 from odfd.datasets.pushes import PushTable
+from odfd.datasets.row_counts import NOTHING_READ, added
 from odfd.errors import sole_faults
 from odfd.ingest import driver as ingesting
 from odfd.ingest.driver import Ingested
@@ -96,7 +96,7 @@ class IngestPullService:
 
     async def ingest(self, ref: str, request: wire.IngestRequest) -> wire.TaskRef:
         """Result: PullResult with one item."""
-        entry = await trio.to_thread.run_sync(self._resolve, ref)
+        entry = await trio.to_thread.run_sync(self._home.resolve, ref)
         read = None
         if request.format is not None:
             if request.format not in FORMATS:
@@ -129,7 +129,7 @@ class IngestPullService:
 
     async def set_watermark(self, ref: str, request: wire.WatermarkRequest) -> wire.TaskRef:
         """Result: PullResult with one item. Refused for what is no root of this node's own."""
-        entry, to = await trio.to_thread.run_sync(self._resolve, ref), instant.parse(request.time)
+        entry, to = await trio.to_thread.run_sync(self._home.resolve, ref), instant.parse(request.time)
 
         async def work(report: Report) -> wire.PullResult:
             async with self._home.turns.of(entry.id, partial(_wait, report, entry)):
@@ -146,7 +146,7 @@ class IngestPullService:
 
     async def correct(self, ref: str, request: wire.CorrectRequest) -> wire.TaskRef:
         """Result: CorrectResult. Refused for what is no ledger of this node's own."""
-        entry = await trio.to_thread.run_sync(self._resolve, ref)
+        entry = await trio.to_thread.run_sync(self._home.resolve, ref)
 
         async def work(report: Report) -> wire.CorrectResult:
             async with self._home.turns.of(entry.id, partial(_wait, report, entry)):
@@ -183,16 +183,12 @@ class IngestPullService:
 
     async def export(self, ref: str, request: wire.ExportRequest) -> wire.TaskRef:
         """Result: TransferResult."""
-        entry = await trio.to_thread.run_sync(self._resolve, ref)
+        entry = await trio.to_thread.run_sync(self._home.resolve, ref)
         return task_ref(self._board.submit("export", entry.name, self._import_export.export(entry, request.to)))
 
     async def import_(self, request: wire.ImportRequest) -> wire.TaskRef:
         """Result: TransferResult."""
         return task_ref(self._board.submit("import", request.source, self._import_export.import_(request)))
-
-    def _resolve(self, ref: str) -> DatasetEntry:
-        with self._home.catalog() as catalog:
-            return catalog.resolve(ref)
 
     def _wanted(self, request: wire.PullRequest) -> list[DatasetEntry]:
         """Those asked for, inputs before what derives from them."""

@@ -48,8 +48,7 @@ class QuarantineDatasets:
         """Raises Invalid when its name is taken."""
         now = Instant(self._now() // MILLISECOND * MILLISECOND)
         made = self._home.keys.new_dataset_key().dataset_id
-        with self._home.catalog() as catalog:
-            of = catalog.name_of(dataset)
+        of = self._home.name_of(dataset)
 
         def name_it(connection: sqlite3.Connection) -> None:
             resources = Resources(connection)

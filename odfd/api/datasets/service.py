@@ -85,14 +85,14 @@ class DatasetService:
         return self._with_peers(await _in_thread(self._views.all))
 
     async def get(self, ref: str) -> wire.DatasetView:
-        (view,) = self._with_peers([await _in_thread(lambda: self._views.dataset(self._resolve(ref)))])
+        (view,) = self._with_peers([await _in_thread(lambda: self._views.dataset(self._home.resolve(ref)))])
         return view
 
     async def describe(self, ref: str, *, profile: bool = False) -> wire.DatasetDetail:
         """``profile``: with what the files of its slices say of its columns."""
 
         def look() -> wire.DatasetDetail:
-            entry = self._resolve(ref)
+            entry = self._home.resolve(ref)
             detail = self._views.detail(entry)
             return msgspec.structs.replace(detail, profile=profile_of(self._home, entry)) if profile else detail
 
@@ -102,7 +102,7 @@ class DatasetService:
         """What is declared of it now."""
 
         def look() -> wire.ManifestView:
-            entry = self._resolve(ref)
+            entry = self._home.resolve(ref)
             state = load_state(self._home.chains.chain(entry.id))
             return wire.ManifestView(text=render_manifest(declaration(state, entry.name)))
 
@@ -121,7 +121,7 @@ class DatasetService:
 
     async def rename(self, ref: str, request: wire.RenameRequest) -> wire.DatasetView:
         """Its local name alone; whoever else has it calls it as before."""
-        entry = await _in_thread(lambda: self._resolve(ref))
+        entry = await _in_thread(lambda: self._home.resolve(ref))
         async with self._home.turns.of(entry.id), self._scheduler.still(entry.id):
             await _in_thread(lambda: self._rename(entry, request.name))
         self._events.emit("dataset.renamed", request.name, f"it was {entry.name}", id=str(entry.id))
@@ -144,7 +144,7 @@ class DatasetService:
 
     async def schema(self, ref: str) -> wire.Schema:
         def look() -> wire.Schema:
-            entry = self._resolve(ref)
+            entry = self._home.resolve(ref)
             return schema_view(entry.name, load_state(self._home.chains.chain(entry.id)))
 
         return await _in_thread(look)
@@ -160,14 +160,10 @@ class DatasetService:
             msgspec.structs.replace(view, peers=counts[dataset]) for view, dataset in zip(views, datasets, strict=True)
         ]
 
-    def _resolve(self, ref: str) -> DatasetEntry:
-        with self._home.catalog() as catalog:
-            return catalog.resolve(ref)
-
     def _log(
         self, ref: str, kinds: Sequence[str], limit: int, before: int | None, epoch: int | None
     ) -> Sequence[wire.BlockView]:
-        entry = self._resolve(ref)
+        entry = self._home.resolve(ref)
         chain = self._home.chains.chain(entry.id) if epoch is None else self._former(entry, epoch)
         head = chain.head()
         if head is None:
@@ -195,7 +191,7 @@ class DatasetService:
         return self._home.chains.former(entry.id, epoch)
 
     def _block(self, ref: str, at: str) -> wire.BlockDetail:
-        block, epoch = self._found(self._resolve(ref), at)
+        block, epoch = self._found(self._home.resolve(ref), at)
         return wire.BlockDetail(
             former_epoch=epoch,
             hash=str(block.hash),
@@ -218,7 +214,7 @@ class DatasetService:
             raise
 
     def _tail(self, ref: str, limit: int) -> wire.Records:
-        entry = self._resolve(ref)
+        entry = self._home.resolve(ref)
         chain = self._home.chains.chain(entry.id)
         state = load_state(chain)
         described = schema_view(entry.name, state)
@@ -232,7 +228,7 @@ class DatasetService:
 
     def _unused(self, ref: str) -> DatasetEntry:
         """Raises Refused while others derive from it."""
-        entry = self._resolve(ref)
+        entry = self._home.resolve(ref)
         readers = [other.name for other in self._views.readers.of(entry.id)]
         if readers:
             raise Refused(

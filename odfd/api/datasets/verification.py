@@ -47,11 +47,7 @@ class VerificationService:
     async def verify(self, ref: str, request: wire.VerifyRequest) -> wire.TaskRef:
         """Result: VerifyReport."""
 
-        def resolve() -> DatasetEntry:
-            with self._home.catalog() as catalog:
-                return catalog.resolve(ref)
-
-        entry = await trio.to_thread.run_sync(resolve)
+        entry = await trio.to_thread.run_sync(self._home.resolve, ref)
         return task_ref(self._board.submit("verify", entry.name, partial(self._verify, entry, request)))
 
     async def _verify(self, entry: DatasetEntry, request: wire.VerifyRequest, report: Report) -> wire.VerifyReport:

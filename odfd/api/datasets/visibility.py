@@ -93,8 +93,7 @@ class VisibilityService:
                 " it again"
             )
         if not public:
-            with self._home.catalog() as catalog:
-                entries = catalog.entries()
+            entries = self._home.entries()
             readers = [each.id for each in entries if each.id != entry.id and entry.id in self._inputs(each.id)]
             told = [each for each in readers if self._visibility.is_public(each)]
             if told:

@@ -45,17 +45,13 @@ class LineageService:
         """Result: Lineage."""
         if not 1 <= request.limit <= MAX_LIMIT:
             raise Invalid(f"limit {request.limit}", rule="lineage-limit", hint=f"1 to {MAX_LIMIT} rows of each record")
-        entry = await trio.to_thread.run_sync(partial(self._resolve, ref))
+        entry = await trio.to_thread.run_sync(partial(self._home.resolve, ref))
         await trio.to_thread.run_sync(partial(self._check, entry, request))
         work = Trace(self._home, self._deps, entry, request, self._fresh_id).run
         return task_ref(self._board.submit("lineage", entry.name, work))
 
     async def graph(self, ref: str) -> wire.LineageGraph:
         return await trio.to_thread.run_sync(self._graph, ref)
-
-    def _resolve(self, ref: str) -> DatasetEntry:
-        with self._home.catalog() as catalog:
-            return catalog.resolve(ref)
 
     def _check(self, entry: DatasetEntry, request: wire.LineageRequest) -> None:
         """What is wrong with the question is said at once. Raises NotFound, Invalid."""

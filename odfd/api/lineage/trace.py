@@ -262,8 +262,7 @@ class Trace:
 
     def _name(self, dataset: DatasetId) -> str:
         if dataset not in self._names:
-            with self._home.catalog() as catalog:
-                self._names[dataset] = catalog.name_of(dataset)
+            self._names[dataset] = self._home.name_of(dataset)
         return self._names[dataset]
 
 

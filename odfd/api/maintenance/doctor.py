@@ -170,16 +170,18 @@ class Doctor:
             return "the node's key"
         if not self._home.keys.has_dataset_key(DatasetId.from_public_key(key.public_key)):
             return "the validator's key"
-        return f"the key of {self._name(DatasetId.from_public_key(key.public_key))}"
+        return f"the key of {self._home.name_of(DatasetId.from_public_key(key.public_key))}"
 
     def _heads(self) -> wire.Probe:
         """Of our own datasets: what others are told must be what is here."""
         troubles = self._troubles()
-        behind = [f"{self._name(dataset)}: {why}" for dataset, why in troubles.items()]
+        behind = [f"{self._home.name_of(dataset)}: {why}" for dataset, why in troubles.items()]
         if behind:
             hint = "what hinders is said; when the state is an old one: odfctl pull REF --repair, from who has more"
             return failed("heads", f"not signed: {_few(behind)}", hint)
-        unsigned = [self._name(dataset) for dataset in self._home.chains.datasets() if self._is_unsigned(dataset)]
+        unsigned = [
+            self._home.name_of(dataset) for dataset in self._home.chains.datasets() if self._is_unsigned(dataset)
+        ]
         if unsigned:
             message = f"not signed yet: {_few(unsigned)}"
             return wire.Probe(name="heads", result="warning", message=message, hint="it is signed in a moment")
@@ -195,8 +197,7 @@ class Doctor:
 
     def _published(self) -> wire.Probe:
         """What others may see and take; what only an older version decided is for a person to look at."""
-        with self._home.catalog() as catalog:
-            names = {entry.id: entry.name for entry in catalog.entries()}
+        names = {entry.id: entry.name for entry in self._home.entries()}
         public = self._visibility.public_of(names)
         counted = f"{len(public)} of {plural(len(names), 'dataset')}"
         with self._home.database.read() as connection:
@@ -218,7 +219,7 @@ class Doctor:
             notes = Damage(connection)
             for dataset in notes.datasets():
                 spots = notes.of(dataset)
-                found[self._name(dataset)] = _few([f"#{spot.sequence} {spot.message}" for spot in spots])
+                found[self._home.name_of(dataset)] = _few([f"#{spot.sequence} {spot.message}" for spot in spots])
         if not found:
             return ok("damage", "none is known; odfctl verify REF looks for it")
         told = _few([f"{name}: {what}" for name, what in found.items()])
@@ -233,7 +234,7 @@ class Doctor:
             except Fault as fault:
                 trouble = fault.message
             if trouble is not None:
-                wrong.append(f"{self._name(dataset)}: {trouble}")
+                wrong.append(f"{self._home.name_of(dataset)}: {trouble}")
         if wrong:
             return failed("chains", _few(wrong), _REPAIR.format("REF"))
         return ok("chains", "every block is whole and in its place; odfctl verify looks at rules and objects")
@@ -255,10 +256,6 @@ class Doctor:
             blocks = map(decode_block, chain.raw_blocks(0, snapshot.head.size if snapshot else 0))
             whole = references_hold(connection, dataset, blocks)
         return None if whole else "the list of objects that its blocks name is damaged"
-
-    def _name(self, dataset: DatasetId) -> str:
-        with self._home.catalog() as catalog:
-            return catalog.name_of(dataset)
 
 
 def _tried(name: str, probe: Callable[[], wire.Probe]) -> wire.Probe:

@@ -88,8 +88,7 @@ class TrustProbes:
         return self._evaluator.witnesses_to_spare(self._evaluator.known(dataset))
 
     def _published(self) -> Iterator[tuple[DatasetId, str]]:
-        with self._home.catalog() as catalog:
-            names = {entry.id: entry.name for entry in catalog.entries()}
+        names = {entry.id: entry.name for entry in self._home.entries()}
         own = [dataset for dataset in names if self._home.keys.has_dataset_key(dataset)]
         for dataset in self._visibility.public_of(own):
             yield dataset, names[dataset]
@@ -166,8 +165,7 @@ class ClockProbe:
         state = load_state(chain)
         if state.system_time is None or state.kind is None:
             return None
-        with self._home.catalog() as catalog:
-            name = catalog.name_of(dataset)
+        name = self._home.name_of(dataset)
         refill = way_to_data(name, state, own=True)
         if state.system_time > limit:
             first = bisect.bisect_right(range(state.size), limit, key=lambda number: chain.block_at(number).system_time)

@@ -162,8 +162,7 @@ class NetworkService:
         return tuple(signed), self._visibility.public_of(signed)
 
     def _announced(self, counts: Mapping[DatasetId, int]) -> tuple[wire.Announced, ...]:
-        with self._home.catalog() as catalog:
-            names = {entry.id: entry.name for entry in catalog.entries()}
+        names = {entry.id: entry.name for entry in self._home.entries()}
         announced, unheld = [], self._unheld.heads()
         with self._home.database.read() as connection:
             ledger = Ledger(connection)

@@ -32,8 +32,7 @@ class NodeSiteLibrary:
         self._visibility = visibility
 
     def datasets(self, limit: int) -> Sequence[ShownDataset]:
-        with self._home.catalog() as catalog:
-            entries = catalog.entries()
+        entries = self._home.entries()
         shown: list[ShownDataset] = []
         for entry in entries:
             if len(shown) < limit and (size := self._library.size(entry.id)):

@@ -75,8 +75,7 @@ class PublicQueries:
 
     def states(self) -> list[tuple[str, ChainState]]:
         """Of all that anybody may read, by name. Called from worker threads. Raises Environment."""
-        with self._home.catalog() as catalog:
-            entries = sorted(catalog.entries(), key=lambda entry: entry.name)
+        entries = sorted(self._home.entries(), key=lambda entry: entry.name)
         sizes = [(entry, size) for entry in entries if (size := self._served(entry.id))]
         return [(entry.name, load_state(self._home.chains.chain(entry.id), size)) for entry, size in sizes]
 
@@ -121,6 +120,5 @@ class FlightQueries:
         """Datasets by name, as far as they may be read. Raises Environment."""
         if not owner:
             return self._public.states()
-        with self._home.catalog() as catalog:
-            entries = sorted(catalog.entries(), key=lambda entry: entry.name)
+        entries = sorted(self._home.entries(), key=lambda entry: entry.name)
         return [(entry.name, load_state(self._home.chains.chain(entry.id))) for entry in entries]

@@ -40,8 +40,7 @@ from engines.faults import Diagnostic, Severity
 from engines.spark.analysis.source_declarations import read_source
 from odfd.api.resources.declarations import ELSEWHERE, DeclarationService
 from odfd.api.resources.desired_state import DesiredSnapshot, DesiredState, in_order, read_desired_state
-from odfd.api.transforms.check import TransformCheck
-from odfd.api.transforms.evolution import EvolutionCheck
+from odfd.api.transforms.check import EvolutionCheck, TransformCheck
 from odfd.api.transforms.schemas import judge_preprocess, read_schema
 from odfd.control import wire
 from odfd.control.assembly import Context
@@ -254,8 +253,7 @@ class ApplyOperation:
     def _resolve(self, ref: str) -> DatasetId:
         if ref.startswith("did:"):
             return DatasetId.parse(ref)
-        with self._home.catalog() as catalog:
-            return catalog.resolve(ref).id
+        return self._home.resolve(ref).id
 
     def _commit(
         self, desired: DesiredSnapshot, held: tuple[DatasetId, ChainState] | None, events: Sequence[MetadataEvent]

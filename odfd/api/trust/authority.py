@@ -61,16 +61,12 @@ class AuthorityService:
 
     async def dataset_key(self, ref: str) -> wire.DatasetKey:
         """The secret, for a person who takes it offline. Raises NotFound when it is not here."""
-        entry = self._entry(ref)
+        entry = self._home.resolve(ref)
         key = await trio.to_thread.run_sync(self._home.keys.dataset_seed, entry.id)
         return wire.DatasetKey(key=str(entry.id), seed=key.hex())
 
-    def _entry(self, ref: str) -> DatasetEntry:
-        with self._home.catalog() as catalog:
-            return catalog.resolve(ref)
-
     def _show(self, ref: str) -> wire.AuthorityView:
-        entry = self._entry(ref)
+        entry = self._home.resolve(ref)
         with self._home.database.read() as connection:
             rights = Authorities(connection).rights(entry.id)
             disputed = is_disputed(connection, entry.id, rights)
@@ -99,7 +95,7 @@ class AuthorityService:
         return wire.WriterView(key=str(key), expires_at=None if until is None else instant.render(until), mine=mine)
 
     def _draft(self, ref: str, request: wire.AuthorityDraftRequest) -> wire.AuthorityDraft:
-        entry = self._entry(ref)
+        entry = self._home.resolve(ref)
         with self._home.database.read() as connection:
             rights = Authorities(connection).rights(entry.id)
         return draft_view(rights, self._drafted(rights, request))
@@ -128,7 +124,7 @@ class AuthorityService:
         return chain.block_at(0).hash, TreeHead(size=tree.size, root_hash=tree.root)
 
     def _change(self, ref: str, request: wire.AuthorityRequest) -> wire.AuthorityView:
-        entry = self._entry(ref)
+        entry = self._home.resolve(ref)
         said, payload = draft_of(entry, request.payload)
         node, writers = self._home.keys.node_key().did, {each.key for each in said.writers}
         if request.drop_key and node not in writers:

@@ -159,8 +159,7 @@ class TrustService:
         return "me" if key == self._evaluator.me else self._evaluator.policy.group_of(key)
 
     def _show(self, ref: str) -> wire.TrustView:
-        with self._home.catalog() as catalog:
-            entry = catalog.resolve(ref)
+        entry = self._home.resolve(ref)
         evaluator, chain = self._evaluator, self._home.chains.chain(entry.id)
         known = evaluator.known(entry.id)
         use = evaluator.reach_of(chain, known, evaluator.use(entry.id))

@@ -140,8 +140,7 @@ class ViewCache:
         since, entries = self._entries
         if since < 0 or self._home.database.has_changed(NAMES, since):
             since = self._home.database.writes
-            with self._home.catalog() as catalog:
-                entries = catalog.entries()
+            entries = self._home.entries()
             there, known = {entry.id for entry in entries}, self._known()
             for gone in known.keys() - there:
                 known.pop(gone, None)

@@ -1,4 +1,4 @@
-"""``ingest``, ``pull``: bring new data into datasets."""
+"""``ingest``, ``pull``, ``watermark``, ``flow``: bring new data into datasets, and say when none comes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from chain.errors import Environment, NotFound
 from odfd import output
 from odfd.cli import formatting
 from odfd.cli.command import REF, Commands, argument
-from odfd.cli.progress import result_of, submit
-from odfd.cli.row_text import rows_text
+from odfd.cli.dataset_text import rows_text
+from odfd.cli.progress import follow, result_of, submit
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
 from odfd.control import wire
@@ -140,3 +140,53 @@ def outcome(session: Session, sent: Any) -> int:
         elif item.get("outcome") in ("failed", "blocked"):
             code = max(code, ExitCode.NO)
     return code
+
+
+@commands.add(
+    "watermark",
+    REF,
+    argument("time", metavar="TIME", help="like 2024-05-01T12:30:00Z"),
+    argument("--ahead", action="store_true", help="also when it is more than a day ahead of the clock"),
+    description="Move the watermark of a root dataset by hand, as when its source has gone quiet: windows over it\n"
+    "close up to there, and what comes later with an earlier time is late. It never goes back.",
+    example="nyc.flights 2013-12-31T00:00:00Z",
+)
+def _watermark(session: Session, args: argparse.Namespace) -> int:
+    request = wire.WatermarkRequest(time=args.time, ahead=args.ahead)
+    ref = session.client.put(f"/datasets/{part(args.ref)}/watermark", wire.TaskRef, request).value
+    return outcome(session, follow(session, ref, wire.PullResult).sent)
+
+
+flow = commands.group(
+    "flow",
+    description="A flow pulls a dataset when its schedule says so, or when other datasets have new data. Derived"
+    " datasets that no flow names follow their inputs, and go by their own name here. odfctl get flows lists all.",
+    example="pause fx-daily",
+)
+
+
+_NAME = argument("name", metavar="NAME", help="of the flow, or of the derived dataset")
+
+
+@flow.add(
+    "pause",
+    _NAME,
+    help="run it no more for now, over restarts too; what passes meanwhile is not caught up",
+    description="Run it no more for now, over restarts too; what passes meanwhile is not caught up.",
+    example="fx-daily",
+)
+def _pause(session: Session, args: argparse.Namespace) -> None:
+    moved = session.client.put(f"/flows/{part(args.name)}/pause", wire.FlowView)
+    session.answer(moved, lambda row: f"{row.name} is paused")
+
+
+@flow.add(
+    "resume",
+    _NAME,
+    help="go on with one that was paused",
+    description="Go on with one that was paused.",
+    example="fx-daily",
+)
+def _resume(session: Session, args: argparse.Namespace) -> None:
+    moved = session.client.delete(f"/flows/{part(args.name)}/pause", wire.FlowView)
+    session.answer(moved, lambda row: f"{row.name} goes on" + (f", next at {row.next}" if row.next else ""))

@@ -6,8 +6,7 @@ import argparse
 
 from odfd import output
 from odfd.cli.command import REF, Commands, argument
-from odfd.cli.lineage_drawing import DRAWINGS
-from odfd.cli.lineage_text import graph_tree, record_tree
+from odfd.cli.lineage_text import DRAWINGS, graph_tree, record_tree
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.control import wire

@@ -1,4 +1,4 @@
-"""``network``: joins and leaves networks, and shows which datasets are announced there."""
+"""``network``, ``join``, ``peer``: join and leave networks, show what is announced there, connect and block peers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import io
 from typing import Final
 
 from odfd import output
-from odfd.cli import formatting, kinds
-from odfd.cli.command import Commands, argument
+from odfd.cli import details, formatting, kinds
+from odfd.cli.command import YES, Commands, argument, confirm
 from odfd.cli.conditions import seconds
-from odfd.cli.confirm import YES, confirm
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
 from odfd.control import wire
@@ -151,3 +150,45 @@ def _show(session: Session, args: argparse.Namespace) -> None:
     shown = session.client.get(f"/networks/{part(args.name)}", wire.NetworkView)
     session.answer(shown, lambda network: render(columns, network.datasets))
     session.remark(f"{formatting.plural(shown.value.peers, 'peer')} in {shown.value.name}")
+
+
+peer = commands.group("peer", description="The other nodes that this one has met.", example="list")
+
+
+@peer.add("list", help="peers we know")
+def _list_peers(session: Session, _: argparse.Namespace) -> None:
+    kinds.PEER.show_all(
+        session,
+        kinds.PEER.all(session),
+        "no peers yet: odfctl peer connect MULTIADDR, odfctl network join NAME --bootstrap MULTIADDR",
+    )
+
+
+_PEER = argument("peer", metavar="PEER")
+
+
+@peer.add("show", _PEER, help="one peer at length", example="12D3KooWQ…")
+def _show_peer(session: Session, args: argparse.Namespace) -> None:
+    session.show(session.client.get(f"/peers/{part(args.peer)}", wire.PeerInfo).sent, details.plain)
+
+
+@peer.add("block", _PEER, help="never talk to it again", example="12D3KooWQ…")
+def _block(session: Session, args: argparse.Namespace) -> None:
+    kinds.PEER.show(session, session.client.put(f"/peers/{part(args.peer)}/block", wire.PeerInfo))
+
+
+@peer.add("unblock", _PEER, help="talk to it again", example="12D3KooWQ…")
+def _unblock(session: Session, args: argparse.Namespace) -> None:
+    kinds.PEER.show(session, session.client.delete(f"/peers/{part(args.peer)}/block", wire.PeerInfo))
+
+
+@peer.add(
+    "connect",
+    argument("multiaddr", metavar="MULTIADDR"),
+    help="meet a peer",
+    example="/ip4/192.0.2.7/tcp/4150/p2p/12D3KooWQ…",
+)
+def _connect(session: Session, args: argparse.Namespace) -> None:
+    kinds.PEER.show(
+        session, session.client.post("/peers", wire.PeerInfo, wire.ConnectRequest(multiaddr=args.multiaddr))
+    )

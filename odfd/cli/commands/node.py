@@ -1,15 +1,17 @@
-"""``status``, ``doctor``, ``watch``: show the state of the node, its problems, and its events."""
+"""``status``, ``doctor``, ``watch``, ``backup``: show the node's state, problems and events, and copy what it holds."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from chain.instant import SECOND
 from odfd import output
 from odfd.cli import conditions, formatting
 from odfd.cli.command import Commands, argument
+from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, clean, fields, render
 from odfd.control import wire
@@ -161,3 +163,24 @@ def _event_text(event: wire.EventView) -> str:
         return f"{'':>6}  {event.message}"
     time = formatting.moment(event.time)
     return clean(f"{event.sequence:>6}  {time}  {event.kind:<20}  {event.subject}  {event.message}", 400)
+
+
+@commands.add(
+    "backup",
+    argument("to", metavar="DIR"),
+    argument("--keep", type=int, default=7, metavar="N", help="snapshots that stay there (7)"),
+    description="Copy what the running node holds, as of one moment, into a folder: datasets, statements, keys.\n"
+    "A later backup into the same folder copies what is new. The daemon writes it, so it must be allowed to.\n"
+    "It holds secret keys: keep it as you keep those. Journals of signing are left out; odfctl restore says why.",
+    example="/mnt/backup/alice --keep 14",
+)
+def _backup(session: Session, args: argparse.Namespace) -> None:
+    request = wire.BackupRequest(to=str(Path(args.to).expanduser().resolve()), keep=args.keep)
+    done = submit(session, "/backup", request, wire.BackupResult)
+    session.answer(done, backup_text)
+
+
+def backup_text(done: wire.BackupResult) -> str:
+    dropped = f", {formatting.plural(done.dropped, 'older snapshot')} removed" if done.dropped else ""
+    copied = f"{formatting.plural(done.copied, 'object')} copied ({formatting.size(done.bytes)}) of {done.objects:,}"
+    return f"backed up to {done.snapshot}: {copied}{dropped}\nodfctl restore {Path(done.snapshot).parent.parent} DIR"

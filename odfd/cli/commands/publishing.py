@@ -1,13 +1,18 @@
-"""``publish``, ``unpublish``: make datasets public, or private again."""
+"""``publish``, ``unpublish``, ``ipfs``: make datasets public, or private again, and publish them on IPFS."""
 
 from __future__ import annotations
 
 import argparse
 
-from odfd.cli.command import Commands, argument
+from chain.errors import Refused
+from odfd.cli import formatting
+from odfd.cli.command import REF, Commands, argument
+from odfd.cli.commands.authority import offline_key
+from odfd.cli.progress import submit
 from odfd.cli.session import Session
-from odfd.cli.table import TableColumn, render
+from odfd.cli.table import WHOLE, TableColumn, render
 from odfd.control import wire
+from odfd.control.client import part
 from odfd.errors import Usage
 
 commands = Commands()
@@ -56,3 +61,87 @@ _COLUMNS: tuple[TableColumn[wire.VisibilityView], ...] = (
     TableColumn("DONE", lambda row: "unchanged" if not row.changed else "published" if row.published else "private"),
     TableColumn("ID", lambda row: row.id, most=90),
 )
+
+
+ipfs = commands.group(
+    "ipfs",
+    description=(
+        "A dataset on IPFS is a folder in the ODF layout, under an IPNS name made of the dataset's key. It goes\n"
+        "there through the Kubo that [ipfs] api of the settings names; whoever takes it from there checks all."
+    ),
+    example="publish nyc.flights",
+)
+
+
+@ipfs.add(
+    "publish",
+    REF,
+    argument("--once", action="store_true", help="as it is now, and no more"),
+    argument("--offline-key", metavar="FILE", help="file that holds the dataset's key"),
+    help="put it there and keep it up to date",
+    description=(
+        "Put a dataset on IPFS: what is new since the last time is added, and its name points to it. From then on\n"
+        "it follows the dataset, and its record is renewed before it expires. With --offline-key the dataset's\n"
+        "own name points to that of this node, for a dataset whose key is kept elsewhere; the key is sent nowhere."
+    ),
+    example="nyc.flights",
+)
+def _publish(session: Session, args: argparse.Namespace) -> None:
+    request = wire.PublishRequest(ref=args.ref, once=args.once)
+    done = submit(session, "/publications", request, wire.PublicationView)
+    key = offline_key(args.offline_key)
+    if key is not None:
+        if done.value.name is None:
+            raise Refused("this node does not write that dataset", rule="ipns-delegation", hint="its owner's node does")
+        delegation = key.delegation(done.value.name, session.clock.now())
+        request = wire.PublishRequest(ref=args.ref, once=args.once, delegation=delegation)
+        done = submit(session, "/publications", request, wire.PublicationView)
+    session.answer(done, publication_text)
+
+
+def publication_text(done: wire.PublicationView) -> str:
+    lines = [f"{done.ref} is on IPFS: {formatting.plural(done.blocks, 'block')}, {done.root}"]
+    if done.name is None:
+        lines.append("  None of its keys is here, so that no name points to it")
+    elif done.name == done.home:
+        lines.append(f"  Its name ipns://{done.name} points there")
+    else:
+        lines.append(f"  ipns://{done.name}, of this node, points there, and ipns://{done.home} to that name")
+    added = formatting.plural(done.added_objects, "object")
+    lines.append(
+        f"  Added: {formatting.plural(done.added_blocks, 'block')}, {added} ({formatting.size(done.added_bytes)})"
+    )
+    return "\n".join(lines)
+
+
+def _publications(session: Session, rows: list[wire.PublicationView]) -> str:
+    now = session.clock.now()
+    columns: tuple[TableColumn[wire.PublicationView], ...] = (
+        TableColumn("NAME", lambda row: row.ref),
+        TableColumn("BLOCKS", lambda row: f"{row.blocks:,}", right=True),
+        TableColumn("ROOT", lambda row: row.root, most=WHOLE),
+        TableColumn("IPNS", lambda row: row.name or "-", most=WHOLE),
+        TableColumn("RENEWED", lambda row: formatting.ago(row.at, now)),
+        TableColumn("STATE", lambda row: row.message or ("kept" if row.standing else "once"), most=WHOLE),
+    )
+    return render(columns, rows)
+
+
+@ipfs.add("list", help="what we have there")
+def _list(session: Session, _: argparse.Namespace) -> None:
+    rows = session.client.get("/publications", list[wire.PublicationView])
+    session.answer(rows, lambda rows: _publications(session, rows))
+    if not rows.value:
+        session.remark("nothing there yet: odfctl ipfs publish REF")
+
+
+@ipfs.add(
+    "withdraw",
+    REF,
+    help="take it away from our Kubo",
+    description="Take it away from our Kubo; its collector frees the disk. What others keep of it stays theirs.",
+    example="nyc.flights",
+)
+def _withdraw(session: Session, args: argparse.Namespace) -> None:
+    gone = session.client.delete(f"/publications/{part(args.ref)}", wire.PublicationView)
+    session.answer(gone, lambda row: f"{row.ref} was taken from our Kubo; its name is found until {row.expires}")

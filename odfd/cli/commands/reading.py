@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from odfd.cli import formatting
-from odfd.cli.column_text import schema_table
 from odfd.cli.command import REF, Commands, argument
-from odfd.cli.row_text import rows_text
+from odfd.cli.dataset_text import rows_text, schema_table
 from odfd.cli.session import Session
 from odfd.cli.sql.read_options import TIMES, is_cut, last_rows, source
 from odfd.cli.table import TableColumn, render

@@ -11,9 +11,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from odfd.cli import formatting
-from odfd.cli.command import REF, Commands, argument
+from odfd.cli.command import REF, YES, Commands, argument, confirm
 from odfd.cli.commands.authority import offline_key
-from odfd.cli.confirm import YES, confirm
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render

@@ -1,15 +1,17 @@
-"""``verify``: verifies a dataset in the daemon, or a directory in this process."""
+"""``verify`` and ``engine prove``: verify a dataset or a folder, and prove that another engine gives the same."""
 
 from __future__ import annotations
 
 import argparse
+from typing import Final
 
-from odfd.cli.command import Commands, argument
+from odfd.cli import formatting
+from odfd.cli.command import REF, Commands, argument
 from odfd.cli.offline import files
 from odfd.cli.offline.verify import check_directory
 from odfd.cli.progress import submit
-from odfd.cli.report import can_be_repaired, report_text
 from odfd.cli.session import Session
+from odfd.cli.table import clean, fields
 from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import ExitCode, Usage
@@ -46,3 +48,95 @@ def _number(text: str) -> int:
     if not (number.isascii() and number.isdigit()):
         raise Usage(f"not a block number: {text!r}", hint="write it like --from 9 or --from '#9'")
     return int(number)
+
+
+engine = commands.group(
+    "engine",
+    description="What computes derived datasets, and the proof that another one computes the same.",
+    example="prove nyc.flights.delays --dry-run",
+)
+
+
+@engine.add(
+    "prove",
+    REF,
+    argument("--dry-run", action="store_true", help="only compare; record nothing"),
+    help="re-run all of a dataset's history on this node's engine",
+    description=(
+        "Re-run every transform of a dataset, from the first on, on the engine of this node. If all answers are\n"
+        "the same, and the dataset is this node's own, the transform is declared anew with this engine's digest:\n"
+        "a signed block, after which the engine pinned before is not needed any more. Ends with 1 if one differs."
+    ),
+    example="nyc.flights.delays",
+)
+def _prove(session: Session, args: argparse.Namespace) -> int:
+    request = wire.ProveRequest(dry_run=args.dry_run)
+    report = submit(session, f"/datasets/{part(args.ref)}/prove", request, wire.ProofReport)
+    session.answer(report, _text)
+    if not report.value.ok:
+        session.remark("this engine would make another history: keep the engine that is pinned, or derive it anew")
+    return ExitCode.OK if report.value.ok else ExitCode.NO
+
+
+def _text(report: wire.ProofReport) -> str:
+    engine = report.engine
+    name = f"{engine.name} {engine.version} ({formatting.digest(engine.digest)})"
+    count = formatting.plural(report.transforms, "transform")
+    if not report.ok:
+        lines = [f"no: {name} does not give the history of {report.ref}; {count} re-run"]
+    elif report.recorded:
+        lines = [f"yes: {name} gives the same in {count} of {report.ref}, and is pinned from now on"]
+    else:
+        lines = [f"yes: {name} gives the same in {count} of {report.ref}; nothing was recorded"]
+    for failure in report.failures:
+        number, digest = failure.block.sequence_number, formatting.digest(failure.block.hash)
+        place = "-" if number is None else f"#{number} {digest}"
+        lines.append(f"  {place}  {failure.rule}  {clean(failure.message, 300)}")
+        lines += values_lines(failure)
+    return "\n".join(lines)
+
+
+_FETCHED_AGAIN: Final = ("-physical-hash", "block-hash", "-missing", "-size")
+
+
+def can_be_repaired(report: wire.VerifyReport) -> bool:
+    """Whether another holder may have what is damaged or missing here."""
+    return any(failure.rule.endswith(_FETCHED_AGAIN) for failure in report.failures)
+
+
+def report_text(report: wire.VerifyReport) -> str:
+    """``yes:`` or ``no:``, what was looked at, and each failure with what to compare."""
+    checked = report.checked
+    if report.ok:
+        lines = [f"yes: {formatting.plural(report.blocks, 'block')} of {report.ref} hold at level {report.level}"]
+    else:
+        failed = {one.block.sequence_number for one in report.failures}
+        lines = [f"no: {len(failed)} of {formatting.plural(report.blocks, 'block')} fail at level {report.level}"]
+    counts = {"block": checked.blocks, "slice": checked.slices, "transform": checked.transforms}
+    looked = [formatting.plural(count, noun) for noun, count in counts.items() if count]
+    lines.append("  checked " + ", ".join([*looked, formatting.size(checked.bytes)]))
+    if spared := checked.remembered:
+        lines.append(
+            f"  the rows of {formatting.plural(spared, 'block')} were in order before; --full reads them again"
+        )
+    if absent := checked.not_held:
+        lines.append(
+            f"  the data of {formatting.plural(absent, 'older slice')} is not kept here, as the mirror was asked"
+        )
+    if coming := checked.to_come:
+        lines.append(f"  the data of {formatting.plural(coming, 'slice')} is on its way here, and not checked yet")
+    for failure in report.failures:
+        number = failure.block.sequence_number
+        head = f"  #{number}" if number is not None else "  -"
+        lines.append(f"{head} {formatting.digest(failure.block.hash)}  {failure.rule}  {clean(failure.message, 300)}")
+        lines += values_lines(failure)
+    return "\n".join(lines)
+
+
+def values_lines(failure: wire.Failure) -> list[str]:
+    """What was expected and what is there, indented below the failure."""
+    pairs = {"expected": failure.expected, "actual": failure.actual}
+    return [
+        "      " + line
+        for line in fields((name, str(pairs[name])) for name in pairs if pairs[name] is not None).splitlines()
+    ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from odfd import output
 from odfd.cli import formatting
 from odfd.cli.command import Commands, argument
-from odfd.cli.progress_bar import Meter
+from odfd.cli.progress import Meter
 from odfd.cli.session import Session
 from odfd.control import wire
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from odfd import output
 from odfd.cli.offline import files
-from odfd.cli.progress_bar import Meter
+from odfd.cli.progress import Meter
 from odfd.cli.session import Session
 from odfd.control import wire
 from odfd.control.client import Answer

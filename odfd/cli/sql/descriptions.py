@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from odfd import output
-from odfd.cli.column_text import schema_table
+from odfd.cli.dataset_text import schema_table
 from odfd.cli.table import TableColumn, render
 from odfd.control import wire
 from odfd.control.client import part

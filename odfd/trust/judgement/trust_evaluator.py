@@ -49,13 +49,13 @@ from odfd.trust.judgement.verdicts import (
 )
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.cosignatures import Cosignatures
-from odfd.trust.ledger.data_availability import DataAvailability
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.observations import Observations, Sighting
 from odfd.trust.ledger.proofs import Proofs
 from odfd.trust.ledger.recheck_results import Rechecks, with_rechecks
 from odfd.trust.ledger.resolutions import Decided, Resolutions
 from odfd.trust.ledger.runs import Run, Runs, run_at
+from odfd.trust.ledger.signed_heads import DataAvailability
 from odfd.trust.ledger.subtree_roots import Subtrees
 from odfd.trust.policy.policy import Expression, Policy
 from odfd.trust.policy.witness_quorum import Roots, witnessed

@@ -18,8 +18,14 @@ from chain.ids import DatasetId, KeyDid
 from chain.multihash import Multihash
 from chain.statements import canonical
 from chain.wording import agree, plural
-from odfd.trust.policy.public_witness import PublicWitness, read_witness
-from odfd.trust.policy.witness_quorum import Witnesses, load_witnesses, seconds_of, weaknesses
+from odfd.trust.policy.witness_quorum import (
+    PublicWitness,
+    Witnesses,
+    load_witnesses,
+    read_witness,
+    seconds_of,
+    weaknesses,
+)
 
 PLAIN_FACTS: Final = ("linked", "chain", "data", "reproduced", "fresh")
 COUNTED_FACTS: Final = ("attested", "observed", "witnessed")

@@ -26,6 +26,7 @@ from chain.statements.cosignature import Cosignature
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Tree
 from chain.wording import agree, plural
+from p2p.web.folder_url import place_of
 
 WEEK: Final = 7 * 86400
 FOREVER: Final = 1 << 40
@@ -171,3 +172,29 @@ class Roots:
             for size in sizes:
                 self._known[ends[size]] = found[size]
         return found
+
+
+class PublicWitness(msgspec.Struct, frozen=True):
+    """Whom to ask, and where."""
+
+    key: VerifierKey
+    url: str
+
+    @property
+    def did(self) -> KeyDid:
+        return KeyDid.from_public_key(self.key.public_key)
+
+    @property
+    def submit(self) -> str:
+        return f"{self.url}/add-checkpoint"
+
+
+def read_witness(text: str) -> PublicWitness:
+    """``VKEY URL`` as the settings write it. Raises Invalid."""
+    vkey, _, url = text.partition(" ")
+    place = place_of(url.strip())
+    if place is None:
+        raise Invalid(
+            f"not a public witness: {text[:80]!r}", rule="public-witness", hint="NAME+ID+BASE64 https://HOST/…"
+        )
+    return PublicWitness(cosigner_key(vkey), place)

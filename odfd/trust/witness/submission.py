@@ -19,7 +19,7 @@ from chain.statements.checkpoint import TreeCheckpoint
 from chain.statements.cosignature import Cosignature
 from chain.statements.submission import Submission
 from chain.wording import plural
-from odfd.trust.policy.public_witness import PublicWitness
+from odfd.trust.policy.witness_quorum import PublicWitness
 
 MAX_CONFLICTS: Final = 2
 """How often in one sitting a witness may say that it stands elsewhere: another of our machines may ask it too."""

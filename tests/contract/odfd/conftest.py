@@ -19,8 +19,7 @@ from chain.instant import Instant
 from odfd.api.routes import application
 from odfd.control import endpoint
 from odfd.control.client import Client
-from odfd.control.credentials import Gate
-from odfd.control.endpoint import ControlServer
+from odfd.control.endpoint import ControlServer, Gate
 from odfd.obs.events import EventLog
 from odfd.runtime.clock import FixedClock
 from odfd.runtime.http import Limits

@@ -16,7 +16,7 @@ from chain.errors import Conflict, Environment, Fault, Invalid, NotFound, Refuse
 from odfd.api.routes import TABLE
 from odfd.control import wire
 from odfd.control.client import Answer, part
-from odfd.control.credentials import Caller, Gate
+from odfd.control.endpoint import Caller, Gate
 from odfd.errors import Bug, Unreachable
 from worlds.eventually import PATIENCE
 

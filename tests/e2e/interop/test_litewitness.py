@@ -25,9 +25,9 @@ from chain.statements.checkpoint import COSIGNATURE_KEY, TreeCheckpoint
 from chain.statements.keys import SigningKey
 from config import model
 from odfd.mirrors.mirror_spec import MirrorSpec
-from odfd.node.witness_parts import submissions_of
+from odfd.node.trust_parts import submissions_of
 from odfd.trust.ledger.cosignatures import Cosignatures
-from odfd.trust.policy.public_witness import read_witness
+from odfd.trust.policy.witness_quorum import read_witness
 from odfd.workers.witness_submission import PAUSE, WitnessSubmission
 from p2p.web.posting import Posts
 from worlds import node_world

@@ -21,7 +21,7 @@ from chain.errors import Invalid
 from chain.visible import escaped, is_visible, visible
 from odfd import output
 from odfd.cli import main as cli
-from odfd.cli.progress_bar import Meter
+from odfd.cli.progress import Meter
 from odfd.cli.session import Session
 from odfd.control import wire
 from odfd.obs import log

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfd.cli.lineage_drawing import dot, mermaid
+from odfd.cli.lineage_text import dot, mermaid
 from odfd.control import wire
 
 

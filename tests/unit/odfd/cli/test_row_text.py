@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from odfd.cli.dataset_text import rows_text
 from odfd.cli.details import dataset
-from odfd.cli.row_text import rows_text
 from odfd.control import wire
 
 FIELDS = (

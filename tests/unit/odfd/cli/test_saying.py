@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from chain import instant
 from chain.visible import is_visible
 from odfd.cli import conditions, formatting, kinds
+from odfd.cli.commands.verify import report_text
 from odfd.cli.offline import recheck
 from odfd.cli.offline.files import is_directory
-from odfd.cli.progress_bar import bar, describe
-from odfd.cli.report import report_text
+from odfd.cli.progress import bar, describe
 from odfd.cli.session import SYSTEM_SOCKET, Session, socket_path
 from odfd.cli.table import TableColumn, clean, fields, render, width
 from odfd.cli.trust_text import witness_lines

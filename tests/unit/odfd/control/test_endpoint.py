@@ -10,7 +10,7 @@ import pytest
 
 from chain.errors import Environment, Invalid
 from odfd.control import endpoint
-from odfd.control.credentials import Caller, Gate, caller_of, group_id
+from odfd.control.endpoint import Caller, Gate, caller_of, group_id
 
 
 def test_only_the_owner_unless_there_is_a_group(tmp_path: Path) -> None:

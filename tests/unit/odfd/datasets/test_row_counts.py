@@ -13,7 +13,7 @@ from chain.ids import DatasetId
 from chain.store.database import Database
 from engines.contract import RowCounts, SkippedFile
 from odfd.datasets import row_counts
-from odfd.datasets.counting import added
+from odfd.datasets.row_counts import added
 
 DATASET, OTHER = (DatasetId.from_public_key(bytes([number]) * 32) for number in (1, 2))
 

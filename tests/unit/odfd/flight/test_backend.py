@@ -10,8 +10,7 @@ import pytest
 import structlog
 
 from chain.errors import Environment
-from odfd.flight.backend import FlightBackend
-from odfd.flight.tokens import Tokens
+from odfd.flight.backend import FlightBackend, Tokens
 
 TOKEN = "a-token-of-the-owner"
 

@@ -19,8 +19,8 @@ from chain.state import load_state
 from odfd.ingest import consumed_files as module
 from odfd.ingest.consumed_files import ConsumedFileIndex, ConsumedFiles
 from odfd.ingest.driver import WRITTEN_TO, Ingested, NothingNew, pull_root
-from odfd.ingest.fetch import left_alone
-from odfd.ingest.fetch.left_alone import no_writer
+from odfd.ingest.fetch import files
+from odfd.ingest.fetch.files import no_writer
 from worlds.fake_engine import FakeEngine
 
 DATASET = DatasetId.from_public_key(bytes(32))
@@ -243,7 +243,7 @@ def test_the_kernel_says_whether_somebody_can_write(tmp_path: Path, monkeypatch:
     link.symlink_to(path)
     assert not no_writer(link)
     assert no_writer(path)
-    monkeypatch.setattr(left_alone, "_LOCAL", frozenset({"nfs"}))
+    monkeypatch.setattr(files, "_LOCAL", frozenset({"nfs"}))
     assert not no_writer(path)
 
 
@@ -263,7 +263,7 @@ def test_a_writer_that_comes_while_the_kernel_is_asked_ends_nobody(
             came.append(path)
         return answer
 
-    monkeypatch.setattr(left_alone.fcntl, "fcntl", meanwhile)
+    monkeypatch.setattr(files.fcntl, "fcntl", meanwhile)
     assert no_writer(path)
     assert came
     with path.open("a") as file:

@@ -23,8 +23,8 @@ from odfd.control import wire
 from odfd.datasets import visibility
 from odfd.datasets.references import objects_of
 from odfd.datasets.visibility import Mark, Marks
-from odfd.node.witness_parts import submissions_of
-from odfd.trust.policy.public_witness import read_witness
+from odfd.node.trust_parts import submissions_of
+from odfd.trust.policy.witness_quorum import read_witness
 from odfd.workers.witness_submission import WitnessSubmission
 from p2p.ports import Topic
 from p2p.wire import lan

@@ -12,10 +12,10 @@ from chain.statements.checkpoint import COSIGNATURE_KEY
 from chain.statements.submission import MAX_SUBMISSION
 from config import model
 from config.load import cross
-from odfd.node.witness_parts import submissions_of
+from odfd.node.trust_parts import submissions_of
 from odfd.site.application import SUBMIT
 from odfd.trust.ledger.cosignatures import Cosignatures
-from odfd.trust.policy.public_witness import read_witness
+from odfd.trust.policy.witness_quorum import read_witness
 from odfd.workers.witness_submission import PAUSE, WitnessSubmission
 from p2p.web.posting import Posts
 from worlds.eventually import PATIENCE

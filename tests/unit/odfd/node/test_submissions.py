@@ -15,9 +15,9 @@ from chain.statements.cosignature import Cosignature
 from chain.statements.keys import SigningKey
 from config import model
 from odfd.mirrors.mirror_spec import MirrorSpec
-from odfd.node.witness_parts import submissions_of
+from odfd.node.trust_parts import submissions_of
 from odfd.trust.ledger.cosignatures import Cosignatures
-from odfd.trust.policy.public_witness import read_witness
+from odfd.trust.policy.witness_quorum import read_witness
 from odfd.trust.witness.consistency import ConsistencyResult, KnownTree, rule, shown_by
 from odfd.trust.witness.submission import LONGEST, SOON
 from odfd.trust.witness.witness import RENEW

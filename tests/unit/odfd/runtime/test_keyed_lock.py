@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from odfd.runtime.keyed_lock import KeyedLocks
+from odfd.runtime.slots import KeyedLocks
 
 
 async def test_one_at_a_time_and_in_order() -> None:

@@ -11,8 +11,7 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odfd.runtime.keyed_lock import KeyedLocks
-from odfd.runtime.slots import PATIENCE, Slots, waiting
+from odfd.runtime.slots import PATIENCE, KeyedLocks, Slots, waiting
 
 
 async def test_those_who_wait_long_keep_nobody_from_work(autojump_clock: Any) -> None:

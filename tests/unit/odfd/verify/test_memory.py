@@ -18,7 +18,7 @@ from chain.store.layout import DirectoryChain, DirectoryObjects
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChain, SqliteChains
 from odfd.transfer.folders import import_dataset
-from odfd.verify import fold, objects, resume
+from odfd.verify import objects, resume, verify
 from odfd.verify.report import Progress, VerificationResult
 from odfd.verify.resume import Remembered, StoredMemory
 from odfd.verify.verify import VerificationRequest, verify_chain
@@ -56,8 +56,8 @@ class Node:
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     made = Node(tmp_path)
     rows, bytes_ = objects.check_slice, objects.check_object
-    monkeypatch.setattr(fold, "check_slice", lambda *args: (made.read.append("rows"), rows(*args))[1])
-    monkeypatch.setattr(fold, "check_object", lambda *args: (made.read.append("bytes"), bytes_(*args))[1])
+    monkeypatch.setattr(verify, "check_slice", lambda *args: (made.read.append("rows"), rows(*args))[1])
+    monkeypatch.setattr(verify, "check_object", lambda *args: (made.read.append("bytes"), bytes_(*args))[1])
     yield made
     made.database.close()
 
@@ -102,8 +102,8 @@ def test_a_bit_that_flips_after_a_verification_is_found(node: Node) -> None:
 
 
 def test_a_verification_cut_short_goes_on(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fold, "_KEEP_EVERY", 1)
-    check = fold.check_slice
+    monkeypatch.setattr(verify, "_KEEP_EVERY", 1)
+    check = verify.check_slice
 
     def ahead(*args: Any) -> Any:
         if node.read.count("rows") == slices() - 1:
@@ -111,7 +111,7 @@ def test_a_verification_cut_short_goes_on(node: Node, monkeypatch: pytest.Monkey
         return check(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(fold, "check_slice", ahead)
+        patch.setattr(verify, "check_slice", ahead)
         with pytest.raises(KeyboardInterrupt):
             node.verify(stop_after=4)
     done = StoredMemory(node.database, node.dataset).recall(node.chain)
