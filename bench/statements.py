@@ -14,7 +14,7 @@ from chain.multihash import Multihash
 from chain.statements import envelope, statement
 from chain.statements.envelope import sid
 from odfd.trust.ledger.runs import Run
-from odfd.trust.validation.attestation import Reexecuted, Subject, attest
+from odfd.trust.validation.attestation_publisher import Reexecuted, Subject, attest
 
 SITTING = 10_000
 """Blocks between two verdicts: what a mirror brings, or ten minutes of a busy writer."""

@@ -6,7 +6,7 @@ import sys
 
 from chain.ids import DatasetId
 from chain.model.events import ExecuteTransform
-from odfd.api.transforms.check import TransformCheck
+from odfd.api.transforms import TransformCheck
 from odfd.daemon import main as daemon
 from odfd.datasets.row_counts import NOTHING_READ
 from odfd.transform.replay import ReplayDependencies, Replayed

@@ -18,7 +18,7 @@ from odfd.api.network.mirrors import MirrorService, PeerService
 from odfd.api.network.networks import NetworkService
 from odfd.api.queries.service import QueryService
 from odfd.api.resources.declarations import DeclarationService
-from odfd.api.resources.schemas import SchemaService
+from odfd.api.resources.types import SchemaService
 from odfd.api.trust.authority import AuthorityService
 from odfd.api.trust.policies import PolicyService
 from odfd.api.trust.resolutions import ResolutionService

@@ -1,17 +1,24 @@
-"""Declares the port that commits a transaction: one compare-and-append, signed with a writer's key."""
+"""Declares the port that commits a transaction (one compare-and-append, signed), and chooses the time of its block.
+
+A time that is days away from the last block or the monotonic clock is refused.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
+from chain import instant
+from chain.errors import Refused
 from chain.ids import DatasetId
-from chain.instant import Instant
+from chain.instant import MILLISECOND, Instant
 from chain.model.events import MetadataEvent
 from chain.multihash import Multihash
+from chain.state import ChainState
 from chain.store.base import Head
+from chain.wording import plural
 from engines.contract import RowCounts
 from odfd.datasets.pushes import Push
 
@@ -67,3 +74,44 @@ class Committer(Protocol):
 
         Where another chain gets something it is one transaction, with the push remembered. Raises as ``commit``.
         """
+
+
+TOLERANCE: Final = 86_400 * instant.SECOND
+"""Nanoseconds that a clock may be behind the last block: what clocks of machines that are looked after differ by, and
+more. Blocks of that long have the time of the last one."""
+CLOCK_BEHIND: Final = "clock-behind"
+CLOCK_AHEAD: Final = "clock-ahead"
+
+
+def block_time(state: ChainState, now: Instant) -> Instant:
+    """Time of the next block: whole milliseconds, never before the head's. Raises Refused (``clock-behind``)."""
+    check_clock(state, now)
+    whole = Instant(now // MILLISECOND * MILLISECOND)
+    return whole if state.system_time is None else max(whole, state.system_time)
+
+
+def check_clock(state: ChainState, now: Instant) -> None:
+    """Raises Refused where the last block is of a time long after ``now``: one of the two is wrong."""
+    if state.system_time is None or state.system_time - now <= TOLERANCE:
+        return
+    raise Refused(
+        f"the clock of this machine says {instant.render(_second(now))}, and the last block is of"
+        f" {instant.render(state.system_time)}: one of them is wrong",
+        rule=CLOCK_BEHIND,
+        hint="set the clock; or, if it is right, give up the blocks of a wrong one: odfctl doctor says how",
+    )
+
+
+def check_jump(ahead: int, now: Instant) -> None:
+    """Raises Refused for a clock that was set ``ahead`` while this process runs."""
+    if ahead > TOLERANCE:
+        raise Refused(
+            f"the clock of this machine was set {plural(ahead // TOLERANCE, 'day')} ahead while odfd runs, to"
+            f" {instant.render(_second(now))}: what is written now would be of that time for ever",
+            rule=CLOCK_AHEAD,
+            hint="set the clock; if it is right now, start odfd again",
+        )
+
+
+def _second(time: Instant) -> Instant:
+    return Instant(time // instant.SECOND * instant.SECOND)

@@ -95,7 +95,6 @@ def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
-SendFrame = Callable[[bytes], Awaitable[None]]
 _UNBOUND: Final = RowSelection(limit=0, unbound=True)
 _ALL: Final = RowSelection()
 

@@ -37,8 +37,8 @@ from chain.store.files import ObjectDamaged, check_file
 from engines.contract import RowCounts
 from engines.footers import bounds_of, footer, may_meet
 from engines.spark.rows.changelog import cancelled_by, positive, row_codes
+from odfd.datasets.commit import TOLERANCE, block_time
 from odfd.datasets.row_counts import NOTHING_READ, with_written
-from odfd.datasets.times import TOLERANCE, block_time
 from odfd.ingest.driver import ATTEMPTS, IngestDependencies, load
 from odfd.ingest.plan import require_root, schema_in_force
 from odfd.ingest.slices import keep_slice

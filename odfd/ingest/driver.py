@@ -27,10 +27,9 @@ from chain.store.base import ChainStore, Head, ObjectStore
 from engines.contract import Engine, InternalError, InvalidQuery, RowCounts, SkippedFile, Success
 from engines.errors import EngineFault, engine_failed
 from engines.output_check import operations
-from odfd.datasets.commit import CommitExtras, Committer, SideCommit
+from odfd.datasets.commit import CommitExtras, Committer, SideCommit, block_time
 from odfd.datasets.pushes import Push, PushOutcome
 from odfd.datasets.row_counts import NOTHING_READ, added, says_something, together
-from odfd.datasets.times import block_time
 from odfd.ingest.consumed_files import ConsumedFileIndex
 from odfd.ingest.fetch.base import Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.fetch.dispatch import fetch

@@ -14,7 +14,7 @@ from chain.instant import MILLISECOND, Instant
 from chain.model.events import AddData
 from chain.state import ChainState
 from chain.store.base import Head
-from odfd.datasets.times import TOLERANCE, block_time
+from odfd.datasets.commit import TOLERANCE, block_time
 from odfd.ingest.driver import IngestDependencies, load
 from odfd.ingest.plan import (
     require_root,

@@ -31,8 +31,7 @@ from odfd.mirrors.link_offers import Offer, offers
 from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.packs import Packs, together
 from odfd.mirrors.progress import MirrorProgress
-from odfd.mirrors.quota import MirrorQuota
-from odfd.mirrors.rate_limits import RateLimits
+from odfd.mirrors.quota import MirrorQuota, RateLimits
 from odfd.mirrors.sinks import PartialObject
 from odfd.runtime.filesystem import check_room
 from odfd.verify.objects import LINKED, check_event, check_object

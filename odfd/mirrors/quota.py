@@ -1,4 +1,4 @@
-"""Divides the disk space of mirrors: counts what they take, and reserves space before anything is fetched.
+"""Divides the disk space of mirrors: counts what they take, reserves space before a fetch, and limits rates.
 
 What counts is all that a stranger can make a mirror write: objects and blocks, what the tables about them take, what is
 promised to fetches under way (objects, and blocks that wait to be proven), what was left of those that were cut off,
@@ -17,11 +17,14 @@ from types import MappingProxyType
 from typing import Final
 
 from chain.errors import Environment
+from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.store.files import disk
 from odfd.datasets.holdings import PER_OBJECT
 from odfd.mirrors.data_retention import DataRetention
 from odfd.mirrors.mirror_spec import MirrorSpec
+from odfd.mirrors.retention import parse_rate
+from p2p.pace import Pace
 
 _NOTHING: Final[Mapping[Multihash, int]] = MappingProxyType({})
 
@@ -157,3 +160,23 @@ class BlockQuota:
     def close(self) -> None:
         """Give back what is left."""
         self.give_back(self._taken)
+
+
+class RateLimits:
+    """One for each dataset with a cap; it outlives passes, so that many small ones keep it too."""
+
+    def __init__(self) -> None:
+        self._by_dataset: dict[DatasetId, Pace] = {}
+
+    def of(self, spec: MirrorSpec | None) -> Pace | None:
+        """``None``: no cap of its own. A cap that was changed holds for what is under way too."""
+        if spec is None:
+            return None
+        if spec.rate is None:
+            freed = self._by_dataset.pop(spec.id, None)
+            if freed is not None:
+                freed.rate = 0
+            return None
+        pace = self._by_dataset.setdefault(spec.id, Pace())
+        pace.rate = parse_rate(spec.rate)
+        return pace

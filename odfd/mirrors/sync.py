@@ -27,9 +27,8 @@ from chain.statements.statement import HeadStatement
 from chain.store.base import Head
 from chain.store.database import Database
 from chain.store.sqlite import SqliteChains
-from odfd.mirrors.declined_heads import DeclinedHeads
 from odfd.mirrors.epoch_switch import Following, go_back, is_there, turn_of
-from odfd.mirrors.first_contact import WITNESSED, FirstContact
+from odfd.mirrors.first_contact import WITNESSED, DeclinedHeads, FirstContact
 from odfd.mirrors.holders import Holders
 from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.object_fetcher import ObjectFetcher

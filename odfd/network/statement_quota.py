@@ -5,6 +5,8 @@ Everything else stays in memory (``odfd.network.unheld_statements``). A signer w
 or as a validator, is paced: so many words at once, then one in so many seconds. What exceeds that is not refused but
 heard later, since peers are asked for it again. Words of validators, observers and witnesses that nobody listed share
 one pace, however many keys they have. Limits of docs/spec/trust.md#room; in memory. Safe to use from any thread.
+
+The table of kinds says on which topic each kind of statement is gossiped, and whether there is room for one more.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from chain.ids import DatasetId, KeyDid
 from chain.instant import SECOND, Instant
@@ -21,17 +23,19 @@ from chain.statements.statement import (
     AUTHORITY,
     HEAD,
     OBSERVATION,
+    POLICY,
     AnyPredicate,
     Attestation,
     Observation,
     PolicyStatement,
 )
-from odfd.network.statement_kinds import KINDS
 from odfd.trust.admission.statement_processor import Judged
+from odfd.trust.ledger.kinds import COSIGNATURE, PROOF
 from odfd.trust.ledger.log import Ledger
+from odfd.trust.ledger.observations import Observations
 from odfd.trust.policy.witness_quorum import Witnesses
 from p2p.budget.buckets import Budget, Rate
-from p2p.ports import PeerId
+from p2p.ports import PeerId, Topic
 
 NEW_DATASETS: Final = Rate(per_second=100 / 3600, burst=100.0)
 """Datasets never heard of that one peer may bring."""
@@ -131,3 +135,46 @@ class StatementQuota:
         """Whether one more word of somebody whom nobody listed is taken now."""
         with self._lock:
             return self._unlisted.spend(None, now / SECOND)
+
+
+MAX_LISTED: Final = 64
+MAX_UNLISTED: Final = 16
+"""Validators, and observers, of one dataset."""
+IsListed: TypeAlias = Callable[[KeyDid], bool]
+
+
+def _always(_connection: sqlite3.Connection, _said: object, _is_listed: IsListed) -> bool:
+    """Of which there is no more than one for each writer, root or version."""
+    return True
+
+
+def _of_validators(connection: sqlite3.Connection, said: Attestation, is_listed: IsListed) -> bool:
+    heard = Ledger(connection).signers(said.dataset, ATTESTATION)
+    if said.validator in heard:
+        return True
+    listed = is_listed(said.validator)
+    return sum(is_listed(key) is listed for key in heard) < (MAX_LISTED if listed else MAX_UNLISTED)
+
+
+def _of_observers(connection: sqlite3.Connection, said: Observation, is_listed: IsListed) -> bool:
+    listed = is_listed(said.observer)
+    return Observations(connection).has_room(said, listed=listed, most=MAX_LISTED if listed else MAX_UNLISTED)
+
+
+class GossipKind(NamedTuple):
+    """How statements of one kind come in."""
+
+    topic: Topic
+    has_room: Callable[[sqlite3.Connection, Any, IsListed], bool] = _always
+    """Whether one may be kept, where its dataset is known."""
+
+
+KINDS: Final = {
+    HEAD: GossipKind(Topic.HEADS),
+    AUTHORITY: GossipKind(Topic.HEADS),
+    ATTESTATION: GossipKind(Topic.ATTEST, _of_validators),
+    OBSERVATION: GossipKind(Topic.ATTEST, _of_observers),
+    POLICY: GossipKind(Topic.HEADS),
+    COSIGNATURE: GossipKind(Topic.HEADS),
+    PROOF: GossipKind(Topic.PROOFS),
+}

@@ -38,10 +38,8 @@ from chain.statements.statement import (
 from chain.store.base import ChainStore, leaves_of
 from chain.store.database import Database
 from odfd.datasets.visibility import PublicOf
-from odfd.network.early_statements import EarlyStatements
-from odfd.network.statement_kinds import KINDS
-from odfd.network.statement_quota import StatementQuota
-from odfd.network.unheld_statements import UnheldFull, UnheldStatements
+from odfd.network.statement_quota import KINDS, StatementQuota
+from odfd.network.unheld_statements import EarlyStatements, UnheldFull, UnheldStatements
 from odfd.trust.admission.rules import EARLY_LIMIT, AdmissionOutcome
 from odfd.trust.admission.statement_processor import Judged, Processed, StatementProcessor
 from odfd.trust.judgement import authority_fork_choice

@@ -5,6 +5,10 @@ by the same rules as all others, over tables of the same form in a database in m
 writes to, the node's own database, and nothing of them outlives the process; peers tell them again. Of each dataset the
 newest head, the versions of its authority and a few other words are kept, up to so many bytes; the datasets spoken of
 least lately make room. Safe to use from any thread. Spec: docs/spec/trust.md#room.
+
+Statements that arrived before the authority version they depend on wait here too, and are retried when it arrives: in
+memory and bounded, and the sender of most of what waits makes room first. Whatever had to make room is asked for again,
+since anti-entropy finds it still lacking.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import weakref
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -20,10 +24,10 @@ from typing import Final
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.statement import AUTHORITY, HEAD, HeadStatement
-from odfd.network.statement_kinds import KINDS
+from odfd.network.statement_quota import KINDS
 from odfd.trust.ledger import kinds
 from odfd.trust.ledger.log import STEPS, Ledger
-from p2p.ports import StatementRef, Topic
+from p2p.ports import PeerId, StatementRef, Topic
 
 MAX_DATASETS: Final = 10_000
 MAX_BYTES: Final = 16 << 20
@@ -161,3 +165,35 @@ class UnheldStatements:
         )
         for table in ("trust_ledger", "trust_resolved", *(each.name for each in _SPOKEN)):
             self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))  # noqa: S608
+
+
+MAX_WAITING: Final = 512
+"""Envelopes of at most 16 KiB each."""
+MAX_OF_ONE: Final = 64
+"""Of one dataset: its own versions come in any order, and some heads with them."""
+
+
+class EarlyStatements:
+    """A bounded store of waiting statements. The oldest of whoever sent most make room."""
+
+    def __init__(self) -> None:
+        self._by_envelope: OrderedDict[bytes, tuple[DatasetId, PeerId]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def put(self, dataset: DatasetId, envelope: bytes, sender: PeerId) -> None:
+        with self._lock:
+            same = [raw for raw, (of, _) in self._by_envelope.items() if of == dataset]
+            if envelope not in self._by_envelope and len(same) >= MAX_OF_ONE:
+                del self._by_envelope[same[0]]
+            self._by_envelope[envelope] = (dataset, sender)
+            if len(self._by_envelope) > MAX_WAITING:
+                heaviest, _ = Counter(of for _, of in self._by_envelope.values()).most_common(1)[0]
+                del self._by_envelope[next(raw for raw, (_, of) in self._by_envelope.items() if of == heaviest)]
+
+    def take(self, dataset: DatasetId) -> list[tuple[bytes, PeerId]]:
+        """All of one dataset, oldest first; they wait no longer."""
+        with self._lock:
+            taken = [(raw, sender) for raw, (of, sender) in self._by_envelope.items() if of == dataset]
+            for raw, _ in taken:
+                del self._by_envelope[raw]
+        return taken

@@ -28,7 +28,7 @@ from odfd.api.network.mirrors import MirrorService, PeerService
 from odfd.api.network.networks import NetworkService
 from odfd.api.resources.apply import ApplyOperation
 from odfd.api.resources.declarations import DeclarationService
-from odfd.api.resources.schemas import SchemaService
+from odfd.api.resources.types import SchemaService
 from odfd.api.services import Services
 from odfd.api.trust.authority import AuthorityService
 from odfd.api.trust.evidence import EvidenceService

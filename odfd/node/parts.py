@@ -24,7 +24,7 @@ from odfd.api.datasets.import_export import ImportExport
 from odfd.api.datasets.quarantine import QuarantineDatasets
 from odfd.api.datasets.visibility import is_elsewhere, settle_visibility
 from odfd.api.network.site_library import open_site
-from odfd.api.transforms.check import TransformCheck
+from odfd.api.transforms import TransformCheck
 from odfd.api.trust.resolutions import PendingDecisions
 from odfd.api.views.views import DatasetViews
 from odfd.control.assembly import Context

@@ -14,7 +14,7 @@ from chain.statements.cosignature import Cosignature
 from chain.store.base import leaves_of
 from chain.wording import plural
 from config.model import Settings
-from odfd.api.transforms.check import TransformCheck
+from odfd.api.transforms import TransformCheck
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.datasets.visibility import Visibility

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from odfd import output
-from odfd.obs.event_kinds import EVENT_KINDS
+from odfd.obs.events import EVENT_KINDS
 from odfd.obs.metric_table import METRICS, PROCESS, Metric
 
 _HEAD = """# Metrics, health and events
@@ -27,7 +27,7 @@ Prometheus show these; [Operate](operate.md) says how to set them up.
 
 Who may connect from this machine may read. To give figures to others, put a proxy with TLS and a password before it.
 
-This page is made of `odfd/obs/metric_table.py` and `odfd/obs/event_kinds.py` by `make metrics-page`.
+This page is made of `odfd/obs/metric_table.py` and `odfd/obs/events.py` by `make metrics-page`.
 
 ## Metrics
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from odfd.obs.event_kinds import EVENT_KINDS
+from odfd.obs.events import EVENT_KINDS
 
 
 class MetricKind(enum.Enum):

@@ -29,8 +29,7 @@ from chain.store.base import ChainStore, Head, ObjectReader, ObjectStore
 from chain.store.objects import sound_path
 from engines.contract import Engine, OnProgress, RowCounts
 from engines.spark.state.checkpoint import MAX_CHECKPOINT
-from odfd.datasets.commit import Committer
-from odfd.datasets.times import block_time
+from odfd.datasets.commit import Committer, block_time
 from odfd.transform.checkpoint_info import TransformProgress, read_past
 from odfd.transform.evolution import declared_at
 from odfd.transform.execute import Executed, execute

@@ -19,9 +19,8 @@ from chain.errors import Invalid
 from chain.model.block import Block
 from chain.model.events import AddData, ExecuteTransform
 from chain.store.base import ObjectReader
-from odfd.verify.columns import ExpectedColumns
+from odfd.verify.columns import OUTLINES, ExpectedColumns, Outline
 from odfd.verify.objects import SliceClaim, check_event, small_content
-from odfd.verify.outline import OUTLINES, Outline
 from odfd.verify.terms import Bringing, ChainTerms
 
 MOST_ROWS: Final = 4096

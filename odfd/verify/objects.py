@@ -26,8 +26,7 @@ from chain.multihash import Multihash
 from chain.store.base import ObjectReader
 from chain.store.files import disk
 from chain.wording import plural
-from odfd.verify.columns import ExpectedColumns, SystemColumn
-from odfd.verify.outline import OUTLINES
+from odfd.verify.columns import OUTLINES, ExpectedColumns, SystemColumn
 from odfd.verify.report import VerifyFinding
 from odfd.verify.terms import ChainTerms
 

@@ -21,10 +21,9 @@ from chain.statements import canonical
 from chain.wording import plural
 from odfd.control import wire
 from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
-from odfd.trust.ledger.journal_recovery import recall
 from odfd.trust.ledger.log import Ledger
-from odfd.trust.policy.journal_groups import ENOUGH, GroupsHeard, may_go_on, told_by
 from odfd.trust.policy.policy import Policy
+from odfd.trust.signing.lost_journals import ENOUGH, GroupsHeard, may_go_on, recall, told_by
 from odfd.trust.signing.signer_context import SignerContext
 from p2p.identity import did_of_peer
 from p2p.ports import PeerId, PeerView

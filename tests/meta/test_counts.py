@@ -36,7 +36,7 @@ MANY: Final = {
     "odfd.state.restore": "of so many, as a share",
     "odfd.ingest.correction": "likewise",
     "odfd.ingest.prep": "likewise",
-    "odfd.verify.outline": "likewise",
+    "odfd.verify.columns": "likewise",
     "odfd.cli.commands.rewriting": "likewise, or a branch for one",
     "p2p.driver.replication": "a branch for one",
     "odfd.cli.lineage_text": "a dash in place of a count",

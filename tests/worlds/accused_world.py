@@ -23,7 +23,7 @@ from odfd.transform.driver import Committed, run_transform
 from odfd.transform.replay import Replayed, replay
 from odfd.trust.evidence import bundle
 from odfd.trust.evidence.bundle_writer import Accusation, GatheredBundle, gather
-from odfd.trust.validation.attestation import actual_of
+from odfd.trust.validation.attestation_publisher import actual_of
 from worlds.fake_engine import FakeEngine
 
 NOW = instant.parse("2026-11-20T08:00:00Z")

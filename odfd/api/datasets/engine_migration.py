@@ -24,7 +24,7 @@ from odfd.api.datasets.verification import mismatches, unable
 from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import DatasetEntry
-from odfd.datasets.times import block_time
+from odfd.datasets.commit import block_time
 from odfd.obs.events import EventLog
 from odfd.runtime.tasks import Report, TaskBoard
 from odfd.state.directory import StateDirectory

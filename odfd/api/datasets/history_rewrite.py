@@ -32,7 +32,7 @@ from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import DatasetEntry
-from odfd.datasets.times import block_time
+from odfd.datasets.commit import block_time
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory

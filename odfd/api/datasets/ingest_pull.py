@@ -25,7 +25,7 @@ from odfd.api.datasets.correction import CorrectionOperations
 from odfd.api.datasets.import_export import ImportExport
 from odfd.api.datasets.quarantine import QuarantineDatasets
 from odfd.api.resources.apply import BASE_KIND
-from odfd.api.transforms.check import way_anew
+from odfd.api.transforms import way_anew
 from odfd.api.views.views import rows_view
 from odfd.control import wire
 from odfd.control.assembly import Context

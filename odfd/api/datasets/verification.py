@@ -16,9 +16,8 @@ from odfd.control.board import task_ref
 from odfd.datasets.catalog import DatasetEntry
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.runtime.tasks import Report, TaskBoard
-from odfd.state.damage import DamageRegistry
+from odfd.state.damage import ATTEMPTS, DamageRegistry, look
 from odfd.state.directory import StateDirectory
-from odfd.state.stable_read import ATTEMPTS, look
 from odfd.transform.driver import TransformDependencies
 from odfd.transform.plan import Blocked, Rejected
 from odfd.transform.replay import Replayed, replay

@@ -19,7 +19,7 @@ from odfd.api.lineage.trace import Trace, absent, find_block
 from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.datasets.catalog import Catalog, DatasetEntry
-from odfd.lineage.record_lookup import origin_of
+from odfd.lineage.question import origin_of
 from odfd.runtime.tasks import TaskBoard
 from odfd.state.directory import StateDirectory
 from odfd.transform.driver import TransformDependencies

@@ -33,8 +33,7 @@ from engines.contract import (
 from engines.errors import EngineFault, engine_failed
 from odfd.control import wire
 from odfd.datasets.catalog import DatasetEntry
-from odfd.lineage.question import LineageQuestion, question
-from odfd.lineage.record_lookup import block_of_record, data_of, origin_of, rows_at
+from odfd.lineage.question import LineageQuestion, block_of_record, data_of, origin_of, question, rows_at
 from odfd.runtime.tasks import Report
 from odfd.state.directory import StateDirectory
 from odfd.transform.driver import TransformDependencies, fresh_folder

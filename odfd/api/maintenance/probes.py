@@ -21,8 +21,8 @@ from chain.state import ChainState, load_state
 from chain.store.base import ChainReader
 from engines.spark.analysis.source_declarations import AHEAD, read_source
 from odfd.control import wire
+from odfd.datasets.commit import TOLERANCE, check_jump
 from odfd.datasets.reading import way_to_data
-from odfd.datasets.times import TOLERANCE, check_jump
 from odfd.datasets.visibility import Visibility
 from odfd.state.directory import StateDirectory
 from odfd.trust.judgement.trust_evaluator import TrustEvaluator

@@ -40,8 +40,7 @@ from engines.faults import Diagnostic, Severity
 from engines.spark.analysis.source_declarations import read_source
 from odfd.api.resources.declarations import ELSEWHERE, DeclarationService
 from odfd.api.resources.desired_state import DesiredSnapshot, DesiredState, in_order, read_desired_state
-from odfd.api.transforms.check import EvolutionCheck, TransformCheck
-from odfd.api.transforms.schemas import judge_preprocess, read_schema
+from odfd.api.transforms import EvolutionCheck, TransformCheck, judge_preprocess, read_schema
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref

@@ -1,14 +1,22 @@
-"""Lists the types of resources that this node knows, of ODF and its own: those that act, and those that do not yet."""
+"""Lists the types of resources that this node knows, serves their JSON Schemas, and explains them field by field.
+
+They are of ODF and its own: those that act, and those that do not yet.
+"""
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+from chain.errors import NotFound
 from odfd.api.resources import intent_types
+from odfd.control import wire
 from odfd.datasets import manifest as datasets
 from odfd.flows import manifest as flows
 from odfd.resources import sets
+from odfd.resources.schema import JsonSchema, fields_of, part_of, schema_of, type_text
 from odfd.resources.types import OURS, ResourceType, TypeRegistry
 
 _ODF: Final = ResourceType
@@ -185,3 +193,81 @@ spec:
     ),
 )  # fmt: skip
 TYPES: Final = TypeRegistry(_TYPES)
+
+
+class SchemaService:
+    """The API service for types of resources."""
+
+    def __init__(self, registry: TypeRegistry = TYPES) -> None:
+        self._registry = registry
+
+    async def types(self) -> Sequence[wire.TypeView]:
+        """Those that act first, else as they are listed."""
+        ordered = sorted(self._registry, key=lambda each: each.spec is None)
+        return [_type_view(each) for each in ordered]
+
+    async def schema(self, path: str) -> JsonSchema:
+        """``context/version/Name``. Raises NotFound."""
+        found = self._registry.at(path)
+        if found is None or found.spec is None:
+            raise NotFound(f"there is no schema {path[:120]!r}", rule="unknown-type", hint="odfctl types lists them")
+        return schema_of(found)
+
+    async def explain(self, word: str, path: str) -> wire.Explanation:
+        """``word``: a name, plural, alias or URI of a type; ``path``: of a part, with dots. Raises NotFound."""
+        kind = self._find(word)
+        if kind.spec is None:
+            return wire.Explanation(
+                name=kind.name, uri=kind.uri, path="", type="", fields=(),
+                description=f"{kind.about} This node does not act on it yet; instead: {kind.instead}",
+            )  # fmt: skip
+        schema = schema_of(kind)
+        part = part_of(schema, path)
+        if part is None:
+            raise NotFound(f"{kind.name} has no field {path[:120]!r}", rule="unknown-field", hint=_near(schema, path))
+        return wire.Explanation(
+            name=kind.name,
+            uri=kind.uri,
+            path=path,
+            type=type_text(schema, part),
+            description=str(part.get("description", "")),
+            fields=tuple(
+                wire.FieldView(
+                    name=name,
+                    type=type_text(schema, child),
+                    required=required,
+                    description=str(child.get("description", "")),
+                )
+                for name, (child, required) in fields_of(schema, part).items()
+            ),
+            example="" if path else kind.example,
+        )
+
+    def _find(self, word: str) -> ResourceType:
+        found = self._registry.word(word) or next((each for each in self._registry if each.uri == word), None)
+        if found is None:
+            names = {each.name.lower(): each.name for each in self._registry}
+            near = difflib.get_close_matches(word[:80].lower(), names, n=1)
+            hint = f"did you mean {names[near[0]]}?" if near else "odfctl types lists them"
+            raise NotFound(f"there is no type {word[:80]!r}", rule="unknown-type", hint=hint)
+        return found
+
+
+def _near(schema: JsonSchema, path: str) -> str:
+    """What the last part that is there has."""
+    names = path.split(".")
+    while names:
+        last = names.pop()
+        around = part_of(schema, ".".join(names))
+        if around is not None:
+            known = fields_of(schema, around)
+            near = difflib.get_close_matches(last, known, n=1)
+            return f"did you mean {'.'.join([*names, near[0]])}?" if near else f"known are {', '.join(known) or 'none'}"
+    return ""
+
+
+def _type_view(kind: ResourceType) -> wire.TypeView:
+    return wire.TypeView(
+        name=kind.name, uri=kind.uri, plural=kind.plural, aliases=kind.aliases, acts=kind.spec is not None,
+        about=kind.about, instead=kind.instead,
+    )  # fmt: skip

@@ -26,8 +26,8 @@ from odfd.datasets.catalog import DatasetEntry
 from odfd.runtime.clock import Clock
 from odfd.state.directory import StateDirectory
 from odfd.trust.ledger.authorities import Authorities
-from odfd.trust.ledger.disputes import is_disputed
 from odfd.trust.ledger.log import CheckedChain, Ledger
+from odfd.trust.ledger.proofs import is_disputed
 from odfd.trust.signing import authority_drafts
 from odfd.trust.signing.authority_versions import keep_version, note_version, sign_version
 from odfd.trust.signing.owner_commit import OwnerCommitter

@@ -31,11 +31,10 @@ from odfd.trust.judgement import manual_resolution
 from odfd.trust.judgement.manual_resolution import DecisionOutcome, Fork, PendingDecision, Side, Stop, Versions
 from odfd.trust.judgement.trust_evaluator import TrustEvaluator
 from odfd.trust.ledger.authorities import Authorities
-from odfd.trust.ledger.authority_replacement import hold_instead
-from odfd.trust.ledger.disputes import is_disputed
 from odfd.trust.ledger.history_rewrite import give_up, kept_tree
+from odfd.trust.ledger.live_set import hold_instead
 from odfd.trust.ledger.log import CheckedChain, Ledger
-from odfd.trust.ledger.proofs import Proofs
+from odfd.trust.ledger.proofs import Proofs, is_disputed
 from odfd.trust.ledger.resolutions import Resolutions
 
 

@@ -45,10 +45,9 @@ from odfd.trust.admission.rules import (
     writer_of,
 )
 from odfd.trust.ledger.authorities import Authorities
-from odfd.trust.ledger.disputes import is_disputed
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.observations import Observations
-from odfd.trust.ledger.proofs import Proofs, fork_of_last_block
+from odfd.trust.ledger.proofs import Proofs, fork_of_last_block, is_disputed
 from odfd.trust.ledger.resolutions import Resolutions
 from odfd.trust.ledger.subtree_roots import Subtrees
 from odfd.trust.policy.network_policies import NetworkPolicies

@@ -21,8 +21,8 @@ from chain.statements.proof import AUTHORITY_FORK, Proof
 from chain.statements.tree import Frontier
 from odfd.trust.judgement.manual_resolution import versions_of
 from odfd.trust.ledger.authorities import Authorities
-from odfd.trust.ledger.authority_replacement import hold_instead
 from odfd.trust.ledger.cosignatures import Cosignatures
+from odfd.trust.ledger.live_set import hold_instead
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.proofs import Proofs
 from odfd.trust.ledger.resolutions import VERSION, Resolution, Resolutions

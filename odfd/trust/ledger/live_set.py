@@ -2,6 +2,8 @@
 
 The log may have been pruned: of each signer the last word that counted is still there, and what came before it changes
 nothing. Calls are synchronous, on the connection they are given.
+
+A version of an authority is replaced by another statement of the same version with everything that depends on it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ from chain.statements import envelope, statement
 from chain.statements.envelope import Signed
 from chain.statements.statement import ATTESTATION, AUTHORITY, HEAD, Authority
 from odfd.trust.ledger.authorities import Authorities
-from odfd.trust.ledger.authority_replacement import hold_instead
 from odfd.trust.ledger.hash_links import LinkedEntry, entries, whole
 from odfd.trust.ledger.log import STEPS, Ledger
 from odfd.trust.ledger.tables import LIVE
@@ -100,3 +101,11 @@ class _Again:
         rival = self._rivals.get(Multihash.parse(chosen)) if chosen else None
         if rival is not None:
             hold_instead(self._db, *rival)
+
+
+def hold_instead(connection: sqlite3.Connection, said: Authority, signed: Signed) -> None:
+    """Hold another statement of a version that is held; heads that rest on the one given up go with it."""
+    authorities, ledger = Authorities(connection), Ledger(connection)
+    authorities.replace(said, signed)
+    ledger.drop_heads_under(said.dataset, said.version)
+    ledger.close_epochs(authorities.rights(said.dataset))

@@ -16,8 +16,9 @@ from chain.errors import Invalid
 from chain.ids import DatasetId, KeyDid
 from chain.multihash import Multihash
 from chain.statements import proof as proofs
+from chain.statements.authority import Rights
 from chain.statements.envelope import Signed
-from chain.statements.proof import DOUBLE_VOTE, FORK, Proof, RightsAt, first_rights
+from chain.statements.proof import AUTHORITY_FORK, DOUBLE_VOTE, FORK, Proof, RightsAt, first_rights
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Tree
 from odfd.trust.ledger.authorities import Authorities
@@ -176,3 +177,10 @@ def fork_of_last_block(
         return proofs.fork(mine[1].envelope, signed.envelope, tree, other, rights_at)
     except Invalid:
         return None
+
+
+def is_disputed(connection: sqlite3.Connection, dataset: DatasetId, rights: Rights) -> bool:
+    """Whether another statement of this version is known, and no person said to follow this one."""
+    if not Proofs(connection).has(dataset, AUTHORITY_FORK, rights.version):
+        return False
+    return Resolutions(connection).of(dataset).version(rights.version) != rights.sid

@@ -40,9 +40,8 @@ from chain.store.rewriting import RewritePlan
 from chain.wording import agree, plural
 from engines.contract import RowCounts
 from odfd.datasets import pushes, row_counts
-from odfd.datasets.commit import CommitExtras, SideCommit
+from odfd.datasets.commit import CommitExtras, SideCommit, check_clock, check_jump
 from odfd.datasets.references import keep_links, keep_references
-from odfd.datasets.times import check_clock, check_jump
 from odfd.trust.keys import journal_topics
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger.authorities import Authorities

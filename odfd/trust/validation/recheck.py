@@ -31,7 +31,7 @@ from odfd.trust.evidence.bundle_reader import AccusedStep, IncompleteBundle, Unp
 from odfd.trust.evidence.comparison_process import compare_apart
 from odfd.trust.evidence.row_diff import RowDifference
 from odfd.trust.transform_steps import STEP
-from odfd.trust.validation.attestation import actual_of
+from odfd.trust.validation.attestation_publisher import actual_of
 
 
 class Result(enum.Enum):

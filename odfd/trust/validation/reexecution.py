@@ -39,8 +39,7 @@ from odfd.trust.ledger.proofs import Proofs
 from odfd.trust.ledger.runs import Run, RunPosition, Runs, run_at
 from odfd.trust.signing.signer_context import SignerContext
 from odfd.trust.transform_steps import STEP
-from odfd.trust.validation.attestation import actual_of
-from odfd.trust.validation.attestation_publisher import Determinism, step_after
+from odfd.trust.validation.attestation_publisher import Determinism, actual_of, step_after
 
 RUNS: Final = 3
 """Fresh runs that must agree before anyone is accused."""

@@ -20,7 +20,7 @@ from chain.statements.submission import Submission
 from chain.store.database import Database
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger.authorities import Authorities
-from odfd.trust.ledger.disputes import is_disputed
+from odfd.trust.ledger.proofs import is_disputed
 from odfd.trust.witness.consistency import ConsistencyResult
 from odfd.trust.witness.witness import CosignDeclined, Witness
 from p2p.budget.buckets import Budget, Rate

@@ -32,9 +32,8 @@ from odfd.trust.keys import journal_topics
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.cosignatures import Cosignatures
-from odfd.trust.ledger.disputes import is_disputed
 from odfd.trust.ledger.log import CheckedChain, Ledger
-from odfd.trust.ledger.proofs import Proofs
+from odfd.trust.ledger.proofs import Proofs, is_disputed
 from odfd.trust.ledger.subtree_roots import Subtrees
 from odfd.trust.ledger.tables import COSIGNATURES, WITNESSED
 from odfd.trust.witness.consistency import (

@@ -32,11 +32,9 @@ from odfd.network.statement_store import LedgerStatementStore
 from odfd.trust.judgement import manual_resolution
 from odfd.trust.ledger import log as ledger
 from odfd.trust.ledger.authorities import Authorities
-from odfd.trust.ledger.authority_replacement import hold_instead
-from odfd.trust.ledger.disputes import is_disputed
-from odfd.trust.ledger.live_set import live_of
+from odfd.trust.ledger.live_set import hold_instead, live_of
 from odfd.trust.ledger.log import CheckedChain, Ledger
-from odfd.trust.ledger.proofs import Proofs
+from odfd.trust.ledger.proofs import Proofs, is_disputed
 from odfd.trust.ledger.resolutions import Resolutions
 from odfd.trust.ledger.retention import SUPERSEDED, prune
 from odfd.trust.signing import authority_drafts

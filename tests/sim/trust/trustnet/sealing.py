@@ -22,7 +22,7 @@ from chain.statements.statement import Attestation, EngineUsed, HeadStatement
 from odfd.trust.keys.journal import JournalEntry, Order, SigningJournal
 from odfd.trust.ledger.runs import Run
 from odfd.trust.validation import attestation
-from odfd.trust.validation.attestation import Reexecuted, Subject
+from odfd.trust.validation.attestation_publisher import Reexecuted, Subject
 from p2p.ports import Topic
 from p2p.wire.limits import MAX_ENVELOPE
 

@@ -9,7 +9,7 @@ from chain import instant
 from chain.errors import Refused
 from chain.instant import MILLISECOND, Instant
 from chain.state import ChainState
-from odfd.datasets.times import TOLERANCE, block_time, check_jump
+from odfd.datasets.commit import TOLERANCE, block_time, check_jump
 from odfd.runtime.clock import JumpWatch
 
 YEAR = 365 * 86400 * instant.SECOND

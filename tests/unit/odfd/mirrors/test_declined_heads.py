@@ -10,7 +10,7 @@ from chain.errors import Invalid
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from chain.statements.statement import HeadStatement
-from odfd.mirrors.declined_heads import PAUSES, DeclinedHeads
+from odfd.mirrors.first_contact import PAUSES, DeclinedHeads
 from odfd.mirrors.mirror_spec import MirrorSpec
 
 DATASET = SigningKey(b"d" * 32).dataset_id

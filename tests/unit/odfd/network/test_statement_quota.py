@@ -18,11 +18,9 @@ from chain.statements import proof as proofs
 from chain.store.database import Database, open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
-from odfd.network.early_statements import MAX_OF_ONE, MAX_WAITING, EarlyStatements
-from odfd.network.statement_kinds import MAX_LISTED, MAX_UNLISTED
-from odfd.network.statement_quota import NEW_DATASETS, StatementQuota
+from odfd.network.statement_quota import MAX_LISTED, MAX_UNLISTED, NEW_DATASETS, StatementQuota
 from odfd.network.statement_store import LedgerStatementStore, Subscribers
-from odfd.network.unheld_statements import UnheldStatements
+from odfd.network.unheld_statements import MAX_OF_ONE, MAX_WAITING, EarlyStatements, UnheldStatements
 from odfd.trust.ledger import log as ledger_room
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.log import Ledger

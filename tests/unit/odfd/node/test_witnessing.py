@@ -24,8 +24,8 @@ from config import model
 from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.cosignatures import MAX_WITNESSES, Cosignatures
-from odfd.trust.ledger.disputes import is_disputed
 from odfd.trust.ledger.log import CheckedChain, Ledger
+from odfd.trust.ledger.proofs import is_disputed
 from odfd.trust.ledger.resolutions import Resolutions
 from odfd.trust.witness.witness import RENEW, Witness
 from p2p.ports import Judgement, PeerId, Tip, Topic

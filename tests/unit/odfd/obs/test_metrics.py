@@ -20,8 +20,7 @@ from engines.contract import RowCounts
 from odfd.control import wire
 from odfd.mirrors.scheduler import SchedulerState
 from odfd.obs.event_counts import counted_by
-from odfd.obs.event_kinds import EVENT_KINDS
-from odfd.obs.events import Event, EventLog
+from odfd.obs.events import EVENT_KINDS, Event, EventLog
 from odfd.obs.exposition import MAX_SERIES, exposition
 from odfd.obs.meter import MetricSample, NodeMeter, labels_of
 from odfd.obs.metric_document import document

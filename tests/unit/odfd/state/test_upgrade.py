@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from chain.errors import Environment, NotFound
-from odfd.cli.offline import upgrade
-from odfd.cli.offline.upgrade import look_through
+from odfd.cli.offline import restore
+from odfd.cli.offline.restore import look_through
 from odfd.state import upgrade as tables
 from odfd.state.backup import LAST, LastBackup
 from odfd.state.directory import DATABASE, ROOMS, open_state_directory
@@ -90,7 +90,7 @@ def test_without_disk_nothing_is_tried(state: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("age", "result"), [(3600, "ok"), (upgrade.FRESH_SECONDS + 3600, "warning"), (None, "warning")]
+    ("age", "result"), [(3600, "ok"), (restore.FRESH_SECONDS + 3600, "warning"), (None, "warning")]
 )
 def test_a_backup_to_go_back_to(state: Path, age: int | None, result: str) -> None:
     if age is not None:

@@ -21,7 +21,7 @@ from odfd.trust.evidence.row_diff import RowDifference
 from odfd.trust.evidence.row_diff import compare as compare_files
 from odfd.trust.judgement.verdicts import VerdictKind, voice_on
 from odfd.trust.ledger.runs import Run
-from odfd.trust.validation.attestation import MAX_SPANS, Reexecuted, Subject, attest, spans_of
+from odfd.trust.validation.attestation_publisher import MAX_SPANS, Reexecuted, Subject, attest, spans_of
 
 ENGINE = EngineUsed(name="spark", digest="sha256:0", pinned=True, sandbox="host", platform="linux/amd64")
 NOW = instant.parse("2026-11-20T08:00:00Z")

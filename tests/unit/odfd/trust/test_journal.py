@@ -28,11 +28,10 @@ from odfd.trust.keys import journal_topics
 from odfd.trust.keys.journal import JournalEntry, SigningJournal
 from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.ledger.cosignatures import Cosignatures
-from odfd.trust.ledger.journal_recovery import recall
 from odfd.trust.ledger.log import STEPS, Ledger
-from odfd.trust.policy.journal_groups import ENOUGH, PATIENCE, may_go_on, told_by
 from odfd.trust.policy.policy import KeyGroup, Policy
 from odfd.trust.policy.witness_quorum import Witnesses
+from odfd.trust.signing.lost_journals import ENOUGH, PATIENCE, may_go_on, recall, told_by
 from odfd.workers.journal_recovery import choose
 from p2p.ports import PeerId, PeerView
 from worlds.full_disk import room_for

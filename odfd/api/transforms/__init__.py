@@ -1,1 +1,0 @@
-"""Checks transforms and schemas with the engine, before they are recorded."""
