@@ -21,7 +21,7 @@ from chain.statements.proof import Proof
 from chain.statements.statement import Attestation, EngineUsed, HeadStatement
 from odfd.trust.keys.journal import JournalEntry, Order, SigningJournal
 from odfd.trust.ledger.runs import Run
-from odfd.trust.validation import attestation
+from odfd.trust.validation import attestation_publisher
 from odfd.trust.validation.attestation_publisher import Reexecuted, Subject
 from p2p.ports import Topic
 from p2p.wire.limits import MAX_ENVELOPE
@@ -110,7 +110,7 @@ def attested(
 ) -> Signed:
     """By the real rules of attesting. ``opaque``: it began from published states, and says so."""
     tried = Reexecuted(runs, 1 + max(runs, default=0))
-    said = attestation.attest(key.did, subject, tried, (), "strict", last, now)
+    said = attestation_publisher.attest(key.did, subject, tried, (), "strict", last, now)
     if opaque:
         spans = tuple(msgspec.structs.replace(span, state=span.state and "opaque") for span in said.spans)
         said = msgspec.structs.replace(said, spans=spans)

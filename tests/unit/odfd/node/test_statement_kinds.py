@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from chain.statements import statement
-from odfd.network import statement_kinds
+from odfd.network import statement_quota
 from odfd.node import statement_events
 from odfd.trust.admission import statement_processor
 from odfd.trust.keys import journal_topics
@@ -25,7 +25,7 @@ GOSSIPED = {*statement.KINDS, kinds.COSIGNATURE, kinds.PROOF}
         ([each.KIND for each in statement.KINDS.values()], statement.KINDS),
         ([kind for each in kinds.TABLES for kind in each.kinds], GOSSIPED),
         (list(statement_processor.PROCESS), statement.KINDS),
-        (list(statement_kinds.KINDS), GOSSIPED),
+        (list(statement_quota.KINDS), GOSSIPED),
         (list(statement_events.EVENTS), statement.KINDS),
     ],
     ids=["chain", "ledger", "admission", "network", "events"],

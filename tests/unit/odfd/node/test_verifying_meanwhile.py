@@ -19,7 +19,7 @@ from chain.store import sqlite
 from chain.store.sqlite import SqliteChain
 from config import model
 from odfd.control import wire
-from odfd.state import stable_read
+from odfd.state import damage as registry
 from odfd.trust.ledger.log import Ledger
 from odfd.verify.damage import Damage, DamagedBlock
 
@@ -177,13 +177,13 @@ async def test_damage_of_a_history_that_is_gone_is_not_noted(world: Any, worlds:
     async with world.running("alice") as alice:
         cities = await published(world, worlds, alice)
         with alice.home.database.read() as connection:
-            seen = stable_read.conditions(connection, cities)
+            seen = registry.conditions(connection, cities)
         spots = [DamagedBlock(7, "slice-missing", "it is not here")]
         await reset(world, alice)
         assert not alice.parts.damage.found(cities, spots, seen)
         assert believed(alice, cities)[0] == []
         with alice.home.database.read() as connection:
-            seen = stable_read.conditions(connection, cities)
+            seen = registry.conditions(connection, cities)
         await append(world, alice)
         assert alice.parts.damage.found(cities, spots, seen)
         alice.parts.damage.whole(cities, 7, seen)
@@ -201,21 +201,21 @@ async def test_a_dataset_that_never_rests_is_looked_at_alone(
     """Each look is overtaken by another history and finds blocks of both, until those who write it have to wait."""
     async with world.running("alice") as alice:
         cities = await published(world, worlds, alice)
-        looked, look = [], stable_read.verify_chain
+        looked, look = [], registry.verify_chain
 
         def torn(*args: Any) -> Any:
             found = look(*args)
             looked.append(1)
-            if len(looked) <= stable_read.ATTEMPTS:
+            if len(looked) <= registry.ATTEMPTS:
                 trio.from_thread.run(reset, world, alice)
                 failure = [wire.Failure(block=wire.FailedBlock(hash="", sequence_number=3), rule="r", message="m")]
                 return type(found)(**{**{f: getattr(found, f) for f in found.__struct_fields__}, "ok": False,
                                       "failures": tuple(failure)})  # fmt: skip
             return found
 
-        monkeypatch.setattr(stable_read, "verify_chain", torn)
+        monkeypatch.setattr(registry, "verify_chain", torn)
         assert (await verified(alice, "cities")).ok
-        assert len(looked) == stable_read.ATTEMPTS + 1
+        assert len(looked) == registry.ATTEMPTS + 1
         assert believed(alice, cities)[0] == []
 
 
