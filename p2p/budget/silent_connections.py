@@ -27,7 +27,8 @@ class SilentConnections:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._silent: dict[Cancellable, str] = {}
+        self._silent: dict[Cancellable, tuple[str, str]] = {}
+        """Block and address of each."""
 
     def __len__(self) -> int:
         return len(self._silent)
@@ -36,7 +37,7 @@ class SilentConnections:
         """From now on ``scope`` may be cancelled in favour of a newcomer."""
         if len(self._silent) >= self._capacity:
             self._make_room()
-        self._silent[scope] = address
+        self._silent[scope] = prefix_of(address), address
 
     def remove(self, scope: Cancellable) -> None:
         """It asked something, or is gone."""
@@ -52,9 +53,8 @@ class SilentConnections:
             self.remove(scope)
 
     def _make_room(self) -> None:
-        blocks = Counter(map(prefix_of, self._silent.values()))
-        block = blocks.most_common(1)[0][0]
-        crowd = Counter(one for one in self._silent.values() if prefix_of(one) == block).most_common(1)[0][0]
-        oldest = next(scope for scope, address in self._silent.items() if address == crowd)
+        block = Counter(block for block, _ in self._silent.values()).most_common(1)[0][0]
+        crowd = Counter(one for one in self._silent.values() if one[0] == block).most_common(1)[0][0]
+        oldest = next(scope for scope, one in self._silent.items() if one == crowd)
         del self._silent[oldest]
         oldest.cancel()

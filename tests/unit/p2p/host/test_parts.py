@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from noise.connection import Keypair, NoiseConnection
 
+from p2p.budget import silent_connections
 from p2p.budget.silent_connections import SilentConnections
 from p2p.errors import UnsupportedLibrary, Violation
 from p2p.host import library
@@ -38,6 +39,15 @@ def test_the_oldest_of_the_most_numerous_address_leaves() -> None:
         assert [one.cancelled for one in (lone, *crowd, new)] == [False, True, False, False, False]
         assert len(door) == 4
     assert len(door) == 0
+
+
+def test_a_newcomer_costs_no_look_at_every_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    monkeypatch.setattr(silent_connections, "prefix_of", lambda address: parsed.append(address) or address[:-2])
+    door = SilentConnections(64)
+    for number in range(500):
+        door.add(f"address {number}", Scope())
+    assert len(parsed) == 500
 
 
 def unsealed(*pieces: bytes, suite: Suite = CHACHA) -> bytes:
