@@ -1,7 +1,7 @@
 """Answers a browser: files of the page to anybody on this machine, the API to its sessions, nothing to other pages.
 
 The API is the one of the control socket, and of it only what the page does: a session cannot read files of the machine,
-take the node's keys into use, or delete a dataset.
+change who may write, or delete a dataset.
 """
 
 from __future__ import annotations

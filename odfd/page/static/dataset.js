@@ -21,7 +21,7 @@ const TABS = [
 ];
 
 export function Dataset({ name, tab, asked }) {
-  const detail = useAsk(`/datasets/${part(name)}/detail?profile=1`, 15);
+  const detail = useAsk(`/datasets/${part(name)}/detail?profile=1`, 60);
   const [at, , View] = TABS.find(([path]) => path === tab) || TABS[0];
   return html`<p class="trail"><a href="#/datasets">Datasets</a></p>
     <h1><${Text} of=${name} most=${120} /></h1>
@@ -97,7 +97,7 @@ function Overview({ name, detail }) {
         ["Created", html`<${When} at=${detail.createdAt} />`],
         ["Signed by", one.owner ? "this node" : "another node"],
         ["Shown to others", one.published ? "yes" : "no, it is private"],
-        ["Peers that have it", count(one.peers)],
+        one.peers !== null && ["Peers that have it", count(one.peers)],
         ["License", detail.license ? html`${site ? html`<a href=${site} rel="noopener noreferrer" target="_blank"><${Text} of=${detail.license.name} most=${80} /></a>` : html`<${Text} of=${detail.license.name} most=${80} />`}` : "none"],
         ["Id", html`<${Id} of=${one.id} />`],
         ["Head", html`<${Id} of=${one.head} />`],

@@ -161,7 +161,7 @@ function Voices({ view }) {
       { name: "On", of: (one) => html`<${Text} of=${[one.engine, one.platform].filter(Boolean).join(" ")} most=${120} />` },
       { name: "When", of: (one) => html`<${When} at=${one.at} />` },
     ]} />
-    ${view.unlisted > 0 && html`<p class="quiet">${plural(view.unlisted, "more validator")} spoke and stand in no group of yours.</p>`}
+    ${view.unlisted > 0 && html`<p class="quiet">${plural(view.unlisted, "more validator")} spoke, in no group of yours.</p>`}
     ${view.observations.length > 0 && html`<${Table} label="Observers of the source" rows=${view.observations} columns=${[
       { name: "Observer", of: (one) => html`<${Text} of=${one.group || ""} most=${60} /> <${Id} of=${one.observer} />` },
       { name: "Found", of: (one) => html`<${State} of=${one.result} />` },
