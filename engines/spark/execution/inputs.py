@@ -56,11 +56,6 @@ class Inputs:
         }
         self._changes: set[str] = set()
 
-    @property
-    def widths(self) -> dict[str, int]:
-        """By alias how many columns the query sees."""
-        return {alias: len(schema) for alias, schema in self.schemas.items()}
-
     def views(self) -> list[InputView]:
         """As the query is analysed over them."""
         return [
@@ -168,11 +163,13 @@ class Inputs:
             return slices_view(session, reads, schema, vocab, number, events=self.is_log(alias))
         return frame_of_rows(session, self._standing(alias, reads))
 
-    def few(self, reads: Mapping[str, Sequence[Read]], numbered: bool) -> dict[str, pa.Table] | None:
-        """What ``view`` shows of each input, in memory; ``None``: of some it is too much. ``numbered``: each input has
-        its number.
+    def few(
+        self, reads: Mapping[str, Sequence[Read]], versions: Mapping[str, pa.Table], numbered: bool
+    ) -> tuple[dict[str, pa.Table], dict[str, int]] | None:
+        """What ``view`` shows of each input, in memory, beside versions, and how many columns the query sees of each;
+        ``None``: of some it is too much. ``numbered``: each input has its number.
         """
-        found = {}
+        found: dict[str, pa.Table] = {}
         for number, (alias, each) in enumerate(reads.items()):
             schema, vocab, place = self.schemas[alias], self.vocabs[alias], number if numbered else None
             rows = (
@@ -180,10 +177,16 @@ class Inputs:
                 if alias in self._changes
                 else few_rows(each, schema, vocab, place, self.is_log(alias))
             )
-            if rows is None or rows.num_rows > FEW_ROWS or rows.nbytes > LOCAL:
+            if rows is None:
                 return None
             found[alias] = rows
-        return found
+        found |= versions
+        widths = {
+            alias: rows.num_columns if alias in versions else len(self.schemas[alias]) for alias, rows in found.items()
+        }
+        if any(rows.num_rows > FEW_ROWS or rows.nbytes > LOCAL for rows in found.values()):
+            return None
+        return found, widths
 
     def _standing(self, alias: str, reads: Sequence[Read]) -> pa.Table:
         """Rows of an input that were not taken back."""

@@ -384,10 +384,11 @@ class Transaction:
                 lambda run, before: self._settled(run, before, step, schema, shape.operation),
             )  # fmt: skip
 
-        few = None if versions else self._inputs.few(step.reads, one_by_one)
+        few = self._inputs.few(step.reads, {alias: each.seen for alias, each in versions.items()}, one_by_one)
         if few is not None:
-            query = prepared(self._session, self._query.steps, few, self._inputs.widths, hidden, shape.exact)
-            result = query.run(self._session, few, run)
+            rows, widths = few
+            query = prepared(self._session, self._query.steps, rows, widths, hidden, shape.exact)
+            result = query.run(self._session, rows, run)
         else:
             self._show(ruling, step, versions)
             plan = run_queries(self._session, self._query.steps)

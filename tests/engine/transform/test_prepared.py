@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from chain.model.source import SqlQueryStep
+from chain.model.source import SqlQueryStep, TemporalTable, TransformSql
 from conformance.histories import START
 from engines.spark.execution.inputs import Inputs
 from engines.spark.sql import prepared as plans
@@ -30,6 +30,11 @@ QUERIES = {
         "x.event_time + interval 1 day",
         "a",
     ),
+    "as of": (
+        "select a.event_time, a.k, a.v, b.v as w from a left asof join b "
+        "match_condition (a.event_time >= b.event_time) on a.k = b.k",
+        "ab",
+    ),
     "named twice": (
         f"with d as (select {DAILY} as event_time, sum(v) as v from a group by 1) "
         "select event_time, v from d union all select event_time, v from d where v > 0",
@@ -51,6 +56,22 @@ def test_a_kept_plan_gives_what_a_new_one_gives(lab, monkeypatch, name):
     anew = lab.run(query, streams, schedule)
     assert kept.rows
     assert (kept.rows, kept.state, kept.late) == (anew.rows, anew.state, anew.late)
+
+
+def test_versions_are_put_into_a_kept_plan_too(lab, monkeypatch):
+    query = TransformSql(
+        engine="spark",
+        query="select a.event_time, a.v, b.v as w, b.valid_from as since from a join b on a.k = b.k "
+        "and a.event_time >= b.valid_from and a.event_time < b.valid_to",
+        temporal_tables=(TemporalTable(name="b", primary_key=("k",)),),
+    )
+    streams = lab.streams("versions", "ab", "b", blocks=9, days=40)
+    schedule = [{"a": 3, "b": 3}] * 3
+    kept = lab.run(query, streams, schedule, changelogs="b")
+    monkeypatch.setattr(Inputs, "few", lambda *_: None)
+    anew = lab.run(query, streams, schedule, changelogs="b")
+    assert kept.rows
+    assert (kept.rows, kept.state) == (anew.rows, anew.state)
 
 
 def test_corrected_rows_come_without_those_taken_back(lab, monkeypatch):
