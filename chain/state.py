@@ -58,8 +58,6 @@ class Vocab(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChainState(msgspec.Struct, frozen=True, kw_only=True):
-    """State after the block ``head``."""
-
     EMPTY: ClassVar[ChainState]
     """Before the first block."""
 

@@ -27,7 +27,6 @@ def visible(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The same on one line."""
     return visible(text.replace("\n", " ").replace("\t", " "))
 
 

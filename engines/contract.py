@@ -350,8 +350,6 @@ MAX_WITNESSES: Final = 10_000
 
 
 class ProvenanceRecord(Table, frozen=True, kw_only=True):
-    """A record that is asked about."""
-
     offset: U64
 
 
@@ -428,8 +426,6 @@ class ProvenanceAbsence(Table, frozen=True, kw_only=True):
 
 
 class RecordProvenance(Table, frozen=True, kw_only=True):
-    """Of one record of the output."""
-
     offset: U64
     op: U64
     rows: tuple[ProvenanceRow, ...] = ()

@@ -52,7 +52,6 @@ class InvalidQuery(Variant, frozen=True, kw_only=True, tag="InvalidQuery"):
         return cls(message=fault.message, rule=fault.rule or None, hint=fault.hint or None, place=fault.place or None)
 
     def __str__(self) -> str:
-        """All of it, for people."""
         here = f"{self.place}: " if self.place else ""
         rule = f" [{self.rule}]" if self.rule else ""
         hint = f" ({self.hint})" if self.hint else ""

@@ -31,8 +31,6 @@ _FORMS: Final = "write HOST:PORT, :PORT for this machine alone, or unix:PATH"
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One place to listen at."""
-
     path: Path | None
     """Of a unix socket."""
     host: str = ""

@@ -27,7 +27,6 @@ LARGE: Final = 4 << 20
 
 
 def sha3_file(path: Path) -> Multihash:
-    """Physical hash of a file."""
     with path.open("rb") as file:
         return Multihash.sha3_256_of(file)
 

@@ -39,8 +39,6 @@ class Judgement(enum.Enum):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What becomes of a gossiped message."""
-
     judgement: Judgement
     """ACCEPT: the mesh hears it."""
     to: frozenset[PeerId] = frozenset()

@@ -41,8 +41,6 @@ class _Envelope(msgspec.Struct, frozen=True):
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """The beginning of a MetadataBlock."""
-
     system_time: Time
     prev_block_hash: Multihash | None
     sequence_number: U64

@@ -90,8 +90,6 @@ class JsonObject:
 
 
 class Entries(msgspec.Struct, frozen=True):
-    """The table that a JsonObject is."""
-
     entries: str
 
 

@@ -58,8 +58,6 @@ _MAX_NUMBER: Final = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class FootprintPlan:
-    """How to read a file."""
-
     rows: int
     """At once."""
     compact: Mapping[int, tuple[str, ...]]

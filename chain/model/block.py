@@ -23,8 +23,6 @@ class UnknownEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MetadataBlock(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Content of a block, as decoded."""
-
     system_time: Time
     prev_block_hash: Multihash | None = None
     sequence_number: U64

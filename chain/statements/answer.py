@@ -30,8 +30,6 @@ class _Said(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
 
 
 class AnswerPin(_Said, frozen=True, kw_only=True):
-    """Where a dataset was cut."""
-
     name: _Short
     """That the query calls it by."""
     id: _Short

@@ -54,7 +54,6 @@ class TreeCheckpoint(msgspec.Struct, frozen=True):
         return f"{self.dataset}/{AUTHORITY if self.epoch is None else self.epoch}"
 
     def encode(self) -> bytes:
-        """The text that is signed."""
         return f"{self.origin}\n{self.size}\n{base64.b64encode(self.root_hash).decode()}\n".encode()
 
 

@@ -158,8 +158,6 @@ def decode(raw: bytes, rights_at: RightsAt = first_rights) -> Proof:
 
 
 class Body(msgspec.Struct, frozen=True):
-    """What a proof rests on."""
-
     statements: tuple[bytes, ...]
     """Both, as they are told: envelopes, or cosignatures."""
     leaves: tuple[bytes, ...]
@@ -167,7 +165,6 @@ class Body(msgspec.Struct, frozen=True):
 
 
 def statements_of(proof: Proof) -> Body:
-    """Read again what was checked."""
     form = msgspec.convert(canonical.decode(proof.raw), _Form)
     return Body(tuple(map(canonical.encode, form.statements)), tuple(map(bytes.fromhex, form.leaves)))
 

@@ -392,7 +392,6 @@ def when(now: Instant) -> str:
 
 
 def encode(predicate: AnyPredicate) -> bytes:
-    """The canonical payload of a statement."""
     body = msgspec.json.decode(msgspec.json.encode(predicate, enc_hook=str))
     del body["head"]
     return canonical.encode(

@@ -33,8 +33,6 @@ _SIZE: Final = re.compile(rb"(0|[1-9][0-9]{0,15})\n\Z")
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to cosign a tree."""
-
     old: int
     """Size of the tree that the witness is taken to have cosigned last."""
     proof: tuple[bytes, ...] = ()

@@ -43,8 +43,6 @@ _KEY: Final = 8
 
 
 class Collected(msgspec.Struct, frozen=True, kw_only=True):
-    """What was freed, or would be."""
-
     objects: int = 0
     bytes: int = 0
     kept: int = 0

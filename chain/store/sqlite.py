@@ -97,7 +97,6 @@ class SqliteChains:
         return self._id(name if epoch is None else name[:-8]), epoch
 
     def histories_having(self, kind: str) -> Sequence[tuple[DatasetId, int | None]]:
-        """As ``having``, also of former epochs."""
         with self._database.read() as connection:
             rows = connection.execute(
                 "SELECT id FROM datasets WHERE EXISTS (SELECT 1 FROM blocks INDEXED BY blocks_by_kind"

@@ -114,8 +114,6 @@ class Rows(io.RawIOBase):
 
 
 class NodeSocket:
-    """The node behind a socket."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
 

@@ -125,7 +125,6 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]
             return [flight.Result(pa.py_buffer(each)) for each in acted]
 
     def _passed(self, context: Any, path: str, body: bytes) -> Iterator[Any]:
-        """What our client asks."""
         with self._under_way.seeing(context) as seen, translated_faults():
             for data in self._service.passed(path, body, _token(context), seen):
                 yield flight.Result(pa.py_buffer(data))

@@ -37,8 +37,6 @@ T = TypeVar("T")
 
 
 class RunningAnswer(Protocol):
-    """Rows that come, beside their reader."""
-
     told: Any
 
     def interrupt(self) -> None: ...
@@ -151,7 +149,6 @@ class FlightSql:
         return self._node.passed(path, {"token": token} | ({} if said is None else {"request": said}), seen)
 
     def forget(self) -> None:
-        """What nobody used for too long."""
         now = self._clock()
         self._statements.forget(now)
         self._held.forget(now)
@@ -168,7 +165,6 @@ class FlightSql:
         return answer.schema, packed("TicketStatementQuery", statement_handle=msgspec.json.encode(ticket))
 
     def _ask(self, asked: tuple[str, Any], token: str, pins: list[dict[str, Any]], seen: Seen) -> Answer:
-        """``asked``: a statement and its parameters."""
         request = {"sql": asked[0], "parameters": asked[1], "pins": pins}
         rows, reader = self._node.query({"token": token, "request": request}, seen)
         return Answer(reader.schema, reader, rows)
@@ -296,7 +292,6 @@ class HandleStore(Generic[T]):
         return found[1]
 
     def take(self, handle: str) -> T | None:
-        """It is no longer kept."""
         with self._lock:
             found = self._kept.pop(handle, None)
         return None if found is None else found[1]

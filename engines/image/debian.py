@@ -39,8 +39,6 @@ _HEADER: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """One package of the lock."""
-
     name: str
     version: str
     digest: str

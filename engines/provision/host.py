@@ -50,7 +50,6 @@ class OnCluster:
     """File with more of Spark's own."""
 
     def arguments(self) -> tuple[str, ...]:
-        """Of the engine's command line."""
         more = ("--settings", str(self.settings)) if self.settings is not None else ()
         return ("--master", self.master, "--address", self.address, *more)
 

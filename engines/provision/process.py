@@ -64,7 +64,6 @@ class EngineProcess:
         return f"{how}; it said: {' | '.join(self._last_words)}" if self._last_words else how
 
     def note(self, line: str) -> None:
-        """Add to its last words."""
         self._last_words.append(line)
 
     def leave(self, why: str) -> None:

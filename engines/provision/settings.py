@@ -63,8 +63,6 @@ class WarmthLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmSettings:
-    """One engine on this machine."""
-
     name: str
     program: Program
     sandbox: Sandbox

@@ -62,8 +62,6 @@ class EnginePool:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A process of an engine."""
-
     pid: int
     dataset: str
     """The only one that it works for; empty: whoever asks."""
@@ -142,7 +140,6 @@ class WarmEngine:
 
     @asynccontextmanager
     async def _lease(self, dataset: DatasetId | None = None) -> AsyncIterator[Engine]:
-        """For a request about a dataset."""
         async with self._processes.lease(self._tenant(dataset)) as process:
             yield _Held(self._settings, process)
 

@@ -182,7 +182,6 @@ def _without_rows(statement: str) -> str:
 
 
 def over_views(prepared: Prepared, views: Sequence[SliceView], places: Sequence[int]) -> bytes:
-    """The statement, that reads views."""
     edits = [(table, views[place].name) for table, place in zip(prepared.tables, places, strict=True)]
     return replaced(prepared.statement, edits)
 

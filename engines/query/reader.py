@@ -43,8 +43,6 @@ _LAST_WORDS: Final = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryLimits:
-    """Of one query, and of all."""
-
     most: int = 4
     """At once; more wait."""
     memory: int = 1 << 30
@@ -210,7 +208,6 @@ class QueryProcesses:
             await self._drop()
 
     def later(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Beside queries, and ended with them."""
         if self._nursery is not None:
             self._nursery.start_soon(work)
 

@@ -104,7 +104,6 @@ def _check_name(name: str, node: Mapping[str, Any], statement: bytes) -> None:
 
 
 def _check_choice(node: Mapping[str, Any], statement: bytes) -> None:
-    """What takes some rows of many."""
     modifiers: Sequence[Any] = node.get("modifiers") or ()
     kinds = [each.get("type") for each in modifiers if isinstance(each, dict)]
     if any(kind in ("LIMIT_MODIFIER", "LIMIT_PERCENT_MODIFIER") for kind in kinds) and not _is_by_all(modifiers):

@@ -29,8 +29,6 @@ class Prepare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TableNamed(msgspec.Struct, frozen=True, kw_only=True):
-    """A table that the statement reads."""
-
     path: Annotated[tuple[_Said, ...], msgspec.Meta(min_length=1, max_length=64)]
     place: _Said
     """For a person."""
@@ -85,8 +83,6 @@ class Execute(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
-    """Views that were written."""
-
     rows: int
     statement: str
 

@@ -19,8 +19,6 @@ _HOW: Final = ("ANTI", "SEMI")
 
 
 class SliceView(msgspec.Struct, frozen=True, kw_only=True):
-    """A table of a query."""
-
     name: str
     files: tuple[str, ...]
     """As the process sees them, in the order of their offsets."""

@@ -104,8 +104,6 @@ def _outermost(folders: Iterable[Path]) -> list[Path]:
 
 
 class Bubblewrap:
-    """One bubblewrap binary and one runtime."""
-
     def __init__(self, binary: str, runtime: Runtime, machine: str = platform.machine()) -> None:
         self._binary = binary
         self._runtime = runtime

@@ -29,8 +29,6 @@ PROCESSES: Final = 4096
 
 
 class Container:
-    """One tool and one image."""
-
     level = Level.CONTAINER
 
     def __init__(self, tool: str, binary: str, image: Image) -> None:

@@ -119,7 +119,6 @@ class ConnectionSlots:
         return self._newest([place for place in loose if blocks[place.block] == most])
 
     def _newest(self, places: list[ConnectionSlot]) -> Party:
-        """Of those that gave least."""
         return min(reversed(places), key=lambda place: self._given[place.party.peer]).party
 
     def _settled(self, strangers: list[ConnectionSlot]) -> set[int]:

@@ -40,7 +40,6 @@ class SilentConnections:
         self._silent[scope] = prefix_of(address), address
 
     def remove(self, scope: Cancellable) -> None:
-        """It asked something, or is gone."""
         self._silent.pop(scope, None)
 
     @contextmanager

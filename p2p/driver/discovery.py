@@ -107,7 +107,6 @@ class Discovery:
         await self._host.join(self._topic, self._gossiped)
 
     def look_again(self) -> None:
-        """What we serve may have changed."""
         self._changed.set()
 
     async def run(self) -> None:
@@ -239,7 +238,6 @@ class Discovery:
         return {peer for each in datasets for peer in self.directory.naming(wire.tag_of(each), connected)}
 
     def addresses_of(self, peers: Iterable[PeerId]) -> list[str]:
-        """Of those whose presence is known."""
         found = [self.directory.of(peer, self._now()) for peer in peers]
         return [address for presence in found if presence is not None for address in presence.addresses]
 
@@ -279,7 +277,6 @@ class Discovery:
         return [f"{one}/p2p/{presence.peer}" for one in found if one.ip is None or allows(one.ip)]
 
     def allows(self) -> Allows:
-        """Where others may lead us."""
         return self.reach.allows(self._host.addresses())
 
     # Being asked

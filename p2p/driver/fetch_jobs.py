@@ -35,8 +35,6 @@ PACK_SHAPE: Final = Shape(most_units=MAX_PACK, most_bytes=MAX_PACK_BYTES, unit_b
 
 
 class Links(Protocol):
-    """Streams to peers, one each."""
-
     def arriving(self, peer: PeerId) -> int:
         """Bytes that are here of an answer that is not whole."""
 
@@ -69,8 +67,6 @@ class FetchJob(Protocol):
 
 
 class ChainFetch:
-    """A chain into a ``ChainSink``."""
-
     def __init__(
         self,
         links: Exchanges[ChainReply],
@@ -121,8 +117,6 @@ class ChainFetch:
 
 
 class ObjectFetch:
-    """An object into an ``ObjectSink``."""
-
     def __init__(
         self,
         links: Exchanges[ObjectReply],

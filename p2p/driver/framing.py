@@ -117,7 +117,6 @@ class FramedStream:
             raise TooSlow(self.peer, f"took no {len(frames)} bytes in {SEND_PATIENCE:.0f} s", rule="send-patience")
 
     async def end(self) -> None:
-        """Close in order."""
         self._unfinished.coming.leave(self)
         await self._stream.aclose()
 

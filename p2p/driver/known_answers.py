@@ -48,8 +48,6 @@ class RoundPeer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownAnswers:
-    """The known answers of one node."""
-
     def __init__(self) -> None:
         self._told: FIFOCache[PeerId, Declined[bytes]] = FIFOCache(PEERS)
         self._of_peers = UselessBytes[tuple[PeerId, bool]](USELESS)
@@ -66,7 +64,6 @@ class KnownAnswers:
         return within and self._of_peers.left((teller.peer, teller.is_asked), now) > 0
 
     def cost(self, teller: RoundPeer, size: float, now: float) -> None:
-        """An answer of ``size`` bytes came."""
         self._of_peers.cost((teller.peer, teller.is_asked), size, now)
         if teller.network:
             self._of_networks.cost((teller.network, teller.is_asked), size, now)

@@ -21,8 +21,6 @@ In a large network a newcomer hears 8 MiB, which is half of what it keeps of dat
 
 
 class RoundScope:
-    """The scope of one node's rounds."""
-
     def __init__(self) -> None:
         self._left: tuple[float, float] | None = None
         self._is_spent = False

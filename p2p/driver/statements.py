@@ -146,7 +146,6 @@ class StatementServer:
 
     @property
     def waiting(self) -> int:
-        """Statements whose turn has not come."""
         return len(self._turns)
 
     def tell_dropped(self) -> None:

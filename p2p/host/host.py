@@ -178,7 +178,6 @@ class Host:
             raise dial_fault(peer, address, error) from error
 
     async def disconnect(self, peer: PeerId) -> None:
-        """Close every connection with the peer."""
         async with trio.open_nursery() as nursery:
             for conn in self._connections(peer):
                 nursery.start_soon(conn.close)

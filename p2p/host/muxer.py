@@ -139,7 +139,6 @@ class MuxedStream(IMuxedStream):  # type: ignore[misc]
         return str(self.conn.fault or "closed by this node")
 
     async def close_write(self) -> None:
-        """No more bytes from us."""
         if self._torn:
             await self.reset()
         elif not self._finished:
@@ -329,7 +328,6 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
                 stream.wake()
 
     def kick(self) -> None:
-        """There may be something to send."""
         if self._writer and (self._line.has_unsent or self.session.has_outgoing):
             self._writer.unpark()
 

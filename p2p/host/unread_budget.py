@@ -46,7 +46,6 @@ class UnreadBudget:
                 return
 
     def _note(self, holder: Holder) -> bool:
-        """Whether it was another number before."""
         if holder not in self._noted:
             return False
         before, now = self._noted[holder], holder.unread

@@ -96,7 +96,6 @@ class Pointer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def seal(pointer: Pointer, key: SigningKey) -> bytes:
-    """A record of ``key``'s name."""
     value, validity = pointer.value.encode(), instant.render(pointer.expires).encode()
     data = _cbor(pointer, value, validity)
     fields: list[tuple[int, Field]] = [

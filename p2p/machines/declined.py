@@ -54,7 +54,6 @@ class Declined(Generic[K]):
         return self.why(name, now) is not None
 
     def forget(self, name: K) -> None:
-        """It was of use after all."""
         self._entries.pop(name, None)
 
 

@@ -94,8 +94,6 @@ class Provider:
 
 
 class Providers:
-    """All of them, by peer id."""
-
     def __init__(self, rng: Chance, patience: float = PATIENCE, records: TrackRecords | None = None) -> None:
         self._records = records or TrackRecords()
         self._rng = rng
@@ -116,7 +114,6 @@ class Providers:
         provider.proven = self._records.is_proven(peer, now)
 
     def gave(self, peers: Collection[PeerId]) -> None:
-        """All of it proved true."""
         for peer in peers:
             self._records.gave(peer, self._all[peer].took)
 
@@ -128,7 +125,6 @@ class Providers:
         return self._all[peer]
 
     def drop(self, peer: PeerId, reason: str) -> None:
-        """Out of this transfer for good."""
         if provider := self._all.get(peer):
             provider.out, provider.reason = True, reason
 

@@ -78,8 +78,6 @@ class Read(msgspec.Struct, frozen=True):
 
 
 class Refuse(msgspec.Struct, frozen=True):
-    """Write a refusal at once."""
-
     asker: Asker
     refusal: Refusal
 

@@ -222,12 +222,10 @@ class Transfer:
 
     @property
     def held(self) -> int:
-        """Bytes waiting for their turn."""
         return self._held
 
     @property
     def asked(self) -> set[PeerId]:
-        """Peers with questions of ours."""
         return {flight.peer for flight in self._flights.values()}
 
     def handle(self, event: Input, now: float) -> list[Effect]:

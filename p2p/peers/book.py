@@ -154,7 +154,6 @@ class PeerBook:
         return [_view(entry, entry.score.as_of(now)) for entry in ranked]
 
     def snapshot(self, now: float) -> bytes:
-        """JSON of what is worth keeping."""
         kept = []
         for entry in self._entries.values():
             score = entry.score.as_of(now).value

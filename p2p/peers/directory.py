@@ -216,7 +216,6 @@ class Reach:
             self.name(address)
 
     def name(self, address: str) -> None:
-        """The owner named a peer's address."""
         self._is_here = self._is_here and _is_here(address)
 
     def allows(self, ours: Iterable[str]) -> Allows:

@@ -29,8 +29,6 @@ class Answer(NamedTuple):
 
 
 class Poster(Protocol):
-    """A sender of small POST requests."""
-
     async def post(self, url: str, body: bytes, limit: int) -> Answer:
         """Raises Remote: no answer, too late, or more than ``limit`` bytes."""
 

@@ -53,8 +53,6 @@ _DOMAIN: Final = b"odf presence 1\0"
 
 
 class Presence(msgspec.Struct, frozen=True, kw_only=True):
-    """What one node says of itself."""
-
     key: bytes
     """Its Ed25519 public key: its peer id and its ``did:key``."""
     issued: int

@@ -25,8 +25,6 @@ class StreamLimit(Exception):
 
 
 class Session:
-    """One end of a yamux connection."""
-
     def __init__(self, *, initiator: bool, limits: Limits, now: float) -> None:
         self.limits = limits
         self._next_id = 1 if initiator else 2
@@ -379,7 +377,6 @@ class Session:
 
     @property
     def buffered(self) -> int:
-        """Unread bytes of all streams."""
         return self._buffered
 
     def reset_reason(self, stream_id: int) -> ResetReason | None:

@@ -117,7 +117,6 @@ class StreamState:
 
     @property
     def stalled(self) -> bool:
-        """Bytes to send and no credit."""
         return self.outbox is not None and self.credit_out == 0 and self.reset is None
 
     def take(self, size: int) -> bytes:

@@ -34,8 +34,6 @@ HIDDEN: Final = "__odf_"
 
 
 class Mode(enum.Enum):
-    """How rows leave the transform."""
-
     LOG = "log"
     """Each row speaks for itself: at once, in the input's order."""
     FINAL = "final"

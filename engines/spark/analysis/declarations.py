@@ -41,8 +41,6 @@ class Reading(enum.Enum):
 
 
 class Late(enum.Enum):
-    """What becomes of late rows."""
-
     DROP = "drop"
     APPLY = "apply"
     FAIL = "fail"
@@ -50,8 +48,6 @@ class Late(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What was said about late rows."""
-
     late: Late
     within: int | None = None
     """Of ``APPLY``: rows that are later than this are dropped, microseconds; ``None``: none are."""

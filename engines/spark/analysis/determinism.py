@@ -83,7 +83,6 @@ def literals(undated: Iterable[tuple[str, int, int]]) -> list[Finding]:
 
 
 def examine(expression: Node) -> list[Finding]:
-    """All findings in an expression."""
     found: list[Finding] = []
     stack = [(expression, False)]
     while stack:

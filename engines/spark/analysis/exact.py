@@ -147,7 +147,6 @@ class Call:
 
     @property
     def digits(self) -> int | None:
-        """Of the decimals that are summed."""
         return None if self.kind in EXTREMES else digits_of(self.types[0])
 
     @property

@@ -147,8 +147,6 @@ DEPENDENCES: Final[Mapping[str, Dependence]] = {
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A row of the table."""
-
     registry: str
     """``function``, ``table`` (functions to select from) or ``expression`` (what Spark writes by itself)."""
     name: str

@@ -26,8 +26,6 @@ _BACK: Final = 26 * 3600 * SECOND
 
 
 class MonotoneFunction(Protocol):
-    """One non-decreasing function of microseconds."""
-
     def __call__(self, time: int, /) -> int: ...
 
 
@@ -55,8 +53,6 @@ class FloorMonths:
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """Later by a constant, or earlier."""
-
     by: int
 
     def __call__(self, time: int, /) -> int:
@@ -101,8 +97,6 @@ class Last:
 
 @dataclass(frozen=True, slots=True)
 class Least:
-    """The least of several images."""
-
     of: tuple[Function, ...]
 
     def __call__(self, time: int, /) -> int:
@@ -111,8 +105,6 @@ class Least:
 
 @dataclass(frozen=True, slots=True)
 class Greatest:
-    """The greatest of several images."""
-
     of: tuple[Function, ...]
 
     def __call__(self, time: int, /) -> int:

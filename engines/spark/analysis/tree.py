@@ -154,7 +154,6 @@ def _lists_in(value: Any) -> Iterator[tuple[tuple[int | str, ...], list[Any]]]:
 
 
 def temp_view(view: Node) -> str:
-    """Name of a temporary view."""
     description = view.fields.get("desc")
     return str(description["identifier"]["table"]) if view.fields.get("isTempView") and description else ""
 

@@ -129,7 +129,6 @@ class Walk:
     """Inputs of which as-of joins see the latest rows only, so nothing else can read them in this query."""
 
     def of(self, plan: Node) -> Relation:
-        """The relation of a whole plan."""
         self._live = live_columns(plan)
         self._filters = filters_above_joins(plan)
         return self.go(plan)

@@ -147,7 +147,6 @@ def quotients(big: BigIntegers, call: Call, column: Mapping[str, Any]) -> dict[s
 
 
 def result(call: Call, failure: str) -> str:
-    """The text of the value."""
     count, low, high, off = (call.name(each) for each in ("n", "v", "w", "off"))
     alone = 1 if call.kind.endswith("Samp") else 0
     missed = f"when {off} is null or {low} <> {high} then cast(raise_error('{failure}') as double)"

@@ -219,7 +219,6 @@ class _Exact:
         return self._logical.Project(self._catalyst.sequence([replaced(each, known, keys) for each in made]), plan)
 
     def _with(self, plan: Any, more: Sequence[Any]) -> Any:
-        """A projection with more columns."""
         if not more:
             return plan
         columns = plan.output()

@@ -49,8 +49,6 @@ def make_recipe(session: SparkSession, call: Call, grids: Grids) -> Recipe:
 
 @dataclass(slots=True)
 class _Cook:
-    """Makes the recipe of a call."""
-
     session: SparkSession
     catalyst: Catalyst
     call: Call
@@ -117,7 +115,6 @@ class _Cook:
         return items(made.aggregateExpressions())
 
     def _stub(self, columns: Sequence[Any]) -> Any:
-        """Something to analyse texts over."""
         made = self.session._jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation
         return made(
             self.catalyst.sequence(columns), self.catalyst.empty(), False, self.session._jvm.scala.Option.empty()

@@ -40,7 +40,6 @@ class Catalyst:
         return self._state.executePlan(plan, self._skip).analyzed()
 
     def read(self, text: str) -> Any:
-        """An expression, not resolved yet."""
         return self._state.sqlParser().parseExpression(text)
 
     def named(self, expression: Any, name: str) -> Any:

@@ -274,7 +274,6 @@ def _always(session: SparkSession, rule: Any) -> Any:
 
 
 def project(session: SparkSession, columns: Any, child: Any) -> Any:
-    """A projection of named expressions."""
     return jvm_object(session, "org.apache.spark.sql.catalyst.plans.logical.Project")(columns, child)
 
 

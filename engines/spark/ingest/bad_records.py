@@ -60,8 +60,6 @@ Parse = Callable[[bytes, pa.Schema], JsonTable]
 
 
 class Reader(NamedTuple):
-    """How records become rows of ``schema``."""
-
     schema: pa.Schema
     parse: Parse
     cells: Cells

@@ -119,7 +119,6 @@ def _quoted(dialect: CsvDialect) -> bytes:
 
 
 def record_pattern(dialect: CsvDialect) -> bytes:
-    """A record and its line end."""
     separator = re.escape(dialect.separator.encode())
     bare = rb"[^%b%b\r\n][^%b\r\n]*+" % (re.escape(dialect.quote.encode()), separator, separator)
     value = rb"(?:%b|%b|)" % (_quoted(dialect), bare)

@@ -94,7 +94,6 @@ def feature_line_records(data: bytes, lines_before: int, own_id: OwnId) -> Cut:
 
 
 def item_records(data: bytes, items: Items) -> Cut:
-    """Elements of a document's array."""
     return _joined(list(map(bytes, items.texts)), {}, *_in_document(data, items.texts))
 
 

@@ -25,7 +25,6 @@ class InputWindows:
     """How far behind the watermark a row may come and still count; ``None``: as far as it likes."""
 
     def of(self, times: np.ndarray) -> np.ndarray:
-        """The window of each time."""
         for step in self.function:
             if isinstance(step, Floor | Shift | FloorMonths):
                 times = np.asarray(step(times))  # type: ignore[arg-type]  # plain arithmetic, also on columns

@@ -135,7 +135,6 @@ class TransactionStep:
 
     @property
     def paths(self) -> set[str]:
-        """Of all slices that are read."""
         return {path for reads in self.reads.values() for read in reads for path in read.paths}
 
 

@@ -20,8 +20,6 @@ from engines.spark.rows.changelog import NEVER, cancelled_by, data_of, positive,
 
 @dataclass(frozen=True, slots=True)
 class Lifetimes:
-    """Rows asserted, in chain order."""
-
     rows: pa.Table
     enter: np.ndarray
     leave: np.ndarray

@@ -265,7 +265,6 @@ def numbers(column: pa.ChunkedArray) -> list[np.ndarray]:
 
 
 def microseconds_of(value: pa.Scalar) -> int:
-    """An event time of a record."""
     whole = value.cast(pa.timestamp("ms")) if pa.types.is_date(value.type) else value
     return int(pc.cast(whole, pa.timestamp("us", whole.type.tz)).value)
 

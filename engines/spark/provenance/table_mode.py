@@ -58,8 +58,6 @@ class _Change:
 
 
 class TableTracer:
-    """For the records of one request."""
-
     def __init__(self, context: ProvenanceContext, shape: TableShape) -> None:
         self._context = context
         self._shape = shape
@@ -225,7 +223,6 @@ class TableTracer:
         raise context.unlike(place)
 
     def _changes(self, result: pa.Table, of: np.ndarray, rounds: Rounds) -> list[_Change]:
-        """Of one key, in order."""
         found = []
         for number in np.flatnonzero(~rounds.first):
             two = (of == number) | (of == number - 1)

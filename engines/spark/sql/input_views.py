@@ -34,7 +34,6 @@ class InputView:
 
     @property
     def columns(self) -> st.StructType:
-        """All that the query sees."""
         if not self.primary_key:
             return self.schema
         times = [st.StructField(name, st.TimestampType()) for name in (VALID_FROM, VALID_TO)]

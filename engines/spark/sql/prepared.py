@@ -36,8 +36,6 @@ _ONE: Final = "scala.collection.immutable.Map$Map1"
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """One over inputs without rows."""
-
     root: Any
     inputs: Sequence[tuple[Any, str]]
     """Its leaves, and the input that each stands for: a union or join with itself has several for one."""
@@ -52,8 +50,6 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class PreparedQuery:
-    """Plans of a query."""
-
     analysed: Any
     aliases: Sequence[str]
     hidden: tuple[str, ...]

@@ -47,8 +47,6 @@ class OpenInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Arranged(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table that follows the JSON."""
-
     name: Name
     rows: Annotated[int, msgspec.Meta(ge=0)]
     size: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
@@ -83,7 +81,6 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
 
 
 def split(raw: bytes) -> tuple[bytes, bytes]:
-    """JSON and what follows it."""
     head, _, body = raw.partition(b"\n")
     return head, body
 

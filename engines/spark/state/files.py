@@ -38,8 +38,6 @@ MAX_STATE: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What the last transaction left."""
-
     checkpoint: Checkpoint | None = None
     tables: Tables = field(default_factory=lambda: Tables({}))
     """By name, each read when it is asked for; empty ones are missing."""
