@@ -7,10 +7,11 @@ it safe for a coordinator to do so. ``run`` owns everything started and lives as
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import trio
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from engines.client import GrpcEngine
 
 A = TypeVar("A")
+Work: TypeAlias = "Callable[[GrpcEngine], Awaitable[A]]"
 
 
 class EnginePool:
@@ -68,11 +70,46 @@ class Running:
     busy: bool
 
 
-class WarmEngine:
+class _Delegating(ABC):
+    """The questions of ``contract.Engine``, each put to the client of some process."""
+
+    def __init__(self, settings: WarmSettings) -> None:
+        self._settings = settings
+
+    async def identity(self) -> EngineIdentity:
+        """Computed from what would run; starts nothing."""
+        return self._settings.identity
+
+    async def validate(self, request: ValidateRequest) -> ValidateResponse:
+        return await self._with(None, lambda engine: engine.validate(request))
+
+    async def transform(self, request: TransformRequest, on_progress: OnProgress = lambda: None) -> TransformOutcome:
+        return await self._with(request.dataset_id, lambda engine: engine.transform(request, on_progress))
+
+    async def ingest(self, request: IngestRequest, on_progress: OnProgress = lambda: None) -> IngestAnswer:
+        return await self._with(request.dataset_id, lambda engine: engine.ingest(request, on_progress))
+
+    async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = lambda: None) -> RawQueryOutcome:
+        return await self._with(None, lambda engine: engine.raw_query(request, on_progress))
+
+    async def migrate(self, request: MigrateRequest, on_progress: OnProgress = lambda: None) -> MigrateOutcome:
+        return await self._with(request.dataset_id, lambda engine: engine.migrate(request, on_progress))
+
+    async def derive_provenance(
+        self, request: ProvenanceRequest, on_progress: OnProgress = lambda: None
+    ) -> ProvenanceOutcome:
+        return await self._with(request.dataset_id, lambda engine: engine.derive_provenance(request, on_progress))
+
+    @abstractmethod
+    async def _with(self, dataset: DatasetId | None, work: Work[A]) -> A:
+        """What ``work`` gives, which is about ``dataset``."""
+
+
+class WarmEngine(_Delegating):
     """One engine of this machine; usable while ``run`` runs."""
 
     def __init__(self, settings: WarmSettings, on_event: OnEvent) -> None:
-        self._settings = settings
+        super().__init__(settings)
         self._processes = Processes(settings, on_event)
 
     async def run(self, *, task_status: Started = trio.TASK_STATUS_IGNORED) -> None:
@@ -108,73 +145,19 @@ class WarmEngine:
         apart = self._settings.isolation is Isolation.DATASET and dataset is not None
         return str(dataset) if apart else ""
 
-    async def identity(self) -> EngineIdentity:
-        """Computed from what would run; starts nothing."""
-        return self._settings.identity
-
-    async def validate(self, request: ValidateRequest) -> ValidateResponse:
-        async with self._lease() as engine:
-            return await engine.validate(request)
-
-    async def transform(self, request: TransformRequest, on_progress: OnProgress = lambda: None) -> TransformOutcome:
-        async with self._lease(request.dataset_id) as engine:
-            return await engine.transform(request, on_progress)
-
-    async def ingest(self, request: IngestRequest, on_progress: OnProgress = lambda: None) -> IngestAnswer:
-        async with self._lease(request.dataset_id) as engine:
-            return await engine.ingest(request, on_progress)
-
-    async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = lambda: None) -> RawQueryOutcome:
-        async with self._lease() as engine:
-            return await engine.raw_query(request, on_progress)
-
-    async def migrate(self, request: MigrateRequest, on_progress: OnProgress = lambda: None) -> MigrateOutcome:
-        async with self._lease(request.dataset_id) as engine:
-            return await engine.migrate(request, on_progress)
-
-    async def derive_provenance(
-        self, request: ProvenanceRequest, on_progress: OnProgress = lambda: None
-    ) -> ProvenanceOutcome:
-        async with self._lease(request.dataset_id) as engine:
-            return await engine.derive_provenance(request, on_progress)
-
-    @asynccontextmanager
-    async def _lease(self, dataset: DatasetId | None = None) -> AsyncIterator[Engine]:
+    async def _with(self, dataset: DatasetId | None, work: Work[A]) -> A:
         async with self._processes.lease(self._tenant(dataset)) as process:
-            yield _Held(self._settings, process)
+            return await _Held(self._settings, process)._with(dataset, work)
 
 
-class _Held:
+class _Held(_Delegating):
     """A ``contract.Engine`` over one process, which somebody holds so long."""
 
     def __init__(self, settings: WarmSettings, process: EngineProcess) -> None:
-        self._settings = settings
+        super().__init__(settings)
         self._process = process
 
-    async def identity(self) -> EngineIdentity:
-        return self._settings.identity
-
-    async def validate(self, request: ValidateRequest) -> ValidateResponse:
-        return await self._with(lambda engine: engine.validate(request))
-
-    async def transform(self, request: TransformRequest, on_progress: OnProgress = lambda: None) -> TransformOutcome:
-        return await self._with(lambda engine: engine.transform(request, on_progress))
-
-    async def ingest(self, request: IngestRequest, on_progress: OnProgress = lambda: None) -> IngestAnswer:
-        return await self._with(lambda engine: engine.ingest(request, on_progress))
-
-    async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = lambda: None) -> RawQueryOutcome:
-        return await self._with(lambda engine: engine.raw_query(request, on_progress))
-
-    async def migrate(self, request: MigrateRequest, on_progress: OnProgress = lambda: None) -> MigrateOutcome:
-        return await self._with(lambda engine: engine.migrate(request, on_progress))
-
-    async def derive_provenance(
-        self, request: ProvenanceRequest, on_progress: OnProgress = lambda: None
-    ) -> ProvenanceOutcome:
-        return await self._with(lambda engine: engine.derive_provenance(request, on_progress))
-
-    async def _with(self, work: Callable[[GrpcEngine], Awaitable[A]]) -> A:
+    async def _with(self, _dataset: DatasetId | None, work: Work[A]) -> A:
         process = self._process
         assert process.client is not None
         try:
