@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from bench.measure import CPU, Row, Side, Size, in_turns
 from chain.data.ddl import parse_ddl
-from chain.model.on_error import ON_ERROR, quarantine_of
+from chain.model.read_options import ON_ERROR, quarantine_of
 from chain.model.schema import DataSchema
 from chain.model.source import ReadCsv, ReadGeoJson, ReadJson, ReadNdGeoJson, ReadNdJson, ReadParquet, ReadStep
 from engines.spark.ingest import parse, range_tasks

@@ -21,8 +21,17 @@ from chain.codec.yaml_tree import Node
 from chain.errors import Invalid
 from chain.model.block import Block, MetadataBlock, UnknownEvent
 from chain.model.events import DatasetSnapshot, MetadataEvent
-from chain.model.on_error import FAIL, ON_ERROR, declared_quarantine
-from chain.model.read_options import KINDS, NAMES, READ, RULE, check_kind, declared_options
+from chain.model.read_options import (
+    FAIL,
+    KINDS,
+    NAMES,
+    ON_ERROR,
+    READ,
+    RULE,
+    check_kind,
+    declared_options,
+    declared_quarantine,
+)
 from chain.visible import is_visible
 
 _EVENT: Final[Kind] = next(each.kind for each in fields_of(MetadataBlock) if each.name == "event")

@@ -1,8 +1,8 @@
-"""Reads options of a read step that the format has no field for: other spellings of CSV, other kinds of file.
+"""Reads options of a read step that the format has no field for: spellings of CSV, kinds of file, records set aside.
 
-The format has no place for it, so it is an attribute of the columns that the step declares (``schema.extra``), which
-every reader of a chain carries along, and is in the chain to the byte. One that does not know it reads the file as the
-format's own kind of step, and refuses it. Pure.
+They are attributes of the columns that the step declares (``schema.extra``), which every reader of a chain carries
+along, and are in the chain to the byte. One that does not know them reads the file as the format's own kind of step,
+and refuses what it cannot read. Pure.
 """
 
 from __future__ import annotations
@@ -29,6 +29,13 @@ _MAX_LINES: Final = 100_000
 _Lines = Annotated[int, msgspec.Meta(ge=0, le=_MAX_LINES)]
 _Character = Annotated[str, msgspec.Meta(min_length=1, max_length=1)]
 Moment = Literal["earliest", "latest"]
+ON_ERROR: Final = "w3id.org/odfd/onError"
+"""Attribute of the schema of a read step: ``quarantine``, or ``{quarantine: {maxRows: N, maxPercent: N}}``."""
+FAIL: Final = "fail"
+QUARANTINE: Final = "quarantine"
+MAX_ROWS: Final = 100_000
+"""Records of one file that may be set aside, whatever is declared: beyond, it is another kind of file."""
+_HALF: Final = 50
 
 
 class ReadOptions(
@@ -111,3 +118,38 @@ def check_kind(options: ReadOptions, kind: str) -> None:
         raise Invalid(
             f"{', '.join(unused)}: a read step of kind {named} has no such option", rule=RULE, hint="leave it out"
         )
+
+
+class Quarantine(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
+):
+    """Records that cannot be read are set aside, as long as there are no more of them in a file."""
+
+    max_rows: Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)] = MAX_ROWS
+    max_percent: Annotated[int, msgspec.Meta(ge=0, le=100)] = _HALF
+    """Of the records of the file. A file without any that can be read is refused also at 100."""
+
+
+class _Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    quarantine: Quarantine
+
+
+def quarantine_of(schema: DataSchema | None) -> Quarantine | None:
+    """What a read step with these columns says; ``None``: the file is refused. Raises Invalid."""
+    return None if schema is None else declared_quarantine((schema.extra or {}).get(ON_ERROR, FAIL))
+
+
+def declared_quarantine(said: object) -> Quarantine | None:
+    """The meaning of the attribute's value. Raises Invalid."""
+    if said == FAIL:
+        return None
+    if said == QUARANTINE:
+        return Quarantine()
+    try:
+        return msgspec.convert(said, _Declared).quarantine
+    except msgspec.ValidationError as error:
+        raise Invalid(
+            f"onError: {error}" if isinstance(said, dict) else f"onError: {said!r}",
+            rule="on-error",
+            hint=f"write fail, quarantine, or quarantine: {{maxRows: N, maxPercent: N}} with at most {MAX_ROWS} rows",
+        ) from error

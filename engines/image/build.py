@@ -23,11 +23,10 @@ from chain.visible import visible
 from engines.closure import files_of
 from engines.identity import ENGINE, FileDigests, code_digest
 from engines.image import debian
-from engines.image.etc import WRITTEN
 from engines.image.installed import ENVIRONMENT, PYTHON, SITE, installed_layout, unpack_for_all, write_record
 from engines.image.oci import CODE as CODE_DIGEST
 from engines.image.oci import SPARK, TREE, Descriptor, Item, files_below, write_image, write_layer
-from engines.image.tree import Entry, digest_of, encode
+from engines.image.tree import WRITTEN, Entry, digest_of, encode
 
 EPOCH: Final = 1_700_000_000
 """Of all files, unless SOURCE_DATE_EPOCH says another."""

@@ -11,11 +11,20 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from chain.errors import Environment
 from engines.identity import FileDigests
+
+WRITTEN: Final = {
+    "/etc/passwd": b"odf:x:1000:1000::/tmp:/bin/sh\n",
+    "/etc/group": b"odf:x:1000:\n",
+    "/etc/hosts": b"127.0.0.1 localhost\n::1 localhost\n",
+    "/etc/nsswitch.conf": b"passwd: files\ngroup: files\nhosts: files\n",
+}
+"""Without an entry for its user Hadoop finds no home and fails; without hosts nothing resolves ``localhost``."""
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, order=True):

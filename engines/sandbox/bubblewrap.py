@@ -18,8 +18,8 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from config.paths import code_environment
-from engines.image.etc import WRITTEN
 from engines.image.installed import ENVIRONMENT, JAVA_HOME, PYTHON, Image
+from engines.image.tree import WRITTEN
 from engines.sandbox.base import Command, Job, Level, Mount, tethered
 from engines.sandbox.seccomp import assemble, engine_filter
 

@@ -17,8 +17,7 @@ from chain.data.arrow_schema import to_arrow
 from chain.data.ddl import parse_ddl
 from chain.errors import Invalid, Refused
 from chain.model.events import AddPushSource, SetPollingSource
-from chain.model.on_error import quarantine_of
-from chain.model.read_options import check_kind, read_options
+from chain.model.read_options import check_kind, quarantine_of, read_options
 from chain.model.source import (
     MergeAppend,
     MergeStrategy,

@@ -22,7 +22,7 @@ from chain.model.events import (
     SetPollingSource,
     SourceState,
 )
-from chain.model.on_error import quarantine_of
+from chain.model.read_options import quarantine_of
 from chain.model.schema import DataSchema
 from chain.model.source import MergeAppend, MergeStrategy, ReadStep, Transform, traits
 from chain.multihash import Multihash

@@ -12,7 +12,7 @@ from chain.data.parquet import OFFSET
 from chain.data.quarantine import SCHEMA
 from chain.errors import Refused
 from chain.ids import DatasetId
-from chain.model.on_error import quarantine_of
+from chain.model.read_options import quarantine_of
 from chain.state import ChainState
 from chain.store.base import ObjectStore
 from engines.contract import RowCounts, Success

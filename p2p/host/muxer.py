@@ -29,10 +29,10 @@ from p2p.host.noise import NoiseStream, Scratch, Unsealer, take_over
 from p2p.host.unread_budget import UnreadBudget
 from p2p.pace import Traffic
 from p2p.ports import PeerId
-from p2p.yamux.events import Readable, ResetReason, StreamOpened, WasReset
 from p2p.yamux.frames import GoAwayCode
 from p2p.yamux.limits import Limits
 from p2p.yamux.session import Session, StreamLimit
+from p2p.yamux.stream import Readable, ResetReason, StreamOpened, WasReset
 
 log = logging.getLogger(__name__)
 

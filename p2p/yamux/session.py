@@ -14,10 +14,20 @@ from __future__ import annotations
 from collections import deque
 
 from p2p.yamux import frames
-from p2p.yamux.events import Event, GoneAway, Outgoing, Pong, Readable, Received, ResetReason, StreamOpened, WasReset
 from p2p.yamux.frames import ACK, DATA, FIN, HEADER_SIZE, INITIAL_WINDOW, PING, RST, SYN, WINDOW_UPDATE, Header, Packing
 from p2p.yamux.limits import Limits
-from p2p.yamux.stream import StreamState
+from p2p.yamux.stream import (
+    Event,
+    GoneAway,
+    Outgoing,
+    Pong,
+    Readable,
+    Received,
+    ResetReason,
+    StreamOpened,
+    StreamState,
+    WasReset,
+)
 
 
 class StreamLimit(Exception):

@@ -19,7 +19,7 @@ import engines.spark.execution.tables as tables
 import engines.spark.execution.transform as transform
 import engines.spark.execution.versions as versions
 import engines.spark.output.slice as output
-import engines.spark.planning.input_windows as input_windows
+import engines.spark.planning.slice_facts as input_windows
 import engines.spark.planning.slice_facts as sessions
 import engines.spark.planning.table_transaction as ticking
 import engines.spark.planning.transaction as incremental

@@ -29,7 +29,7 @@ from chain.errors import Invalid
 from chain.instant import Instant, to_millis
 from chain.model.changelog import saying_changelog, says_changelog
 from chain.model.events import OffsetInterval
-from chain.model.on_error import quarantine_of
+from chain.model.read_options import quarantine_of
 from chain.model.schema import DataSchema
 from chain.model.source import MergeAppend, MergeLedger, ReadCsv, Transform
 from engines.codec import VALIDATE

@@ -33,9 +33,8 @@ from engines.spark.execution.tables import (
     plain,
 )
 from engines.spark.execution.transform import Transaction, check_tick, identity_of
-from engines.spark.planning.input_windows import InputWindows
 from engines.spark.planning.lateness import Ruling, rule
-from engines.spark.planning.slice_facts import Sessions
+from engines.spark.planning.slice_facts import InputWindows, Sessions
 from engines.spark.planning.table_transaction import TableStep, plan_table, plan_windows, windows_of
 from engines.spark.planning.transaction import InputFacts, TransactionStep, next_checkpoint, plan_step
 from engines.spark.sql.diagnostics import refusal

@@ -29,7 +29,7 @@ from engines.spark.analysis.tables import BARE_KEY, LISTS, TableShape
 from engines.spark.catalyst.partial_aggregates import Partials
 from engines.spark.catalyst.plans import HIDDEN_ROUND, HIDDEN_ROW
 from engines.spark.execution.scans import Scan, in_rounds, is_crowded, scan_of
-from engines.spark.planning.input_windows import Closing, InputWindows
+from engines.spark.planning.slice_facts import Closing, InputWindows
 from engines.spark.planning.table_transaction import TableStep
 from engines.spark.rows.changelog import LONG_AGO, NEVER, cancelled_by, data_of, positive, row_codes
 from engines.spark.rows.tables import arrow_columns, event_times, frame_of_rows, read_rows

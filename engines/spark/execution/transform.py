@@ -59,9 +59,8 @@ from engines.spark.execution.tables import (
 from engines.spark.execution.versions import VersionRows, advance
 from engines.spark.output.slice import behind, final_rows, log_rows, schema_in_force, slice_of, stated_ops
 from engines.spark.output.sorted_runs import is_large, write_in_runs
-from engines.spark.planning.input_windows import InputWindows
 from engines.spark.planning.lateness import Ruling, rule
-from engines.spark.planning.slice_facts import Sessions, SliceReader, rows_before
+from engines.spark.planning.slice_facts import InputWindows, Sessions, SliceReader, rows_before
 from engines.spark.planning.table_transaction import plan_table, plan_windows, windows_of
 from engines.spark.planning.transaction import InputFacts, TransactionStep, next_checkpoint, plan_step
 from engines.spark.rows.tables import frame_of_rows

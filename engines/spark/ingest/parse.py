@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from chain.data.arrow_schema import to_arrow
 from chain.data.ddl import parse_ddl
 from chain.errors import Environment, Invalid
-from chain.model.on_error import Quarantine, quarantine_of
+from chain.model.read_options import Quarantine, quarantine_of
 from chain.model.source import (
     ReadCsv,
     ReadGeoJson,

@@ -17,12 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from chain.errors import Environment, Invalid
-from chain.model.on_error import Quarantine
+from chain.model.read_options import Quarantine
 from chain.wording import a
 from engines.spark.ingest import csv_text, json_text, record_split, records
 from engines.spark.ingest.bad_records import BAD, OF_RECORDS, Reader, SetAside, without_bad
 from engines.spark.ingest.bad_values import CsvCells, JsonCells
-from engines.spark.ingest.column_types import check_once
 from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.encodings import BEGIN, PARQUET, found_kind
 from engines.spark.ingest.json_text import JsonTable
@@ -32,6 +31,7 @@ from engines.spark.ingest.records import OwnId, Records
 from engines.spark.ingest.text_columns import (
     Absence,
     Misfit,
+    check_once,
     check_present,
     instant_type,
     misfit_fault,

@@ -21,7 +21,7 @@ from chain import instant
 from chain.data.parquet import to_instant
 from chain.errors import Invalid
 from chain.instant import Instant
-from chain.model.on_error import quarantine_of
+from chain.model.read_options import quarantine_of
 from chain.model.source import Transform, primary_key
 from chain.wording import agree
 from engines.contract import IngestRequest

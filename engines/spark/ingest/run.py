@@ -24,7 +24,7 @@ from chain.data.quarantine import ARROW, quarantined
 from chain.errors import Invalid
 from chain.instant import DAY, MILLISECOND, SECOND, Instant
 from chain.model.events import OffsetInterval
-from chain.model.on_error import quarantine_of
+from chain.model.read_options import quarantine_of
 from chain.model.source import Transform, primary_key
 from chain.multihash import Multihash
 from chain.store.files import check_file
@@ -44,7 +44,6 @@ from engines.request_control import RequestControl
 from engines.skipped import bounded_list
 from engines.spark.analysis.source_declarations import SourceDeclarations, read_source
 from engines.spark.ingest import range_tasks
-from engines.spark.ingest.column_types import check_made, check_read
 from engines.spark.ingest.encodings import with_guess
 from engines.spark.ingest.history import History, SlicesMissing
 from engines.spark.ingest.merge import MergeContext, PassedOver, merge
@@ -62,7 +61,7 @@ from engines.spark.ingest.row_checks import (
 )
 from engines.spark.ingest.shape import check_columns, coerce_guessed, finished, fitted, no_rows, prepared, timed
 from engines.spark.ingest.source_files import Opened, bounds_of, opened
-from engines.spark.ingest.text_columns import NO_EVENT_TIME, no_key
+from engines.spark.ingest.text_columns import NO_EVENT_TIME, check_made, check_read, no_key
 from engines.spark.sql.spark_errors import blames_data, blames_query, fault_of
 
 if TYPE_CHECKING:

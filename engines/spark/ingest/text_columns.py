@@ -14,8 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from chain.data.logical_hash import described
 from chain.errors import Invalid
 from chain.wording import a
+from engines.spark.catalyst.types import struct_type
 
 NOT_NULL: Final = "not-null"
 NULL_KEY: Final = "primary-key-null"
@@ -23,6 +25,7 @@ INSTANT: Final = pa.timestamp("ms", "UTC")
 _ZONE: Final = r":\d\d(?:\.\d+)?(?:Z|[+-]\d\d(?::?\d\d)?)$"
 _FINER: Final = {unit: rf"(\.\d{{{digits}}})\d+" for unit, digits in (("ms", 3), ("us", 6), ("ns", 9))}
 """What a text says beyond the digits of a unit."""
+_RULE: Final = "column-type"
 
 
 class Absence(NamedTuple):
@@ -170,3 +173,56 @@ def misfit_fault(place: str, column: str, type_: pa.DataType, value: str) -> Inv
     if what.startswith(("Timestamp", "Date")):
         hint = "write times like 2024-05-01T12:30:00Z (RFC 3339), or declare String and convert it in preprocess"
     return Invalid(f"column {column!r}: {value[:80]!r} is not {a(what)}", rule="read-value", hint=hint, place=place)
+
+
+def check_read(schema: pa.Schema, place: str, *, queried: bool) -> None:
+    """Raises Invalid for columns of a type that no slice can hold; ``queried``: a query makes others of them."""
+    for field in schema:
+        if not _known(struct_type if queried else described, field):
+            raise Invalid(_message(field), rule=_RULE, hint=_hint_of_read(field), place=place)
+
+
+def check_made(schema: pa.Schema) -> None:
+    """Of columns as a query makes them. Raises Invalid."""
+    for field in schema:
+        if not _known(described, field):
+            hint = f"make it a number, or a text, in its query: to_json({field.name}) as {field.name}"
+            raise Invalid(_message(field), rule=_RULE, hint=hint)
+
+
+def check_once(schema: pa.Schema, place: str, above: str = "") -> None:
+    """Raises Invalid for two columns, or two members of a struct, of one name."""
+    names = schema.names
+    for field in schema:
+        if names.count(field.name) > 1:
+            raise Invalid(
+                f"{names.count(field.name)} columns are called {above + field.name!r}",
+                rule="read-columns",
+                hint="rename all but one where the file is written",
+                place=place,
+            )
+        if pa.types.is_struct(field.type):
+            check_once(pa.schema(list(field.type)), place, f"{above}{field.name}.")
+
+
+def _known(judge: Callable[[pa.Schema], object], field: pa.Field) -> bool:
+    try:
+        judge(pa.schema([field]))
+    except Invalid:
+        return False
+    return True
+
+
+def _message(field: pa.Field) -> str:
+    kind = str(field.type)
+    if pa.types.is_map(field.type):
+        kind = f"map of {field.type.key_type} to {field.type.item_type}"
+    return f"column {field.name!r} is {a(kind)}, which no dataset holds"
+
+
+def _hint_of_read(field: pa.Field) -> str:
+    if pa.types.is_duration(field.type):
+        return f"declare the columns in the read schema, this one as {field.name} BIGINT: the number of its units"
+    if _known(struct_type, field):
+        return f"make it a text in preprocess: to_json({field.name}) as {field.name}"
+    return "declare the other columns in the read schema, which leaves it out, or write it as a text of JSON"

@@ -18,8 +18,8 @@ from engines.contract import Vocabulary
 from engines.spark.analysis.classify import Classification, Path
 from engines.spark.analysis.declarations import Declarations
 from engines.spark.analysis.monotone import MILLISECOND, Floor, FloorMonths, apply, least
-from engines.spark.planning.input_windows import Closing, InputWindows
 from engines.spark.planning.lateness import Ruling
+from engines.spark.planning.slice_facts import Closing, InputWindows
 from engines.spark.planning.transaction import (
     BlockFacts,
     InputFacts,

@@ -29,9 +29,8 @@ from engines.spark.catalyst.exact import complete_plan
 from engines.spark.catalyst.types import as_written
 from engines.spark.execution.inputs import Inputs, micros
 from engines.spark.output.slice import same_rows, stated_ops
-from engines.spark.planning.input_windows import InputWindows
 from engines.spark.planning.lateness import rule
-from engines.spark.planning.slice_facts import Sessions, SliceReader
+from engines.spark.planning.slice_facts import InputWindows, Sessions, SliceReader
 from engines.spark.planning.table_transaction import windows_of
 from engines.spark.planning.transaction import BlockFacts, InputFacts, Read, TransactionStep, next_checkpoint, plan_step
 from engines.spark.provenance.row_numbers import ROWS

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from chain import instant
 from chain.data.ddl import parse_ddl
 from chain.ids import DatasetId
-from chain.model.on_error import ON_ERROR
+from chain.model.read_options import ON_ERROR
 from chain.model.source import (
     MergeChangelogStream,
     MergeLedger,

@@ -15,7 +15,7 @@ from chain.data.arrow_schema import from_arrow
 from chain.data.ddl import parse_ddl
 from chain.data.quarantine import ARROW, SCHEMA
 from chain.ids import DatasetId
-from chain.model.on_error import ON_ERROR
+from chain.model.read_options import ON_ERROR
 from chain.model.source import MergeAppend, MergeLedger, ReadCsv, ReadNdJson, ReadStep
 from engines.contract import IngestRequest, InvalidQuery, QuarantineTarget, Success, TransformOutcome, Vocabulary
 from engines.output_check import measured

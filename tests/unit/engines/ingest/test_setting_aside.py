@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from chain.data.arrow_schema import to_arrow
 from chain.data.ddl import parse_ddl
 from chain.errors import Invalid
-from chain.model.on_error import ON_ERROR, Quarantine, quarantine_of
+from chain.model.read_options import ON_ERROR, Quarantine, quarantine_of
 from chain.model.schema import DataSchema
 from chain.model.source import ReadCsv, ReadGeoJson, ReadJson, ReadNdGeoJson, ReadNdJson, ReadStep
 from engines.spark.ingest import csv_text, json_text, parse, ranges

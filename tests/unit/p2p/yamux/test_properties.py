@@ -14,10 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from p2p.errors import Violation
 from p2p.yamux import frames
-from p2p.yamux.events import Event, Readable, StreamOpened, WasReset
 from p2p.yamux.frames import DATA, HEADER_SIZE, INITIAL_WINDOW, pack
 from p2p.yamux.limits import Limits
 from p2p.yamux.session import Session, StreamLimit
+from p2p.yamux.stream import Event, Readable, StreamOpened, WasReset
 
 SMALL = Limits(max_inbound=4, max_outbound=4, backlog=3, max_window=INITIAL_WINDOW * 2, max_buffered=INITIAL_WINDOW * 3)
 

@@ -6,10 +6,10 @@ import pytest
 
 from p2p.errors import Violation
 from p2p.yamux import frames
-from p2p.yamux.events import Event, GoneAway, Pong, Readable, ResetReason, StreamOpened, WasReset
 from p2p.yamux.frames import ACK, DATA, FIN, GO_AWAY, HEADER_SIZE, INITIAL_WINDOW, PING, RST, SYN, WINDOW_UPDATE, pack
 from p2p.yamux.limits import Limits
 from p2p.yamux.session import Session, StreamLimit
+from p2p.yamux.stream import Event, GoneAway, Pong, Readable, ResetReason, StreamOpened, WasReset
 
 
 def server(**limits: float) -> Session:
