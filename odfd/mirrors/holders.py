@@ -54,6 +54,11 @@ class _Probe:
         self.settled = trio.Event()
         """Set when nobody of them is left, or a proven one serves it."""
 
+    @property
+    def by_proven(self) -> bool:
+        """Whether one of those serves it that gave what proved true before."""
+        return not self._proven.isdisjoint(self.found)
+
     def all_are_asked(self) -> list[PeerId]:
         """From now on; who is to be."""
         rest, self._rest = self._rest, []
@@ -67,10 +72,10 @@ class _Probe:
         self._wait()
 
     def _wait(self) -> None:
-        now, by_proven = trio.current_time(), not self._proven.isdisjoint(self.found)
-        if by_proven or not self._left:
+        now = trio.current_time()
+        if self.by_proven or not self._left:
             self.settled.set()
-        if by_proven:
+        if self.by_proven:
             self._end(now + min(GRACE_SECONDS, max(SOON[0], SOON[1] * (now - self._began))))
         elif self.found and not self._rest:
             self._end(now + (GRACE_SECONDS if self._proven.isdisjoint(self._left) else KNOWN_SECONDS))
@@ -101,8 +106,9 @@ class Holders:
 
         Those who gave what proved true before are asked first, and some others.
         """
-        proven = {view.peer for view in self._views() if view.proven}
-        first, rest = self._ranked(proven)
+        views = self._views()
+        proven = [view.peer for view in views if view.proven]
+        first, rest = self._ranked(proven, [view.peer for view in views if not view.proven])
         probe = _Probe(proven, first, rest)
 
         async def ask(peer: PeerId) -> None:
@@ -117,14 +123,13 @@ class Holders:
                 nursery.start_soon(self._ask_all, ask, first)
                 with trio.move_on_after(GRACE_SECONDS):
                     await probe.settled.wait()
-                if proven.isdisjoint(probe.found):
+                if not probe.by_proven:
                     nursery.start_soon(self._ask_all, ask, probe.all_are_asked())
         self._said[dataset] = _Said(trio.current_time(), frozenset(probe.found))
         return probe.found
 
-    def _ranked(self, proven: Collection[PeerId]) -> tuple[list[PeerId], list[PeerId]]:
-        """Connected peers to ask at once, and then; without any that is known, all at once."""
-        others = [peer for peer in self.connected() if peer not in proven]
+    def _ranked(self, proven: list[PeerId], others: list[PeerId]) -> tuple[list[PeerId], list[PeerId]]:
+        """Whom to ask at once, and then; without any that is known, all at once."""
         if not proven:
             return others, []
         self._turn = (self._turn + STRANGERS) % max(1, len(others))

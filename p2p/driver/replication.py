@@ -152,7 +152,7 @@ class ReplicationDriver:
         return [
             msgspec.structs.replace(
                 view,
-                proven=self._records.is_proven(view.peer, now),
+                proven=view.connected and self._records.is_proven(view.peer, now),
                 network=self._host.network_of(view.peer) if view.connected else "",
                 datasets=self._discovery.told_by(view.peer),
             )
