@@ -30,5 +30,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 def test_the_tour(documents: ModuleType, folder: Path) -> None:
     environment = {**os.environ, "PATH": f"{README.parent / '.venv' / 'bin'}:{os.environ['PATH']}"}
     environment.pop("ODFD_SOCKET", None)
+    environment["PYTHONPATH"] = str(README.parent / "client")
+    """In place of ``pip install ./client``."""
     environment["ODFD_ENGINE_QUICK_START"] = "true"
     assert documents.run(README, folder, environment) > 20
