@@ -68,7 +68,9 @@ LAYOUTS = {
         "spark.sql.files.openCostInBytes": "0", "spark.sql.leafNodeDefaultParallelism": "4",
     },
     "more partitions than rows": {**UNCOMPILED, "spark.sql.shuffle.partitions": str(BLOCKS * ROWS + 1)},
-    "adaptive": {"spark.sql.adaptive.enabled": "true", "spark.sql.shuffle.partitions": "20"},
+    "adaptive": {
+        **UNCOMPILED, "spark.sql.adaptive.enabled": "true", "spark.sql.shuffle.partitions": "20",
+    },
     INTERPRETED: {
         **UNCOMPILED, "spark.sql.autoBroadcastJoinThreshold": "-1", "spark.sql.execution.useHashAggregateExec": "false",
     },
@@ -81,7 +83,7 @@ LAYOUTS = {
     },
 }  # fmt: skip
 """The last one makes operators give up their memory after a row or two; a small heap does so only after millions. What
-only spreads work is not compiled, which would take most of a small query; ``plain``, adaptive and spilling ones are."""
+only spreads work is not compiled, which would take most of a small query; ``plain`` and spilling ones are."""
 ASKING = ("sums", "texts")
 """Queries of which functions could ask a machine for its locale or zone."""
 FOREIGN = (
