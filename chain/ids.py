@@ -121,11 +121,6 @@ def parse_name(text: str) -> DatasetName:
     return DatasetName(text)
 
 
-def same_name(one: str, other: str) -> bool:
-    """Names are equal without regard to case."""
-    return one.casefold() == other.casefold()
-
-
 class LocalAlias(msgspec.Struct, frozen=True):
     """``name`` or ``account/name`` in this workspace."""
 

@@ -21,8 +21,7 @@ from chain.data.json_values import plain_rows
 from chain.errors import Fault, Refused
 from engines.query.duckdb_session import Limits, QuerySession, over_views
 from engines.query.frames import COLUMNS, END, FAULT, HEAD, MAX_FRAME, PIECE, PLAIN, ROWS, SCHEMA, frame, header
-from engines.query.json_rows import json_pieces
-from engines.query.requests import Execute, FaultReport, Prepare, TableNamed, TablesNamed
+from engines.query.requests import Execute, FaultReport, Prepare, TableNamed, TablesNamed, json_pieces
 from engines.query.temporal import with_backquotes
 
 _T = TypeVar("_T")

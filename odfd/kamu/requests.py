@@ -14,8 +14,7 @@ import msgspec
 from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.multihash import Multihash
-from engines.query.json_rows import Layout
-from engines.query.requests import RowSelection
+from engines.query.requests import Layout, RowSelection
 from odfd.control import wire
 from odfd.kamu.schemas import FORMATS
 from odfd.queries.planning import Bound

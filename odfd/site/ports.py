@@ -9,7 +9,7 @@ import msgspec
 
 from chain.ids import DatasetId
 from chain.multihash import Multihash
-from p2p.web.posting import Answer
+from p2p.web.client import Answer
 
 
 class ShownDataset(msgspec.Struct, frozen=True, kw_only=True):

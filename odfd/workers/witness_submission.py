@@ -44,7 +44,7 @@ from odfd.trust.witness.submission import (
     Submitter,
 )
 from odfd.trust.witness.witness import RENEW
-from p2p.web.posting import Poster, Posts
+from p2p.web.client import Poster, Posts
 
 PAUSE: Final = 30.0
 """Seconds between two questions about one dataset to one witness."""

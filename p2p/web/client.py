@@ -13,22 +13,29 @@ from __future__ import annotations
 import math
 import os
 import ssl
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 import httpcore
 import httpx
 import trio
 
+from chain.errors import Remote
 from p2p.dial import first_of, resolve
 from p2p.ip import Allows, Ip, anywhere, is_global, parse_ip
+from p2p.web.body import body_of
 
 _CERTIFICATES: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 """Variables by which the environment says whom to trust."""
 SCHEMES: Final = ("http", "https")
+PATIENCE_SECONDS: Final = 30.0
+"""From connecting to the last byte: a server that drips is left."""
+CONNECT_SECONDS: Final = 10.0
+_AGAIN: Final = "it is asked again later"
+_HEADERS: Final = {"User-Agent": "odfd", "Accept-Encoding": "identity"}
 
 
 @cache
@@ -200,3 +207,59 @@ def is_from_inside(response: httpx.Response) -> bool:
     """
     address = came_from(response)
     return address is not None and not is_global(address)
+
+
+class Answer(NamedTuple):
+    status: int
+    body: bytes
+
+
+class Poster(Protocol):
+    async def post(self, url: str, body: bytes, limit: int) -> Answer:
+        """Raises Remote: no answer, too late, or more than ``limit`` bytes."""
+
+
+class _Body(httpx.AsyncByteStream):
+    """An iterator and no generator, as httpx has: nobody ends one whose request was cancelled while it was sent."""
+
+    def __init__(self, body: bytes) -> None:
+        self._parts = iter((body,))
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        for part in self._parts:
+            return part
+        raise StopAsyncIteration
+
+
+class Posts(Opened):
+    """Sends small POST requests, inside ``async with``; redirects are not followed, and any status is an answer."""
+
+    def __init__(self, patience: float = PATIENCE_SECONDS) -> None:
+        self._patience = patience
+        times = httpx.Timeout(patience, connect=CONNECT_SECONDS, pool=None)
+        super().__init__(new_client(timeout=times, headers=_HEADERS))
+
+    async def post(self, url: str, body: bytes, limit: int) -> Answer:
+        try:
+            with trio.fail_after(self._patience):
+                return await self._post(url, body, limit)
+        except (trio.TooSlowError, httpx.TimeoutException) as error:
+            raise Remote(f"{url}: no answer in {self._patience:g} s", rule="web-slow", hint=_AGAIN) from error
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            told = str(error) or type(error).__name__
+            raise Remote(f"{url} cannot be asked: {told[:300]}", rule="web-failed", hint=_AGAIN) from error
+
+    async def _post(self, url: str, body: bytes, limit: int) -> Answer:
+        request = self._client.build_request("POST", url, content=body, headers={"Content-Type": "text/plain"})
+        request.stream = _Body(body)
+        response = await self._client.send(request, stream=True)
+        found = bytearray()
+        async with body_of(response, response.aiter_raw()) as parts:
+            async for part in parts:
+                found += part
+                if len(found) > limit:
+                    raise Remote(f"{url} answers with more than {limit:,} bytes", rule="web-answer")
+        return Answer(response.status_code, bytes(found))

@@ -49,20 +49,6 @@ def _first(phrases: Iterator[Phrase]) -> dict[int, Phrase]:
     return {phrase.first: phrase for phrase in few if len(phrase.message) + len(phrase.replace) <= MAX_SAID}
 
 
-def translated(sql: str, words: Sequence[Word], phrases: Sequence[Phrase]) -> str:
-    """The query with Spark's words in place of all phrases that have an exact translation."""
-    starts = [0]
-    for line in sql.split("\n"):
-        starts.append(starts[-1] + len(line) + 1)
-    pieces, at, after = [], 0, -1
-    for phrase in phrases:
-        if phrase.exact and phrase.first > after:
-            first, last = words[phrase.first], words[phrase.last]
-            pieces += [sql[at : starts[first.line - 1] + first.column - 1], phrase.replace]
-            at, after = starts[last.line - 1] + last.column - 1 + len(last.text), phrase.last
-    return "".join([*pieces, sql[at:]])
-
-
 def _quoted(words: Sequence[Word], columns: Collection[str]) -> Iterator[Phrase]:
     """Texts in double quotes that stand where a name must stand, or that are called like a column."""
     clauses = [False]

@@ -80,26 +80,29 @@ def _is_taken(session: SparkSession, pattern: str, reads: bool) -> bool:
 
 def zones(plan: Node) -> Iterator[tuple[Node, str]]:
     """(expression, zone) for each constant zone of a conversion, anywhere in an analysed plan."""
-    stack = [plan]
-    while stack:
-        node = stack.pop()
+    for node in _all_nodes(plan):
         if node.kind in ZONES and node.children[-1].kind == "Literal":
             name = node.children[-1].fields.get("value")
             if isinstance(name, str):
                 yield node, name
-        stack += [*node.children, *arguments(node)]
 
 
 def patterns(plan: Node) -> Iterator[tuple[Node, str, bool]]:
     """(expression, pattern, whether it reads texts) for each constant pattern, anywhere in an analysed plan."""
-    stack = [plan]
-    while stack:
-        node = stack.pop()
+    for node in _all_nodes(plan):
         if node.kind in READS | WRITES and len(node.children) > 1 and node.children[1].kind == "Literal":
             pattern = node.children[1].fields.get("value")
             unused = node.kind in READS and node.only.type_name in _TIMES
             if isinstance(pattern, str) and not unused:
                 yield node, pattern, node.kind in READS
+
+
+def _all_nodes(plan: Node) -> Iterator[Node]:
+    """Operators, and expressions in their fields."""
+    stack = [plan]
+    while stack:
+        node = stack.pop()
+        yield node
         stack += [*node.children, *arguments(node)]
 
 

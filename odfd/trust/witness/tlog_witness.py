@@ -24,7 +24,7 @@ from odfd.trust.ledger.proofs import is_disputed
 from odfd.trust.witness.consistency import ConsistencyResult
 from odfd.trust.witness.witness import CosignDeclined, Witness
 from p2p.budget.buckets import Budget, Rate
-from p2p.web.posting import Answer
+from p2p.web.client import Answer
 
 RATE: Final = Rate(per_second=10.0, burst=100.0)
 """Requests of all logs together; each that moves one is a write to disk."""

@@ -33,7 +33,7 @@ from p2p.identity import peer_of_seed
 from p2p.kubo.multipart import Addition
 from p2p.kubo.rpc import Kubo
 from p2p.web.body import Patience
-from p2p.web.posting import Posts
+from p2p.web.client import Posts
 from p2p.web.site import Web
 from worlds.dripping import Dripping, Manner
 from worlds.eventually import PATIENCE

@@ -29,7 +29,7 @@ from odfd.node.trust_parts import submissions_of
 from odfd.trust.ledger.cosignatures import Cosignatures
 from odfd.trust.policy.witness_quorum import read_witness
 from odfd.workers.witness_submission import PAUSE, WitnessSubmission
-from p2p.web.posting import Posts
+from p2p.web.client import Posts
 from worlds import node_world
 from worlds.eventually import PATIENCE
 

@@ -17,10 +17,11 @@ from conformance.duck import Duck
 from conformance.histories import ADDED, CORRECT_TO
 from engines.contract import EngineIdentity, ValidateInput, ValidateRequest, Vocabulary
 from engines.faults import Severity
-from engines.spark.analysis.dialects import QUOTED, foreign, translated
+from engines.spark.analysis.dialects import QUOTED, foreign
 from engines.spark.analysis.flink import TEMPORAL, WINDOW
 from engines.spark.handler import SparkHandler
 from engines.spark.sql.parsing import words_of
+from worlds.dialect_rewrite import translated
 
 pytestmark = pytest.mark.engine
 IDENTITY = EngineIdentity(name="spark", version="0", digest="sha256:0", sandbox="none", platform="test")

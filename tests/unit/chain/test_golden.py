@@ -11,7 +11,7 @@ import pytest
 from chain import ids, multibase
 from chain.codec import blocks, flat, manifest
 from chain.errors import Invalid
-from chain.ids import DatasetId, KeyDid, parse_name, same_name
+from chain.ids import DatasetId, KeyDid, parse_name
 from chain.model.block import Block
 from chain.multihash import Multihash
 from chain.rules import check_block
@@ -159,8 +159,6 @@ def test_names(vectors: dict[str, Any]) -> None:
     for name in names["dataset_name"]["invalid"]:
         with pytest.raises(Invalid, match="not a dataset name"):
             parse_name(name)
-    for one, other in names["case_insensitive_equal"]:
-        assert same_name(one, other)
 
 
 def test_references(vectors: dict[str, Any]) -> None:

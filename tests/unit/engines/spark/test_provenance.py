@@ -14,10 +14,10 @@ from engines.spark.analysis.monotone import DAY, MILLISECOND, Floor, Shift
 from engines.spark.planning.transaction import Read
 from engines.spark.provenance.answers import absent
 from engines.spark.provenance.derive import narrowed
-from engines.spark.provenance.lifetimes import dating, entering, lives, of_key
 from engines.spark.provenance.reasons import Reason
 from engines.spark.provenance.row_numbers import DECIDES, PATH, Witness, pick, witnesses
 from engines.spark.rows.changelog import NEVER
+from engines.spark.rows.ticks import dating, entering, lives, of_key
 
 parts = st.tuples(st.integers(0, 5), st.integers(0, 2), st.booleans())
 MS = pa.timestamp("ms", "UTC")

@@ -19,8 +19,7 @@ from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.statements.keys import SigningKey
 from engines.query.frames import END, HEAD, ROWS, SCHEMA, frame
-from engines.query.json_rows import json_pieces
-from engines.query.requests import RowSelection
+from engines.query.requests import RowSelection, json_pieces
 from odfd.control import wire
 from odfd.kamu import commitments, replies
 from odfd.kamu.application import KamuApplication

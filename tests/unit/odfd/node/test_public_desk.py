@@ -17,7 +17,7 @@ from odfd.site.application import SUBMIT
 from odfd.trust.ledger.cosignatures import Cosignatures
 from odfd.trust.policy.witness_quorum import read_witness
 from odfd.workers.witness_submission import PAUSE, WitnessSubmission
-from p2p.web.posting import Posts
+from p2p.web.client import Posts
 from worlds.eventually import PATIENCE
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")

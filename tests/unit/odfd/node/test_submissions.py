@@ -22,7 +22,7 @@ from odfd.trust.witness.consistency import ConsistencyResult, KnownTree, rule, s
 from odfd.trust.witness.submission import LONGEST, SOON
 from odfd.trust.witness.witness import RENEW
 from odfd.workers.witness_submission import PAUSE, ROUND_SECONDS, WitnessSubmission
-from p2p.web.posting import Answer
+from p2p.web.client import Answer
 from worlds.eventually import PATIENCE
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")

@@ -22,7 +22,7 @@ from odfd.trust.ledger.log import ROOM, STEPS
 from odfd.trust.ledger.tables import WITNESSED
 from odfd.trust.witness.tlog_witness import RATE, TlogWitness
 from odfd.trust.witness.witness import AGAIN, Witness
-from p2p.web.posting import Answer
+from p2p.web.client import Answer
 
 OWNER, STRANGER = SigningKey(b"o" * 32), SigningKey(b"x" * 32)
 NOW = instant.parse("2026-11-20T08:00:00Z")

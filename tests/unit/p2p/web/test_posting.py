@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from chain.errors import Remote
-from p2p.web.posting import Answer, Posts
+from p2p.web.client import Answer, Posts
 from worlds.eventually import PATIENCE
 from worlds.web_site import Site, plain
 
