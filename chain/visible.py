@@ -44,6 +44,5 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def _units(char: str) -> tuple[int, ...]:
-    """Of UTF-16, as JSON counts."""
     raw = char.encode("utf-16-be", "surrogatepass")
     return tuple(int.from_bytes(raw[at : at + 2], "big") for at in range(0, len(raw), 2))

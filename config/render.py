@@ -95,7 +95,6 @@ def _masked(key: Key, value: Any) -> Any:
 
 
 def literal(value: Any) -> str:
-    """A value of a setting as TOML."""
     if isinstance(value, Group):
         return f"{{name = {literal(value.name)}, keys = {literal(value.keys)}}}"
     if isinstance(value, tuple):

@@ -64,7 +64,6 @@ class Key:
 
 @cache
 def every() -> tuple[Key, ...]:
-    """All settings, in the order of the model."""
     return tuple(_walk(Settings, ()))
 
 

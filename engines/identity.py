@@ -112,7 +112,6 @@ def code_digests(digests: FileDigests) -> dict[str, str]:
 
 
 def code_digest(digests: FileDigests) -> str:
-    """Of all of them together: ``sha256:…``."""
     return digest_of(code_digests(digests))
 
 

@@ -178,7 +178,6 @@ def _mismatch(expected: str, value: object, hint: str = "") -> Invalid:
 
 
 def found(value: object) -> str:
-    """A value as a message names it."""
     match value:
         case None:
             return "nothing"

@@ -23,8 +23,6 @@ _REPEATED: Final = 2
 
 
 class Leaf(NamedTuple):
-    """A column that has values, anywhere in the schema."""
-
     path: str
     """Names from the root on, joined by dots."""
     kind: int

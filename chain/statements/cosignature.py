@@ -68,7 +68,6 @@ def cosign(key: SigningKey, tree: TreeCheckpoint, now: Instant) -> Cosignature:
 
 
 def line_of(key: VerifierKey, data: bytes) -> str:
-    """What ``key`` signed, under its name."""
     return SignatureLine(key.name, key.key_id, data).encode()
 
 

@@ -117,8 +117,6 @@ class EngineUsed(_Part, frozen=True, kw_only=True):
 
 
 class InputTree(_Part, frozen=True, kw_only=True):
-    """A tree that was read by the re-run."""
-
     dataset: DatasetId
     epoch: Count
     size: Count
@@ -142,8 +140,6 @@ class Interval(_Part, frozen=True, kw_only=True):
 
 
 class Actual(_Part, frozen=True, kw_only=True):
-    """What the re-run of a step gave."""
-
     logical_hash: Multihash | None = None
     offset_interval: Interval | None = None
     records: Count
@@ -255,8 +251,6 @@ class Roots(_Part, frozen=True, kw_only=True):
 
 
 class Writer(_Part, frozen=True, kw_only=True):
-    """A key that may sign heads, until then."""
-
     key: KeyDid
     expires_at: When
 

@@ -238,5 +238,4 @@ def leaves(chain: ChainReader, start: int, stop: int) -> list[bytes]:
 
 
 def leaves_of(chains: ChainStore, dataset: DatasetId, start: int, stop: int) -> list[bytes]:
-    """The same of the chain of a dataset."""
     return leaves(chains.chain(dataset), start, stop)

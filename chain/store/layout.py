@@ -76,7 +76,6 @@ class DirectoryChain:
         self._names: Names | None = None
 
     def snapshot(self) -> Snapshot | None:
-        """As of the walk: ``refs/head`` is read once."""
         head = self.head()
         return None if head is None else Snapshot(head)
 

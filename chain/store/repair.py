@@ -73,7 +73,6 @@ class BlockRepair:
         return found
 
     def tree(self, filled: Iterable[Block]) -> Frontier:
-        """Of the chain with these blocks in their places."""
         names = self._names | {block.sequence_number: block.hash for block in filled}
         return Frontier().extend(names[number].digest for number in range(self._size))
 

@@ -278,7 +278,6 @@ class SqliteChain:
         return decode_block(self._whole(*row))
 
     def raw_blocks(self, start: int, stop: int) -> Iterator[bytes]:
-        """As in the port; ends early at the head."""
         due = max(start, 0)
         for sequence, block_hash, raw in self._rows(start, stop):
             if sequence != due:

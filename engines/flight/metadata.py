@@ -19,8 +19,6 @@ _TEXT, _NUMBER = pa.utf8(), pa.int32()
 
 
 class Dataset(msgspec.Struct, frozen=True, kw_only=True):
-    """A dataset, as the node tells of it."""
-
     name: str
     schema: str = ""
     """Arrow IPC in base64; empty: it has no columns yet."""
@@ -30,7 +28,6 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _columns(*fields: tuple[str, pa.DataType] | tuple[str, pa.DataType, bool]) -> pa.Schema:
-    """Those of three may be null."""
     return pa.schema([pa.field(each[0], each[1], nullable=len(each) == 3) for each in fields])
 
 

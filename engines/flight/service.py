@@ -106,7 +106,6 @@ class FlightSql:
         return held or self._ask((wanted.sql, wanted.parameters), token, wanted.pins, seen)
 
     def prepare(self, query: str, token: str, seen: Seen = nobody) -> tuple[bytes, pa.Schema, pa.Schema]:
-        """A handle, the columns, and the parameters."""
         schema, names = self._columns(query, token, seen)
         handle = uuid.uuid4().hex
         kept = Statement(token=token, sql=query, schema=schema.serialize().to_pybytes())
@@ -297,7 +296,6 @@ class HandleStore(Generic[T]):
         return None if found is None else found[1]
 
     def forget(self, now: float) -> None:
-        """What was not used for too long."""
         with self._lock:
             old = [handle for handle, (at, _) in self._kept.items() if now - at >= self._seconds]
             gone = [self._kept.pop(handle)[1] for handle in old]

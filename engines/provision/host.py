@@ -56,8 +56,6 @@ class OnCluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkOptions:
-    """What a person may say about the engine."""
-
     scratch: Path
     """Emptied at start; on the file system of the objects if inputs shall be hard links."""
     cache: Path

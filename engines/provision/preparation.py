@@ -55,7 +55,6 @@ def of_host(archive: Path) -> Preparation:
 
 
 def of_image(image: Image) -> Preparation:
-    """What was prepared for this image, if anything was."""
     if image.prepared is None:
         return Preparation()
     archive = Mount(image.prepared / _IN_IMAGE.name, _IN_IMAGE)

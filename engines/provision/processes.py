@@ -162,7 +162,6 @@ class Processes:
         return False
 
     def _begin(self) -> EngineProcess:
-        """A process that is starting, held by the caller."""
         if self._nursery is None:
             raise EngineLost(f"the {self._settings.name} engine is not being run", rule="engine-run")
         wait = self._not_before - trio.current_time()

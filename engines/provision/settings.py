@@ -26,8 +26,6 @@ Program = Callable[[str, PurePosixPath], tuple[str, ...]]
 
 
 class Isolation(enum.Enum):
-    """Whose requests one process may take."""
-
     SHARED = "shared"
     """Everybody's, at the same time."""
     DATASET = "dataset"

@@ -38,8 +38,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """A statement that was judged."""
-
     statement: bytes
     tables: Sequence[TableRef]
     tree: Mapping[str, Any]
@@ -215,7 +213,6 @@ class _translated_faults:  # noqa: N801  # it is used as a function is
 
 
 def fault_of(error: BaseException, statement: bytes, edits: Sequence[tuple[TableRef, str]]) -> Fault:
-    """What DuckDB says, for a person."""
     said = _details(error)
     kind, message = str(said.get("exception_type", "")), _plain(str(said.get("exception_message", "")), edits)
     at = said.get("position")
@@ -240,7 +237,6 @@ def fault_of(error: BaseException, statement: bytes, edits: Sequence[tuple[Table
 
 
 def _near(message: str) -> tuple[str, str]:
-    """A message, and the names that it proposes."""
     for words in ("Candidate bindings:", "Candidate tables:", "Did you mean"):
         first, found, rest = message.partition(words)
         if found:

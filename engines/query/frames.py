@@ -30,7 +30,6 @@ _KINDS: Final = (HEAD, SCHEMA, ROWS, COLUMNS, PLAIN, END, FAULT)
 
 
 def header(kind: bytes, length: int) -> bytes:
-    """What stands before so many bytes."""
     return _HEADER.pack(kind, length)
 
 

@@ -114,7 +114,6 @@ class QueryProcess:
                 raise Environment(f"cannot give {path} to a query: {error.strerror}", rule="query-input") from error
 
     def seen(self, name: str) -> str:
-        """Where it finds a file that was linked."""
         return str(self._seen / name)
 
     def made(self, name: str) -> tuple[Path, str]:

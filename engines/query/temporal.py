@@ -82,7 +82,6 @@ def name_end(statement: bytes, start: int, parts: int) -> int | None:
 
 
 def first_of(statement: bytes, name: str) -> int | None:
-    """Where a name stands first, quoted or not."""
     plain = name.casefold().encode()
     return next((word.start for word in _words(statement) if word.text.lower() in (plain, b'"' + plain + b'"')), None)
 

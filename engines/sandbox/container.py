@@ -56,7 +56,6 @@ class Container:
 
     @property
     def reference(self) -> str:
-        """As the tool finds it by content."""
         image = self._image
         return f"localhost/{NAME}@{image.manifest}" if self._tool == "podman" else image.config
 

@@ -29,8 +29,6 @@ SETTLED: Final = 4
 
 
 class ConnectionSlot(NamedTuple):
-    """A connection, and how it came to be."""
-
     party: Party
     dialled: bool
     """We dialled it."""

@@ -51,7 +51,6 @@ class Forwarding:
         """Statements that the mesh was not sent, for nobody wants them here and the budget for such was used up."""
 
     def asked(self, peer: PeerId, datasets: Collection[DatasetId]) -> None:
-        """A peer asked for statements on these."""
         self._subscriptions.note(peer, datasets, trio.current_time())
 
     def verdict(self, sender: PeerId, concern: Concern, size: int) -> Verdict:
@@ -91,7 +90,6 @@ class ImpliedSubscriptions:
             asked[dataset] = now
 
     def of(self, subjects: Collection[DatasetId], peers: Iterable[PeerId], now: float) -> set[PeerId]:
-        """Those of ``peers`` that asked for one of ``subjects``."""
         found = ((peer, self._asked.get(peer)) for peer in peers)
         return {
             peer

@@ -30,8 +30,6 @@ asked once more."""
 
 
 class Histories:
-    """What is known of the histories that peers hold."""
-
     def __init__(self, fetch: Fetch, standing: PeerPenalties) -> None:
         self._fetch = fetch
         self._standing = standing

@@ -38,8 +38,6 @@ ALWAYS: Final = 20 << 10
 
 
 class RoundPeer(msgspec.Struct, frozen=True, kw_only=True):
-    """Who tells in a round."""
-
     peer: PeerId
     network: str = ""
     """Empty for a peer that a person named."""
@@ -69,7 +67,6 @@ class KnownAnswers:
             self._of_networks.cost((teller.network, teller.is_asked), size, now)
 
     def taken(self, teller: RoundPeer, size: int, now: float) -> None:
-        """A statement of ``size`` bytes was new and good."""
         self.cost(teller, -(size * 4 / 3 + LISTED), now)
 
     def is_known(self, teller: RoundPeer, name: bytes, now: float) -> bool:

@@ -90,7 +90,6 @@ class Server:
             await self._idle.wait()
 
     def handlers(self) -> dict[str, StreamHandler]:
-        """What to do with a new stream, by protocol."""
         return {
             protocol: partial(self._accept, StreamSlots(self._standing, MAX_STREAMS), decode)
             for protocol, decode in _PROTOCOLS.items()

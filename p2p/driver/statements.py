@@ -65,8 +65,6 @@ _LOG = structlog.get_logger("p2p.driver")
 
 
 class _Tally:
-    """What one round brought, and of whom."""
-
     def __init__(self, teller: RoundPeer, *, is_wide: bool = False) -> None:
         self.teller = teller
         self.is_wide = is_wide

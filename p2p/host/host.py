@@ -85,7 +85,6 @@ class Host:
         return [f"{one}/p2p/{self.peer_id}" for one in reachable_at(listening, self._announce)]
 
     def listening(self) -> list[str]:
-        """Where we listen, to the letter."""
         return [str(one) for listener in self._swarm.listeners.values() for one in listener.get_addrs()]
 
     def block(self, peers: Iterable[PeerId]) -> None:

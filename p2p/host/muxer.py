@@ -187,8 +187,6 @@ class MuxedStream(IMuxedStream):  # type: ignore[misc]
 
 
 class Shared:
-    """What the connections of one host have in common."""
-
     def __init__(self, unread: UnreadBudget, work: WorkBudget, traffic: Traffic | None = None) -> None:
         self.unread = unread
         self.work = work

@@ -68,7 +68,6 @@ class Lanes(Generic[S, T]):
         return self._pop(block, sender, newest=False)
 
     def remove(self, block: str, sender: S, item: T) -> None:
-        """It waits no longer, if it did."""
         here = self._blocks.get(block)
         lane = here.lanes.get(sender) if here is not None else None
         if here is None or lane is None:

@@ -79,8 +79,6 @@ class Joined(msgspec.Struct, frozen=True):
 
 
 class Left(msgspec.Struct, frozen=True):
-    """A peer that cannot be reached any more."""
-
     peer: PeerId
     reason: str = "it cannot be reached"
 

@@ -20,12 +20,10 @@ MAX_PREFIX: Final = 10
 
 
 def prefix(length: int) -> bytes:
-    """What goes before a body of so many bytes."""
     return length.to_bytes(PREFIX, "big")
 
 
 def frame(body: bytes) -> bytes:
-    """A body with its length before it."""
     return prefix(len(body)) + body
 
 

@@ -38,8 +38,6 @@ _PTR, _TXT, _IN = 12, 16, 1
 
 
 class LanPacket(msgspec.Struct, frozen=True):
-    """A packet, as far as it concerns us."""
-
     asks: bool = False
     """Whether it wants to know who is there."""
     told: tuple[Address, ...] = ()

@@ -85,8 +85,6 @@ class Sums(msgspec.Struct, frozen=True, tag="sum", tag_field="tell"):
 
 
 class Listing(msgspec.Struct, frozen=True, tag="list", tag_field="tell", omit_defaults=True):
-    """A page of statement ids by dataset."""
-
     refs: dict[str, Sids]
     more: Multihash | None = None
 

@@ -89,8 +89,6 @@ class Classification:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A classification, or what stands in its way."""
-
     classification: Classification | None
     findings: tuple[Finding, ...]
 

@@ -61,8 +61,6 @@ _A_CONSTANT: Final = "write the day itself, like date'2024-05-01', or use a colu
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong with a query."""
-
     code: str
     message: str
     replace: str | None = None

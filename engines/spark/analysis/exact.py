@@ -93,8 +93,6 @@ def _power(exponent: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Grids:
-    """Of numbers, and of products of two such numbers."""
-
     numbers: Grid
     products: Grid
 

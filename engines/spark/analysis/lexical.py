@@ -49,8 +49,6 @@ _DOCUMENTS: Final = frozenset({"JsonToStructs", "CsvToStructs"})
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A token of the default channel."""
-
     kind: str
     """Symbolic name in Spark's grammar."""
     text: str

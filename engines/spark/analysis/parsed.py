@@ -250,7 +250,6 @@ def _greatest(sizes: Iterable[Growth]) -> Growth:
 
 @contextlib.contextmanager
 def _at(node: Node) -> Iterator[None]:
-    """Where to look for what is refused meanwhile."""
     try:
         yield
     except Refused as fault:

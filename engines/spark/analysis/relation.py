@@ -101,7 +101,6 @@ def projection(expressions: tuple[Node, ...], below: Relation, linear: bool) -> 
 
 
 def source_of(expression: Node, below: Relation) -> Mapping[int, str] | None:
-    """Where a bare attribute comes from."""
     if expression.kind != "AttributeReference" or expression.id is None:
         return None
     return below.origins.get(expression.id)

@@ -42,7 +42,6 @@ class BigIntegers:
         self.one = self.whole(1)
 
     def whole(self, value: int) -> Any:
-        """A constant of 64 bits."""
         return self.of_long(self._literal(value, self._long))
 
     def of_long(self, value: Any) -> Any:
@@ -101,7 +100,6 @@ class BigIntegers:
         return self._call(value, "shiftLeft", self._big, self._number(bits))
 
     def stored(self, value: Any) -> Any:
-        """As BINARY, which a column can be."""
         return self._call(value, "toByteArray", self._bytes)
 
     def read(self, column: Any) -> Any:

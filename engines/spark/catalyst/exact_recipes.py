@@ -43,7 +43,6 @@ class Recipe:
 
 
 def make_recipe(session: SparkSession, call: Call, grids: Grids) -> Recipe:
-    """Of a call on the given grids."""
     return _Cook(session, Catalyst(session), call, grids).recipe()
 
 
@@ -94,7 +93,6 @@ class _Cook:
         )
 
     def _one_zero(self, made: Any) -> Any:
-        """Of extremes: with one NaN and one zero."""
         if self.call.kind not in EXTREMES:
             return made
         normal = self.session._jvm.org.apache.spark.sql.catalyst.optimizer.NormalizeNaNAndZero
@@ -196,7 +194,6 @@ def _letters(kind: str) -> str:
 
 
 def _terms(kind: str) -> tuple[str, ...]:
-    """What is summed: columns, and products of two."""
     letters = _letters(kind)
     if len(letters) == 1:
         return letters, letters * 2

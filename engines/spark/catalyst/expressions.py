@@ -103,7 +103,6 @@ class Catalyst:
         return self.sequence(())
 
     def _one(self, name: str) -> Any:
-        """A Scala object among the expressions."""
         return getattr(getattr(self._expressions, name + "$"), "MODULE$")
 
 

@@ -166,7 +166,6 @@ def _parts(expression: Any) -> Iterator[Any]:
 
 
 def items(sequence: Any) -> list[Any]:
-    """A Scala sequence as a list."""
     return [sequence.apply(position) for position in range(sequence.size())]
 
 

@@ -92,8 +92,6 @@ class Staged(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunningQuery:
-    """A plan of the JVM."""
-
     session: SparkSession
     plan: Any
     """Exact, with common table expressions written in where they are used."""

@@ -303,7 +303,6 @@ def _aliases(keys: Sequence[str]) -> dict[str, str]:
 
 
 def _values(columns: Iterable[str]) -> dict[str, str]:
-    """The same for columns that are compared."""
     return {f"c{index}": name for index, name in enumerate(dict.fromkeys(columns))}
 
 

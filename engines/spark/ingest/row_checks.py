@@ -52,8 +52,6 @@ Fails = Callable[[list[Path]], bool]
 
 
 class Origin(NamedTuple):
-    """Where the rows of a batch come from."""
-
     session: OpenSession
     parts: Parts
     query: Transform | None

@@ -33,8 +33,6 @@ TIME: Final = "time"
 
 @dataclass(frozen=True, slots=True)
 class SliceFacts:
-    """Of one slice; times in microseconds."""
-
     rows: int
     untimed: int
     first: int | None

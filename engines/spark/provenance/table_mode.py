@@ -49,8 +49,6 @@ _Place = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """One record that a tick of the key says."""
-
     round: int
     op: int
     row: pa.Table

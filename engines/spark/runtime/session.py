@@ -56,7 +56,6 @@ def _remembered(place: Any, name: str, found: Any) -> Any:
 
 
 def remember_names(spark: SparkSession) -> None:
-    """For this session and those derived from it."""
     spark._jvm = SparkContext._jvm = RememberedNames(spark._jvm)
 
 
@@ -79,8 +78,6 @@ _FOREIGN: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """What a session needs to know of this machine."""
-
     scratch: Path
     """A directory of our own; everything that Spark spills goes there."""
     cores: int = 2

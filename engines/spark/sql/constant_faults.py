@@ -188,7 +188,6 @@ def _conjuncts(condition: Node) -> list[Node]:
 
 
 def _evaluated(node: Node) -> tuple[Node, ...]:
-    """What is evaluated whenever a node is."""
     return node.children[: _GUARDS.get(node.kind, len(node.children))]
 
 

@@ -162,7 +162,6 @@ def rule_of(condition: str | None) -> str:
 
 
 def first_lines(fault: PySparkException) -> str:
-    """What Spark says, without plans and stacks."""
     place = _CONTEXT.search(str(fault))
     where = f" (line {place[1]}, column {int(place[2])}{_in(_fragment(fault))})" if place is not None else ""
     return _plain_words(fault) + where

@@ -33,8 +33,6 @@ Millis = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 
 
 class OpenInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is known of one input at the cut."""
-
     id: Name
     """``did:odf:…``"""
     alias: Name
