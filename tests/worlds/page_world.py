@@ -80,6 +80,8 @@ content:
         query: select * from cities
 """
 BAD: Final = "austria.towns.bad"
+UNHELD: Final = "austria.places"
+"""Announced by Alice, and not mirrored by Bob."""
 NAMES: Final = ("austria.cities", "austria.towns", BAD)
 OWN: Final = 120
 """Rows of Bob's own dataset."""
@@ -130,6 +132,10 @@ class ShownNode:
 
     def address(self) -> str:
         return trio.from_thread.run(self.page.open, trio_token=self._token).url
+
+    def told(self, service: str, operation: str, *words: str) -> Any:
+        """What the node itself says."""
+        return trio.from_thread.run(getattr(getattr(self.more.api, service), operation), *words, trio_token=self._token)
 
 
 @contextmanager
@@ -217,7 +223,9 @@ async def _publish(world: Any, alice: Any) -> None:
         lies = number == len(YEARS) - 2
         alice.engine.wrong = partial(node_world.add_to_first, "population", 100_000) if lies else None
         await alice.pull(BAD)
-    await world.spread(alice, *NAMES)
+    await alice.apply(CITIES.replace("austria.cities", UNHELD))
+    await alice.pull(UNHELD)
+    await world.spread(alice, *NAMES, UNHELD)
 
 
 async def _own(world: Any, bob: Any) -> None:

@@ -164,7 +164,6 @@ def test_all_of_it_works_without_a_mouse(seen: Seen) -> None:
 
 
 def test_what_it_does_is_done_by_the_node(seen: Seen, lie: Any) -> None:
-    bob = lie.more
     seen.go("datasets/bob.cities")
     tab = seen.tab
 
@@ -176,15 +175,26 @@ def test_what_it_does_is_done_by_the_node(seen: Seen, lie: Any) -> None:
         dialog.get_by_role("button", name="Close").click()
 
     act("Verify", "In order: ")
-    visible = bob.parts.visibility
-    before = trio.from_thread.run(bob.api.datasets.get, "bob.cities", trio_token=lie._token).published
+    before = lie.told("datasets", "get", "bob.cities").published
     act("Unpublish" if before else "Publish", "It is private." if before else "It is public.")
-    after = trio.from_thread.run(bob.api.datasets.get, "bob.cities", trio_token=lie._token).published
-    assert (before, after) == (before, not before), visible
+    assert lie.told("datasets", "get", "bob.cities").published is not before
     seen.go("network")
     act("Pause", "It rests.")
-    assert any(one.state == "paused" for one in trio.from_thread.run(bob.api.mirrors.list, trio_token=lie._token))
+    assert any(one.state == "paused" for one in lie.told("mirrors", "list"))
     act("Go on", "It goes on.")
+
+
+def test_what_is_announced_is_mirrored_with_a_click(seen: Seen, lie: Any) -> None:
+    (dataset,) = (each for each in lie.told("networks", "show", "wires").datasets if not each.held)
+    seen.go("network")
+    seen.tab.get_by_label("Search").fill(dataset.id)
+    seen.tab.get_by_role("button", name="Mirror", exact=True).first.click()
+    dialog = seen.tab.locator("dialog[open]")
+    assert "keeps them on this disk" in dialog.inner_text()
+    assert f"odfctl mirror add {dataset.id}" in dialog.inner_text()
+    dialog.get_by_role("button", name="Mirror", exact=True).click()
+    seen.tab.get_by_text("held here").wait_for()
+    assert dataset.id in {each.id for each in lie.told("mirrors", "list")}
 
 
 def test_rows_are_shown_a_page_at_a_time(seen: Seen) -> None:
@@ -344,3 +354,14 @@ def test_markup_would_be_refused_by_the_browser_too(lie_session: Any) -> None:
     assert tried == ["TypeError", "TypeError", "TypeError"]
     assert len(seen.refused) == 3
     assert not seen.wrong
+
+
+def test_a_person_decides_what_no_rule_does(seen: Seen, lie: Any) -> None:
+    """The last one: what is decided stands."""
+    seen.go("datasets/austria.towns.bad/trust")
+    seen.tab.get_by_role("button", name="Follow it").first.click()
+    dialog = seen.tab.locator("dialog[open]")
+    assert "whatever others say" in dialog.inner_text()
+    dialog.get_by_role("button", name="Follow it").click()
+    seen.tab.get_by_text("A person decided").first.wait_for()
+    assert len(lie.told("trust", "show", "austria.towns.bad").decisions) == 1
