@@ -11,9 +11,9 @@ import pyarrow as pa
 import trio
 
 from bench import chains
+from bench.engine import warm_engine
 from bench.measure import Row, Side, Size, all_in_turns
 from bench.store import opened
-from bench.transactions import warm_engine
 from chain.codec.blocks import encode_block
 from chain.data.arrow_schema import from_arrow
 from chain.data.ddl import parse_ddl

@@ -11,10 +11,10 @@ from typing import Final
 import trio
 from pyspark.sql import SparkSession
 
-from bench.engine import stop_quick_spark
+from bench.engine import stop_quick_spark, warm_engine
 from bench.measure import Row, Side, Size
 from bench.standalone import standalone_cluster
-from bench.transactions import map_in_turns, warm_engine
+from bench.transactions import map_in_turns
 from engines.provision.host import OnCluster
 from engines.spark.runtime.cluster import Cluster
 from engines.spark.runtime.session import SessionOptions, start_session, stop_session
@@ -29,8 +29,7 @@ def measure_cluster(size: Size, folder: Path) -> list[Row]:
     """A large map whose rows executors read and write."""
     rows = size.pick(50_000, 4_000_000)
     stop_quick_spark()
-    # At quick sizes one worker has the cores of both: two executors do for two sessions, not four.
-    with standalone_cluster(folder / "cluster", workers=size.pick(1, 2), cores=size.pick(4, 2)) as master:
+    with standalone_cluster(folder / "cluster", workers=size.pick(1, 2)) as master:
         spark = start_session(
             SessionOptions(folder / "spark", heap=HEAP, quick=size.quick, cluster=Cluster(master, settings=_SHARE))
         )
@@ -44,7 +43,8 @@ async def _measure_cluster(size: Size, folder: Path, rows: int, cluster: tuple[s
     master, spark = cluster
     settings = folder / "cluster.conf"
     settings.write_text("".join(f"{name} {value}\n" for name, value in _SHARE.items()))
-    async with warm_engine(size, folder, HEAP, OnCluster(master, settings=settings)) as (engine, sandbox):
+    on_cluster = OnCluster(master, settings=settings)
+    async with warm_engine(size, folder, HEAP, on_cluster, spark) as (engine, sandbox):
         costs, peer = await map_in_turns(size, folder, rows, engine, spark)
     return Row(
         name="cluster",

@@ -8,9 +8,9 @@ from __future__ import annotations
 import atexit
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from functools import cache
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ import trio
 from pyspark.sql import SparkSession
 
 from bench import chains
+from bench.local_engine import LocalEngine
 from bench.measure import Row, Side, Size, in_turns, in_turns_async
 from bench.node import daemon, odfctl
 from bench.store import opened as store
@@ -44,7 +45,8 @@ from chain.store.base import Append
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from demo.data import cut_flights
-from engines.provision.host import SparkOptions, spark_engine
+from engines.contract import Engine
+from engines.provision.host import OnCluster, SparkOptions, spark_engine
 from engines.provision.settings import WarmthLimits
 from engines.spark.runtime.java import find_archive, find_java, install_folder
 from engines.spark.runtime.session import SessionOptions, start_session, stop_session
@@ -113,6 +115,32 @@ def stop_quick_spark() -> None:
     _QUICK.close()
 
 
+@asynccontextmanager
+async def warm_engine(
+    size: Size, folder: Path, heap: str = "1g", cluster: OnCluster | None = None, peer: SparkSession | None = None
+) -> AsyncIterator[tuple[Engine, str]]:
+    """An engine as a node has it, and its sandbox. At quick sizes its handler on the Spark of this process, which is
+    the ``peer`` or a bare one: only the daemon of ``ingest`` starts an engine."""
+    if size.quick:
+        with nullcontext(peer) if peer is not None else bare_spark(size, folder / "spark") as spark:
+            local: Any = LocalEngine(spark)
+            yield local, "none"
+        return
+    options = SparkOptions(
+        scratch=folder / "scratch",
+        cache=folder / "cache",
+        cores=2,
+        heap=heap,
+        cluster=cluster,
+        limits=PATIENT,
+    )
+    host = await spark_engine(options, os.environ, lambda _, __: None)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(host.engine.run)  # type: ignore[arg-type]  # trio cannot name what it passes
+        yield host.engine, host.identity.sandbox
+        nursery.cancel_scope.cancel()
+
+
 def measure_transform(size: Size, folder: Path) -> list[Row]:
     """One transaction of a windowed query, both engines warm."""
     rows = size.pick(100, 10_000)
@@ -126,31 +154,25 @@ async def _measure_transform(
     size: Size, ours: tuple[Path, DiskObjects, TransformPlan], bare: tuple[SparkSession, Path]
 ) -> Row:
     folder, objects, plan = ours
-    options = SparkOptions(
-        scratch=folder / "scratch", cache=folder / "cache", cores=2, heap="1g", quick=size.quick, limits=PATIENT
-    )
-    host = await spark_engine(options, os.environ, lambda _, __: None)
     fresh = iter(range(1_000))
 
-    async def engine() -> None:
+    async def transact(engine: Engine) -> None:
         number = next(fresh)
         place = folder / f"out-{number}"
         place.mkdir()
-        done = await execute(plan, f"bench-{number}", host.engine, objects, Files(folder=place, previous=None))
+        done = await execute(plan, f"bench-{number}", engine, objects, Files(folder=place, previous=None))
         assert isinstance(done, Executed), done
         assert done.records
 
     async def query() -> None:
         await trio.to_thread.run_sync(_query, *bare, folder / f"bare-{next(fresh)}")
 
-    async with trio.open_nursery() as nursery:
-        await nursery.start(host.engine.run)  # type: ignore[arg-type]  # trio cannot name what it passes
-        costs, bare_costs = await in_turns_async(engine, query, size.pick(1, 15), size.pick(0, 15))
-        nursery.cancel_scope.cancel()
+    async with warm_engine(size, folder, peer=bare[0]) as (engine, sandbox):
+        costs, bare_costs = await in_turns_async(partial(transact, engine), query, size.pick(1, 15), size.pick(0, 15))
     return Row(
         name="transform",
         measures=f"a daily window over {plan.input_slices[0].offset_interval.end + 1:,} rows, warm",
-        ours=Side(name=f"plan to measured slice, gRPC, sandbox {host.identity.sandbox}", costs=costs),
+        ours=Side(name=f"plan to measured slice, gRPC, sandbox {sandbox}", costs=costs),
         peer=Side(name="the query on bare Spark, Parquet to Parquet", costs=bare_costs),
     )
 

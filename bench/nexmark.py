@@ -24,10 +24,9 @@ import trio
 import yaml
 from pyspark.sql import SparkSession
 
-from bench.engine import bare_spark
+from bench.engine import bare_spark, warm_engine
 from bench.machine import spent_below
 from bench.measure import Row, Side, Size, in_turns_async, seconds
-from bench.transactions import warm_engine
 from chain.data.parquet import write_slice
 from chain.ids import DatasetId
 from chain.instant import from_millis

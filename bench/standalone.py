@@ -23,11 +23,9 @@ URL = re.compile(r"spark://[\w.]+:\d+")
 
 
 @contextmanager
-def standalone_cluster(
-    folder: Path, workers: int = 2, environ: Mapping[str, str] | None = None, cores: int = 2
-) -> Iterator[str]:
-    """Its master's URL, once all workers are there, each with so many cores; ``environ``: more variables of the workers
-    and their executors."""
+def standalone_cluster(folder: Path, workers: int = 2, environ: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Its master's URL, once all workers are there, each with two cores; ``environ``: more variables of the workers and
+    their executors."""
     folder.mkdir(parents=True)
     java = find_java(os.environ, folder)
     shared = _shared_classes(java)
@@ -43,7 +41,7 @@ def standalone_cluster(
         master = running.enter_context(_daemon(java.home, "master.Master", ports, env))
         url = _until(master, "Starting Spark master at")
         for number in range(workers):
-            place = ("--cores", str(cores), "--memory", "1g", "--work-dir", str(folder / f"worker-{number}"), url)
+            place = ("--cores", "2", "--memory", "1g", "--work-dir", str(folder / f"worker-{number}"), url)
             worker = running.enter_context(_daemon(java.home, "worker.Worker", (*ports, *place), env | of_workers))
             _until(worker, "Successfully registered with master")
         yield url

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import duckdb
 import msgspec
@@ -24,8 +22,7 @@ import trio
 from pyspark.sql import SparkSession
 
 from bench.chains import SCHEMA
-from bench.engine import DAILY, DAY, DERIVED, PATIENT, ROOT, bare_spark
-from bench.local_engine import LocalEngine
+from bench.engine import DAILY, DAY, DERIVED, ROOT, bare_spark, warm_engine
 from bench.measure import Row, Side, Size, in_turns_async, seconds
 from chain.data.parquet import write_slice
 from chain.instant import Instant, from_millis
@@ -33,7 +30,6 @@ from chain.model.source import SqlQueryStep, TransformSql
 from chain.multihash import Multihash
 from engines.contract import Engine, InputBlock, Success, TransformInput, TransformRequest, Vocabulary
 from engines.output_check import both_hashes
-from engines.provision.host import OnCluster, SparkOptions, spark_engine
 from engines.spark.state.checkpoint import open_blocks
 
 START: Final = 1_700_006_400_000
@@ -125,33 +121,6 @@ class Derived:
         for first, last in runs:
             for block in self.blocks[places[first] : places[last] + 1]:
                 yield msgspec.structs.replace(block, reopened=True)
-
-
-@asynccontextmanager
-async def warm_engine(
-    size: Size, folder: Path, heap: str = "1g", cluster: OnCluster | None = None
-) -> AsyncIterator[tuple[Engine, str]]:
-    """An engine as a node has it, and its sandbox. At quick sizes its handler on the Spark of this process: the rows
-    ``transform``, ``ingest`` and ``cluster`` start one."""
-    if size.quick and cluster is None:
-        with bare_spark(size, folder / "spark") as spark:
-            local: Any = LocalEngine(spark)
-            yield local, "none"
-        return
-    options = SparkOptions(
-        scratch=folder / "scratch",
-        cache=folder / "cache",
-        cores=2,
-        heap=heap,
-        quick=size.quick,
-        cluster=cluster,
-        limits=PATIENT,
-    )
-    host = await spark_engine(options, os.environ, lambda _, __: None)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(host.engine.run)  # type: ignore[arg-type]  # trio cannot name what it passes
-        yield host.engine, host.identity.sandbox
-        nursery.cancel_scope.cancel()
 
 
 def hours(folder: Path, days: int, rows: int) -> Derived:
