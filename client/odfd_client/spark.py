@@ -6,7 +6,8 @@ of a stream are positions in the chain: the offset of a row, and the block up to
 does again, over restarts too, has the same rows, and a history that was rewritten ends the stream.
 
 Options: ``node`` (a socket or a URL that executors reach too; else as ``connect()``), ``current``, ``asOf``,
-``atBlock``, ``asAt``, ``partitions``. A stream follows the whole log; it takes ``node`` and ``partitions`` alone.
+``atBlock``, ``asAt``, ``partitions``, ``pushFilters``. A stream follows the whole log; it takes ``node`` and
+``partitions`` alone.
 """
 
 from __future__ import annotations
@@ -14,23 +15,31 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import datasource as spark
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from odfd_client.errors import Invalid, NotFound
-from odfd_client.expressions import col
+from odfd_client.expressions import Predicate, col
 from odfd_client.relations import Dataset
 from odfd_client.session import connect
 from odfd_client.values import Pin, Position
 
 _MOST_PARTITIONS = 1024
 _OF_CUTS = ("current", "asof", "atblock", "asat")
-_KNOWN = (*_OF_CUTS, "node", "partitions", "path")
+_KNOWN = (*_OF_CUTS, "node", "partitions", "path", "pushfilters")
+_COMPARED = {
+    spark.EqualTo: "__eq__",
+    spark.GreaterThan: "__gt__",
+    spark.GreaterThanOrEqual: "__ge__",
+    spark.LessThan: "__lt__",
+    spark.LessThanOrEqual: "__le__",
+}
 
 
 @dataclass(frozen=True)
@@ -42,13 +51,16 @@ class _Asked:
     current: bool
     clauses: tuple[tuple[str, str], ...]
     partitions: int
+    pushes: bool = False
+    where: Predicate | None = None
+    """Of rows that need not be sent."""
 
     @classmethod
     def of(cls, options: Any) -> _Asked:
         """Raises Invalid."""
         said = {key.lower(): str(value) for key, value in options.items()}
         if unknown := sorted(set(said) - set(_KNOWN)):
-            hint = "node, current, asOf, atBlock, asAt and partitions are"
+            hint = "node, current, asOf, atBlock, asAt, partitions and pushFilters are"
             raise Invalid(f"{unknown[0]} is no option of the format odf", rule="spark-option", hint=hint)
         if not said.get("path"):
             raise Invalid("no dataset is named", rule="spark-option", hint='load("weather")')
@@ -57,13 +69,15 @@ class _Asked:
             raise Invalid(f"partitions is a number from 1 to {_MOST_PARTITIONS}, not {count!r}", rule="spark-option")
         clauses = tuple((key, said[key]) for key in _OF_CUTS[1:] if key in said)
         current = said.get("current", "false").lower() == "true"
-        return cls(said["path"], said.get("node"), current, clauses, int(count))
+        pushes = said.get("pushfilters", "false").lower() == "true"
+        return cls(said["path"], said.get("node"), current, clauses, int(count), pushes)
 
     def dataset(self) -> Dataset:
         found = connect(self.node).open(self.name)
         for key, value in self.clauses:
             found = {"asof": found.at, "atblock": found.at_block, "asat": found.as_at}[key](value)
-        return found.current() if self.current else found
+        found = found.current() if self.current else found
+        return found if self.where is None else found.where(self.where)
 
 
 @dataclass
@@ -87,7 +101,8 @@ class OdfDataSource(DataSource):  # type: ignore[misc]
             return from_arrow_schema(pa.schema([field.with_type(_readable(field.type)) for field in answer.schema]))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _BatchReader(_Asked.of(self.options), schema)
+        asked = _Asked.of(self.options)
+        return (_FilteringReader if asked.pushes else _BatchReader)(asked, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
         asked = _Asked.of(self.options)
@@ -114,6 +129,18 @@ class _BatchReader(DataSourceReader):  # type: ignore[misc]
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Rows)
         return _batches(self._asked, self._schema, partition)
+
+
+class _FilteringReader(_BatchReader):
+    """Where the session lets filters be pushed down: Spark refuses a reader that takes them in another."""
+
+    def pushFilters(self, filters: list[spark.Filter]) -> list[spark.Filter]:  # noqa: N802  Spark's name
+        """What Spark would drop is not sent. It looks at all that comes itself: nothing rests on how SQL compares."""
+        known = [found for each in filters if (found := _predicate(each)) is not None]
+        for each in known:
+            where = self._asked.where
+            self._asked = replace(self._asked, where=each if where is None else where & each)
+        return filters
 
 
 class _StreamReader(DataSourceStreamReader):  # type: ignore[misc]
@@ -158,6 +185,20 @@ class _StreamReader(DataSourceStreamReader):  # type: ignore[misc]
         return _batches(self._asked, self._schema, partition)
 
 
+def _predicate(said: spark.Filter) -> Predicate | None:
+    """``None``: of a kind, a column or a value that is left to Spark."""
+    name: tuple[str, ...] = getattr(said, "attribute", ())
+    if len(name) != 1:
+        return None
+    if isinstance(said, spark.IsNotNull):
+        return col(name[0]).is_not_null()
+    way, value = _COMPARED.get(type(said)), getattr(said, "value", None)
+    if way is None or not isinstance(value, bool | int | str):
+        return None
+    found: Predicate = getattr(col(name[0]), way)(value)
+    return found
+
+
 def _ranges(pin: Pin, first: int, last: int, count: int) -> list[InputPartition]:
     """Offsets ``first`` to ``last`` in parts of one size."""
     rows = last - first + 1
@@ -172,11 +213,8 @@ def _batches(asked: _Asked, schema: StructType, rows: _Rows) -> Iterator[pa.Reco
     if rows.first is not None and rows.last is not None:
         dataset = dataset.where((col("offset") >= rows.first) & (col("offset") <= rows.last))
     wanted = to_arrow_schema(schema, timezone="UTC")
-    with dataset.select(*wanted.names).answer() as answer:
-        for batch in answer.batches():
-            yield pa.RecordBatch.from_arrays(
-                [batch.column(each.name).cast(each.type) for each in wanted], schema=wanted
-            )
+    for batch in dataset.select(*wanted.names).reader():
+        yield pa.RecordBatch.from_arrays([batch.column(each.name).cast(each.type) for each in wanted], schema=wanted)
 
 
 def _readable(kind: pa.DataType) -> pa.DataType:

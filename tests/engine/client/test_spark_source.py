@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.datasource import EqualTo, GreaterThan, IsNotNull, Not
 
 from odfd_client import NotFound
 from odfd_client.spark import OdfDataSource, _Rows
@@ -52,6 +53,18 @@ async def test_spark_reads_what_the_node_has(world: Any, spark: Any, tmp_path: P
             await away(lambda: positions(path))
 
 
+def test_what_spark_would_drop_is_not_asked_for() -> None:
+    asked = OdfDataSource({"path": "cities", "pushFilters": "true"}).reader(None)  # type: ignore[arg-type]
+    filters = [
+        GreaterThan(("population",), 100_000), IsNotNull(("city",)), EqualTo(("a", "b"), 1), EqualTo(("d",), None),
+        Not(EqualTo(("city",), "Linz")),
+    ]  # fmt: skip
+    assert asked.pushFilters(filters) == filters, "Spark looks itself too"
+    parameters: dict[str, Any] = {}
+    assert asked._asked.where.sql(parameters) == '(("population" > $p0) AND ("city" IS NOT NULL))'
+    assert parameters == {"p0": 100_000}
+
+
 def first_block(alice: Any) -> str:
     """Before the second pull."""
     chain = alice.home.chains.chain(alice.dataset("cities"))
@@ -72,6 +85,10 @@ def as_people_ask(spark: Any, path: Path) -> None:
     assert [(each.name, each.dataType.simpleString()) for each in whole.schema][-2:] == [
         ("city", "string"), ("population", "bigint"),
     ]  # fmt: skip
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    pushing = frame(spark, path, pushFilters="true")
+    assert [row.city for row in pushing.where("population > 100000 and city like '%z'").collect()] == ["Graz", "Linz"]
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
     assert whole.where("population > 100000").groupBy().sum("population").collect()[0][0] == 510_000
     parts = frame(spark, path, partitions=3)
     assert parts.rdd.getNumPartitions() == 3
