@@ -8,16 +8,19 @@ memory, and forgotten with the process.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
 from cachetools import FIFOCache
 
 from chain.backoff import Backoff
+from chain.ids import DatasetId
 from p2p.budget.buckets import Rate
 from p2p.machines.declined import Declined, UselessBytes
 from p2p.ports import PeerId
+from p2p.wire.limits import MAX_DATASETS
 
 PAUSES: Final = Backoff(first=300.0, most=3600.0)
 """Before a peer is asked again for what it gave."""
@@ -31,10 +34,11 @@ OF_NETWORK: Final = 4
 """Times as much of all peers of one network."""
 LISTED: Final = 256
 """Bytes that listing and framing a statement takes at most, given back for one that was taken."""
-
-
 ALWAYS: Final = 20 << 10
 """Bytes of an answer that cost nothing: 256 sums have as many, and each round asks for them."""
+WIDE: Final = Rate(per_second=192.0, burst=8 << 20)
+"""Bytes of answers in wide rounds, sums apart: where two nodes keep the same, whatever they keep, they cost nothing.
+In a large network a newcomer hears 8 MiB, which is half of what it keeps of datasets it does not want."""
 
 
 class RoundPeer(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,3 +83,51 @@ class KnownAnswers:
             self._told[teller.peer] = Declined(PAUSES, OF_ONE)
         for name in names:
             self._told[teller.peer].note(name, now)
+
+
+class RoundScope:
+    """What one node's rounds of anti-entropy go over: all that the peer keeps, or once that is dear what is wanted.
+
+    Wide rounds, over all, tell of datasets that nobody wants here yet. What they cost grows with the network, so their
+    bytes are so many, of all peers together. Once these are used up, rounds go over datasets of interest alone, until
+    half of them are back: those cost what grows with this node alone. In memory, and forgotten with the process.
+    """
+
+    def __init__(self) -> None:
+        self._left: tuple[float, float] | None = None
+        self._is_spent = False
+        self._after: DatasetId | None = None
+        self._wanted: Sequence[DatasetId] = ()
+        self._next = 0
+
+    def is_wide(self, now: float) -> bool:
+        """Whether the next round may go over all."""
+        if self._is_spent and WIDE.level(self._left, now) >= WIDE.burst / 2:
+            self._is_spent = False
+        return not self._is_spent
+
+    def cost(self, size: int, now: float) -> None:
+        """An answer of ``size`` bytes came in a wide round."""
+        left = WIDE.level(self._left, now) - size
+        self._left = (left, now)
+        self._is_spent = self._is_spent or left <= 0
+
+    def turn(self, interests: Sequence[DatasetId]) -> list[DatasetId]:
+        """Of datasets of interest those of the next round: one question's worth, all of them in turn."""
+        found = self._wanted = sorted(set(interests))
+        first = 0 if self._after is None else bisect_right(found, self._after)
+        chosen = [*found[first:], *found[:first]][:MAX_DATASETS]
+        self._after = chosen[-1] if chosen else None
+        return chosen
+
+    @property
+    def wanted(self) -> Sequence[DatasetId]:
+        """What was of interest in the last round over that; nothing, while rounds are wide."""
+        return self._wanted if self._is_spent else ()
+
+    def next_wanted(self) -> DatasetId | None:
+        """One of these, each in turn: whoever serves it is to be asked next."""
+        if not self.wanted:
+            return None
+        self._next = (self._next + 1) % len(self._wanted)
+        return self._wanted[self._next]

@@ -24,10 +24,9 @@ from p2p.budget.work import ENVELOPE, LISTED, PROOF, STATEMENT, SUMS
 from p2p.driver.fair_queue import FairTurns
 from p2p.driver.forwarding import Forwarding
 from p2p.driver.framing import FramedStream
-from p2p.driver.known_answers import ALWAYS, KnownAnswers, RoundPeer
+from p2p.driver.known_answers import ALWAYS, KnownAnswers, RoundPeer, RoundScope
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort, StreamPort
-from p2p.driver.round_scope import RoundScope
 from p2p.driver.stream_slots import StreamSlots
 from p2p.errors import PeerFault, TooSlow, Violation
 from p2p.machines.declined import Seen

@@ -42,10 +42,9 @@ from libp2p.utils.varint import ParseError, read_varint_prefixed_bytes_limited
 from p2p.budget.connection_slots import ConnectionSlots
 from p2p.budget.silent_connections import SilentConnections
 from p2p.budget.work import HANDSHAKE, WorkBudget
-from p2p.host.limits import HostLimits
+from p2p.host.limits import HostLimits, UnreadBudget
 from p2p.host.muxer import Shared, YamuxConn
 from p2p.host.noise import Handshake, offered
-from p2p.host.unread_budget import UnreadBudget
 from p2p.pace import Traffic
 from p2p.yamux.limits import Limits as YamuxLimits
 

@@ -25,8 +25,8 @@ from libp2p.stream_muxer.exceptions import (
 
 from p2p.budget.work import STREAM, YAMUX_FRAME, Party, WorkBudget
 from p2p.errors import PeerFault, StreamBroken, Violation
+from p2p.host.limits import UnreadBudget
 from p2p.host.noise import NoiseStream, Scratch, Unsealer, take_over
-from p2p.host.unread_budget import UnreadBudget
 from p2p.pace import Traffic
 from p2p.ports import PeerId
 from p2p.yamux.frames import GoAwayCode

@@ -24,7 +24,7 @@ MANY: Final = {
     "engines.spark.analysis.growth": "a factor of growth",
     "engines.spark.provenance.question": "a constant",
     "engines.spark.provenance.table_mode": "more than fifty million",
-    "engines.spark.runtime.warm_up": "a constant",
+    "engines.spark.runtime.session": "a constant",
     "chain.data.footprint": "more than a constant",
     "chain.data.logical_hash": "likewise",
     "odfd.mirrors.chain_repair": "likewise",

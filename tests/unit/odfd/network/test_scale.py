@@ -13,7 +13,7 @@ from odfd.mirrors.holders import PROBE_AGAIN_SECONDS
 from odfd.trust.signing.owner_commit import LIFETIME as HEAD_LIFETIME
 from p2p.driver.discovery import ASKED, PASSED_RATE, SAMPLE
 from p2p.driver.forwarding import AROUND, UNWANTED
-from p2p.driver.round_scope import WIDE
+from p2p.driver.known_answers import WIDE
 from p2p.driver.settings import ReplicationSettings
 from p2p.driver.statements import GOSSIP_RATE
 from p2p.host.router import DEGREE, WINDOW, rpc_pb2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2p.host.unread_budget import UnreadBudget
+from p2p.host.limits import UnreadBudget
 
 
 class Connection:
