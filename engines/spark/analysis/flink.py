@@ -152,7 +152,7 @@ def _keys(text: Text, data: tuple[int, int] | None) -> str:
     """Of ``TABLE bid PARTITION BY bidder``, as they stand in a GROUP BY before more."""
     for at in range(data[0], data[1] - 1) if data is not None else ():
         if (text.upper(at), text.upper(at + 1)) == ("PARTITION", "BY") and data is not None:
-            return text.sql(at + 2, data[1]) + ", "
+            return text.in_spark(at + 2, data[1]) + ", "
     return ""
 
 
@@ -195,7 +195,7 @@ def _temporal_join(text: Text, at: int) -> tuple[str, int] | None:
     last = _end_of_condition(text, following + 1)
     if last is None or last <= following:
         return None
-    condition = text.sql(following + 1, last)
+    condition = text.in_spark(following + 1, last)
     if _has_or(text, following + 1, last):
         condition = f"({condition})"
     return f"{named}on {condition} and {_versions(time, alias)}", last

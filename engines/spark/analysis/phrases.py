@@ -48,7 +48,7 @@ class Text:
         """The word at an index in capitals; empty beyond the ends."""
         return self.words[at].text.upper() if 0 <= at < len(self.words) else ""
 
-    def sql(self, first: int, last: int) -> str:
+    def in_spark(self, first: int, last: int) -> str:
         """Words from ``first`` to ``last`` in Spark's words, without their comments."""
         pieces: list[str] = []
         at, before = first, -1
