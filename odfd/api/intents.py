@@ -70,13 +70,13 @@ def _check_same(planned: PlannedResource) -> None:
     """Raises Refused where another thing would stand under the name."""
     before = planned.before
     if any(each is not None and "policyKey" in each.spec for each in (before, planned.after)):
-        told = f"{planned.after.name} is joined by an invitation, which says whose policies hold there"
-        raise Refused(told, rule="immutable", hint="leave it first: odfctl network leave NAME")
+        text = f"{planned.after.name} is joined by an invitation, which says whose policies hold there"
+        raise Refused(text, rule="immutable", hint="leave it first: odfctl network leave NAME")
     for key in ("source", "peerId", "did"):
         if before is not None and before.spec.get(key) != planned.after.spec.get(key):
             kind = planned.after.type.lower()
-            told = f"the {key} of {kind} {before.name} cannot change"
-            raise Refused(told, rule="immutable", hint=f"odfctl delete {kind} {before.name}, and apply it anew")
+            text = f"the {key} of {kind} {before.name} cannot change"
+            raise Refused(text, rule="immutable", hint=f"odfctl delete {kind} {before.name}, and apply it anew")
 
 
 PRUNED: Final = ("VariableSet", "SecretSet", "Flow")
@@ -97,9 +97,9 @@ class Pruning:
                 continue
             kind = each.type.lower()
             if each.type not in PRUNED:
-                told = f"it is not pruned: odfctl delete {kind} {each.name}"
+                text = f"it is not pruned: odfctl delete {kind} {each.name}"
                 items.append(
-                    wire.ApplyItem(kind=kind, name=each.name, action="unchanged", id=each.id, warnings=(told,))
+                    wire.ApplyItem(kind=kind, name=each.name, action="unchanged", id=each.id, warnings=(text,))
                 )
                 continue
             if not dry_run and each.type == "Flow":

@@ -63,13 +63,13 @@ def _distinct(count: wire.CountRange | None) -> str:
 
 def _remarks(profile: wire.DataProfile) -> list[str]:
     """What the table says nothing of."""
-    said = [f"  of the newest {formatting.plural(profile.slices, 'slice')} alone"] if not profile.is_whole else []
+    parts = [f"  of the newest {formatting.plural(profile.slices, 'slice')} alone"] if not profile.is_whole else []
     if profile.unread:
-        said.append(f"  without {formatting.plural(profile.unread, 'slice')} whose files cannot be read here")
+        parts.append(f"  without {formatting.plural(profile.unread, 'slice')} whose files cannot be read here")
     if profile.message:
-        said.append(f"  {profile.message}")
-    told = "  by what the files say of themselves; - is what they do not say"
-    return [*said, told] if profile.slices > profile.unread else said
+        parts.append(f"  {profile.message}")
+    text = "  by what the files say of themselves; - is what they do not say"
+    return [*parts, text] if profile.slices > profile.unread else parts
 
 
 _SAID: Final = {
@@ -92,18 +92,18 @@ def rows_text(rows: wire.RowCounts | None) -> str:
     """``5 read: 3 appended, 2 unchanged``; empty where all that was read was appended, or nothing was read."""
     if rows is None:
         return ""
-    said = [f"{number:,} {word}" for field, word in _SAID.items() if (number := getattr(rows, field))]
+    parts = [f"{number:,} {word}" for field, word in _SAID.items() if (number := getattr(rows, field))]
     told = [text for text in (skipped_text(rows.skipped), *rows.remarks) if text]
     if rows.read is None:
-        return "; ".join(part for part in (", ".join(said), *told) if part)
+        return "; ".join(part for part in (", ".join(parts), *told) if part)
     left_out = rows.read - (rows.shaped or 0) - (rows.quarantined or 0)
     if left_out > 0:
-        said.append(f"{left_out:,} left out by preprocess")
-    if said:
+        parts.append(f"{left_out:,} left out by preprocess")
+    if parts:
         if rows.appended:
-            said.insert(0, f"{rows.appended:,} appended")
-        said = [f"{rows.read:,} read: {', '.join(said)}"] if rows.read else [", ".join(said)]
-    return "; ".join([*said, *told])
+            parts.insert(0, f"{rows.appended:,} appended")
+        parts = [f"{rows.read:,} read: {', '.join(parts)}"] if rows.read else [", ".join(parts)]
+    return "; ".join([*parts, *told])
 
 
 def skipped_text(skipped: Sequence[wire.SkippedFile]) -> str:
@@ -113,9 +113,9 @@ def skipped_text(skipped: Sequence[wire.SkippedFile]) -> str:
     names: dict[str, list[str]] = {}
     for file in skipped:
         names.setdefault(file.reason, []).append(file.name)
-    told = [f"{_some(files)} ({reason})" for reason, files in names.items()]
+    parts = [f"{_some(files)} ({reason})" for reason, files in names.items()]
     left = sum(map(len, list(names.values())[_TOLD_REASONS:]))
-    return "skipped " + ", ".join(told[:_TOLD_REASONS]) + (f" and {left} more" if left else "")
+    return "skipped " + ", ".join(parts[:_TOLD_REASONS]) + (f" and {left} more" if left else "")
 
 
 def _some(names: Sequence[str]) -> str:

@@ -47,7 +47,7 @@ def _record(known: Mapping[Key, wire.LineageRecord], key: Key, told: set[Key], n
         yield f"{_branch(at == last)}{part}"
     for row in rows:
         at += 1
-        below = _record(known, (row.id, row.offset), told, _said(row, record))
+        below = _record(known, (row.id, row.offset), told, _row_text(row, record))
         for number, line in enumerate(below):
             yield f"{_branch(at == last) if not number else _stem(at == last)}{line}"
     if more > 0:
@@ -103,7 +103,7 @@ def _sources(record: wire.LineageRecord) -> Iterator[str]:
         yield clean(f"{problem.detail or problem.title}{hint}", 300)
 
 
-def _said(row: wire.LineageRow, record: wire.LineageRecord) -> str:
+def _row_text(row: wire.LineageRow, record: wire.LineageRecord) -> str:
     note = _ROLES.get(row.role, "")
     if row.cause and row.role != "change":
         note += "  (came with it)"

@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(words)
     except Fault as fault:
-        return _told(fault, verbose)
+        return _report(fault, verbose)
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.leave()
         return ExitCode.OK
     except Exception as error:  # noqa: BLE001  the outermost frame: a bug is told as one, with its trace
-        return _told(sole_fault(error) or _bug(error), verbose)
+        return _report(sole_fault(error) or _bug(error), verbose)
 
 
 def _run(words: Sequence[str]) -> int:
@@ -129,17 +129,17 @@ def _common(parser: argparse.ArgumentParser) -> None:
     """Options that stand before or after the command; help names them once, at the top."""
     off: Any = argparse.SUPPRESS
 
-    def told(text: str) -> str:
+    def shown(text: str) -> str:
         return text if parser.prog == "odfctl" else argparse.SUPPRESS
 
-    parser.add_argument("--socket", metavar="PATH", default=off, help=told("socket of the daemon (ODFD_SOCKET)"))
+    parser.add_argument("--socket", metavar="PATH", default=off, help=shown("socket of the daemon (ODFD_SOCKET)"))
     if "-o" not in parser._option_string_actions:
         formats = (*FORMATS, MANIFEST)
-        known = told("table, json, yaml or ndjson")
+        known = shown("table, json, yaml or ndjson")
         parser.add_argument("-o", "--output", choices=formats, default=off, metavar="FORMAT", help=known)
     loudness = parser.add_mutually_exclusive_group()
-    loudness.add_argument("-q", "--quiet", action="store_true", default=off, help=told("no progress, no hints"))
-    loudness.add_argument("-v", "--verbose", action="store_true", default=off, help=told("causes of errors too"))
+    loudness.add_argument("-q", "--quiet", action="store_true", default=off, help=shown("no progress, no hints"))
+    loudness.add_argument("-v", "--verbose", action="store_true", default=off, help=shown("causes of errors too"))
 
 
 def _everywhere(subparsers: Subparsers) -> None:
@@ -166,7 +166,7 @@ def _suggestion(name: str, known: Sequence[str]) -> str:
     return (f"did you mean {near[0]}?  " if near else "") + "odfctl --help lists them"
 
 
-def _told(fault: Fault, verbose: bool) -> int:
+def _report(fault: Fault, verbose: bool) -> int:
     output.flush()
     output.remark(render(fault, verbose))
     return exit_code(fault)

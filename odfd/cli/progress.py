@@ -130,7 +130,7 @@ def _result(session: Session, task_id: str) -> Any:
     meter = Meter(session, output.error_stream())
     task: Any = None
     try:
-        for task in session.client.told(f"/tasks/{part(task_id)}", {"follow": "1"}):
+        for task in session.client.stream_json(f"/tasks/{part(task_id)}", {"follow": "1"}):
             if not session.quiet and _member(task, "state") in _GOING_ON:
                 meter.show(Answer.of(task, wire.TaskView).value)
     except KeyboardInterrupt as stop:

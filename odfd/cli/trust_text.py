@@ -50,8 +50,8 @@ def trust_text(view: wire.TrustView, now: Instant, again: str) -> str:
     for each in view.witnesses:
         lines += witness_lines(each, now)
     if (spare := view.witnesses_to_spare) is not None and spare <= 0:
-        told = "One witness less would stop readers" if not spare else "Too few witnesses cosign it: readers stop"
-        lines.append(f"  {told}; what is asked for says [policy.witness]")
+        text = "One witness less would stop readers" if not spare else "Too few witnesses cosign it: readers stop"
+        lines.append(f"  {text}; what is asked for says [policy.witness]")
     if view.unsigned:
         lines.append(f"  This node signs no head of it: {clean(view.unsigned, 200)}")
     if view.unlisted:
@@ -90,14 +90,14 @@ def _reach(view: wire.TrustView) -> str:
 def witness_lines(witness: wire.WitnessView, now: Instant) -> Iterator[str]:
     """How far it cosigned; where it is asked to and does not, why, and what its operator has to know."""
     name, size = clean(witness.name, 80), witness.size
-    said = (
+    text = (
         "cosigned nothing"
         if size is None
         else f"cosigned {formatting.plural(size, 'block')} {formatting.ago(witness.at, now)}"
     )
     counts = "" if witness.counts else " (it does not count here)"
     why = f": {clean(witness.trouble, 200)}" if witness.trouble else ""
-    yield f"  Witness {name} {said}{counts}{why}"
+    yield f"  Witness {name} {text}{counts}{why}"
     if witness.log_key:
         yield f"    Its operator lists the log key {clean(witness.log_key, 300)}"
 

@@ -110,10 +110,10 @@ class Client:
 
     def stream(self, path: str, kind: type[T], query: Query | None = None) -> Generator[Answer[T], None, None]:
         """Values of an NDJSON answer as they come; faults as of ``told``."""
-        for sent in self.told(path, query):
+        for sent in self.stream_json(path, query):
             yield Answer.of(sent, kind)
 
-    def told(self, path: str, query: Query | None = None) -> Generator[Any, None, None]:
+    def stream_json(self, path: str, query: Query | None = None) -> Generator[Any, None, None]:
         """The JSON of lines of an NDJSON answer as they come. Raises the fault that the stream ends with, if it does.
 
         A daemon that stops may end the stream in good order. Whoever knows that more had to come raises ``gone()``.

@@ -46,11 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.leave()
         return ExitCode.OK
     except ConfigError as error:
-        return _told(_as_fault(error), verbose=False)
+        return _report(_as_fault(error), verbose=False)
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except Exception as error:  # noqa: BLE001  the outermost frame: a bug is told as one, with its trace
-        return _told(sole_fault(error) or _bug(error), verbose=False)
+        return _report(sole_fault(error) or _bug(error), verbose=False)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -180,7 +180,7 @@ def _bug(error: Exception) -> Bug:
     return Bug(f"{type(error).__name__}: {error}", rule="bug", hint="this is a fault of odfd; please report it")
 
 
-def _told(fault: Fault, verbose: bool) -> int:
+def _report(fault: Fault, verbose: bool) -> int:
     output.remark(render(fault, verbose))
     return exit_code(fault)
 

@@ -96,13 +96,13 @@ def _event_hearer(meter: NodeMeter) -> Callable[[Event], None]:
 def _board(settings: Settings, clock: SystemClock, logger: Logger, hearers: tuple[EventLog, NodeMeter]) -> TaskBoard:
     events, meter = hearers
 
-    def told(task: Task) -> None:
+    def ended(task: Task) -> None:
         message = str(task.fault) if task.fault else ""
         meter.ended(task)
         events.emit(f"task.{task.state.value}", task.target or task.id, message, id=task.id, kind=task.kind)
 
     bounds = Bounds(running=settings.limits.tasks_running, kept=settings.limits.tasks_kept)
-    return TaskBoard(clock, lambda: secrets.token_hex(4), logger, bounds, told)
+    return TaskBoard(clock, lambda: secrets.token_hex(4), logger, bounds, ended)
 
 
 @contextmanager

@@ -141,7 +141,7 @@ class FlightBackend:
                 response: Any = await self._respond(scope["path"], asked, owner=owner)
                 await response(scope, receive, send)
         except Fault as fault:
-            await problem(fault if owner else self._told(fault))(scope, receive, send)
+            await problem(fault if owner else self._public_fault(fault))(scope, receive, send)
 
     async def _respond(self, path: str, asked: FlightRequest, *, owner: bool) -> Any:
         if path == "/datasets":
@@ -158,18 +158,18 @@ class FlightBackend:
         except Fault as fault:
             if owner:
                 raise
-            raise self._told(fault) from None
+            raise self._public_fault(fault) from None
 
-    def _told(self, fault: Fault) -> Fault:
+    def _public_fault(self, fault: Fault) -> Fault:
         if isinstance(fault, Environment):
             self._logger.error("a question cannot be answered", door="flight", fault=str(fault), rule=fault.rule)
         return told_to_others(fault)
 
     def _datasets(self, *, owner: bool) -> list[FlightDataset]:
-        return [_told(name, state) for name, state in self._answering.states(owner=owner)]
+        return [_flight_dataset(name, state) for name, state in self._answering.states(owner=owner)]
 
 
-def _told(name: str, state: ChainState) -> FlightDataset:
+def _flight_dataset(name: str, state: ChainState) -> FlightDataset:
     schema = ""
     if state.schema is not None:
         try:

@@ -381,8 +381,8 @@ async def _computed(
         answer = await asked(deps.engine, plan.request, earlier)
         match answer:
             case InvalidQuery(message=message, rule=rule, hint=hint, place=place):
-                told = "; ".join(filter(None, (hint, *plan.remarks)))  # such as which file of an archive this is
-                raise Invalid(message, rule=rule or "ingest", hint=told, place=place or "")
+                text = "; ".join(filter(None, (hint, *plan.remarks)))  # such as which file of an archive this is
+                raise Invalid(message, rule=rule or "ingest", hint=text, place=place or "")
             case InternalError(message=message):
                 raise engine_failed(message)
             case Success():

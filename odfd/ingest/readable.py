@@ -44,26 +44,26 @@ class Readable(NamedTuple):
     folders: tuple[Path, ...] = ()
     """All that is read lies in one of these; none: anywhere."""
 
-    def check(self, path: Path, told: str) -> Path:
-        """Where ``path`` leads, whether or not a file is there. ``told``: what people call it. Raises Invalid."""
-        real = _resolved(path, told)
+    def check(self, path: Path, text: str) -> Path:
+        """Where ``path`` leads, whether or not a file is there. ``text``: what people call it. Raises Invalid."""
+        real = _resolved(path, text)
         if _lies_in(real, self.own):
             raise Invalid(
-                f"{told} lies in the node's own directory",
+                f"{text} lies in the node's own directory",
                 rule="source-own",
                 hint="a source never reads what the node keeps, its keys among it; copy the file elsewhere",
             )
         if _lies_in(real, _KERNEL) and not _lies_in(real, _MEMORY):
             leads = "" if real == path else f" leads to {real}, which"
             raise Invalid(
-                f"{told}{leads} is no file of a disk: the kernel makes it up",
+                f"{text}{leads} is no file of a disk: the kernel makes it up",
                 rule="source-kernel",
                 hint="a source reads regular files, none in /proc, /sys or /dev; write what is there to a file",
             )
         if self.folders and not _lies_in(real, self.folders):
             leads = "" if real == path else f", which is {real},"
             raise Invalid(
-                f"{told}{leads} is outside the folders that sources may read",
+                f"{text}{leads} is outside the folders that sources may read",
                 rule="source-folder",
                 hint=f"these are {', '.join(map(str, self.folders))}: [ingest] folders of the settings",
             )
@@ -77,41 +77,41 @@ class Readable(NamedTuple):
         if not any(_lies_in(folder, (real,)) for folder in self.folders):
             self.check(fixed, pattern)
 
-    def check_file(self, path: Path, told: str) -> None:
+    def check_file(self, path: Path, text: str) -> None:
         """Of a path to one file, before it is read: whether it may be, as far as it is there. Raises Invalid."""
-        real = self.check(path, told)
+        real = self.check(path, text)
         with contextlib.suppress(OSError):  # it may come, or be allowed to the daemon's user, until it is read
-            _check_kind(real.stat().st_mode, told)
+            _check_kind(real.stat().st_mode, text)
 
-    def file(self, path: Path, told: str) -> Path:
+    def file(self, path: Path, text: str) -> Path:
         """The regular file that ``path`` leads to. Raises Invalid, NotFound, Environment."""
-        real = self.check(path, told)
+        real = self.check(path, text)
         try:
-            _check_kind(real.stat().st_mode, told)
+            _check_kind(real.stat().st_mode, text)
             os.close(os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
         except FileNotFoundError as error:
-            raise NotFound(f"no file {told}", rule="source-file", hint="the daemon must be able to see it") from error
+            raise NotFound(f"no file {text}", rule="source-file", hint="the daemon must be able to see it") from error
         except OSError as error:
             raise Environment(
-                f"cannot read {told}: {error.strerror}",
+                f"cannot read {text}: {error.strerror}",
                 rule="source-file",
                 hint="the daemon's user must be allowed to read it" if error.errno == errno.EACCES else "",
             ) from error
         return real
 
 
-def _check_kind(mode: int, told: str) -> None:
+def _check_kind(mode: int, text: str) -> None:
     if not stat.S_ISREG(mode):
         kind = next((name for matches, name in _KINDS if matches(mode)), "no regular file")
-        raise Invalid(f"{told} is {kind}", rule="source-file", hint="a source reads regular files")
+        raise Invalid(f"{text} is {kind}", rule="source-file", hint="a source reads regular files")
 
 
-def _resolved(path: Path, told: str) -> Path:
+def _resolved(path: Path, text: str) -> Path:
     try:
         return path.resolve()
     except (OSError, RuntimeError, ValueError) as error:  # a circle of links; a NUL
         raise Invalid(
-            f"{told!r} is no path to a file: {error}", rule="source-path", hint="see it with ls -l"
+            f"{text!r} is no path to a file: {error}", rule="source-path", hint="see it with ls -l"
         ) from error
 
 

@@ -92,14 +92,14 @@ def watermark_only(state: ChainState, to: Instant) -> AddData:
 def _counted(plan: IngestPlan, answer: Success, written: Operations) -> RowCounts:
     """What became of the rows: as the engine says, but for what its slice and the source say. Raises Invalid."""
     told = answer.rows or RowCounts()
-    _check_told(plan.request, told, written)
+    _check_counts(plan.request, told, written)
     told = msgspec.structs.replace(
         told, skipped=together(plan.skipped, told.skipped), remarks=all_remarks(plan.remarks, told.remarks)
     )
     return with_written(told, written)
 
 
-def _check_told(request: IngestRequest, told: RowCounts, written: Operations) -> None:
+def _check_counts(request: IngestRequest, told: RowCounts, written: Operations) -> None:
     """Each row that was read is in a slice, or the engine says why it is not."""
     known = told.read, told.shaped, told.quarantined
     if request.preprocess is None and None not in known:

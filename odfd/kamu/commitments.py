@@ -63,22 +63,22 @@ def committed(question: dict[str, Any], output: object, key: SigningKey) -> dict
 def mismatch(asked: Verification, output: object) -> dict[str, str] | None:
     """What is wrong where the query gives another output here, as kamu tells it."""
     expected, actual = asked.commitment.output_hash, hash_of(output)
-    told = (
+    text = (
         "Query was reproduced but resulted in output hash different from expected. This means that the output was"
         " either falsified, or the query reproducibility was not guaranteed by the system."
     )
     hashes = {"expected_hash": expected, "actual_hash": actual}
-    return None if actual == expected else {"kind": f"{FAILED}::OutputMismatch", "message": told, **hashes}
+    return None if actual == expected else {"kind": f"{FAILED}::OutputMismatch", "message": text, **hashes}
 
 
 def not_here(dataset: str, block: str | None) -> dict[str, str]:
     """What is told where what a query read is not here; ``block``: that of the dataset, where the others are."""
     if block is None:
-        told = "Unable to reproduce the query as one of the input datasets cannot be found here."
-        return {"kind": f"{FAILED}::DatasetNotFound", "message": told, "dataset_id": dataset}
-    told = "Unable to reproduce the query as one of the input datasets does not contain a block with specified hash."
+        text = "Unable to reproduce the query as one of the input datasets cannot be found here."
+        return {"kind": f"{FAILED}::DatasetNotFound", "message": text, "dataset_id": dataset}
+    text = "Unable to reproduce the query as one of the input datasets does not contain a block with specified hash."
     found = {"dataset_id": dataset, "block_hash": block}
-    return {"kind": f"{FAILED}::DatasetBlockNotFound", "message": told, **found}
+    return {"kind": f"{FAILED}::DatasetBlockNotFound", "message": text, **found}
 
 
 def fault_of(asked: Verification) -> dict[str, str] | None:

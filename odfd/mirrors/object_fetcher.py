@@ -208,9 +208,9 @@ class ObjectFetcher:
         for offer in left:
             if await self._take_offer(spec, name, offer, PATIENCE, reasons):
                 return offer[1]
-        told = "; ".join(f"{peer}: {reason}" for peer, reason in list(reasons.items())[:MAX_TOLD])
+        text = "; ".join(f"{peer}: {reason}" for peer, reason in list(reasons.items())[:MAX_TOLD])
         raise Remote(
-            f"object {name.short}, which a row links to: no peer could give it: {told}",
+            f"object {name.short}, which a row links to: no peer could give it: {text}",
             rule="no-peer",
             hint="others may have it: see the peers, or try again later",
         )

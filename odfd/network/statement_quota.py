@@ -148,17 +148,17 @@ def _always(_connection: sqlite3.Connection, _said: object, _is_listed: IsListed
     return True
 
 
-def _of_validators(connection: sqlite3.Connection, said: Attestation, is_listed: IsListed) -> bool:
-    heard = Ledger(connection).signers(said.dataset, ATTESTATION)
-    if said.validator in heard:
+def _of_validators(connection: sqlite3.Connection, attestation: Attestation, is_listed: IsListed) -> bool:
+    heard = Ledger(connection).signers(attestation.dataset, ATTESTATION)
+    if attestation.validator in heard:
         return True
-    listed = is_listed(said.validator)
+    listed = is_listed(attestation.validator)
     return sum(is_listed(key) is listed for key in heard) < (MAX_LISTED if listed else MAX_UNLISTED)
 
 
-def _of_observers(connection: sqlite3.Connection, said: Observation, is_listed: IsListed) -> bool:
-    listed = is_listed(said.observer)
-    return Observations(connection).has_room(said, listed=listed, most=MAX_LISTED if listed else MAX_UNLISTED)
+def _of_observers(connection: sqlite3.Connection, observation: Observation, is_listed: IsListed) -> bool:
+    listed = is_listed(observation.observer)
+    return Observations(connection).has_room(observation, listed=listed, most=MAX_LISTED if listed else MAX_UNLISTED)
 
 
 class GossipKind(NamedTuple):

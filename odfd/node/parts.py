@@ -320,10 +320,10 @@ class NodeParts:
         for note in self.policy.notes:
             self.context.logger.info("policy", note=note)
 
-    def _speaks_for_us(self, said: PolicyStatement) -> bool:
+    def _speaks_for_us(self, statement: PolicyStatement) -> bool:
         network = self.membership.network
         key = self.effective_policy.key_in(network)
-        return said.key == key and network is not None and said.network == network.name
+        return statement.key == key and network is not None and statement.network == network.name
 
     def reload(self, settings: Settings) -> None:
         """Raises Invalid for a policy that cannot be: then all stays as it was."""

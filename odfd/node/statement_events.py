@@ -117,30 +117,34 @@ class StatementEvents:
             part.loop.touch(said.dataset)
 
 
-def _head(parts: EventContext, said: HeadStatement, name: str) -> None:
-    parts.context.events.emit("head.heard", name, plural(said.size, "block"), size=said.size)
-    if said.dataset in parts.policy.attended:
-        parts.witnessing.loop.touch(said.dataset)
+def _head(parts: EventContext, head: HeadStatement, name: str) -> None:
+    parts.context.events.emit("head.heard", name, plural(head.size, "block"), size=head.size)
+    if head.dataset in parts.policy.attended:
+        parts.witnessing.loop.touch(head.dataset)
 
 
-def _authority(parts: EventContext, said: Authority, name: str) -> None:
-    parts.context.events.emit("authority.heard", name, f"version {said.version}", version=said.version)
-    parts.witnessing.loop.touch(said.dataset)
+def _authority(parts: EventContext, authority: Authority, name: str) -> None:
+    parts.context.events.emit("authority.heard", name, f"version {authority.version}", version=authority.version)
+    parts.witnessing.loop.touch(authority.dataset)
 
 
-def _attestation(parts: EventContext, said: Attestation, name: str) -> None:
-    wrong = [each.sequence_number for each in said.mismatch]
-    verdict = f"mismatch at #{wrong[0]}" if wrong else plural(said.size, "block")
-    parts.context.events.emit("attestation.heard", name, f"{said.validator.short}: {verdict}")
+def _attestation(parts: EventContext, attestation: Attestation, name: str) -> None:
+    wrong = [each.sequence_number for each in attestation.mismatch]
+    verdict = f"mismatch at #{wrong[0]}" if wrong else plural(attestation.size, "block")
+    parts.context.events.emit("attestation.heard", name, f"{attestation.validator.short}: {verdict}")
 
 
-def _observation(parts: EventContext, said: Observation, name: str) -> None:
-    text = f"{said.observer.short}: #{said.sequence_number} {said.result}"
-    parts.context.events.emit("observation.heard", name, text, block=said.sequence_number, result=said.result)
+def _observation(parts: EventContext, observation: Observation, name: str) -> None:
+    text = f"{observation.observer.short}: #{observation.sequence_number} {observation.result}"
+    parts.context.events.emit(
+        "observation.heard", name, text, block=observation.sequence_number, result=observation.result
+    )
 
 
-def _policy(parts: EventContext, said: PolicyStatement, _name: str) -> None:
-    parts.context.events.emit("policy.heard", said.network, f"version {said.version}", version=said.version)
+def _policy(parts: EventContext, statement: PolicyStatement, _name: str) -> None:
+    parts.context.events.emit(
+        "policy.heard", statement.network, f"version {statement.version}", version=statement.version
+    )
     parts.policy_changed()
 
 

@@ -85,8 +85,8 @@ class PageApplication:
         cookie, key = _cookie(headers, self._name(headers)), _text(headers, KEY_HEADER)
         if not self._sessions.admits(cookie, key, self._now()):
             raise _NO_SESSION
-        said = f"{scope['method']} {scope['path'].removeprefix('/v1')}"
-        if scope["method"] != "GET" and not _DOES.fullmatch(said):
+        text = f"{scope['method']} {scope['path'].removeprefix('/v1')}"
+        if scope["method"] != "GET" and not _DOES.fullmatch(text):
             raise Refused("the page does not do this", rule="page-act", hint="odfctl does: odfctl -h")
 
     async def _session(self, scope: Message, headers: Mapping[bytes, bytes], receive: Receive, send: Send) -> None:

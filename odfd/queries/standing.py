@@ -63,6 +63,6 @@ def unsatisfied(name: str, blocks: int, size: int, wanted: str, *, cut: bool) ->
 def _rank(standing: wire.ReadStanding) -> tuple[bool, int, int]:
     """Ascending from the weakest; of one fact, that with the fewest voices."""
     word, _, rest = standing.fact.partition(" ")
-    voices = rest.partition("/")[0]
-    count = int(voices) if voices.isascii() and voices.isdecimal() else 0
+    verdicts = rest.partition("/")[0]
+    count = int(verdicts) if verdicts.isascii() and verdicts.isdecimal() else 0
     return standing.blocks >= standing.of, _ORDER.index(word) if word in _ORDER else 0, count

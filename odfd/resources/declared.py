@@ -115,8 +115,8 @@ class DeclaredStore:
         """Write it as it is to stand; the number of the event. Raises Invalid where another has its name."""
         other = self.named(resource.type, resource.name)
         if other is not None and other.id != resource.id:
-            told = f"{resource.name} is the name of another {resource.type}, {other.id}"
-            raise Invalid(told, rule="name-taken", hint="choose another name")
+            text = f"{resource.name} is the name of another {resource.type}, {other.id}"
+            raise Invalid(text, rule="name-taken", hint="choose another name")
         held = self.get(resource.id)
         status = ResourceStatus() if held is None else held.status
         if held is not None and held.generation != resource.generation:

@@ -164,8 +164,8 @@ def _typed(kind: ResourceType, headers: Node | None, binding: Binding) -> dict[s
         short, long = written.value.get(key), written.value.get(kind.annotation_uri(key))
         path = f"headers.annotations.{key}"
         if short is not None and long is not None:
-            told = f"{key} stands twice, by its short name and by its URI"
-            binding.mistakes.append(Mistake(path, long.line, told, "annotation-twice", "remove one of them"))
+            text = f"{key} stands twice, by its short name and by its URI"
+            binding.mistakes.append(Mistake(path, long.line, text, "annotation-twice", "remove one of them"))
         elif (node := short or long) is not None and node.value is not None:
             values[key] = binding.bind(Table(cls), node, path)
     return values

@@ -116,8 +116,8 @@ def _check_twice(
     for several in places.values():
         for each in several if len(several) > 1 else ():
             others = ", ".join(sorted(other.place for other in several if other is not each))
-            told = f"headers.name: {each.type} {each.name} is written twice, also at {others}"
-            faults.append(Invalid(told, rule="manifest-twice", hint="keep one of them", place=each.place))
+            text = f"headers.name: {each.type} {each.name} is written twice, also at {others}"
+            faults.append(Invalid(text, rule="manifest-twice", hint="keep one of them", place=each.place))
 
 
 def _check_names(
@@ -133,8 +133,8 @@ def _check_names(
             continue  # told already
         other = standing.named(each.type, each.name)
         if other is not None and (held is None or other.id != held.id) and other.id not in moving:
-            told = f"headers.name: {each.name} is the name of another {each.type}, {other.id}"
-            faults.append(Invalid(told, rule="name-taken", hint="choose another name", place=each.place))
+            text = f"headers.name: {each.name} is the name of another {each.type}, {other.id}"
+            faults.append(Invalid(text, rule="name-taken", hint="choose another name", place=each.place))
 
 
 def _planned(

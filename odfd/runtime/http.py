@@ -233,9 +233,9 @@ class _Exchange:
             pieces = [b"".join(pieces)]
         with trio.move_on_after(self._limits.stall_seconds), contextlib.suppress(trio.BrokenResourceError, OSError):
             if descriptors:
-                said = b"".join(pieces)
+                text = b"".join(pieces)
                 rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors).tobytes())]
-                pieces = [said[await self._stream.socket.sendmsg([said], rights) :]]
+                pieces = [text[await self._stream.socket.sendmsg([text], rights) :]]
             for piece in filter(None, pieces):
                 await self._stream.send_all(piece)
             return

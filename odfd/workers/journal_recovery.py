@@ -113,10 +113,10 @@ class JournalRecovery:
         return bool(self.lost)
 
     def _tell_lost(self) -> None:
-        said = f"{_count(self.lost)} lost what it has signed, and signs nothing"
+        text = f"{_count(self.lost)} lost what it has signed, and signs nothing"
         hint = "listed validators and witnesses are asked for it; with none to ask: odfctl trust sign --alone"
         self._signer.logger.error("signing journals are gone", keys=[str(key) for key in self.lost], hint=hint)
-        self._signer.events.emit("journal.lost", "", said)
+        self._signer.events.emit("journal.lost", "", text)
 
     async def _ask(self) -> None:
         """All that are listed, and some others."""
@@ -170,7 +170,7 @@ class JournalRecovery:
         self._since = math.inf
         self.lost = ()
         self._signer.logger.info("signing journals begun anew", keys=[each.key for each in signers], peers=told)
-        heard = _heard(told)
+        heard = _source_text(told)
         self._signer.events.emit("journal.begun", "", f"{_count(signers)} signs again, {heard}", peers=told)
         self._resumed()
         return wire.SigningView(begun=signers, peers=told)
@@ -206,7 +206,7 @@ def _count(keys: Sequence[object]) -> str:
     return "a key" if len(keys) == 1 else f"each of {len(keys)} keys"
 
 
-def _heard(told: int) -> str:
+def _source_text(told: int) -> str:
     return (
         f"as {told} listed groups knew what it had said" if told > 1 else "as one listed group or this node alone knew"
     )

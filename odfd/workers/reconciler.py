@@ -219,8 +219,8 @@ class Reconciler:
                     await controller.perform(resource, step)
                 seen = await controller.observe(resource)
         except trio.TooSlowError:
-            told = f"not done in {ATTEMPT_SECONDS:g} seconds"
-            return ObservedState(fault=Environment(told, rule="reconcile-timeout", hint="it is tried again by itself"))
+            text = f"not done in {ATTEMPT_SECONDS:g} seconds"
+            return ObservedState(fault=Environment(text, rule="reconcile-timeout", hint="it is tried again by itself"))
         except Exception as error:  # noqa: BLE001  a controller's mistake is told of its resource, and stops no other
             fault = sole_fault(error)
             if fault is None:
@@ -228,8 +228,8 @@ class Reconciler:
                 fault = Bug(f"{type(error).__name__}: {error}", rule="controller")
             return ObservedState(fault=fault)
         if steps and seen.steps and seen.fault is None:
-            told = f"done, and not so afterwards: {', '.join(seen.steps)}"
-            return msgspec.structs.replace(seen, fault=Bug(told, rule="not-settled"))
+            text = f"done, and not so afterwards: {', '.join(seen.steps)}"
+            return msgspec.structs.replace(seen, fault=Bug(text, rule="not-settled"))
         return seen
 
     def _ended(self, resource: DeclaredResource, at_work: ResourceStatus, seen: ObservedState) -> ResourceStatus:

@@ -40,8 +40,8 @@ class CorrectionOperations:
         )
         done = await correct(self._deps, entry.id, spec)
         if done.head is not None:
-            said = "1 record retracted" if done.after is None else "1 record corrected"
-            self._events.emit("dataset.appended", entry.name, said, blocks=done.blocks, records=done.rows)
+            text = "1 record retracted" if done.after is None else "1 record corrected"
+            self._events.emit("dataset.appended", entry.name, text, blocks=done.blocks, records=done.rows)
         return _result(entry, done, request)
 
 

@@ -83,8 +83,8 @@ class FlowService:
         except NotFound as fault:
             if await trio.to_thread.run_sync(self._is_in_force, desired.name):
                 raise
-            told = f"{fault} ({fault.hint}); the flow begins when it is"
-            return wire.ApplyItem(kind="flow", name=desired.name, action="created", warnings=(told,))
+            text = f"{fault} ({fault.hint}); the flow begins when it is"
+            return wire.ApplyItem(kind="flow", name=desired.name, action="created", warnings=(text,))
         action: _Action = "created" if before is None else "unchanged" if before == plan else "updated"
         if before != plan and not dry_run:
             await trio.to_thread.run_sync(self._keep, plan)

@@ -134,12 +134,12 @@ class IngestPullService:
         async def work(report: Report) -> wire.PullResult:
             async with self._home.turns.of(entry.id, partial(_wait, report, entry)):
                 done = await set_watermark(self._ingest, entry.id, to, ahead=request.ahead)
-            said = f"the watermark is {instant.render(to)}"
+            text = f"the watermark is {instant.render(to)}"
             if done.head is None:
-                return wire.PullResult(items=(wire.PullItem(ref=entry.name, outcome="up-to-date", message=said),))
-            self._events.emit("dataset.appended", entry.name, said, blocks=1, records=0)
+                return wire.PullResult(items=(wire.PullItem(ref=entry.name, outcome="up-to-date", message=text),))
+            self._events.emit("dataset.appended", entry.name, text, blocks=1, records=0)
             head = str(done.head.hash)
-            item = wire.PullItem(ref=entry.name, outcome="updated", message=said, blocks=1, head=head)
+            item = wire.PullItem(ref=entry.name, outcome="updated", message=text, blocks=1, head=head)
             return wire.PullResult(items=(item,))
 
         return task_ref(self._board.submit("watermark", entry.name, work))

@@ -126,8 +126,8 @@ class VerificationService:
 
 def unable(name: str, outcome: Rejected | Blocked) -> Invalid:
     """Why a step of the dataset ``name`` was not run again."""
-    told = f"a step of {name} cannot be re-run here: {outcome.reason}"
-    return Invalid(told, rule=outcome.rule or "replay", hint=outcome.hint)
+    text = f"a step of {name} cannot be re-run here: {outcome.reason}"
+    return Invalid(text, rule=outcome.rule or "replay", hint=outcome.hint)
 
 
 def mismatches(outcome: Replayed) -> list[wire.Failure]:

@@ -58,8 +58,8 @@ class TrustProbes:
         own = list(self._published())
         online = [name for dataset, name in own if self._is_online(dataset)]
         if not online:
-            told = "no published dataset of this node's own has its root's key here"
-            return wire.Probe(name="roots", result="ok", message=told)
+            text = "no published dataset of this node's own has its root's key here"
+            return wire.Probe(name="roots", result="ok", message=text)
         return wire.Probe(
             name="roots",
             result="warning",
@@ -96,10 +96,10 @@ class TrustProbes:
 
 def policy_text(profile: str, policy: Policy) -> str:
     """What is relied on and what is given, in one line."""
-    told = f"{profile}: uses what meets {policy.use}, passes on what meets {policy.serve}"
+    text = f"{profile}: uses what meets {policy.use}, passes on what meets {policy.serve}"
     if policy.min_sandbox == SANDBOXES[0]:
-        return told
-    return f"{told}; counts verdicts of others from the sandbox {policy.min_sandbox} on"
+        return text
+    return f"{text}; counts verdicts of others from the sandbox {policy.min_sandbox} on"
 
 
 def is_root_here(keys: KeyStore, roots: AbstractSet[KeyDid], threshold: int, dataset: DatasetId) -> bool:

@@ -110,8 +110,8 @@ class QueryService:
             await trio.to_thread.run_sync(self._inputs.sound, plan.views)
             paths = self._inputs.paths(planned)
             if len(paths) > MOST_SLICES:
-                said = f"the log has more than {MOST_SLICES} slices"
-                raise Refused(said, rule="query-slices", hint="ask for its rows")
+                text = f"the log has more than {MOST_SLICES} slices"
+                raise Refused(text, rule="query-slices", hint="ask for its rows")
             await give(frame(HEAD, msgspec.json.encode(plan.head)), ())
             await give(frame(SCHEMA, planned.view.schema), ())
             for start in range(0, len(paths), _TOGETHER):

@@ -323,7 +323,7 @@ class ApplyOperation:
             return (f"{later}{fault.message}",)
         if not answer.ok:
             raise refusal(answer.diagnostics, desired.source_place(event, "preprocess"))
-        return tuple(_told(each) for each in answer.diagnostics)
+        return tuple(_diagnostic_text(each) for each in answer.diagnostics)
 
     async def _validate(
         self, events: Sequence[MetadataEvent], desired: DesiredSnapshot, state: ChainState | None
@@ -358,7 +358,7 @@ class ApplyOperation:
                 continue
             if not answer.ok:
                 raise refusal(answer.diagnostics, desired.transform_place())
-            warnings += [_told(each) for each in answer.diagnostics]
+            warnings += [_diagnostic_text(each) for each in answer.diagnostics]
             warnings += await self._check.remarks(event, answer)
             if state is not None:
                 await self._succession.check(desired.name, state, event, _whole(self._clock.now()))
@@ -437,7 +437,7 @@ def refusal(said: Sequence[Diagnostic], place: str) -> Invalid:
     return Invalid("; ".join(each.message for each in said), rule=said[0].code, hint=hint, place=place)
 
 
-def _told(each: Diagnostic) -> str:
+def _diagnostic_text(each: Diagnostic) -> str:
     place = f"line {each.line}, column {each.column}: " if each.line is not None else ""
     remedy = f"; instead: {each.replace}" if each.replace else ""
     return f"{place}{each.message}{remedy} (rule {each.code})"

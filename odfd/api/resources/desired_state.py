@@ -110,8 +110,8 @@ class _Reading:
         for mirror_specs in kinds:
             counts = Counter(each.name.casefold() for each in mirror_specs)
             if twice := sorted(name for name, count in counts.items() if count > 1):
-                told = f"applied twice in one go: {', '.join(twice)}"
-                self._faults.append(Invalid(told, rule="manifest-twice", hint="keep one of them"))
+                text = f"applied twice in one go: {', '.join(twice)}"
+                self._faults.append(Invalid(text, rule="manifest-twice", hint="keep one of them"))
 
     def mirror_specs(self) -> DesiredState:
         """Raises Invalid."""

@@ -153,8 +153,8 @@ def _place(via: str | None, dataset: DatasetId) -> str | None:
 def _network(name: str, spec: NetworkResourceSpec) -> Json:  # noqa: ARG001  all types are read alike
     for address in spec.bootstrap:
         if parse_address(address).peer is None:
-            told = f"{address!r} does not say whose it is"
-            raise Invalid(told, rule="multiaddr", hint="append /p2p/ and the peer id")
+            text = f"{address!r} does not say whose it is"
+            raise Invalid(text, rule="multiaddr", hint="append /p2p/ and the peer id")
     return plain_of(spec)
 
 

@@ -152,31 +152,31 @@ class AuthorityService:
             self._committer.sign_unsigned(entry.id)
         return self._show(ref)
 
-    def _keep(self, said: Authority, signed: Signed) -> None:
+    def _keep(self, authority: Authority, signed: Signed) -> None:
         """Blocks that are here go on in the epoch that it opens, if that one keeps them all."""
         with self._home.database.write() as connection:
             ledger = Ledger(connection)
-            rights = keep_version(connection, self._home.keys, said, signed, self._clock.now())
-            checked = ledger.chain(said.dataset)
+            rights = keep_version(connection, self._home.keys, authority, signed, self._clock.now())
+            checked = ledger.chain(authority.dataset)
             opened = rights.opened(checked.epoch + 1)
             here = TreeHead(size=checked.frontier.size, root_hash=checked.frontier.root)
             if opened is not None and opened.base == here:
-                ledger.keep_chain(said.dataset, CheckedChain(checked.frontier, checked.data, opened.number))
-        note_version(self._home.keys, said, signed)
+                ledger.keep_chain(authority.dataset, CheckedChain(checked.frontier, checked.data, opened.number))
+        note_version(self._home.keys, authority, signed)
 
 
 def epoch_view(epoch: Epoch) -> wire.EpochView:
     return wire.EpochView(number=epoch.number, reason=epoch.reason, kept=epoch.base.size, ended=epoch.last.size)
 
 
-def draft_view(rights: Rights, said: Authority) -> wire.AuthorityDraft:
+def draft_view(rights: Rights, authority: Authority) -> wire.AuthorityDraft:
     """What roots are asked to sign after ``rights``."""
-    opened = said.epochs[-1] if said.epochs and said.epochs[-1].number > rights.epoch else None
+    opened = authority.epochs[-1] if authority.epochs and authority.epochs[-1].number > rights.epoch else None
     return wire.AuthorityDraft(
-        payload=base64.b64encode(statement.encode(said)).decode(),
-        version=said.version,
-        roots=tuple(str(key) for key in sorted(rights.roots.union(said.roots.keys))),
-        writers=tuple(wire.WriterView(key=str(each.key), expires_at=each.expires_at) for each in said.writers),
+        payload=base64.b64encode(statement.encode(authority)).decode(),
+        version=authority.version,
+        roots=tuple(str(key) for key in sorted(rights.roots.union(authority.roots.keys))),
+        writers=tuple(wire.WriterView(key=str(each.key), expires_at=each.expires_at) for each in authority.writers),
         opens=None if opened is None else epoch_view(opened),
     )
 

@@ -36,7 +36,7 @@ from odfd.trust.judgement.verdicts import (
     ReachAssessment,
     ReachBound,
     is_isolated,
-    voice_on,
+    verdict_on,
 )
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.observations import Sighting
@@ -185,7 +185,7 @@ class TrustService:
             dissent=dissent,
             observations=tuple(observation_view(each, self._group(each.observer)) for each in sightings),
             witnesses=tuple(self._heads.witnesses(entry.id, newest[0].epoch if newest else 0)),
-            unlisted=sum(self._group(key) is None for key in known.heard),
+            unlisted=sum(self._group(key) is None for key in known.attestations),
             evidence=(
                 *(proof_view(entry.name, proof) for proof in proofs),
                 *(evidence_view(entry.name, run, looked_into) for run in known.runs.values() if run.evidence),
@@ -210,9 +210,9 @@ class TrustService:
     ) -> Iterator[wire.EvidenceView]:
         """Bundles that validators who count name, whether they are here or not."""
         seen = {run.bundle for run in known.runs.values() if run.evidence}
-        for key, said in sorted(known.heard.items()):
+        for key, attestation in sorted(known.attestations.items()):
             group = None if key == self._evaluator.me else self._group(key)
-            for wrong in said.mismatch if group is not None else ():
+            for wrong in attestation.mismatch if group is not None else ():
                 if wrong.bundle is not None and wrong.bundle not in seen:
                     seen.add(wrong.bundle)
                     yield wire.EvidenceView(
@@ -221,7 +221,7 @@ class TrustService:
                         bundle=str(wrong.bundle),
                         dataset=name,
                         block=wrong.sequence_number,
-                        at=said.finished_at,
+                        at=attestation.finished_at,
                         message=f"{group} computed another answer, {plural(wrong.runs, 'time')}",
                         kept=self._evidence.has_bundle(wrong.bundle),
                         recheck=looked_into.get(wrong.bundle),
@@ -239,21 +239,21 @@ class TrustService:
     def _counted(self, known: DatasetFacts, decision: Decision, block: int) -> str:
         """How many say what, and what that means for a person."""
         policy = self._evaluator.policy
-        told = ""
+        text = ""
         if decision.against:
-            told = f": {decision.against} computed another answer, {decision.attested} the same"
+            text = f": {decision.against} computed another answer, {decision.attested} the same"
         if decision.status is DatasetStatus.OWN_MISMATCH and decision.attested >= max(
             known.quorum, policy.tolerated + 1
         ):
-            told += "; so many agree with what was published: suspect this machine too (odfctl doctor)"
+            text += "; so many agree with what was published: suspect this machine too (odfctl doctor)"
         left = len(policy.groups) - len(self._suspended(policy)) + (policy.group_of(self._evaluator.me) is None)
         if decision.status not in STOPS and (weak := _behind_too_little(policy, known, block)):
-            told += (
+            text += (
                 f"; {plural(weak, 'verdict')} not counted, of less isolation than {policy.min_sandbox} (min-sandbox)"
             )
         if decision.status not in STOPS and decision.attested < known.quorum and left < known.quorum:
-            told += f"; quorum unreachable: {plural(known.quorum, 'group')} must agree, of {left} the word counts"
-        return told
+            text += f"; quorum unreachable: {plural(known.quorum, 'group')} must agree, of {left} the word counts"
+        return text
 
     def _rests_on(self, known: DatasetFacts, why: ReachBound) -> tuple[str, ...]:
         """Ids of the statements behind it: verdicts on the step by whose word counts, or the proof of a fork."""
@@ -265,8 +265,8 @@ class TrustService:
             return ()
         spoke = [
             said
-            for key, said in known.heard.items()
-            if self._group(key) is not None and voice_on(said, why.block) is not None
+            for key, said in known.attestations.items()
+            if self._group(key) is not None and verdict_on(said, why.block) is not None
         ]
         return tuple(sorted(str(sid(statement.encode(said))) for said in spoke))
 
@@ -302,13 +302,18 @@ class TrustService:
 
     def _attested(self, known: DatasetFacts) -> int:
         """Groups behind the newest step that anybody speaks of."""
-        places = [span.last for said in known.heard.values() for span in said.spans if span.verdict == "reproduced"]
+        places = [
+            span.last
+            for attestation in known.attestations.values()
+            for span in attestation.spans
+            if span.verdict == "reproduced"
+        ]
         last = max((place for place in places if place < known.size), default=None)
         return 0 if last is None else self._evaluator.decision(known, last).attested
 
     def _voices(self, known: DatasetFacts) -> tuple[tuple[wire.AttestationView, ...], tuple[wire.AttestationView, ...]]:
         """Who agrees with what this node found or the majority says, and who does not."""
-        views = [(said, attestation_view(key, said, self._group(key))) for key, said in known.heard.items()]
+        views = [(said, attestation_view(key, said, self._group(key))) for key, said in known.attestations.items()]
         denying = [view for said, view in views if said.mismatch]
         affirming = [view for said, view in views if not said.mismatch]
         own = {run.verdict for run in known.runs.values()}
@@ -339,5 +344,5 @@ _OTHER: Final = {
 
 def _behind_too_little(policy: Policy, known: DatasetFacts, block: int) -> int:
     """Listed validators who speak of a step and do not count, for where they ran it."""
-    spoke = (said for key, said in known.heard.items() if policy.group_of(key) is not None)
-    return sum(voice_on(said, block) is not None and not is_isolated(policy, said, block) for said in spoke)
+    spoke = (said for key, said in known.attestations.items() if policy.group_of(key) is not None)
+    return sum(verdict_on(said, block) is not None and not is_isolated(policy, said, block) for said in spoke)

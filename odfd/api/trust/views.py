@@ -26,18 +26,18 @@ def decision_view(made: Resolution) -> wire.DecisionView:
     )
 
 
-def attestation_view(key: KeyDid, said: Attestation, group: str | None) -> wire.AttestationView:
-    engine = said.engines[0] if said.engines else None
+def attestation_view(key: KeyDid, attestation: Attestation, group: str | None) -> wire.AttestationView:
+    engine = attestation.engines[0] if attestation.engines else None
     spans = [
         (f"{span.verdict} {span.first}-{span.last}" if span.last > span.first else f"{span.verdict} at #{span.first}")
         + (f" ({span.reason})" if span.reason else "")
-        for span in said.spans
+        for span in attestation.spans
     ]
     return wire.AttestationView(
         validator=str(key),
         group=group,
         spans=tuple(spans),
-        at=said.finished_at,
+        at=attestation.finished_at,
         engine=f"{engine.name} {engine.digest[:11]} {engine.sandbox}" if engine else None,
         platform=engine.platform if engine else None,
     )

@@ -192,7 +192,12 @@ class DatasetViews:
 
     def _last_judged(self, known: DatasetFacts) -> int | None:
         """The newest step anybody judged: verdicts stretch to it."""
-        judged = [span.last for said in known.heard.values() for span in said.spans if span.verdict == "reproduced"]
+        judged = [
+            span.last
+            for attestation in known.attestations.values()
+            for span in attestation.spans
+            if span.verdict == "reproduced"
+        ]
         return max([*known.runs, *(place for place in judged if place < known.size)], default=None)
 
 

@@ -61,7 +61,7 @@ def apply_texts(
     made = [each.name for each in result.value.items if (each.kind, each.action) == ("dataset", "created")]
     if made and not dry_run:
         session.remark(roots_text(made, session.again))
-    return _told(session, result.value)
+    return _report(session, result.value)
 
 
 def show_changes(session: Session, places: Sequence[str], prune: str | None) -> int:
@@ -71,7 +71,7 @@ def show_changes(session: Session, places: Sequence[str], prune: str | None) -> 
     result = submit(session, "/apply", request, wire.ApplyResult)
     session.answer(result, _changes)
     changed = any(item.action in ("created", "updated", "deleted") for item in result.value.items)
-    return max(_told(session, result.value), ExitCode.NO if changed else ExitCode.OK)
+    return max(_report(session, result.value), ExitCode.NO if changed else ExitCode.OK)
 
 
 def _changes(result: wire.ApplyResult) -> str:
@@ -84,7 +84,7 @@ def _changes(result: wire.ApplyResult) -> str:
     return "\n".join(lines)
 
 
-def _told(session: Session, result: wire.ApplyResult) -> int:
+def _report(session: Session, result: wire.ApplyResult) -> int:
     """Warnings and faults; the worst of the exit codes."""
     codes = [ExitCode.OK]
     for item in result.items:

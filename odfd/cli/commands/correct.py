@@ -59,7 +59,7 @@ def _correct(session: Session, args: argparse.Namespace) -> None:
     key = dict(_pairs("--key", args.key))
     request = wire.CorrectRequest(key=key, values=values, retract=args.retract, ahead=args.ahead, dry_run=args.dry_run)
     done = submit(session, f"/datasets/{part(args.ref)}/correct", request, wire.CorrectResult)
-    session.answer(done, _told)
+    session.answer(done, _result_text)
 
 
 def _pairs(option: str, texts: Sequence[str]) -> list[tuple[str, str]]:
@@ -74,7 +74,7 @@ def _pairs(option: str, texts: Sequence[str]) -> list[tuple[str, str]]:
     return list(found.items())
 
 
-def _told(done: wire.CorrectResult) -> str:
+def _result_text(done: wire.CorrectResult) -> str:
     before, after = done.before, done.after
     columns: list[TableColumn[dict[str, Any]]] = [TableColumn("", lambda row: row["\0"])]
     for name, value in before.items():

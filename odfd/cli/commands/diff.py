@@ -8,7 +8,7 @@ from odfd.cli.command import Commands, argument
 from odfd.cli.commands.apply import show_changes
 from odfd.cli.session import FORMATS as SESSION_FORMATS
 from odfd.cli.session import Session
-from odfd.cli.sql.formats import FORMATS, answer, check_form, told
+from odfd.cli.sql.formats import FORMATS, answer, check_form, remarks_of
 from odfd.cli.sql.read_options import difference, named
 from odfd.control import wire
 from odfd.control.client import part
@@ -44,7 +44,7 @@ def _diff(session: Session, args: argparse.Namespace) -> int:
     apart = _apart(session, args.refs[0]) if args.values else ""
     request = wire.QueryRequest(sql=difference(one, other, apart=apart))
     answered = answer(session.client, request, args.output)
-    for line in told(answered.head, answered.rows):
+    for line in remarks_of(answered.head, answered.rows):
         session.remark(line)
     return ExitCode.NO if answered.rows else ExitCode.OK
 

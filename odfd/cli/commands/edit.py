@@ -49,18 +49,18 @@ def _edit(session: Session, args: argparse.Namespace) -> int:
             return ExitCode.OK
         text = "".join(line for line in edited.splitlines(keepends=True) if not line.startswith(_WRONG))
         if session.client.get(path, wire.ResourceView).value.generation != before.generation:
-            told = f"{args.name} was changed by others meanwhile"
-            raise Conflict(told, rule="generation", hint="look at it again, and edit it anew")
+            message = f"{args.name} was changed by others meanwhile"
+            raise Conflict(message, rule="generation", hint="look at it again, and edit it anew")
         try:
             manifest = wire.ManifestText(source=f"{kind.name} {args.name}", text=text, base="")
             return apply_texts(session, (manifest,))
         except Invalid as fault:
             if wrong:
                 raise  # an editor that runs by itself would go on for ever
-            wrong = "".join(f"{_WRONG}{line}\n" for line in _told(fault).splitlines())
+            wrong = "".join(f"{_WRONG}{line}\n" for line in _fault_text(fault).splitlines())
 
 
-def _told(fault: Fault) -> str:
+def _fault_text(fault: Fault) -> str:
     return f"{fault}\n{fault.hint}" if fault.hint else str(fault)
 
 

@@ -52,14 +52,14 @@ def _export(session: Session, args: argparse.Namespace) -> int:
 
 
 def _rows(session: Session, args: argparse.Namespace) -> int:
-    from odfd.cli.sql.formats import told
+    from odfd.cli.sql.formats import remarks_of
     from odfd.cli.sql.output_file import to_files
 
     if args.rows_per_file is not None and args.rows_per_file < 1:
         raise Usage("a file has a row at the least", hint="--rows-per-file 1000000")
     request = wire.QueryRequest(sql=all_rows(source(args.ref, args)))
     written = to_files(session.client, request, args.format, Path(args.to).expanduser(), args.rows_per_file)
-    for line in (*told(written.head, written.rows), *written.remarks):
+    for line in (*remarks_of(written.head, written.rows), *written.remarks):
         session.remark(line)
     return ExitCode.OK
 

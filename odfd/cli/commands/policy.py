@@ -49,7 +49,7 @@ def _show(session: Session, _: argparse.Namespace) -> None:
     example="network.toml",
 )
 def _publish(session: Session, args: argparse.Namespace) -> None:
-    session.answer(session.client.post("/policy/network", wire.NetworkRulesView, rules_of(args.file)), _told)
+    session.answer(session.client.post("/policy/network", wire.NetworkRulesView, rules_of(args.file)), _rules_text)
 
 
 @policy.add(
@@ -61,10 +61,10 @@ def _publish(session: Session, args: argparse.Namespace) -> None:
 )
 def _accept(session: Session, args: argparse.Namespace) -> None:
     request = wire.AcceptRequest(sid=args.sid)
-    session.answer(session.client.post("/policy/accept", wire.NetworkRulesView, request), _told)
+    session.answer(session.client.post("/policy/accept", wire.NetworkRulesView, request), _rules_text)
 
 
-def _told(view: wire.NetworkRulesView) -> str:
+def _rules_text(view: wire.NetworkRulesView) -> str:
     of_whom = clean(view.network, 64)
     return f"version {view.version} of the policy of {of_whom}: {view.state}  {formatting.digest(view.sid)}"
 

@@ -73,13 +73,13 @@ def _tail(session: Session, args: argparse.Namespace) -> int:
 
 def _tail_of(session: Session, args: argparse.Namespace) -> int:
     """By a query: what it was read from is told as queries tell it."""
-    from odfd.cli.sql.formats import answer, told
+    from odfd.cli.sql.formats import answer, remarks_of
 
     if session.output == "yaml":
         raise Usage("no yaml here", hint="-o json")
     request = wire.QueryRequest(sql=last_rows(source(args.ref, args), args.records))
     answered = answer(session.client, request, session.output)
-    for line in told(answered.head, answered.rows):
+    for line in remarks_of(answered.head, answered.rows):
         session.remark(line)
     return ExitCode.OK
 

@@ -17,7 +17,7 @@ from odfd import output
 from odfd.cli.command import Commands, argument
 from odfd.cli.session import Session
 from odfd.cli.sql.descriptions import asked_of, describe
-from odfd.cli.sql.formats import FORMATS, answer, check_form, explained, show_plan, told
+from odfd.cli.sql.formats import FORMATS, answer, check_form, explained, remarks_of, show_plan
 from odfd.cli.sql.query import Answered, Shown
 from odfd.control import wire
 from odfd.errors import ExitCode, Usage, unwritable
@@ -90,7 +90,7 @@ def _sql(session: Session, args: argparse.Namespace) -> int:
         answered: Answered | Shown = prove(session.client, request, args.output, Path(args.prove))
     else:
         answered = answer(session.client, request, args.output)
-    for line in told(answered.head, answered.rows):
+    for line in remarks_of(answered.head, answered.rows):
         session.remark(line)
     if args.save_pin:
         _save(Path(args.save_pin), answered.head.pins)

@@ -67,8 +67,8 @@ def _support(session: Session, args: argparse.Namespace) -> int:
     masked = _write(args.file, _collected(session, missing))
     for name, why in missing.items():
         output.remark(f"{name} is not in it: {why}")
-    told = f"; {formatting.plural(masked, 'secret')} in it masked" if masked else ""
-    session.remark(f"wrote {args.file}{told}\n  look into it before you send it: tar -xzf {args.file}")
+    text = f"; {formatting.plural(masked, 'secret')} in it masked" if masked else ""
+    session.remark(f"wrote {args.file}{text}\n  look into it before you send it: tar -xzf {args.file}")
     return ExitCode.NO if missing else ExitCode.OK
 
 

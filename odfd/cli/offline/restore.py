@@ -148,26 +148,26 @@ def _of_database(directory: Path, changes: list[TableChange]) -> wire.Probe:
 
     if not changes:
         return wire.Probe(name="database", result="ok", message="its tables are those of this version")
-    told = ", ".join(f"{change.room} {change.here} to {change.known}" for change in changes)
+    text = ", ".join(f"{change.room} {change.here} to {change.known}" for change in changes)
     if any(change.is_newer for change in changes):
         return wire.Probe(
             name="database",
             result="failed",
-            message=f"a newer odfd wrote it: {told}",
+            message=f"a newer odfd wrote it: {text}",
             hint="start it with the newer version, or restore a backup that this one wrote",
         )
     if not has_room_for_copy(directory):
         return wire.Probe(
             name="database",
             result="warning",
-            message=f"a start brings it forward, not tried for want of disk: {told}",
+            message=f"a start brings it forward, not tried for want of disk: {text}",
             hint="free twice the size of the database, and check again",
         )
     try:
         try_on_copy(directory)
     except Fault as fault:
         return wire.Probe(name="database", result="failed", message=fault.message, hint=fault.hint)
-    message = f"a start brings it forward, as tried on a copy: {told}; older versions do not read it then"
+    message = f"a start brings it forward, as tried on a copy: {text}; older versions do not read it then"
     return wire.Probe(name="database", result="ok", message=message)
 
 

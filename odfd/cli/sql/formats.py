@@ -76,7 +76,7 @@ def check_form(form: str) -> None:
         raise Usage(f"{form} is for a file", hint=f"odfctl sql -o {form} '…' > FILE")
 
 
-def told(head: wire.QueryHead, rows: int) -> list[str]:
+def remarks_of(head: wire.QueryHead, rows: int) -> list[str]:
     """For a person, beside the rows: how many, how far they may be relied on, and what they were read from."""
     lines = [f"{formatting.plural(rows, 'row')}, {head.standing}"]
     for standing in head.standings:

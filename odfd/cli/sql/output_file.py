@@ -139,11 +139,11 @@ class _Files:
         first, last = self._made[0][1].name, self._made[-1][1].name
         if not self._parted:
             return [*self._remarks]
-        said = [f"{formatting.plural(len(self._made), 'file')}: {first} to {last}"]
+        parts = [f"{formatting.plural(len(self._made), 'file')}: {first} to {last}"]
         beyond = self._name(len(self._made) + 1)
         if self._path.with_name(beyond).exists():
-            said.append(f"{beyond} was there before, and is not of this export")
-        return [*said, *self._remarks]
+            parts.append(f"{beyond} was there before, and is not of this export")
+        return [*parts, *self._remarks]
 
 
 def _given_up(writer: RowWriter) -> None:

@@ -36,18 +36,18 @@ def named(
 ) -> str:
     """A dataset and its clauses of time."""
     clauses = (("FOR SYSTEM_TIME AS OF", as_of), ("AT BLOCK", at_block), ("AS AT", as_at))
-    said = "".join(f" {words} {_text(value)}" for words, value in clauses if value)
-    return ("current." if current else "") + '"' + ref.replace('"', '""') + '"' + said
+    text = "".join(f" {words} {_text(value)}" for words, value in clauses if value)
+    return ("current." if current else "") + '"' + ref.replace('"', '""') + '"' + text
 
 
-def all_rows(said: str) -> str:
+def all_rows(text: str) -> str:
     """A query for a source."""
-    return f"SELECT * FROM {said}"
+    return f"SELECT * FROM {text}"
 
 
-def last_rows(said: str, count: int) -> str:
+def last_rows(text: str, count: int) -> str:
     """A query for the last rows of a source, in its order."""
-    numbered = f'SELECT *, row_number() OVER () AS "odfd n" FROM {said}'
+    numbered = f'SELECT *, row_number() OVER () AS "odfd n" FROM {text}'
     last = f'SELECT * FROM ({numbered}) ORDER BY "odfd n" DESC LIMIT {max(0, count)}'
     return f'SELECT * EXCLUDE ("odfd n") FROM ({last}) ORDER BY "odfd n"'
 

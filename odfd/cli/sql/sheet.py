@@ -77,15 +77,15 @@ class SheetWriter:
 
     def remarks(self) -> list[str]:
         """What the sheets do not hold as the dataset has it."""
-        said = [
+        parts = [
             f"{formatting.plural(count, 'value')} of {name} {agree(count, 'is', 'are')} text:"
             " no number or time of a sheet is the same"
             for name, count in self._as_text.items()
             if count
         ]
         if self._sheets > 1:
-            said.append(f"{self._sheets} sheets: one has at the most {formatting.plural(self._most, 'row')}")
-        return said
+            parts.append(f"{self._sheets} sheets: one has at the most {formatting.plural(self._most, 'row')}")
+        return parts
 
     def _begin(self) -> None:
         self._sheets += 1

@@ -20,7 +20,7 @@ from chain.visible import is_visible
 from odfd import output
 from odfd.cli.session import Session
 from odfd.cli.sql.descriptions import asked_of, describe
-from odfd.cli.sql.formats import FORMATS, answer, check_form, explained, show_plan, told
+from odfd.cli.sql.formats import FORMATS, answer, check_form, explained, remarks_of, show_plan
 from odfd.cli.table import fields
 from odfd.control import wire
 from odfd.control.client import part
@@ -139,7 +139,7 @@ class Shell:
             return
         answered = answer(self._session.client, request, self.form)
         self._pins = answered.head.pins
-        for line in told(answered.head, answered.rows):
+        for line in remarks_of(answered.head, answered.rows):
             self._session.remark(line)
 
     def _command(self, text: str) -> bool:

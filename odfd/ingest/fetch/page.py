@@ -56,7 +56,7 @@ async def page(
     except httpx.TimeoutException as error:
         raise Remote(f"{shown}: the server gave nothing in time", rule="web-slow", hint=_SLOW) from error
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-        raise Remote(f"cannot reach {shown}: {_told(error)}", rule="url-http", hint=_AGAIN) from error
+        raise Remote(f"cannot reach {shown}: {_error_text(error)}", rule="url-http", hint=_AGAIN) from error
 
 
 class _Question(NamedTuple):
@@ -113,5 +113,5 @@ def _origin(url: httpx.URL) -> tuple[str, str, int | None]:
     return url.scheme, url.host, url.port or {"http": 80, "https": 443}.get(url.scheme)
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return (str(error) or type(error).__name__)[:300]

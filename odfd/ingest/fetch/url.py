@@ -101,12 +101,12 @@ def check_url(step: FetchUrl, settings: IngestSettings) -> None:
         check_allowed(text, {*settings.allowed, *settings.variables})
 
 
-def _split(url: str, told: str) -> urllib.parse.SplitResult:
+def _split(url: str, text: str) -> urllib.parse.SplitResult:
     """Raises Invalid."""
     try:
         return urllib.parse.urlsplit(url)
     except ValueError as error:  # brackets that hold no address of IPv6
-        raise Invalid(f"{told} is no URL", rule="url-host", hint="an address of IPv6 stands in [ ]") from error
+        raise Invalid(f"{text} is no URL", rule="url-host", hint="an address of IPv6 stands in [ ]") from error
 
 
 def _no_scheme(scheme: str, url: str) -> Invalid:
@@ -145,11 +145,11 @@ def _fetch_file(step: FetchUrl, url: FilledTemplate, job: FetchJob) -> FetchOutc
     )
 
 
-def _path(url: str, told: str) -> Path:
+def _path(url: str, text: str) -> Path:
     """Raises Invalid."""
-    parts = _split(url, told)
+    parts = _split(url, text)
     if parts.netloc not in ("", "localhost"):
-        raise Invalid(f"not a file of this machine: {told}", rule="url-file", hint="write file:///path, three slashes")
+        raise Invalid(f"not a file of this machine: {text}", rule="url-file", hint="write file:///path, three slashes")
     return Path(urllib.parse.unquote(parts.path))
 
 

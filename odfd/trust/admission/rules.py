@@ -209,7 +209,7 @@ def _against_mine(head: HeadStatement, newest: HeadStatement | None, root_at: Ro
 
 
 def admit_authority(
-    said: Authority, signed: Signed, walk: Sequence[Rights], now: Instant, seed: bytes | None = None
+    authority: Authority, signed: Signed, walk: Sequence[Rights], now: Instant, seed: bytes | None = None
 ) -> tuple[Admitted, Rights]:
     """What a version of an authority changes, and the rights that hold afterwards.
 
@@ -217,50 +217,50 @@ def admit_authority(
     of the first block, where it is here: no authority is grafted onto another chain of the same key.
     """
     newest = walk[-1]
-    if len(signed.envelope) > said.MAX_ENVELOPE:
+    if len(signed.envelope) > authority.MAX_ENVELOPE:
         return Admitted(AdmissionOutcome.REJECTED, "larger than an authority may be"), newest
-    if said.issued > now + EARLY_LIMIT:
-        return Admitted(AdmissionOutcome.EARLY, f"issued at {said.issued_at}, ahead of this clock"), newest
-    if said.version > len(walk) or said.previous != walk[said.version - 1].sid:
+    if authority.issued > now + EARLY_LIMIT:
+        return Admitted(AdmissionOutcome.EARLY, f"issued at {authority.issued_at}, ahead of this clock"), newest
+    if authority.version > len(walk) or authority.previous != walk[authority.version - 1].sid:
         return Admitted(
-            AdmissionOutcome.UNKNOWN_AUTHORITY, f"the version before {said.version} is not known here"
+            AdmissionOutcome.UNKNOWN_AUTHORITY, f"the version before {authority.version} is not known here"
         ), newest
     try:
-        rights = follow(walk[said.version - 1], said, signed)
+        rights = follow(walk[authority.version - 1], authority, signed)
     except Invalid as fault:
         return Admitted(AdmissionOutcome.REJECTED, str(fault)), newest
-    is_next = said.version == len(walk)
-    if is_next and seed is not None and said.head.digest != seed:
+    is_next = authority.version == len(walk)
+    if is_next and seed is not None and authority.head.digest != seed:
         return Admitted(
             AdmissionOutcome.OLDER, "it names another Seed block than the one that is here", lasts=False
         ), newest
     if is_next:
         return Admitted(AdmissionOutcome.NEW), rights
-    if walk[said.version].sid == signed.sid:
+    if walk[authority.version].sid == signed.sid:
         return Admitted(AdmissionOutcome.OLDER), newest
-    return Admitted(AdmissionOutcome.FORK, f"two authorities of version {said.version}"), newest
+    return Admitted(AdmissionOutcome.FORK, f"two authorities of version {authority.version}"), newest
 
 
-def admit_attestation(said: Attestation, signed: Signed, newest: Attestation | None, now: Instant) -> Admitted:
+def admit_attestation(attestation: Attestation, signed: Signed, newest: Attestation | None, now: Instant) -> Admitted:
     """``newest`` is the last attestation of this validator on this dataset; one of a later epoch takes its place."""
-    if len(signed.envelope) > said.MAX_ENVELOPE:
+    if len(signed.envelope) > attestation.MAX_ENVELOPE:
         return Admitted(AdmissionOutcome.REJECTED, "larger than an attestation may be")
-    if instant.parse(said.finished_at) > now + EARLY_LIMIT:
-        return Admitted(AdmissionOutcome.EARLY, f"finished at {said.finished_at}, ahead of this clock")
-    if said.validator not in signed.signers:
+    if instant.parse(attestation.finished_at) > now + EARLY_LIMIT:
+        return Admitted(AdmissionOutcome.EARLY, f"finished at {attestation.finished_at}, ahead of this clock")
+    if attestation.validator not in signed.signers:
         return Admitted(AdmissionOutcome.REJECTED, "not signed by its validator")
-    mistake = _span_mistake(said)
+    mistake = _span_mistake(attestation)
     if mistake:
         return Admitted(AdmissionOutcome.REJECTED, mistake)
-    if newest is None or said.epoch > newest.epoch:
+    if newest is None or attestation.epoch > newest.epoch:
         return Admitted(AdmissionOutcome.NEW)
-    if said.epoch < newest.epoch or said.serial < newest.serial:
+    if attestation.epoch < newest.epoch or attestation.serial < newest.serial:
         return Admitted(AdmissionOutcome.OLDER)
-    if said.serial == newest.serial:
+    if attestation.serial == newest.serial:
         return Admitted(
-            AdmissionOutcome.OLDER if said == newest else AdmissionOutcome.FORK, "two attestations of one serial"
+            AdmissionOutcome.OLDER if attestation == newest else AdmissionOutcome.FORK, "two attestations of one serial"
         )
-    if said.serial == newest.serial + 1 and said.previous != sid(encode(newest)):
+    if attestation.serial == newest.serial + 1 and attestation.previous != sid(encode(newest)):
         return Admitted(AdmissionOutcome.FORK, "a successor that does not follow its predecessor")
     return Admitted(AdmissionOutcome.NEW)
 
@@ -284,10 +284,10 @@ def admit_word(said: Word, signed: Signed, now: Instant, *, is_news: bool) -> Ad
     return Admitted(AdmissionOutcome.NEW if is_news else AdmissionOutcome.OLDER)
 
 
-def _span_mistake(said: Attestation) -> str:
+def _span_mistake(attestation: Attestation) -> str:
     at = 0
-    for span in said.spans:
+    for span in attestation.spans:
         if span.first != at or span.last < span.first:
             return "spans must cover the blocks in order without gaps"
         at = span.last + 1
-    return "" if at == said.size else "spans must cover all blocks of the tree"
+    return "" if at == attestation.size else "spans must cover all blocks of the tree"

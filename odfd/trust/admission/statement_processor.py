@@ -137,72 +137,72 @@ class StatementProcessor:
         self._ledger.record_proof(proof, self._sender, self._now)
         return True
 
-    def _judge_authority(self, said: Authority, signed: Signed) -> Judged:
-        walk = self._authorities.walk(said.dataset)
-        verdict, _ = admit_authority(said, signed, walk, self._now, self._seed(said.dataset))
+    def _judge_authority(self, authority: Authority, signed: Signed) -> Judged:
+        walk = self._authorities.walk(authority.dataset)
+        verdict, _ = admit_authority(authority, signed, walk, self._now, self._seed(authority.dataset))
         if not verdict.outcome.changes:
             return Judged(verdict)
-        return Judged(verdict, min(walk[said.version - 1].roots.intersection(signed.signers)), is_kept=True)
+        return Judged(verdict, min(walk[authority.version - 1].roots.intersection(signed.signers)), is_kept=True)
 
-    def _keep_authority(self, said: Authority, signed: Signed, found: Judged) -> Proof | None:
+    def _keep_authority(self, authority: Authority, signed: Signed, found: Judged) -> Proof | None:
         proof = None
         if found.contradicts:
-            _, known = self._authorities.versions(said.dataset, said.version)[0]
+            _, known = self._authorities.versions(authority.dataset, authority.version)[0]
             proof = self._kept(
                 lambda: proofs.authority_fork(known.envelope, signed.envelope, self._authorities.rights_at)
             )
         else:
-            self._authorities.keep(said, signed)
-            self._ledger.close_epochs(self._authorities.rights(said.dataset))
+            self._authorities.keep(authority, signed)
+            self._ledger.close_epochs(self._authorities.rights(authority.dataset))
         if not found.contradicts or proof is not None:
-            self._ledger.record_authority(said, signed, found.verdict.outcome.value, self._sender, self._now)
+            self._ledger.record_authority(authority, signed, found.verdict.outcome.value, self._sender, self._now)
         return proof
 
-    def _judge_head(self, said: HeadStatement, signed: Signed) -> Judged:
+    def _judge_head(self, head: HeadStatement, signed: Signed) -> Judged:
         if self._ledger.settled(signed.sid):
             return _KNOWN
-        newest = self._ledger.newest_head(said.dataset)
-        context = self._context(said.dataset)
+        newest = self._ledger.newest_head(head.dataset)
+        context = self._context(head.dataset)
         verdict = admit_head(
-            said,
+            head,
             signed,
             newest[0] if newest else None,
-            partial(self._root_at, said.dataset),
+            partial(self._root_at, head.dataset),
             self._now,
-            forked_at=self._proofs.forked_at(said.dataset, said.epoch),
+            forked_at=self._proofs.forked_at(head.dataset, head.epoch),
             context=context,
         )
-        signer = writer_of(said, signed, context.rights)
+        signer = writer_of(head, signed, context.rights)
         if verdict.outcome.changes and signer is not None:
-            is_known = verdict.outcome is AdmissionOutcome.FORK and self._contradicted(said, signer)
-            return Judged(verdict, signer, is_kept=not is_known or self._is_proven_lower(said, signed))
+            is_known = verdict.outcome is AdmissionOutcome.FORK and self._contradicted(head, signer)
+            return Judged(verdict, signer, is_kept=not is_known or self._is_proven_lower(head, signed))
         is_older = verdict.outcome is AdmissionOutcome.OLDER and signer is not None and not context.size
-        return Judged(verdict, signer, is_kept=is_older and self._is_candidate(said.dataset, signed))
+        return Judged(verdict, signer, is_kept=is_older and self._is_candidate(head.dataset, signed))
 
-    def _keep_head(self, said: HeadStatement, signed: Signed, found: Judged) -> Proof | None:
+    def _keep_head(self, head: HeadStatement, signed: Signed, found: Judged) -> Proof | None:
         assert found.signer is not None
         if not found.verdict.outcome.changes:
             self._ledger.record(signed, found.signer, CANDIDATE, self._sender, self._now, live=False)
             return None
         proof = None
         if found.contradicts:
-            proof = self._kept(lambda: self._fork(said, signed))
-            if self._contradicted(said, found.signer):
+            proof = self._kept(lambda: self._fork(head, signed))
+            if self._contradicted(head, found.signer):
                 return proof
         self._record(signed, found.signer, found.verdict.outcome)
         return proof
 
-    def _fork(self, said: HeadStatement, signed: Signed) -> Proof | None:
+    def _fork(self, head: HeadStatement, signed: Signed) -> Proof | None:
         """The proof against the newest head, where it takes no block but the last."""
-        newest, size = self._ledger.newest_head(said.dataset), self._ledger.chain(said.dataset).frontier.size
+        newest, size = self._ledger.newest_head(head.dataset), self._ledger.chain(head.dataset).frontier.size
         if newest is None:
             return None
-        tree = self._tree(said.dataset)
-        return fork_of_last_block(newest, (said, signed), tree, size, self._authorities.rights_at)
+        tree = self._tree(head.dataset)
+        return fork_of_last_block(newest, (head, signed), tree, size, self._authorities.rights_at)
 
-    def _is_proven_lower(self, said: HeadStatement, signed: Signed) -> bool:
+    def _is_proven_lower(self, head: HeadStatement, signed: Signed) -> bool:
         """Whether it proves a fork at a lower place than is known, or beyond one that was settled."""
-        proof = self._fork(said, signed)
+        proof = self._fork(head, signed)
         return proof is not None and self._proofs.is_news(proof)
 
     def _contradicted(self, said: HeadStatement, signer: KeyDid) -> bool:
@@ -213,24 +213,26 @@ class StatementProcessor:
         """Of what is not held yet smaller heads are kept too: witnesses may stand behind one of them, and no other."""
         return not self._ledger.known(signed.sid) and len(self._ledger.outcomes(dataset, CANDIDATE)) < MAX_CANDIDATES
 
-    def _judge_attestation(self, said: Attestation, signed: Signed) -> Judged:
+    def _judge_attestation(self, attestation: Attestation, signed: Signed) -> Judged:
         if self._ledger.settled(signed.sid):
             return _KNOWN
-        before = self._ledger.attestation(said.dataset, said.validator)
-        verdict = admit_attestation(said, signed, before, self._now)
+        before = self._ledger.attestation(attestation.dataset, attestation.validator)
+        verdict = admit_attestation(attestation, signed, before, self._now)
         if not verdict.outcome.changes:
             return Judged(verdict)
         contradicts = verdict.outcome is AdmissionOutcome.FORK
-        known = contradicts and self._proofs.accuses(said.dataset, DOUBLE_VOTE, said.epoch, said.validator)
-        return Judged(verdict, said.validator, is_kept=not known)
+        known = contradicts and self._proofs.accuses(
+            attestation.dataset, DOUBLE_VOTE, attestation.epoch, attestation.validator
+        )
+        return Judged(verdict, attestation.validator, is_kept=not known)
 
-    def _keep_attestation(self, said: Attestation, signed: Signed, found: Judged) -> Proof | None:
+    def _keep_attestation(self, attestation: Attestation, signed: Signed, found: Judged) -> Proof | None:
         proof = None
         if found.contradicts:
-            earlier = self._ledger.statement(said.dataset, ATTESTATION, said.validator)
+            earlier = self._ledger.statement(attestation.dataset, ATTESTATION, attestation.validator)
             if earlier is not None:
                 proof = self._kept(lambda: proofs.double_vote(earlier.envelope, signed.envelope))
-        self._record(signed, said.validator, found.verdict.outcome)
+        self._record(signed, attestation.validator, found.verdict.outcome)
         return proof
 
     def _judge_word(self, said: Word, signed: Signed, store: Callable[[sqlite3.Connection], _WordStore]) -> Judged:

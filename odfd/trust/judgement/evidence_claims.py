@@ -16,7 +16,7 @@ import msgspec
 from chain.ids import DatasetId, KeyDid
 from chain.multihash import Multihash
 from chain.statements.statement import Attestation
-from odfd.trust.judgement.verdicts import VerdictKind, group_voices, voice_on
+from odfd.trust.judgement.verdicts import VerdictKind, group_verdicts, verdict_on
 from odfd.trust.ledger.recheck_results import UNABLE, Recheck
 from odfd.trust.ledger.runs import Run, run_at
 from odfd.trust.policy.policy import Policy
@@ -52,23 +52,23 @@ class OwnFindings(msgspec.Struct, frozen=True, kw_only=True):
 def claims(
     policy: Policy,
     dataset: DatasetId,
-    heard: Mapping[KeyDid, Attestation],
+    attestations: Mapping[KeyDid, Attestation],
     suspended: Collection[str],
     own: OwnFindings,
 ) -> list[Claim]:
-    """What is to be looked into of a dataset, in order. ``heard``: attestations that speak of the chain held here."""
-    voices_on = cache(partial(group_voices, policy, heard, suspended=suspended))
+    """What is to be looked into of a dataset, in order. ``attestations`` speak of the chain held here."""
+    verdicts_at = cache(partial(group_verdicts, policy, attestations, suspended=suspended))
     found: dict[Multihash, Claim] = {}
-    for key, said in sorted(heard.items()):
+    for key, attestation in sorted(attestations.items()):
         group = policy.group_of(key)
-        for wrong in said.mismatch if group is not None else ():
-            voices = voices_on(wrong.sequence_number)
-            mine = voice_on(said, wrong.sequence_number)
-            if wrong.bundle is None or group is None or mine is None or voices.get(group) != mine:
+        for wrong in attestation.mismatch if group is not None else ():
+            verdicts = verdicts_at(wrong.sequence_number)
+            mine = verdict_on(attestation, wrong.sequence_number)
+            if wrong.bundle is None or group is None or mine is None or verdicts.get(group) != mine:
                 continue
-            if mine.said is not VerdictKind.MISMATCH or run_at(own.runs, wrong.sequence_number) is not None:
+            if mine.kind is not VerdictKind.MISMATCH or run_at(own.runs, wrong.sequence_number) is not None:
                 continue
-            alike = Counter(voices.values())[mine]
+            alike = Counter(verdicts.values())[mine]
             named = (*found[wrong.bundle].signers, key) if wrong.bundle in found else (key,)
             found[wrong.bundle] = Claim(
                 int(alike <= policy.tolerated), wrong.sequence_number, wrong.bundle, group, dataset, named

@@ -19,7 +19,7 @@ from chain import instant
 from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
 from chain.statements.statement import Attestation
-from odfd.trust.judgement.verdicts import GroupVerdict, VerdictKind, group_voices, voice_on
+from odfd.trust.judgement.verdicts import GroupVerdict, VerdictKind, group_verdicts, verdict_on
 from odfd.trust.policy.policy import Policy
 
 GRACE: Final = 48 * 3600 * instant.SECOND
@@ -40,7 +40,7 @@ class Machine(msgspec.Struct, frozen=True):
 class DatasetStatements(msgspec.Struct, frozen=True, kw_only=True):
     """What is said of one dataset as it is held here."""
 
-    heard: Mapping[KeyDid, Attestation]
+    attestations: Mapping[KeyDid, Attestation]
     """Live attestations that speak of this chain."""
     own: Mapping[int, GroupVerdict] = {}
     """My own runs by step."""
@@ -112,55 +112,57 @@ def look_again(policy: Policy, view: View) -> frozenset[tuple[DatasetId, int]]:
         (dataset, step)
         for dataset, told in view.datasets.items()
         for step, mine in told.own.items()
-        if mine.said is not VerdictKind.NONDETERMINISTIC
+        if mine.kind is not VerdictKind.NONDETERMINISTIC
         for against in (_others(policy, view, told, step, out),)
-        if any(count > policy.tolerated for voice, count in against.items() if voice != mine)
+        if any(count > policy.tolerated for verdict, count in against.items() if verdict != mine)
     )
 
 
 def _others(
-    policy: Policy, view: View, told: DatasetStatements, step: int, out: Collection[str]
+    policy: Policy, view: View, statements: DatasetStatements, step: int, out: Collection[str]
 ) -> Counter[GroupVerdict]:
-    voices = group_voices(policy, told.heard, step, out)
-    voices.pop(view.own_group, None)
-    return Counter(voice for voice in voices.values() if voice.said is not VerdictKind.NONDETERMINISTIC)
+    verdicts = group_verdicts(policy, statements.attestations, step, out)
+    verdicts.pop(view.own_group, None)
+    return Counter(verdict for verdict in verdicts.values() if verdict.kind is not VerdictKind.NONDETERMINISTIC)
 
 
 def _contradicted(
-    policy: Policy, view: View, told: DatasetStatements, out: Collection[str]
+    policy: Policy, view: View, statements: DatasetStatements, out: Collection[str]
 ) -> Iterator[tuple[str, int]]:
     """Groups and steps; none at all where more than f groups found that the query does not repeat itself."""
     found: list[tuple[str, int]] = []
-    for step in told.steps:
-        voices = group_voices(policy, told.heard, step, out)
-        voices.pop(view.own_group, None)
-        if step in told.own:
-            voices[view.own_group] = told.own[step]
-        if sum(voice.said is VerdictKind.NONDETERMINISTIC for voice in voices.values()) > policy.tolerated:
+    for step in statements.steps:
+        verdicts = group_verdicts(policy, statements.attestations, step, out)
+        verdicts.pop(view.own_group, None)
+        if step in statements.own:
+            verdicts[view.own_group] = statements.own[step]
+        if sum(verdict.kind is VerdictKind.NONDETERMINISTIC for verdict in verdicts.values()) > policy.tolerated:
             return
-        clear = {group: voice for group, voice in voices.items() if voice.said is not VerdictKind.NONDETERMINISTIC}
+        clear = {
+            group: verdict for group, verdict in verdicts.items() if verdict.kind is not VerdictKind.NONDETERMINISTIC
+        }
         if len(set(clear.values())) < 2:
             continue
-        machines = _machines(policy, view, told, step)
+        machines = _machines(policy, view, statements, step)
         found += [(group, step) for group in clear if _stands_alone(policy, group, clear, machines)]
     yield from found
 
 
 def _stands_alone(
-    policy: Policy, group: str, voices: Mapping[str, GroupVerdict], machines: Mapping[str, frozenset[Machine]]
+    policy: Policy, group: str, verdicts: Mapping[str, GroupVerdict], machines: Mapping[str, frozenset[Machine]]
 ) -> bool:
     """Whether, of groups on machines like this one's, more than f are behind exactly one value, and it is another."""
-    alike = Counter(voice for other, voice in voices.items() if machines[other] & machines[group])
-    many = [voice for voice, count in alike.items() if count > policy.tolerated]
-    return len(many) == 1 and many[0] != voices[group]
+    alike = Counter(verdict for other, verdict in verdicts.items() if machines[other] & machines[group])
+    many = [verdict for verdict, count in alike.items() if count > policy.tolerated]
+    return len(many) == 1 and many[0] != verdicts[group]
 
 
-def _machines(policy: Policy, view: View, told: DatasetStatements, step: int) -> dict[str, frozenset[Machine]]:
+def _machines(policy: Policy, view: View, statements: DatasetStatements, step: int) -> dict[str, frozenset[Machine]]:
     """The machines that each group's verdict on a step was computed on."""
     found: dict[str, set[Machine]] = {}
-    for key, attestation in told.heard.items():
+    for key, attestation in statements.attestations.items():
         group = policy.group_of(key)
-        if group is not None and group != view.own_group and voice_on(attestation, step) is not None:
+        if group is not None and group != view.own_group and verdict_on(attestation, step) is not None:
             found.setdefault(group, set()).update(_machines_of(attestation, step))
     own = {view.own_machine} if view.own_machine is not None else set()
     return {**{group: frozenset(machines) for group, machines in found.items()}, view.own_group: frozenset(own)}

@@ -74,7 +74,7 @@ class DatasetFacts(msgspec.Struct, frozen=True, kw_only=True):
     head: HeadStatement | None
     """Newest signed head known, whether or not its blocks are here."""
     extent: ChainExtent
-    heard: Mapping[KeyDid, Attestation]
+    attestations: Mapping[KeyDid, Attestation]
     """Live attestations that speak of this chain (their root is mine), by validator."""
     runs: Mapping[int, Run]
     """Own runs, and where there is none what re-checks of others' evidence found."""
@@ -141,7 +141,7 @@ class TrustEvaluator:
             newest = ledger.newest_head(dataset)
             checked = ledger.chain(dataset)
             unseen = Holdings(connection).extent(dataset).seen
-            heard = ledger.attestations(dataset)
+            attestations = ledger.attestations(dataset)
             runs = _own_words(connection, chain, dataset, size)
             proofs = Proofs(connection)
             forked_at = proofs.forked_at(dataset, checked.epoch)
@@ -171,7 +171,11 @@ class TrustEvaluator:
             size=size,
             head=signed,
             extent=extent,
-            heard={key: said for key, said in heard.items() if not silent(key) and self._speaks_of(chain, said)},
+            attestations={
+                key: attestation
+                for key, attestation in attestations.items()
+                if not silent(key) and self._speaks_of(chain, attestation)
+            },
             runs=runs,
             root=is_root,
             quorum=quorum_of((self.use(dataset), self.serve(dataset))),
@@ -231,14 +235,14 @@ class TrustEvaluator:
     def verdict(self, known: DatasetFacts, step: int) -> Decision:
         """The same by the rules alone."""
         run = run_at(known.runs, step)
-        bench = Electors(
+        electors = Electors(
             policy=self.policy,
             me=self.me,
             quorum=known.quorum,
             suspended=known.suspended,
             engine=run.engine.digest if run is not None else "",
         )
-        return decide(bench, known.heard, own_voice(run), step)
+        return decide(electors, known.attestations, own_verdict(run), step)
 
     def view(self, dataset: DatasetId) -> View:
         """What suspension rests on, of one dataset: who says what of its steps, me included."""
@@ -249,21 +253,23 @@ class TrustEvaluator:
             size = head.size if head else 0
             runs = _own_words(connection, chain, dataset, size)
             silent = self._silent(frozenset(), Authorities(connection).rights(dataset))
-            heard = {
-                key: said
-                for key, said in ledger.attestations(dataset).items()
-                if key != self.me and not silent(key) and self._speaks_of(chain, said)
+            attestations = {
+                key: attestation
+                for key, attestation in ledger.attestations(dataset).items()
+                if key != self.me and not silent(key) and self._speaks_of(chain, attestation)
             }
             accused, sanctions = Proofs(connection).double_voters(), Suspensions(connection)
             since, pardoned = sanctions.since(), sanctions.pardoned()
-        steps = list(_telling_steps(chain, size, heard, runs, ()))
-        voices = {step: own_voice(run_at(runs, step)) for step in steps}
+        steps = list(_telling_steps(chain, size, attestations, runs, ()))
+        verdicts = {step: own_verdict(run_at(runs, step)) for step in steps}
         machine = next((Machine(run.engine.digest, run.engine.platform) for run in reversed(runs.values())), None)
-        told = DatasetStatements(
-            heard=heard, own={at: voice for at, voice in voices.items() if voice is not None}, steps=steps
+        statements = DatasetStatements(
+            attestations=attestations,
+            own={at: verdict for at, verdict in verdicts.items() if verdict is not None},
+            steps=steps,
         )
         return View(
-            datasets={dataset: told},
+            datasets={dataset: statements},
             accused=accused,
             since=since,
             pardoned=pardoned,
@@ -328,16 +334,16 @@ class TrustEvaluator:
     def _is_fresh(self, head: HeadStatement) -> bool:
         return self._clock() <= head.expires + self.policy.max_stale * instant.SECOND
 
-    def _speaks_of(self, chain: ChainReader, said: Attestation) -> bool:
+    def _speaks_of(self, chain: ChainReader, attestation: Attestation) -> bool:
         """Whether a verdict is about my chain: the block it names as its last must stand at that place here.
 
         Links commit to all before it as a tree does, at any size alike and without a walk; so the root is not compared,
         and a verdict that names a false one counts on all nodes or on none.
         """
         head = chain.head()
-        if head is None or not 0 < said.size <= head.size:
+        if head is None or not 0 < attestation.size <= head.size:
             return False
-        return chain.block_at(said.size - 1).hash == said.head
+        return chain.block_at(attestation.size - 1).hash == attestation.head
 
     def _inputs(self, chain: ChainReader, size: int, within: dict[DatasetId, int]) -> int:
         """Blocks below the first step that read an input beyond that input's own reach. Inputs not held here pass.
@@ -385,7 +391,7 @@ def _is_root(chain: ChainReader) -> bool:
     return isinstance(seed, Seed) and seed.dataset_kind is DatasetKind.ROOT
 
 
-def own_voice(run: Run | None) -> GroupVerdict | None:
+def own_verdict(run: Run | None) -> GroupVerdict | None:
     """What this node's own run says of a step."""
     if run is None:
         return None
@@ -400,23 +406,27 @@ def own_voice(run: Run | None) -> GroupVerdict | None:
 
 def _steps_of(chain: ChainReader, known: DatasetFacts) -> Iterable[int]:
     return _telling_steps(
-        chain, known.size, known.heard, known.runs, (known.extent.chain, known.extent.data, *known.extent.witnessed)
+        chain,
+        known.size,
+        known.attestations,
+        known.runs,
+        (known.extent.chain, known.extent.data, *known.extent.witnessed),
     )
 
 
 def _telling_steps(
     chain: ChainReader,
     size: int,
-    heard: Mapping[KeyDid, Attestation],
+    attestations: Mapping[KeyDid, Attestation],
     runs: Mapping[int, Run],
     bounds: Iterable[int],
 ) -> Iterable[int]:
     """The first step of each stretch within which all verdicts and facts stay the same; those change at ``bounds``."""
     places = {0, size, *bounds}
-    for said in heard.values():
-        for span in said.spans:
+    for attestation in attestations.values():
+        for span in attestation.spans:
             places.update((span.first, span.last + 1))
-        for wrong in said.mismatch:
+        for wrong in attestation.mismatch:
             places.update((wrong.sequence_number, wrong.sequence_number + 1))
     for run in runs.values():
         places.update((run.sequence_number if run.first is None else run.first, run.sequence_number + 1))

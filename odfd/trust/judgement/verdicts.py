@@ -35,7 +35,7 @@ TOO_COSTLY: Final = "too-costly"
 class GroupVerdict(msgspec.Struct, frozen=True):
     """One group's word on one block; ``value`` is the id of what it computed instead, for a mismatch."""
 
-    said: VerdictKind
+    kind: VerdictKind
     value: bytes = b""
 
 
@@ -82,16 +82,16 @@ class Decision(msgspec.Struct, frozen=True):
 
 def count_votes(tolerated: int, own: GroupVerdict | None, others: Mapping[str, GroupVerdict], quorum: int) -> Decision:
     """The first row of the table that fits. ``others`` by group; ``quorum`` is the K of ``attested:K`` (0: none)."""
-    agree = sum(voice.said is VerdictKind.REPRODUCED for voice in others.values())
-    unsure = sum(voice.said is VerdictKind.NONDETERMINISTIC for voice in others.values())
-    values = Counter(voice.value for voice in others.values() if voice.said is VerdictKind.MISMATCH)
+    agree = sum(verdict.kind is VerdictKind.REPRODUCED for verdict in others.values())
+    unsure = sum(verdict.kind is VerdictKind.NONDETERMINISTIC for verdict in others.values())
+    values = Counter(verdict.value for verdict in others.values() if verdict.kind is VerdictKind.MISMATCH)
     if own is not None:
-        agree += own.said is VerdictKind.REPRODUCED
+        agree += own.kind is VerdictKind.REPRODUCED
     top = max(values.values(), default=0)
     enough = tolerated + 1
-    if own is not None and own.said is VerdictKind.MISMATCH:
+    if own is not None and own.kind is VerdictKind.MISMATCH:
         return Decision(DatasetStatus.OWN_MISMATCH, attested=agree, against=1 + values[own.value])
-    if (own is not None and own.said is VerdictKind.NONDETERMINISTIC) or unsure >= enough:
+    if (own is not None and own.kind is VerdictKind.NONDETERMINISTIC) or unsure >= enough:
         return Decision(DatasetStatus.NONDETERMINISTIC, attested=0, against=top)
     if agree >= enough and top >= enough:
         return Decision(DatasetStatus.SPLIT, attested=agree, against=top)
@@ -117,7 +117,7 @@ def value_id(actual: Actual) -> bytes:
     return hashlib.sha3_256(canonical.encode(body)).digest()
 
 
-def voice_on(attestation: Attestation, sequence_number: int) -> GroupVerdict | None:
+def verdict_on(attestation: Attestation, sequence_number: int) -> GroupVerdict | None:
     """What a validator says of a block; nothing for abstentions and for verdicts from an opaque checkpoint."""
     for span in attestation.spans:
         if not span.first <= sequence_number <= span.last:
@@ -146,22 +146,22 @@ def _mismatch(attestation: Attestation, sequence_number: int, engine: int | None
     return None
 
 
-def group_voices(
-    policy: Policy, heard: Mapping[KeyDid, Attestation], sequence_number: int, suspended: Collection[str] = ()
+def group_verdicts(
+    policy: Policy, attestations: Mapping[KeyDid, Attestation], sequence_number: int, suspended: Collection[str] = ()
 ) -> dict[str, GroupVerdict]:
     """One vote a group: keys of a group that disagree are silent, and so are groups that are suspended.
 
     A group never counts on a dataset whose own key is among its keys: nobody attests himself.
     """
     said: dict[str, set[GroupVerdict]] = {}
-    for key, attestation in heard.items():
+    for key, attestation in attestations.items():
         group = policy.group_of(key)
         if group is None or group in suspended or policy.group_of(KeyDid(attestation.dataset)) == group:
             continue
-        voice = voice_on(attestation, sequence_number)
-        if voice is not None and is_isolated(policy, attestation, sequence_number):
-            said.setdefault(group, set()).add(voice)
-    return {group: voices.pop() for group, voices in said.items() if len(voices) == 1}
+        verdict = verdict_on(attestation, sequence_number)
+        if verdict is not None and is_isolated(policy, attestation, sequence_number):
+            said.setdefault(group, set()).add(verdict)
+    return {group: verdicts.pop() for group, verdicts in said.items() if len(verdicts) == 1}
 
 
 def is_isolated(policy: Policy, attestation: Attestation, sequence_number: int) -> bool:
@@ -194,43 +194,45 @@ class Electors(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide(
-    bench: Electors, heard: Mapping[KeyDid, Attestation], own: GroupVerdict | None, sequence_number: int
+    electors: Electors, attestations: Mapping[KeyDid, Attestation], own: GroupVerdict | None, sequence_number: int
 ) -> Decision:
     """The judgement of one step: others by group, and my own run counted once, as my group or as one more."""
-    others = group_voices(bench.policy, heard, sequence_number, bench.suspended)
-    own_group = bench.policy.group_of(bench.me)
+    others = group_verdicts(electors.policy, attestations, sequence_number, electors.suspended)
+    own_group = electors.policy.group_of(electors.me)
     if own_group is not None:
         others.pop(own_group, None)
-    if _engines(bench, heard, others, own, sequence_number) >= bench.policy.min_engines:
-        found = count_votes(bench.policy.tolerated, own, others, bench.quorum)
+    if _engines(electors, attestations, others, own, sequence_number) >= electors.policy.min_engines:
+        found = count_votes(electors.policy.tolerated, own, others, electors.quorum)
     else:
-        found = msgspec.structs.replace(count_votes(bench.policy.tolerated, own, others, 0), attested=0)
-    if found.status is DatasetStatus.PENDING and _is_too_costly(bench, heard, sequence_number):
+        found = msgspec.structs.replace(count_votes(electors.policy.tolerated, own, others, 0), attested=0)
+    if found.status is DatasetStatus.PENDING and _is_too_costly(electors, attestations, sequence_number):
         return msgspec.structs.replace(found, status=DatasetStatus.TOO_COSTLY)
     return found
 
 
-def _is_too_costly(bench: Electors, heard: Mapping[KeyDid, Attestation], sequence_number: int) -> bool:
+def _is_too_costly(electors: Electors, attestations: Mapping[KeyDid, Attestation], sequence_number: int) -> bool:
     """Whether a listed validator, or this node, gave the step up: why nobody has re-run it, and no verdict on it."""
-    counted = (said for key, said in heard.items() if key == bench.me or bench.policy.group_of(key) is not None)
+    counted = (
+        said for key, said in attestations.items() if key == electors.me or electors.policy.group_of(key) is not None
+    )
     spans = (span for said in counted for span in said.spans if span.first <= sequence_number <= span.last)
     return any(span.reason == TOO_COSTLY for span in spans)
 
 
 def _engines(
-    bench: Electors,
-    heard: Mapping[KeyDid, Attestation],
+    electors: Electors,
+    attestations: Mapping[KeyDid, Attestation],
     others: Mapping[str, GroupVerdict],
     own: GroupVerdict | None,
     number: int,
 ) -> int:
     """Different engines behind those that reproduced a step."""
-    if bench.policy.min_engines <= 1:
+    if electors.policy.min_engines <= 1:
         return 1
-    agree = {group for group, voice in others.items() if voice.said is VerdictKind.REPRODUCED}
-    spoke = [said for key, said in heard.items() if bench.policy.group_of(key) in agree]
+    agree = {group for group, verdict in others.items() if verdict.kind is VerdictKind.REPRODUCED}
+    spoke = [said for key, said in attestations.items() if electors.policy.group_of(key) in agree]
     used = [engine for said in spoke if (engine := _engine_of(said, number)) is not None]
-    mine = {bench.engine} if own is not None and own.said is VerdictKind.REPRODUCED and bench.engine else set()
+    mine = {electors.engine} if own is not None and own.kind is VerdictKind.REPRODUCED and electors.engine else set()
     return len({engine.digest for engine in used} | mine)
 
 

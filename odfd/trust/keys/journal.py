@@ -121,13 +121,13 @@ def _place(item: tuple[str, JournalEntry]) -> tuple[bool, str]:
 
 
 def _line(topic: str, entry: JournalEntry) -> str:
-    said = f"{topic} {','.join(map(str, entry.order))} {entry.subject}"
-    return f"{said} {_sum(said)}\n"
+    text = f"{topic} {','.join(map(str, entry.order))} {entry.subject}"
+    return f"{text} {_sum(text)}\n"
 
 
-def _sum(said: str) -> str:
+def _sum(text: str) -> str:
     """A bit that flips in a journal must not let a key say something else."""
-    return hashlib.sha3_256(said.encode()).hexdigest()[:8]
+    return hashlib.sha3_256(text.encode()).hexdigest()[:8]
 
 
 def _entry(line: str, *, is_old: bool = False) -> tuple[str, JournalEntry]:

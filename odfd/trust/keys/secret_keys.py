@@ -98,8 +98,8 @@ class SecretKeys:
                 (said,) = json.loads(self._path.read_bytes())["keys"]
                 self._key = OKPKey.import_key(said)
             except (OSError, ValueError, KeyError, TypeError) as error:
-                told = f"{self._path} cannot be read as a set of one key"
-                raise Environment(told, rule="secret-key", hint="restore it from a backup") from error
+                text = f"{self._path} cannot be read as a set of one key"
+                raise Environment(text, rule="secret-key", hint="restore it from a backup") from error
         return self._key
 
     def _make(self) -> OKPKey:

@@ -103,9 +103,9 @@ class _Again:
             hold_instead(self._db, *rival)
 
 
-def hold_instead(connection: sqlite3.Connection, said: Authority, signed: Signed) -> None:
+def hold_instead(connection: sqlite3.Connection, authority: Authority, signed: Signed) -> None:
     """Hold another statement of a version that is held; heads that rest on the one given up go with it."""
     authorities, ledger = Authorities(connection), Ledger(connection)
-    authorities.replace(said, signed)
-    ledger.drop_heads_under(said.dataset, said.version)
-    ledger.close_epochs(authorities.rights(said.dataset))
+    authorities.replace(authority, signed)
+    ledger.drop_heads_under(authority.dataset, authority.version)
+    ledger.close_epochs(authorities.rights(authority.dataset))

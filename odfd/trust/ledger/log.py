@@ -179,9 +179,9 @@ class Ledger:
         """Append a proof to the log; ``odfd.trust.ledger.proofs`` keeps it."""
         self.append((now, proof.dataset, proof.accused[0], PROOF, proof.id, proof.raw, peer, proof.kind))
 
-    def record_authority(self, said: Authority, signed: Signed, outcome: str, peer: str, now: Instant) -> None:
+    def record_authority(self, authority: Authority, signed: Signed, outcome: str, peer: str, now: Instant) -> None:
         """Append a version of an authority to the log; ``odfd.trust.ledger.authorities`` keeps it."""
-        row = (now, said.dataset, signed.signers[0], AUTHORITY, signed.sid, signed.envelope, peer, outcome)
+        row = (now, authority.dataset, signed.signers[0], AUTHORITY, signed.sid, signed.envelope, peer, outcome)
         self.append(row)
 
     def close_epochs(self, rights: Rights) -> None:

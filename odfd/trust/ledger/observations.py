@@ -45,36 +45,38 @@ class Observations:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
-    def is_news(self, said: Observation, sid: Multihash) -> bool:
+    def is_news(self, observation: Observation, sid: Multihash) -> bool:
         """Whether it says more than what is kept of this observer and block."""
         row = OBSERVED.one(
-            self._db, "dataset = ? AND observer = ? AND block = ?", (said.dataset, said.observer, said.head)
+            self._db,
+            "dataset = ? AND observer = ? AND block = ?",
+            (observation.dataset, observation.observer, observation.head),
         )
-        return row is None or (said.issued, Multihash(row[6])) > (row[4], sid)
+        return row is None or (observation.issued, Multihash(row[6])) > (row[4], sid)
 
-    def keep(self, said: Observation, signed: Signed, outcome: str, peer: str, now: Instant) -> None:
+    def keep(self, observation: Observation, signed: Signed, outcome: str, peer: str, now: Instant) -> None:
         """Keep one that is news, and write it into the log."""
-        row = (now, said.dataset, said.observer, OBSERVATION, signed.sid, signed.envelope, peer, outcome)
+        row = (now, observation.dataset, observation.observer, OBSERVATION, signed.sid, signed.envelope, peer, outcome)
         heard = Ledger(self._db).append(row)
         OBSERVED.put(
             self._db,
-            said.dataset,
-            said.observer,
-            said.head,
-            said.sequence_number,
-            said.issued,
-            said.result,
+            observation.dataset,
+            observation.observer,
+            observation.head,
+            observation.sequence_number,
+            observation.issued,
+            observation.result,
             signed.sid,
             heard,
             signed.envelope,
         )
 
-    def has_room(self, said: Observation, *, listed: bool, most: int) -> bool:
+    def has_room(self, observation: Observation, *, listed: bool, most: int) -> bool:
         """``most``: observers of one dataset. An observer who is known may say something else of the same block."""
-        terms = (said.dataset, said.observer)
+        terms = (observation.dataset, observation.observer)
         if OBSERVED.one(self._db, "dataset = ? AND observer = ? LIMIT 1", terms) is None:
-            return len(self.observers(said.dataset, most)) < most
-        if OBSERVED.one(self._db, "dataset = ? AND observer = ? AND block = ?", (*terms, said.head)) is not None:
+            return len(self.observers(observation.dataset, most)) < most
+        if OBSERVED.one(self._db, "dataset = ? AND observer = ? AND block = ?", (*terms, observation.head)) is not None:
             return True
         query = "SELECT 1 FROM trust_observed WHERE dataset = ? AND observer = ? LIMIT 1 OFFSET ?"
         last = (MAX_BLOCKS if listed else MAX_UNLISTED_BLOCKS) - 1

@@ -25,53 +25,53 @@ from odfd.trust.ledger.log import Ledger
 
 
 def sign_version(
-    database: Database, keys: KeyStore, said: Authority, payload: bytes, given: list[tuple[KeyDid, bytes]]
+    database: Database, keys: KeyStore, authority: Authority, payload: bytes, given: list[tuple[KeyDid, bytes]]
 ) -> Signed:
     """The envelope with the signatures ``given`` and those that keys of this node make; nobody has it yet.
 
     Raises Refused when roots are missing, Invalid.
     """
     with database.read() as connection:
-        rights = Authorities(connection).rights(said.dataset)
-    roots = rights.roots.union(said.roots.keys)
+        rights = Authorities(connection).rights(authority.dataset)
+    roots = rights.roots.union(authority.roots.keys)
     signatures = dict(given)
-    for held in keys.held(said.dataset):
+    for held in keys.held(authority.dataset):
         if held.did in roots:
             signatures.setdefault(held.did, held.sign(envelope.preauth(payload)))
     if not signatures:
         raise _lacking(1)
     signed = envelope.unseal(envelope.gather(payload, signatures.items()), Authority.MAX_ENVELOPE)
-    if missing := missing_signatures(rights, said, signed.signers):
+    if missing := missing_signatures(rights, authority, signed.signers):
         raise _lacking(missing)
     return signed
 
 
 def keep_version(
-    connection: sqlite3.Connection, keys: KeyStore, said: Authority, signed: Signed, now: Instant
+    connection: sqlite3.Connection, keys: KeyStore, authority: Authority, signed: Signed, now: Instant
 ) -> Rights:
     """Let it hold here; the rights by it. Raises Invalid, Conflict, and Refused when a journal says otherwise."""
     authorities, ledger = Authorities(connection), Ledger(connection)
-    verdict, rights = admit_authority(said, signed, authorities.walk(said.dataset), now)
+    verdict, rights = admit_authority(authority, signed, authorities.walk(authority.dataset), now)
     if verdict.outcome is AdmissionOutcome.REJECTED:
         raise Invalid(verdict.reason, rule="authority")
     if verdict.outcome is not AdmissionOutcome.NEW:
         raise Conflict(
-            f"version {said.version} does not follow: {verdict.reason or verdict.outcome.value}",
+            f"version {authority.version} does not follow: {verdict.reason or verdict.outcome.value}",
             rule="authority-version",
             hint="somebody was first, or the clock is wrong: ask for a new draft",
         )
     for key in signed.signers:
-        keys.may_note(key, journal_topics.authority(key, said.dataset), (said.version,), str(signed.sid))
-    authorities.keep(said, signed)
+        keys.may_note(key, journal_topics.authority(key, authority.dataset), (authority.version,), str(signed.sid))
+    authorities.keep(authority, signed)
     ledger.close_epochs(rights)
-    ledger.record_authority(said, signed, "signed", "", now)
+    ledger.record_authority(authority, signed, "signed", "", now)
     return rights
 
 
-def note_version(keys: KeyStore, said: Authority, signed: Signed) -> None:
+def note_version(keys: KeyStore, authority: Authority, signed: Signed) -> None:
     """In the journals of all who signed it, once it is kept and before it is told."""
     for key in signed.signers:
-        keys.note(key, journal_topics.authority(key, said.dataset), (said.version,), str(signed.sid))
+        keys.note(key, journal_topics.authority(key, authority.dataset), (authority.version,), str(signed.sid))
 
 
 def note_newest(connection: sqlite3.Connection, keys: KeyStore, dataset: DatasetId) -> None:

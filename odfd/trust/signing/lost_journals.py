@@ -70,17 +70,17 @@ class _Pair(msgspec.Struct):
 def recall(connection: sqlite3.Connection, keys: Collection[KeyDid]) -> dict[KeyDid, dict[str, JournalEntry]]:
     """By key, the last of each topic that it is known to have signed. Raises Environment for a damaged ledger."""
     last: dict[KeyDid, dict[str, JournalEntry]] = {key: {} for key in keys}
-    for key, (topic, entry) in _heard(connection, keys):
+    for key, (topic, entry) in _known_entries(connection, keys):
         known = last.get(key)
         if known is not None and (topic not in known or entry.order > known[topic].order):
             known[topic] = entry
     return last
 
 
-_Heard: TypeAlias = tuple[KeyDid, tuple[str, JournalEntry]]
+_KeyEntry: TypeAlias = tuple[KeyDid, tuple[str, JournalEntry]]
 
 
-def _heard(connection: sqlite3.Connection, keys: Collection[KeyDid]) -> Iterator[_Heard]:
+def _known_entries(connection: sqlite3.Connection, keys: Collection[KeyDid]) -> Iterator[_KeyEntry]:
     for key in keys:
         for row in COSIGNATURES.rows(connection, "witness = ?", (key,)):
             yield key, journal_topics.cosigned(cosignature.decode(row[6]))
@@ -89,10 +89,10 @@ def _heard(connection: sqlite3.Connection, keys: Collection[KeyDid]) -> Iterator
         if entry.type == PROOF:
             yield from _accused(entry.body)
         elif entry.type == AUTHORITY or entry.signer in keys:
-            yield from _said(entry.body)
+            yield from _entries_of(entry.body)
 
 
-def _said(sealed: bytes) -> Iterator[_Heard]:
+def _entries_of(sealed: bytes) -> Iterator[_KeyEntry]:
     signed = envelope.unseal(sealed, statement.MAX_ANY)
     said = statement.decode_any(signed.payload)
     for key in signed.signers:
@@ -101,7 +101,7 @@ def _said(sealed: bytes) -> Iterator[_Heard]:
             yield key, told
 
 
-def _accused(proof: bytes) -> Iterator[_Heard]:
+def _accused(proof: bytes) -> Iterator[_KeyEntry]:
     """What a proof shows to be signed, though it may never have come by itself."""
     pair = msgspec.json.decode(proof, type=_Pair)
     for raw in pair.statements:
@@ -110,4 +110,4 @@ def _accused(proof: bytes) -> Iterator[_Heard]:
             made = cosignature.decode(whole)
             yield made.witness, journal_topics.cosigned(made)
         else:
-            yield from _said(whole)
+            yield from _entries_of(whole)

@@ -227,16 +227,16 @@ class OwnerCommitter:
         append = Append(dataset=dataset, expected=expected_head, blocks=blocks, objects=objects)
         return _Draft(append, keep, partial(self._sign, dataset, blocks[-1].hash, frontier, epoch, rights))
 
-    def rewrite_now(self, plan: RewritePlan, rewrite: Rewrite, said: Authority, signed: Signed) -> Head:
-        """Give a chain the history of ``plan``, in the epoch that ``said`` opens, and sign its head.
+    def rewrite_now(self, plan: RewritePlan, rewrite: Rewrite, authority: Authority, signed: Signed) -> Head:
+        """Give a chain the history of ``plan``, in the epoch that ``authority`` opens, and sign its head.
 
         From a worker thread. Raises Conflict when the chain is not the one that the epoch speaks of, Invalid (a rule),
         Refused.
         """
         with self._writing:
-            return self._rewrite(plan, rewrite, said, signed)
+            return self._rewrite(plan, rewrite, authority, signed)
 
-    def _rewrite(self, plan: RewritePlan, rewrite: Rewrite, said: Authority, signed: Signed) -> Head:
+    def _rewrite(self, plan: RewritePlan, rewrite: Rewrite, authority: Authority, signed: Signed) -> Head:
         dataset = plan.dataset
         with self._database.read() as connection:
             ledger = Ledger(connection)
@@ -249,11 +249,11 @@ class OwnerCommitter:
         self._check_behind(dataset, checked.epoch, checked.frontier)
         self._may_sign(self._keys.node_key(), dataset, checked.epoch, checked.frontier)
         told = RewrittenHistory(self._chains.chain(dataset), plan)
-        check_opening(said.epochs[-1] if said.epochs else None, told.kept, checked.frontier)
+        check_opening(authority.epochs[-1] if authority.epochs else None, told.kept, checked.frontier)
         after: list[Rights] = []
 
         def together(connection: sqlite3.Connection) -> None:
-            rights = keep_version(connection, self._keys, said, signed, self._clock())
+            rights = keep_version(connection, self._keys, authority, signed, self._clock())
             sound = Ledger(connection).chain(dataset).data
             data = told.tree.size if sound >= checked.frontier.size else min(sound, plan.base.size)
             self._may_sign(self._writer(dataset, rights), dataset, rights.epoch, told.tree)
@@ -262,7 +262,7 @@ class OwnerCommitter:
 
         watched = msgspec.structs.replace(rewrite, blocks=told.watch(rewrite.blocks))
         head = self._chains.rewrite(watched, together)
-        note_version(self._keys, said, signed)
+        note_version(self._keys, authority, signed)
         self._announce(dataset, signed)
         self._sign(dataset, head.hash, told.tree, after[0].epoch, after[0])
         return head

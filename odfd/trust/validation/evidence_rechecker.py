@@ -142,7 +142,7 @@ class EvidenceRechecker:
         if self._signer.keys.has_dataset_key(dataset):
             return []  # whoever made a step adds nothing by making it once more
         with self._signer.database.read() as connection:
-            if not any(said.mismatch for said in Ledger(connection).attestations(dataset).values()):
+            if not any(attestation.mismatch for attestation in Ledger(connection).attestations(dataset).values()):
                 return []
             rechecks = Rechecks(connection)
             done, resting = rechecks.of(dataset), rechecks.resting(self._signer.clock.now())
@@ -156,7 +156,7 @@ class EvidenceRechecker:
             engine=None if engine is None else engine.digest,
             has=bundles.has,
         )
-        others = {key: said for key, said in known.heard.items() if key != self._evaluator.me}
+        others = {key: attestation for key, attestation in known.attestations.items() if key != self._evaluator.me}
         return claims(self._evaluator.policy, dataset, others, known.suspended, own)
 
     async def _attempt(self, claim: Claim, engine: EngineIdentity | None) -> None:
@@ -246,8 +246,8 @@ class EvidenceRechecker:
 
     def _record(self, claim: Claim, found: Recheck) -> None:
         with self._signer.database.write() as connection:
-            said = Ledger(connection).attestations(claim.dataset)
-            sids = [envelope.sid(statement.encode(said[key])) for key in claim.signers if key in said]
+            attestations = Ledger(connection).attestations(claim.dataset)
+            sids = [envelope.sid(statement.encode(attestations[key])) for key in claim.signers if key in attestations]
             Rechecks(connection).keep(found, sids, self._evaluator.policy.digest)
 
 

@@ -199,7 +199,7 @@ class Observer:
                 return None
             # Statements tell seconds, and of two of one second neither follows the other.
             at = now if mine is None else max(now, Instant(mine.at + instant.SECOND))
-            said = Observation(
+            observation = Observation(
                 observer=key.did,
                 dataset=dataset,
                 epoch=checked.epoch,
@@ -209,10 +209,10 @@ class Observer:
                 at=statement.when(at),
                 head=block.hash,
             )
-            signed = envelope.unseal(envelope.seal(statement.encode(said), key), said.MAX_ENVELOPE)
-            if not kept.is_news(said, signed.sid):
+            signed = envelope.unseal(envelope.seal(statement.encode(observation), key), observation.MAX_ENVELOPE)
+            if not kept.is_news(observation, signed.sid):
                 return None
-            kept.keep(said, signed, "signed", "", now)
+            kept.keep(observation, signed, "signed", "", now)
         return signed
 
 

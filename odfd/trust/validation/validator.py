@@ -168,12 +168,12 @@ class Validator:
         except Fault as fault:
             self._signer.logger.info("validation not told", dataset=self._signer.name_of(dataset), fault=str(fault))
 
-    def _note_kept_from(self, dataset: DatasetId, why: str, told: str) -> None:
+    def _note_kept_from(self, dataset: DatasetId, why: str, text: str) -> None:
         """Told to people once, and to others when it lasts."""
         before = self._kept_from.get(dataset)
         if why and (before is None or before.why != why):
             self._kept_from[dataset] = _KeptFrom(why, self._signer.clock.now())
-            self._signer.events.emit("verdict.put-off", self._signer.name_of(dataset), f"{why}: {told}", reason=why)
+            self._signer.events.emit("verdict.put-off", self._signer.name_of(dataset), f"{why}: {text}", reason=why)
 
     def _derivatives(self, touched: Collection[DatasetId] | None, ripe: Collection[DatasetId]) -> list[DatasetId]:
         found = []

@@ -53,23 +53,23 @@ class TlogWitness:
         with self._turn:
             granted = self._budget.spend(None, self._clock() / SECOND)
         if not granted:
-            return _said(429, "too many requests: later")
+            return _answer(429, "too many requests: later")
         try:
             read = submission.decode(body)
         except Invalid as fault:
             # Checkpoints of other logs have names and forms of their own.
-            return _said(404 if fault.rule == "checkpoint-origin" else 400, fault.message)
+            return _answer(404 if fault.rule == "checkpoint-origin" else 400, fault.message)
         denied = self._denied(read)
         if denied is not None:
             return denied
         try:
             made = self._witness.submitted(read, body)
         except Refused as fault:
-            return _said(403, fault.message)
+            return _answer(403, fault.message)
         if isinstance(made, CosignDeclined):
             if made.ruling is ConsistencyResult.CONFLICT:
                 return Answer(409, f"{made.last}\n".encode())
-            return _said(_STATUS[made.ruling], "the proof does not join this tree to the last one cosigned")
+            return _answer(_STATUS[made.ruling], "the proof does not join this tree to the last one cosigned")
         if made.is_new:
             self._cosigned(made.made)
         return Answer(200, made.made.line.encode())
@@ -78,20 +78,20 @@ class TlogWitness:
         """Before anything is compared: whether the log is known, and who signed."""
         tree, now = read.tree, self._clock()
         if tree.dataset not in self._attended() or self._keys.has_dataset_key(tree.dataset):
-            return _said(404, "unknown log")
+            return _answer(404, "unknown log")
         with self._database.read() as connection:
             rights = Authorities(connection).rights(tree.dataset)
             disputed = is_disputed(connection, tree.dataset, rights)
         if tree.epoch != rights.epoch:
-            return _said(404, f"unknown log: the epoch is {rights.epoch}")
+            return _answer(404, f"unknown log: the epoch is {rights.epoch}")
         if disputed:
-            return _said(403, "who may write is disputed")
+            return _answer(403, "who may write is disputed")
         writers = [submission.log_key(tree, key.public_key) for key in rights.writers if rights.may_write(key, now)]
         claims = [(line, key) for line in read.lines for key in writers if submission.is_by(line, key)]
         if not claims or not all(submission.is_signed_by(tree, line, key) for line, key in claims):
-            return _said(403, "not signed by a writer of this dataset")
+            return _answer(403, "not signed by a writer of this dataset")
         return None
 
 
-def _said(status: int, why: str) -> Answer:
+def _answer(status: int, why: str) -> Answer:
     return Answer(status, f"{why}\n".encode())

@@ -14,7 +14,7 @@ import pytest
 from odfd.trust.admission import rules
 from odfd.trust.admission.rules import AdmissionOutcome, Admitted
 from odfd.trust.judgement import suspension_rules, verdicts
-from odfd.trust.judgement.trust_evaluator import own_voice
+from odfd.trust.judgement.trust_evaluator import own_verdict
 from odfd.trust.judgement.verdicts import GroupVerdict
 from odfd.trust.policy import policy as policies
 from odfd.trust.policy import witness_quorum
@@ -110,9 +110,9 @@ def test_k_of_f_is_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.slow
 def test_opaque_states_that_count_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    credulous = replaced(verdicts, "voice_on", "span.state == 'opaque'", "False")
+    credulous = replaced(verdicts, "verdict_on", "span.state == 'opaque'", "False")
     for module in (verdicts, suspension_rules):
-        monkeypatch.setattr(module, "voice_on", credulous)
+        monkeypatch.setattr(module, "verdict_on", credulous)
     assert found(trustnet, monkeypatch, kinds=("forged-state", "honest"), plot="affirm") in ("S1", "L")
 
 
@@ -123,8 +123,8 @@ def test_keys_that_vote_in_place_of_groups_are_noticed(trustnet: Any, monkeypatc
         )
         return honest(policies.Policy(groups=split), heard, step, suspended)
 
-    honest = verdicts.group_voices
-    monkeypatch.setattr(verdicts, "group_voices", by_key)
+    honest = verdicts.group_verdicts
+    monkeypatch.setattr(verdicts, "group_verdicts", by_key)
     assert found(trustnet, monkeypatch, plot="deny") in ("S2", "U")
 
 
@@ -227,7 +227,7 @@ def test_my_own_opaque_runs_that_count_are_noticed(trustnet: Any, monkeypatch: p
     """Behind a forged state every later lie reproduces, for whoever begins there."""
 
     def credulous(node: Any, book: Any) -> dict[int, GroupVerdict]:
-        return {step: voice for step, run in book.runs.items() if (voice := own_voice(run)) is not None}
+        return {step: voice for step, run in book.runs.items() if (voice := own_verdict(run)) is not None}
 
     monkeypatch.setattr(trustnet.node.Node, "own", credulous)
     assert found(trustnet, monkeypatch, kinds=("forged-state", "honest")) in ("S1", "L", "T")

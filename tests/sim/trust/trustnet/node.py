@@ -21,7 +21,7 @@ from chain.statements.tree import Tree
 from odfd.trust.admission import rules
 from odfd.trust.admission.rules import AdmissionOutcome
 from odfd.trust.judgement import suspension_rules, verdicts
-from odfd.trust.judgement.trust_evaluator import own_voice
+from odfd.trust.judgement.trust_evaluator import own_verdict
 from odfd.trust.judgement.verdicts import Decision, GroupVerdict
 from odfd.trust.ledger.proofs import fork_of_last_block
 from odfd.trust.ledger.runs import Run
@@ -325,12 +325,12 @@ class Node:
         """What is computed from published states on trust counts for nobody, not even for who did it."""
         if self.opaque:
             return {}
-        return {step: voice for step, run in book.runs.items() if (voice := own_voice(run)) is not None}
+        return {step: voice for step, run in book.runs.items() if (voice := own_verdict(run)) is not None}
 
     def view(self) -> suspension_rules.View:
         told = {
             dataset: suspension_rules.DatasetStatements(
-                heard=book.heard(), own=self.own(book), steps=book.branch.steps(book.size)
+                attestations=book.heard(), own=self.own(book), steps=book.branch.steps(book.size)
             )
             for dataset, book in self.books.items()
             if book.branch is not None

@@ -19,7 +19,7 @@ from chain.statements.keys import SigningKey
 from chain.statements.statement import Actual, EngineUsed
 from odfd.trust.evidence.row_diff import RowDifference
 from odfd.trust.evidence.row_diff import compare as compare_files
-from odfd.trust.judgement.verdicts import VerdictKind, voice_on
+from odfd.trust.judgement.verdicts import VerdictKind, verdict_on
 from odfd.trust.ledger.runs import Run
 from odfd.trust.validation.attestation_publisher import MAX_SPANS, Reexecuted, Subject, attest, spans_of
 
@@ -84,11 +84,11 @@ def test_an_attestation_says_what_a_judge_hears() -> None:
     tried = Reexecuted(runs, subject.size)
     said = attest(SigningKey(b"v" * 32).did, subject, tried, [], "strict", (4, Multihash.sha3_256(b"last")), NOW)
     assert said.serial == 5
-    affirmed, denied = voice_on(said, 3), voice_on(said, 7)
+    affirmed, denied = verdict_on(said, 3), verdict_on(said, 7)
     assert affirmed is not None
-    assert affirmed.said is VerdictKind.REPRODUCED
+    assert affirmed.kind is VerdictKind.REPRODUCED
     assert denied is not None
-    assert denied.said is VerdictKind.MISMATCH
+    assert denied.kind is VerdictKind.MISMATCH
 
 
 def table(delays: list[str | None]) -> pa.Table:

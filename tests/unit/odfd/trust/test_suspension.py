@@ -72,7 +72,7 @@ def view(*words: str, sets: int = 2, platforms: str = "", own: str = "") -> View
             if own
             else {}
         )
-        told[SETS[number]] = DatasetStatements(heard=heard, own=mine, steps=(3,))
+        told[SETS[number]] = DatasetStatements(attestations=heard, own=mine, steps=(3,))
     found = View(datasets=told, own_machine=Machine("sha256:0", AMD))
     return msgspec.structs.replace(found, since=dict.fromkeys(strikes(POLICY, found), NOW))
 
@@ -122,7 +122,9 @@ def test_a_double_voter_is_out_at_once_and_no_longer_counts_against_others() -> 
 
 def test_unlisted_keys_accuse_nobody_and_are_not_accused() -> None:
     heard = {key: says(at, 0, "R" if at < 5 else "v") for at, key in enumerate(KEYS)}
-    assert not strikes(POLICY, View(datasets={SETS[0]: DatasetStatements(heard=heard, steps=(3,))}, accused=(KEYS[5],)))
+    assert not strikes(
+        POLICY, View(datasets={SETS[0]: DatasetStatements(attestations=heard, steps=(3,))}, accused=(KEYS[5],))
+    )
 
 
 def test_a_strike_that_was_withdrawn_begins_anew() -> None:
@@ -146,9 +148,9 @@ def test_order_of_hearing_does_not_matter(words: list[str], rng) -> None:
     first = view(*words)
     told = {}
     for dataset, one in reversed(first.datasets.items()):
-        heard: list[tuple[KeyDid, Attestation]] = list(one.heard.items())
+        heard: list[tuple[KeyDid, Attestation]] = list(one.attestations.items())
         rng.shuffle(heard)
-        told[dataset] = DatasetStatements(heard=dict(heard), steps=one.steps)
+        told[dataset] = DatasetStatements(attestations=dict(heard), steps=one.steps)
     shuffled = msgspec.structs.replace(first, datasets=told)
     assert standing(POLICY, shuffled, LATER) == standing(POLICY, first, LATER)
 

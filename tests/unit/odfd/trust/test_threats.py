@@ -46,9 +46,9 @@ from odfd.trust.judgement.verdicts import (
     GroupVerdict,
     VerdictKind,
     count_votes,
-    group_voices,
+    group_verdicts,
     value_id,
-    voice_on,
+    verdict_on,
 )
 from odfd.trust.keys.journal import SigningJournal
 from odfd.trust.ledger import log as ledger_room
@@ -166,7 +166,7 @@ class Node:
         return self.evaluator.reach(DATASET, parse_expression(expression)).blocks
 
     def heard(self) -> set[KeyDid]:
-        return set(self.evaluator.known(DATASET).heard)
+        return set(self.evaluator.known(DATASET).attestations)
 
 
 def policy(groups: int = 3, f: int = 0) -> Policy:
@@ -341,7 +341,7 @@ def test_sybils_change_nothing() -> None:
     listed = policy(2)
     sybils = {SigningKey(n.to_bytes(32, "big")).did: vote(OWNER, BLOCKS)[0] for n in range(1000, 1050)}
     honest = {VALIDATORS[0].did: vote(VALIDATORS[0], BLOCKS, verdict="mismatch")[0]}
-    assert group_voices(listed, sybils | honest, 3) == group_voices(listed, honest, 3) != {}
+    assert group_verdicts(listed, sybils | honest, 3) == group_verdicts(listed, honest, 3) != {}
 
 
 @given(st.integers(0, 3), st.data())
@@ -367,8 +367,8 @@ def test_one_machine_refutes_nobody(f: int, own: GroupVerdict | None) -> None:
 
 
 def test_opaque_never_counts() -> None:
-    assert voice_on(vote(VALIDATORS[0], BLOCKS, state="opaque")[0], 2) is None
-    assert voice_on(vote(VALIDATORS[0], BLOCKS)[0], 2) == R
+    assert verdict_on(vote(VALIDATORS[0], BLOCKS, state="opaque")[0], 2) is None
+    assert verdict_on(vote(VALIDATORS[0], BLOCKS)[0], 2) == R
 
 
 @given(st.integers(0, 3))
@@ -403,9 +403,9 @@ def test_excuse_needs_f_plus_one(f: int, data: Any) -> None:
 def test_group_votes_once() -> None:
     one = Policy(groups=(KeyGroup("one", frozenset(key.did for key in VALIDATORS)),))
     heard = {key.did: vote(key, BLOCKS)[0] for key in VALIDATORS}
-    assert group_voices(one, heard, 2) == {"one": R}
+    assert group_verdicts(one, heard, 2) == {"one": R}
     heard[VALIDATORS[0].did] = vote(VALIDATORS[0], BLOCKS, verdict="mismatch")[0]
-    assert group_voices(one, heard, 3) == {}
+    assert group_verdicts(one, heard, 3) == {}
 
 
 def test_self_attestation_ignored(node: Node) -> None:

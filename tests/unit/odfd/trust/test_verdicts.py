@@ -25,9 +25,9 @@ from odfd.trust.judgement.verdicts import (
     VerdictKind,
     count_votes,
     decide,
-    group_voices,
+    group_verdicts,
     reach,
-    voice_on,
+    verdict_on,
 )
 from odfd.trust.policy.policy import SANDBOXES, KeyGroup, Policy, parse_expression
 
@@ -124,17 +124,17 @@ def test_what_a_validator_says_of_a_block() -> None:
         Span(first=4, last=5, verdict="not-attempted", reason="after-mismatch"),
         mismatch=(LIE,),
     )
-    assert voice_on(said, 1) == R
-    found = voice_on(said, 3)
+    assert verdict_on(said, 1) == R
+    found = verdict_on(said, 3)
     assert found is not None
-    assert found.said is VerdictKind.MISMATCH
-    assert voice_on(said, 4) is None
-    assert voice_on(said, 9) is None
+    assert found.kind is VerdictKind.MISMATCH
+    assert verdict_on(said, 4) is None
+    assert verdict_on(said, 9) is None
 
 
 def test_opaque_never_counts() -> None:
     said = attestation(Span(first=0, last=5, verdict="reproduced", state="opaque", engine=0))
-    assert voice_on(said, 1) is None
+    assert verdict_on(said, 1) is None
 
 
 @pytest.mark.parametrize(("pinned", "strict"), [(False, True), (True, False)])
@@ -145,7 +145,7 @@ def test_no_pin_no_blame(pinned: bool, strict: bool) -> None:
         pinned=pinned,
         strict=strict,
     )
-    assert voice_on(said, 3) is None
+    assert verdict_on(said, 3) is None
 
 
 def test_group_votes_once_and_a_group_that_disagrees_is_silent() -> None:
@@ -154,9 +154,9 @@ def test_group_votes_once_and_a_group_that_disagrees_is_silent() -> None:
     yes = attestation(Span(first=0, last=3, verdict="reproduced", state="genesis", engine=0))
     no = attestation(Span(first=0, last=3, verdict="mismatch", state="genesis", engine=0), mismatch=(LIE,))
     heard: dict[KeyDid, Attestation] = dict(zip(keys, [yes, yes, yes, yes], strict=True))
-    assert group_voices(policy, heard, 3) == {"one": R, "two": R}
+    assert group_verdicts(policy, heard, 3) == {"one": R, "two": R}
     heard[keys[1]] = no
-    assert group_voices(policy, heard, 3) == {"two": R}
+    assert group_verdicts(policy, heard, 3) == {"two": R}
 
 
 def reproduced(_: int) -> Decision:
