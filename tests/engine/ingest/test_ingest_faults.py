@@ -67,9 +67,9 @@ def test_the_line_is_counted_across_ranges(
     dataset: Callable[..., Any], csv_step: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several workers, one file: the number is that of the file, and the first fault in the file is told."""
-    from engines.spark.ingest import parse, record_split
+    from engines.spark.ingest import parse, ranges
 
-    monkeypatch.setattr(parse, "line_ranges", lambda view, start: record_split.line_ranges(view, start, 64))
+    monkeypatch.setattr(parse, "line_ranges", lambda view, start: ranges.line_ranges(view, start, 64))
     lines = [f"city{number},{number}" for number in range(40)]
     lines[17], lines[30] = "bad,seventeen", "bad,thirty"
     answer = dataset(MergeAppend()).ingest(HEAD + "\n".join(lines), csv_step(CITY))
@@ -198,9 +198,9 @@ def test_another_engine_is_not_impersonated(dataset: Callable[..., Any], csv_ste
 def test_input_order_survives_the_ranges_and_a_filter(
     dataset: Callable[..., Any], csv_step: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from engines.spark.ingest import parse, record_split
+    from engines.spark.ingest import parse, ranges
 
-    monkeypatch.setattr(parse, "line_ranges", lambda view, start: record_split.line_ranges(view, start, 500))
+    monkeypatch.setattr(parse, "line_ranges", lambda view, start: ranges.line_ranges(view, start, 500))
     text = HEAD + "".join(f"c{number},{(number * 7919) % 1000}\n" for number in range(1000))
     steps = TransformSql(engine="spark", queries=(SqlQueryStep(query="select * from input where population % 2 = 0"),))
     made = dataset(MergeAppend())

@@ -19,7 +19,7 @@ from chain.model.read_options import ON_ERROR
 from chain.model.source import MergeAppend, MergeLedger, ReadCsv, ReadNdJson, ReadStep
 from engines.contract import IngestRequest, InvalidQuery, QuarantineTarget, Success, TransformOutcome, Vocabulary
 from engines.output_check import measured
-from engines.spark.ingest import parse, record_split
+from engines.spark.ingest import parse, ranges
 from engines.spark.ingest.run import run_ingest
 
 COLUMNS = "event_time TIMESTAMP, id BIGINT NOT NULL, name STRING"
@@ -77,7 +77,7 @@ ROWS = [f"2024-05-01T00:00:{number:02}Z,{number},n{number}" for number in range(
 
 
 def test_good_and_set_aside_are_all_that_was_read(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parse, "line_ranges", lambda view, start: record_split.line_ranges(view, start, 200))
+    monkeypatch.setattr(parse, "line_ranges", lambda view, start: ranges.line_ranges(view, start, 200))
     rows = [row if number % 4 else row.replace(f",{number},", ",x,") for number, row in enumerate(ROWS)]
     answer = engine.ingest(csv(), "\n".join(rows[:20]), "\n".join(rows[20:]))
     assert isinstance(answer, Success)
