@@ -187,7 +187,8 @@ def test_suspending_too_lightly_is_noticed(trustnet: Any, monkeypatch: pytest.Mo
     plan: dict[str, Any] = {"recipe": "2", "kinds": trustnet.network.UNREPEATABLE}
     if rule == "alone":
         plan = {"plot": "deny"}
-        old, new = "len(many) == 1 and many[0] != voices[group]", "any(voice != voices[group] for voice in alike)"
+        old = "len(many) == 1 and many[0] != verdicts[group]"
+        new = "any(verdict != verdicts[group] for verdict in alike)"
         changed = replaced(suspension_rules, "_stands_alone", old, new)
         monkeypatch.setattr(suspension_rules, "_stands_alone", changed)
     elif rule == "grace":
