@@ -69,7 +69,7 @@ def test_no_way_lets_anything_through(text: str, monkeypatch: pytest.MonkeyPatch
         session.show({text: [text]}, lambda value: f"NAME\n{next(iter(value))}")
         session.line({text: text}, text)
     session.remark(text)
-    cli._told(Invalid(text, rule=text, hint=text, place=text), verbose=True)
+    cli._report(Invalid(text, rule=text, hint=text, place=text), verbose=True)
     output.trace(ValueError(text))
     assert not obeyed(out.getvalue())
     assert not obeyed(err.getvalue())
