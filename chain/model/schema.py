@@ -101,6 +101,8 @@ class Null(_Type, frozen=True, kw_only=True, tag="Null"): ...
 
 
 class Option(_Type, frozen=True, kw_only=True, tag="Option"):
+    """A value that may be null."""
+
     inner: DataType
 
 

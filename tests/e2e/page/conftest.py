@@ -1,4 +1,7 @@
-"""One browser and two nodes for all tests of the page; what one test leaves open is closed before the next."""
+"""One browser and two nodes for all tests of the page; what one test leaves open is closed before the next.
+
+Nothing outlives the module: an open browser holds an event loop, in which nobody else could begin one.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from worlds.eventually import PATIENCE
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     if CHROMIUM is None:
         pytest.skip("Chromium (Debian: chromium) is not installed")
@@ -31,7 +34,7 @@ def browser() -> Iterator[Any]:
         opened.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def lie(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (recheck, reexecution):
@@ -40,19 +43,19 @@ def lie(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             yield shown
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def strangers() -> Iterator[Any]:
     with page_world.of_strangers() as shown:
         yield shown
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def lie_session(browser: Any, lie: Any) -> Iterator[Any]:
     """A browser that has a session with the node that met a lie."""
     yield from _session(browser, lie)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def strangers_session(browser: Any, strangers: Any) -> Iterator[Any]:
     yield from _session(browser, strangers)
 
@@ -69,7 +72,7 @@ def _session(browser: Any, shown: Any) -> Iterator[Any]:
     context.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def pictures() -> Path:
     folder = Path(__file__).parents[3] / "out" / "page"
     folder.mkdir(parents=True, exist_ok=True)

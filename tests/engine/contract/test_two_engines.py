@@ -50,7 +50,7 @@ CONDITIONS = (
 )  # fmt: skip
 VALUES = (
     "k", "city", "money", "day", "x", '"is"', "k + 1", "k * k", "abs(k)", "upper(city)", "money + k", "k % 2", "-x",
-    "coalesce(city, 'none')", "case when k > 0 then 'more' else city end", "cast(k as varchar)", "nullif(k, 1)",
+    "coalesce(city, 'none')", "case when k > 0 then 'more' else city end", "cast(k as string)", "nullif(k, 1)",
     "extract(month from day)", "substr(city, 2, 2)", "k = 1 and \"is\"",
 )  # fmt: skip
 TOTALS = ("count(*)", "count(k)", "sum(k)", "min(city)", "max(day)", "sum(money)", "count(distinct city)", "max(x)")
