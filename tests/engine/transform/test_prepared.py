@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 import pytest
@@ -41,6 +42,12 @@ QUERIES = {
         "a",
     ),
 }
+
+
+@pytest.fixture(autouse=True)
+def _nothing_kept(monkeypatch):
+    """Other tests of the process may have asked the same queries of the same JVM."""
+    monkeypatch.setattr(plans, "_KEPT", WeakKeyDictionary())
 
 
 @pytest.mark.parametrize("name", list(QUERIES))
