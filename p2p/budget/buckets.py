@@ -23,6 +23,8 @@ AT_ONCE: Final = 1 / 8
 So a hundred blocks that come one after the other do not use up with their first words what others have a share in."""
 LEAST: Final = 2
 """Messages that a block may tell at once however many there are: an honest one tells two in a second now and then."""
+LENT: Final = 4
+"""Messages more than its share that a block may be ahead, of what the second half holds above what is not lent."""
 
 
 class Rate(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,10 +55,10 @@ class Budget(Generic[K]):
         self._rate = rate
         self._levels: FIFOCache[K, tuple[float, float]] = FIFOCache(MAX_KEYS)
 
-    def spend(self, key: K, now: float, amount: float = 1.0) -> bool:
-        """Take ``amount`` if it is there. A refusal takes nothing."""
+    def spend(self, key: K, now: float, amount: float = 1.0, leaving: float = 0.0) -> bool:
+        """Take ``amount`` if it is there, and ``leaving`` besides. A refusal takes nothing."""
         level = self._rate.level(self._levels.get(key), now)
-        granted = level >= amount
+        granted = level >= amount + leaving
         self._levels[key] = (level - amount if granted else level, now)
         return granted
 
@@ -78,8 +80,9 @@ class Relaying:
 
     Whoever hears of much cannot know who began it: volume is no fault of who passes it on, and is bounded there
     instead. Half of the cap is for whoever comes first; the other half is divided among the blocks of addresses that
-    told something lately, so that a flood from some of them leaves room for what others say. However many blocks there
-    are, and in whatever order they come, both halves together are the cap. For one topic, or some topics together.
+    told something lately, so that a flood from some of them leaves room for what others say. Who is beyond its share is
+    lent some of that half, never its lower part nor what all blocks of lately may tell at once. However many blocks
+    there are, and in whatever order they come, both halves together are the cap. For one topic, or some together.
     ``rate``: what others look at of one peer. It counts messages, or bytes of messages of ``largest`` at most.
     """
 
@@ -96,10 +99,15 @@ class Relaying:
         before = self._shares.pop(block, None)
         while self._shares and next(iter(self._shares.values()))[1] < now - LATELY:
             self._shares.popitem(last=False)
-        share = self._half.times(1 / (len(self._shares) + 1))
+        blocks = len(self._shares) + 1
+        share = self._half.times(1 / blocks)
         at_once = max(LEAST * self._largest, share.burst * AT_ONCE)
         left = Rate(per_second=share.per_second, burst=at_once).level(before, now)
-        is_first = self._common.spend(None, now, amount)
-        is_shared = not is_first and left >= amount and self._divided.spend(None, now, amount)
-        self._shares[block] = (left - amount * is_shared, now)
-        return is_first or is_shared
+        if self._common.spend(None, now, amount):
+            self._shares[block] = (left, now)
+            return True
+        not_lent = 0.0 if left >= amount else max(self._half.burst / 2, blocks * at_once)
+        may_owe = left + LENT * self._largest >= amount
+        is_passed = may_owe and self._divided.spend(None, now, amount, not_lent)
+        self._shares[block] = (left - amount * is_passed, now)
+        return is_passed
