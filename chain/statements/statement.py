@@ -86,6 +86,8 @@ class HeadStatement(_Predicate, frozen=True, kw_only=True):
     authority: Count
     issued_at: When
     expires_at: When
+    node: KeyDid | None = None
+    """Of the node that publishes, where another key than its own signs: mirrors keep room for it."""
     head: Annotated[Multihash, "subject"]
 
     @property

@@ -81,8 +81,8 @@ from odfd.transform.driver import TransformDependencies as TransformDependencies
 from odfd.trust.evidence.bundle_store import BundleStore
 from odfd.trust.judgement.suspension_review import SuspensionReview
 from odfd.trust.judgement.trust_evaluator import TrustEvaluator
-from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.recheck_results import Rechecks
+from odfd.trust.ledger.signed_heads import publishing_keys
 from odfd.trust.policy.policy import Expression, Policy
 from odfd.trust.signing.owner_commit import OwnerCommitter
 from odfd.trust.signing.signer_context import SignerContext
@@ -365,10 +365,9 @@ class NodeParts:
         listed = frozenset(key for group in self.policy.groups for key in group.keys)
         witnesses = frozenset(self.policy.witnesses.groups)
         with self.home.database.read() as connection:
-            ledger = Authorities(connection)
             mirrored = sorted(mirror_specs.all_of(Resources(connection)), key=lambda spec: -spec.priority)
-            rights = (ledger.rights(spec.id) for spec in mirrored[:MAX_PUBLISHERS])
-            publishers = frozenset(key for each in rights for key in each.writers)
+            found = (publishing_keys(connection, spec.id) for spec in mirrored[:MAX_PUBLISHERS])
+            publishers = frozenset(key for each in found for key in each)
         return Known((listed | witnesses) - {self.evaluator.me}, publishers - {self.evaluator.me})
 
     def _quota(self) -> StatementQuota:

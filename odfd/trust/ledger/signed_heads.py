@@ -13,11 +13,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from chain import instant
-from chain.ids import DatasetId
+from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements import envelope, statement
+from chain.statements.envelope import dataset_key
 from chain.statements.statement import HEAD, HeadStatement
+from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.tables import WANTED
 
@@ -50,6 +52,19 @@ def newest_within(connection: sqlite3.Connection, dataset: DatasetId, epoch: int
         if isinstance(said, HeadStatement) and said.epoch == epoch and said.size <= size:
             return signed.sid
     return None
+
+
+def publishing_keys(connection: sqlite3.Connection, dataset: DatasetId) -> frozenset[KeyDid]:
+    """Of nodes that publish: its writers, and the node that the newest head names, while its signer is one of them.
+
+    The dataset's own key, which is no node's, is left out.
+    """
+    writers = Authorities(connection).rights(dataset).writers.keys()
+    newest = Ledger(connection).newest_head(dataset)
+    found = set(writers)
+    if newest is not None and newest[0].node is not None and not writers.isdisjoint(newest[1].signers):
+        found.add(newest[0].node)
+    return frozenset(found) - {dataset_key(dataset)}
 
 
 PATIENCE: Final = 24 * 3600 * instant.SECOND

@@ -363,6 +363,7 @@ class OwnerCommitter:
         now = self._clock()
         key = self._writer(dataset, rights)
         self._may_sign(key, dataset, epoch, frontier)
+        node = self._keys.node_key().did
         said = HeadStatement(
             dataset=dataset,
             epoch=epoch,
@@ -371,6 +372,7 @@ class OwnerCommitter:
             authority=rights.version,
             issued_at=statement.when(now),
             expires_at=statement.when(Instant(now + LIFETIME)),
+            node=None if key.did == node else node,
             head=head,
         )
         order, subject = (epoch, frontier.size), frontier.root.hex()

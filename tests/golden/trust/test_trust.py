@@ -28,7 +28,7 @@ HERE = Path(__file__).parent
 OWNER, VALIDATOR = SigningKey(b"o" * 32), SigningKey(b"v" * 32)
 
 
-def head(size: int = 8, root: bytes = b"\7" * 32) -> statement.HeadStatement:
+def head(size: int = 8, root: bytes = b"\7" * 32, node: KeyDid | None = None) -> statement.HeadStatement:
     return statement.HeadStatement(
         dataset=OWNER.dataset_id,
         epoch=0,
@@ -37,6 +37,7 @@ def head(size: int = 8, root: bytes = b"\7" * 32) -> statement.HeadStatement:
         authority=0,
         issued_at="2026-11-20T08:00:00Z",
         expires_at="2026-11-27T08:00:00Z",
+        node=node,
         head=Multihash.sha3_256(b"last block"),
     )
 
@@ -107,6 +108,7 @@ def network_policy() -> statement.PolicyStatement:
 
 SEALED = {
     "head.json": (head(), OWNER),
+    "head-of-a-node.json": (head(node=VALIDATOR.did), OWNER),
     "attestation.json": (attestation(), VALIDATOR),
     "observation.json": (observation(), VALIDATOR),
     "policy.json": (network_policy(), VALIDATOR),

@@ -9,14 +9,20 @@ from __future__ import annotations
 
 import heapq
 import os
+import sqlite3
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from random import Random
 
 import pytest
 
+from chain.statements import envelope
+from chain.statements.statement import HeadStatement
 from config.model import P2p
+from odfd.trust.ledger.log import STEPS, Ledger
+from odfd.trust.ledger.signed_heads import publishing_keys
 from p2p.address import network_of, prefix_of
 from p2p.budget import work
 from p2p.budget.buckets import Budget, Relaying
@@ -25,8 +31,10 @@ from p2p.budget.unfinished import Unfinished
 from p2p.budget.work import Party, WorkBudget, WorkShares
 from p2p.driver.statements import GOSSIP_RATE, MAX_QUEUE, MAX_QUEUE_BYTES
 from p2p.host.hardening import DOOR_PATIENCE
+from p2p.identity import peer_of_did
 from p2p.machines.lanes import Lanes
 from p2p.ports import PeerId
+from worlds import statements
 
 SEEDS = int(os.environ.get("ODFD_SIM_SEEDS", "5"))
 SECONDS = 12.0
@@ -258,6 +266,34 @@ def test_a_thousand_addresses_take_the_room_of_strangers_and_no_more() -> None:
         assert world.budget.admit(party.host, work.HANDSHAKE, world.now, DOOR_PATIENCE) == 0.0
         assert world.places.take(party, dialled=False) is not party
         assert world.budget.charge(party, work.GOSSIP_MESSAGE, world.now) == 0.0
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_publisher_in_a_block_that_floods_keeps_its_room_where_a_head_names_it(is_named: bool) -> None:
+    """Version 0: the dataset's own key signs, and names the node's key. Without that the publisher is a stranger."""
+    node = statements.key(2).did
+    with closing(sqlite3.connect(":memory:")) as connection:
+        for step in STEPS:
+            connection.executescript(step)
+        raw = statements.head(statements.key(1), node=node if is_named else None)
+        signed = envelope.unseal(raw, HeadStatement.MAX_ENVELOPE)
+        Ledger(connection).record(signed, signed.signers[0], "advance", "", statements.NOW, live=True)
+        named = publishing_keys(connection, statements.key(1).dataset_id)
+    block = [f"10.9.9.{number}" for number in range(ADDRESSES)]
+    world = World(2, hostile=block)
+    publisher = Party(-1, peer_of_did(node), "10.9.9.200")
+    world.budget.publishers = world.places.publishers = frozenset(map(peer_of_did, named))
+    waits = []
+
+    def speak() -> None:
+        waits.append(world.budget.charge(publisher, world.lot.choice([work.GOSSIP_MESSAGE, work.RANGE]), world.now))
+        world.after(1, speak)
+
+    world.after(2, lambda: waits.append(world.places.take(publisher, dialled=False) is publisher))
+    world.after(3, speak)
+    world.run()
+    is_here = any(place.party == publisher for place in world.places._taken.values())
+    assert (is_here and not any(waits)) == is_named
 
 
 def test_a_budget_by_key_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,17 @@ SPOKEN: list[AnyPredicate] = [
         expires_at="2026-11-27T08:00:00Z",
         head=HEAD,
     ),
+    HeadStatement(
+        dataset=DATASET,
+        epoch=0,
+        size=4,
+        root_hash=b"r" * 32,
+        authority=0,
+        issued_at=TIME,
+        expires_at="2026-11-27T08:00:00Z",
+        node=KEYS[1].did,
+        head=HEAD,
+    ),
     Attestation(
         validator=KEYS[1].did,
         dataset=DATASET,
