@@ -38,12 +38,13 @@ def play(name: str, documents: ModuleType, folder: Path, *programs: Path) -> int
     shutil.copytree(EXAMPLES / name, target)
     environment = {key: value for key, value in os.environ.items() if not key.startswith("ODFD_")}
     path = [*programs, Path(sys.executable).parent, environment["PATH"]]
-    environment |= {"PATH": ":".join(map(str, path)), "PYTHONPATH": str(TREE), "ODFD_ENGINE_QUICK_START": "true"}
+    environment |= {"PATH": ":".join(map(str, path)), "PYTHONPATH": f"{TREE}:{TREE / 'client'}"}
+    environment |= {"HOME": str(folder), "ODFD_ENGINE_QUICK_START": "true"}
     return int(documents.run(target / "README.md", target, environment))
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("name", ["publisher", "mirror", "http", "metrics"])
+@pytest.mark.parametrize("name", ["publisher", "mirror", "http", "metrics", "notebook"])
 def test_the_example_runs_as_written(name: str, documents: ModuleType, folder: Path) -> None:
     """With an engine that reads CSV alone: these examples are about nodes and what they exchange."""
     small = folder / "bin" / "odfd"
@@ -62,6 +63,6 @@ def test_the_example_of_a_validator_runs_as_written(documents: ModuleType, folde
 
 def test_every_example_is_run_and_linked() -> None:
     names = {file.parent.name for file in EXAMPLES.glob("*/README.md")}
-    assert names == {"publisher", "validator", "mirror", "http", "metrics"}
+    assert names == {"publisher", "validator", "mirror", "http", "metrics", "notebook"}
     for index in (EXAMPLES / "README.md", TREE / "README.md"):
         assert all(f"{name}/README.md)" in index.read_text() for name in names), index
