@@ -13,7 +13,7 @@ import msgspec
 from chain.ids import DatasetId
 from chain.model.schema import DataSchema
 from chain.model.source import FetchStep, MergeStrategy, PrepStep, ReadStep, Transform
-from chain.model.wire import U64, WRAPPED, Extra, Scalar, Time
+from chain.model.wire import DATASET_REF, U64, WRAPPED, Extra, Scalar, Time
 from chain.multihash import Multihash
 
 
@@ -101,7 +101,7 @@ class SetPollingSource(_Event, frozen=True, kw_only=True, tag="SetPollingSource"
 class TransformInput(_Table, frozen=True, kw_only=True):
     """``dataset_ref`` is a ``did:odf:…`` in a chain; a person may write a name."""
 
-    dataset_ref: str
+    dataset_ref: DATASET_REF
     alias: str | None = None
 
 

@@ -9,7 +9,9 @@ a variant is its place in the union type, from one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Final
+
+import msgspec
 
 from chain.instant import Instant
 
@@ -38,3 +40,6 @@ Extra = Annotated[dict[str, object], Mark("json-object")]
 """``ExtraAttributes``: a table of one string, a JSON object with sorted keys and no spaces."""
 WRAPPED = Mark("wrapped-union")
 """A vector of unions: FlatBuffers has none, so each value sits in a one-field table of its own."""
+REFERS_TO: Final = "x-refers-to"
+"""In the JSON Schema of a text that refers to something: the type of that."""
+DATASET_REF = Annotated[str, msgspec.Meta(extra_json_schema={REFERS_TO: "Dataset"})]

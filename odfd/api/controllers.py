@@ -22,8 +22,9 @@ from odfd.control import wire
 from odfd.flows.manifest import DesiredFlow
 from odfd.mirrors.scheduler import MirrorScheduler, SchedulerState
 from odfd.resources.declared import DeclaredResource
+from odfd.resources.references import dids_of
 from odfd.resources.sets import SecretSealer, binding
-from odfd.resources.status import DANGLING, UNRESOLVED, ConditionValue
+from odfd.resources.status import UNRESOLVED, ConditionValue
 from odfd.state.directory import StateDirectory
 from odfd.workers.reconciler import Controller, ObservedState
 
@@ -117,16 +118,14 @@ class FlowController(AsDeclared):
         return ObservedState(told={"LastRun": ConditionValue(value=view.outcome, message=view.message)})
 
     async def perform(self, resource: DeclaredResource, step: str) -> None:  # noqa: ARG002  there is one step
-        await self._flows.apply(_desired(resource), dry_run=False)
+        await self._flows.apply(_desired(resource), dids_of(resource.references), dry_run=False)
 
     async def _waiting(self, resource: DeclaredResource) -> ObservedState:
         """Of one that is not in force: it waits for a dataset, or is declared now that all are here."""
-        missing = await self._flows.missing(_desired(resource))
+        missing = await self._flows.missing(_desired(resource), dids_of(resource.references))
         if missing is None:
             return ObservedState(steps=("declare the flow",))
-        told = {DANGLING: ConditionValue(value=True, message=missing.message)}
-        fault = NotFound(missing.message, rule=UNRESOLVED, hint="apply it; the flow begins by itself then")
-        return ObservedState(told=told, fault=fault)
+        return ObservedState(fault=NotFound(missing.message, rule=UNRESOLVED, hint=missing.hint))
 
 
 def _desired(resource: DeclaredResource) -> DesiredFlow:

@@ -7,7 +7,7 @@ new walls.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -15,9 +15,11 @@ import msgspec
 from chain.errors import Invalid, NotFound
 from chain.ids import DID_ODF, DatasetId, DatasetName, parse_own_name
 from chain.instant import Instant
+from odfd.resources.references import reference_key
 from odfd.resources.store import Resource, Resources
 
 KIND: Final = "dataset"
+_TYPE: Final = "Dataset"
 
 
 class Rendition(msgspec.Struct, frozen=True, rename="camel"):
@@ -112,6 +114,21 @@ class Catalog:
 
     def remove(self, name: str, now: Instant) -> None:
         self._resources.delete(KIND, name, now)
+
+
+def resolve_dataset(ref: str, meant: Mapping[str, str], catalog: Catalog) -> DatasetEntry:
+    """What a reference of a resource means: what it meant before, else what has its name or did now.
+
+    ``meant``: dids by the keys of references. Raises NotFound, Invalid.
+    """
+    did = meant.get(reference_key(ref, _TYPE))
+    if did is None:
+        return catalog.resolve(ref.removeprefix(f"{_TYPE}:"))
+    found = catalog.find(DatasetId.parse(did))
+    if found is None:
+        hint = "it goes on when that comes again; to mean another of the name, apply it again"
+        raise NotFound(f"the dataset {ref!r} that was meant is gone", rule="dataset-ref", hint=hint)
+    return found
 
 
 def default_name(dataset: DatasetId) -> DatasetName:

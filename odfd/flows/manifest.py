@@ -11,14 +11,16 @@ from typing import Annotated, Final
 import msgspec
 
 from chain.errors import Invalid
-from chain.ids import DID_ODF, DatasetId, parse_own_name
+from chain.ids import DatasetId
 from chain.model.wire import U32
 from odfd.flows import schedule
 from odfd.flows.plan import CatchUp, FlowPlan, FlowPolicy, Retry
 from odfd.flows.schedule import UTC, Schedule, parse_cron, parse_duration, parse_every, parse_zone
 from odfd.resources.manifest import Draft, described
+from odfd.resources.references import refers_to
 
 _TARGET: Final = "Dataset:"
+_DATASET: Final = refers_to("Dataset")
 _MOST_ATTEMPTS: Final = 100
 _MOST_WINDOW: Final = schedule.MOST_INTERVAL
 POLICY: Final = "flowPolicy"
@@ -35,7 +37,7 @@ class OnSchedule(msgspec.Struct, frozen=True, kw_only=True, tag="Schedule"):
 class OnDataset(msgspec.Struct, frozen=True, kw_only=True, tag="Dataset"):
     """Runs when a dataset has new data."""
 
-    dataset: Annotated[str, described("Its name, Dataset:NAME, or did:odf:…")]
+    dataset: Annotated[str, described("Its name, Dataset:NAME, did:odf:…, or the id of its resource."), _DATASET]
 
 
 class IngestTask(msgspec.Struct, frozen=True, kw_only=True, tag="Ingest", rename="camel"):
@@ -68,7 +70,9 @@ class FlowPolicySaid(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class FlowSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Which dataset is pulled by itself, and when."""
 
-    target: Annotated[str, described("Dataset:NAME, NAME or did:odf:…: what is pulled.")]
+    target: Annotated[
+        str, described("Dataset:NAME, NAME, did:odf:… or the id of its resource: what is pulled."), _DATASET
+    ]
     triggers: Annotated[
         tuple[OnSchedule | OnDataset, ...], described("One schedule at most, and any number of datasets.")
     ]
@@ -130,12 +134,9 @@ class _Reading:
         if len(tasks) != 1:
             self._note("spec.tasks", f"{len(tasks)} tasks", "flow-tasks", "one, or none: the dataset is pulled")
         on_data = tuple(each.dataset if isinstance(each, OnDataset) else "" for each in spec.triggers)
-        for number, each in enumerate(on_data):
-            if each:
-                self._reference(f"spec.triggers[{number}].dataset", each)
         return DesiredFlow(
             name=self._draft.headers.name,
-            target=self._reference("spec.target", spec.target),
+            target=spec.target.removeprefix(_TARGET),
             inputs=tuple(each.removeprefix(_TARGET) for each in on_data),
             schedule=self._schedule(),
             fetch_uncacheable=tasks[0].fetch_uncacheable,
@@ -184,12 +185,6 @@ class _Reading:
         if length is not None and length > _MOST_WINDOW:
             self._note(f"{_POLICY}.{name}", "is out of range", "flow-duration", "at most 366d")
         return usual if length is None else length
-
-    def _reference(self, path: str, text: str) -> str:
-        """The name or did in ``Dataset:NAME``."""
-        ref = text.removeprefix(_TARGET)
-        self._try(path, DatasetId.parse if ref.startswith(DID_ODF) else parse_own_name, ref)
-        return ref
 
 
 _POLICY: Final = f"headers.annotations.{POLICY}"

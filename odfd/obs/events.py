@@ -132,6 +132,7 @@ EVENT_KINDS: Final = {
     "flow.failed": "a run of a flow failed",
     "flow.paused": "a person paused a flow",
     "flow.resumed": "a person resumed a flow",
+    "flow.stranded": "the dataset that a flow pulled is deleted, and the flow waits",
     "flow.updated": "the declaration of a flow changed",
     "head.heard": "a publisher signed a new head",
     "head.refused": "a signed head contradicts an earlier one",

@@ -7,7 +7,9 @@ which of them came and went, whoever did it, and ``adopt`` takes that over befor
 
 from __future__ import annotations
 
+import itertools
 import json
+import operator
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
@@ -33,7 +35,7 @@ NAMED_HERE: Final = ("Peer", "Validator")
 _HINT: Final = "restore the database from a backup"
 EVENTS: Final = Sealed("res_events", ("rv", "at", "op", "id", "type", "body"), _HINT)
 CURRENT: Final = Sealed("res_current", ("id", "type", "key", "did", "rv", "body"), _HINT)
-TABLES: Final = ("res_events", "res_current", "res_labels", "res_touched", "res_log")
+TABLES: Final = ("res_events", "res_current", "res_labels", "res_refs", "res_touched", "res_log")
 Op: TypeAlias = Literal["Added", "Modified", "Deleted", "Observed"]
 """``Observed``: its status alone is another."""
 Json: TypeAlias = Any
@@ -41,6 +43,15 @@ IntentKey: TypeAlias = tuple[str, str]
 """Kind and key."""
 Adopted: TypeAlias = tuple[str, str | None, Json]
 """Name, did and spec; ``None`` where the intent does not tell them. Another text may stand in the place of a did."""
+
+
+class ResourceHandle(msgspec.Struct, frozen=True):
+    """What a reference means. The did, of what has one, finds it also when it comes again."""
+
+    id: str
+    name: str
+    """As it is called now."""
+    did: str | None = None
 
 
 class DeclaredResource(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +66,8 @@ class DeclaredResource(msgspec.Struct, frozen=True, kw_only=True):
     managers: Mapping[str, str] = {}
     """``labels.KEY`` or ``annotations.KEY`` to who set it, where that was not an apply of manifests."""
     spec: Json = None
+    references: Mapping[str, ResourceHandle | None] = {}
+    """What its spec refers to, by ``references.reference_key``; ``None``: it was never here."""
     generation: int = 1
     status: ResourceStatus = ResourceStatus()
     """Written by ``DeclaredStore.observe`` alone."""
@@ -69,6 +82,10 @@ class ResourceEvent(msgspec.Struct, frozen=True, kw_only=True):
     at: Instant
     op: Op
     resource: DeclaredResource
+
+
+def handle_of(resource: DeclaredResource) -> ResourceHandle:
+    return ResourceHandle(resource.id, resource.name, resource.did)
 
 
 KEPT: Final = 100_000
@@ -124,7 +141,25 @@ class DeclaredStore:
             for each in between:
                 self._append("Observed", msgspec.structs.replace(held, status=each), now)
         op: Op = "Added" if held is None else "Modified"
-        return self._write(op, msgspec.structs.replace(resource, status=status), now)
+        rv = self._write(op, msgspec.structs.replace(resource, status=status), now)
+        if held is None or (held.name, held.did) != (resource.name, resource.did):
+            self._heal(resource, now)
+        return rv
+
+    def _heal(self, came: DeclaredResource, now: Instant) -> None:
+        """Those that refer to it and never found it mean it from now on, as do those that meant what has its did."""
+        keys = [f"{came.type}:{each}" for each in (came.id, came.did or came.id, came.name.casefold())]
+        rows = self._db.execute(
+            "SELECT src, key FROM res_refs WHERE (dst IS NULL AND key IN (?, ?, ?)) OR did = ? OR dst = ?"
+            " ORDER BY src, key",
+            (*keys, came.did, came.id),
+        )
+        for src, found in itertools.groupby(rows.fetchall(), key=operator.itemgetter(0)):
+            referrer = self.get(src)
+            assert referrer is not None
+            references = {**referrer.references, **dict.fromkeys((key for _, key in found), handle_of(came))}
+            if references != referrer.references:
+                self._write("Observed", msgspec.structs.replace(referrer, references=references), now)
 
     def observe(self, resource_id: str, generation: int, statuses: Sequence[ResourceStatus], now: Instant) -> bool:
         """What became of it, step by step; ``False``: it is gone, or has another generation, and nothing is written."""
@@ -135,10 +170,39 @@ class DeclaredStore:
             self._write("Observed", msgspec.structs.replace(held, status=each, updated_at=now), now)
         return True
 
+    def referrers(self, resource_id: str) -> list[str]:
+        """Ids of those that refer to it, by an index."""
+        rows = self._db.execute("SELECT DISTINCT src FROM res_refs WHERE dst = ? ORDER BY src", (resource_id,))
+        return [src for (src,) in rows]
+
+    def dangling(self, resource_id: str) -> list[str]:
+        """What it refers to that is not here, by key."""
+        rows = self._db.execute(
+            "SELECT res_refs.key FROM res_refs LEFT JOIN res_current ON res_current.id = dst"
+            " WHERE src = ? AND res_current.id IS NULL ORDER BY res_refs.key",
+            (resource_id,),
+        )
+        return [key for (key,) in rows]
+
+    def strand(self, type_: str, name: str, now: Instant) -> bool:
+        """What acted for it is gone, and it stays: it waits. ``False``: it is an intent alone, and goes with it."""
+        held = self.named(type_, name)
+        if held is None or held.spec is None:
+            return False
+        kind = next(kind for kind, each in FOLLOWED.items() if each == type_)
+        self._db.execute("DELETE FROM res_touched WHERE kind = ? AND key = ?", (kind, name.casefold()))
+        return self.observe(held.id, held.generation, pending(held.status), now)
+
     def _write(self, op: Op, resource: DeclaredResource, now: Instant) -> int:
         rv, body = self._append(op, resource, now)
         key = resource.name.casefold()
         CURRENT.put(self._db, resource.id, resource.type, key, resource.did, rv, body)
+        self._db.execute("DELETE FROM res_refs WHERE src = ?", (resource.id,))
+        self._db.executemany(
+            "INSERT INTO res_refs VALUES (?, ?, ?, ?)",
+            [(resource.id, key, handle and handle.id, handle and handle.did)
+             for key, handle in resource.references.items()],
+        )  # fmt: skip
         if op == "Observed":
             return rv
         self._db.execute("DELETE FROM res_labels WHERE id = ?", (resource.id,))
@@ -169,6 +233,7 @@ class DeclaredStore:
         rv, _ = self._append("Deleted", resource, now)
         self._db.execute("DELETE FROM res_current WHERE id = ?", (resource.id,))
         self._db.execute("DELETE FROM res_labels WHERE id = ?", (resource.id,))
+        self._db.execute("DELETE FROM res_refs WHERE src = ?", (resource.id,))
         return rv
 
     def events(self, since: int, limit: int) -> list[ResourceEvent]:

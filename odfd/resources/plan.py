@@ -7,14 +7,15 @@ the order of types and names, so that the order in which manifests were written 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Literal, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
 from chain.errors import Invalid
 from chain.instant import Instant
-from odfd.resources.declared import DeclaredResource, Json, canonical
+from odfd.resources.declared import DeclaredResource, Json, ResourceHandle, canonical
+from odfd.resources.references import FinalState, Reference, ResourceLookup, find_cycle
 
 APPLY: Final = "odfctl"
 """The manager of those who apply manifests."""
@@ -41,21 +42,22 @@ class PlannedResource(msgspec.Struct, frozen=True, kw_only=True):
     before: DeclaredResource | None
     after: DeclaredResource
     changes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
+Walk: TypeAlias = Callable[[str, Json], Iterable[Reference]]
+"""References in a spec of a type."""
 PreApply: TypeAlias = Callable[[DesiredResource, DeclaredResource | None, str], Json]
-
-
-class ResourceLookup(Protocol):
-    """Resources as they stand."""
-
-    def get(self, resource_id: str) -> DeclaredResource | None: ...
-    def named(self, type_: str, name: str) -> DeclaredResource | None: ...
 
 
 def as_written(desired: DesiredResource, before: DeclaredResource | None, resource_id: str) -> Json:  # noqa: ARG001
     """A spec that is kept as it was written."""
     return desired.spec
+
+
+def no_references(type_: str, spec: Json) -> Iterable[Reference]:  # noqa: ARG001
+    """Of types that refer to nothing."""
+    return ()
 
 
 def plan(
@@ -65,6 +67,7 @@ def plan(
     now: Instant,
     manager: str = APPLY,
     kept: PreApply = as_written,
+    walk: Walk = no_references,
 ) -> tuple[list[PlannedResource], list[Invalid]]:
     """In the order of ``desired``. Where there are faults the plan must not be carried out.
 
@@ -86,7 +89,53 @@ def plan(
             faults.append(fault)
             continue
         planned.append(_planned(as_kept, before, resource_id, now, manager))
-    return planned, faults
+    if faults:
+        return planned, faults
+    final = FinalState([each.after for each in planned], standing)
+    planned = [_referring(each, final, walk) for each in planned]
+    circle = _cycle_fault(planned, standing, [each.place for each in desired])
+    return planned, [] if circle is None else [circle]
+
+
+def _referring(planned: PlannedResource, final: FinalState, walk: Walk) -> PlannedResource:
+    """With what its references mean; the same as before, unless that is gone."""
+    before = planned.before.references if planned.before is not None else {}
+    references: dict[str, ResourceHandle | None] = {}
+    warnings = []
+    for each in walk(planned.after.type, planned.after.spec):
+        held, found = before.get(each.key), final.resolved(each.key, before.get(each.key))
+        references[each.key] = found
+        if (
+            held is not None
+            and found is not None
+            and found.id != held.id
+            and (held.did is None or found.did != held.did)
+        ):
+            warnings.append(f"{each.path}: {each.text} is another {each.type} now: the one that was meant is gone")
+    after = msgspec.structs.replace(planned.after, references=references)
+    return msgspec.structs.replace(planned, after=after, warnings=tuple(warnings))
+
+
+def _cycle_fault(planned: Sequence[PlannedResource], standing: ResourceLookup, places: Sequence[str]) -> Invalid | None:
+    final = FinalState([each.after for each in planned], standing)
+
+    def edges(resource_id: str) -> Iterable[str]:
+        resource = final.get(resource_id)
+        return [] if resource is None else [held.id for held in resource.references.values() if held is not None]
+
+    cycle = find_cycle([each.after.id for each in planned if each.after.references], edges)
+    if cycle is None:
+        return None
+    place = next((place for each, place in zip(planned, places, strict=True) if each.after.id in cycle), "")
+    return cycle_fault([found.name for each in cycle if (found := final.get(each)) is not None], place)
+
+
+def cycle_fault(names: Sequence[str], place: str) -> Invalid:
+    """``names``: along the way, the first of them also at its end."""
+    text = f"they refer to each other in a circle: {' -> '.join(names)}"
+    return Invalid(
+        text, rule="reference-cycle", hint="what is derived goes one way; leave one of them out", place=place
+    )
 
 
 def _found(desired: DesiredResource, standing: ResourceLookup, faults: list[Invalid]) -> DeclaredResource | None:

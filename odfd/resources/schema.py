@@ -128,7 +128,7 @@ class _Making:
     def _object(self, cls: type[msgspec.Struct]) -> JsonSchema:
         tag = cls.__struct_config__.tag
         properties: JsonSchema = {} if tag is None else {TAG: {"const": tag}}
-        notes, required = _notes(cls), [] if tag is None else [TAG]
+        notes, required = notes_of(cls), [] if tag is None else [TAG]
         for each in layout.fields_of(cls):
             properties[each.key] = self._of(each.kind) | notes.get(each.name, {})
             required += [each.key] if each.required else []
@@ -166,7 +166,7 @@ class _Making:
 
 
 @functools.cache
-def _notes(cls: type[msgspec.Struct]) -> Mapping[str, JsonSchema]:
+def notes_of(cls: type[msgspec.Struct]) -> Mapping[str, JsonSchema]:
     """What is said beside the types of fields: descriptions, and parts of schemas."""
     notes: dict[str, JsonSchema] = {}
     for each in msgspec.structs.fields(cls):

@@ -72,6 +72,20 @@ INTENTS_STEP: Final = """
         WHERE kind IN ('mirror', 'network', 'blocked-peer', 'validator');
 """
 """A later one."""
+REFERENCES_STEP: Final = """
+    -- What resources refer to: dst is NULL where it was never here.
+    CREATE TABLE res_refs (
+        src TEXT NOT NULL,
+        key TEXT NOT NULL,
+        dst TEXT,
+        did TEXT,
+        PRIMARY KEY (src, key)
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX res_refs_dst ON res_refs (dst);
+    CREATE INDEX res_refs_key ON res_refs (key) WHERE dst IS NULL;
+    CREATE INDEX res_refs_did ON res_refs (did) WHERE did IS NOT NULL;
+"""
+"""The last."""
 
 
 INTENT_LOG: Final = Sealed(
@@ -141,6 +155,7 @@ STEPS: Final = (
     """,
     STEP,
     INTENTS_STEP,
+    REFERENCES_STEP,
 )
 """Tables, as the steps that made them; steps are added at the end and never changed."""
 

@@ -21,7 +21,17 @@ from odfd.control.assembly import Context
 from odfd.errors import Bug, sole_fault
 from odfd.obs.events import Event
 from odfd.resources.declared import DeclaredResource, DeclaredStore
-from odfd.resources.status import UNRESOLVED, ConditionValue, ResourceStatus, failed, is_told, moved, pending, ready
+from odfd.resources.status import (
+    DANGLING,
+    UNRESOLVED,
+    ConditionValue,
+    ResourceStatus,
+    failed,
+    is_told,
+    moved,
+    pending,
+    ready,
+)
 from odfd.resources.workqueue import WorkQueue
 from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
 from odfd.runtime.supervision import Life
@@ -162,6 +172,7 @@ class Reconciler:
             while events := store.events(cursor, PAGE):
                 cursor = events[-1].rv
                 found += [each.resource.id for each in events if each.op in ("Added", "Modified")]
+                found += [src for each in events if each.op == "Deleted" for src in store.referrers(each.resource.id)]
                 found += sorted(self._waiting) if any(each.op == "Added" for each in events) else ()
         return cursor, found
 
@@ -187,11 +198,11 @@ class Reconciler:
         turned.set()
 
     async def _attempt(self, resource_id: str) -> None:
-        resource = await trio.to_thread.run_sync(self._read, resource_id)
+        resource, dangling = await trio.to_thread.run_sync(self._read, resource_id)
         controller = None if resource is None else self.controllers.get(resource.type)
         if resource is None or controller is None:
             return
-        seen = await self._tried(controller, resource, ())
+        seen = _with_dangling(await self._tried(controller, resource, ()), dangling)
         is_waiting = seen.fault is not None and seen.fault.rule == UNRESOLVED
         (self._waiting.add if is_waiting else self._waiting.discard)(resource_id)
         if _is_as_it_was(resource, seen):
@@ -202,7 +213,7 @@ class Reconciler:
         if seen.steps and seen.fault is None:
             if not await self._observe(resource, way):
                 return
-            seen, way = await self._tried(controller, resource, seen.steps), way[-1:]
+            seen, way = _with_dangling(await self._tried(controller, resource, seen.steps), dangling), way[-1:]
             said = self._ended(resource, way[-1], seen)
             is_kept = await self._observe(resource, (said,))
         else:
@@ -270,9 +281,11 @@ class Reconciler:
 
         return await trio.to_thread.run_sync(write)
 
-    def _read(self, resource_id: str) -> DeclaredResource | None:
+    def _read(self, resource_id: str) -> tuple[DeclaredResource | None, Sequence[str]]:
+        """And what it refers to that is not here."""
         with self._home.database.read() as connection:
-            return DeclaredStore(connection).get(resource_id)
+            store = DeclaredStore(connection)
+            return store.get(resource_id), store.dangling(resource_id)
 
     def _newest(self) -> int:
         with self._home.database.read() as connection:
@@ -294,6 +307,14 @@ _SUBJECTS: Final = {
 def about(event: Event) -> set[Named]:
     """Which resources an event may change."""
     return {(type_, event.subject) for type_ in _SUBJECTS.get(event.kind.partition(".")[0], ()) if event.subject}
+
+
+def _with_dangling(seen: ObservedState, dangling: Sequence[str]) -> ObservedState:
+    """What is said of all types alike."""
+    if not dangling:
+        return seen
+    said = ConditionValue(value=True, message=f"not here: {', '.join(dangling)}")
+    return msgspec.structs.replace(seen, told={**seen.told, DANGLING: said})
 
 
 def _is_at_rest(resource: DeclaredResource) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, Literal, TypeAlias
 
 import trio
@@ -14,6 +15,7 @@ from chain.instant import Instant
 from odfd.api.datasets.ingest_pull import IngestPullService
 from odfd.control import wire
 from odfd.control.assembly import Context
+from odfd.datasets.catalog import resolve_dataset
 from odfd.flows import store
 from odfd.flows.manifest import DesiredFlow
 from odfd.flows.plan import BAD, FlowPlan, Outcome
@@ -76,10 +78,13 @@ class FlowService:
         self._events.emit("flow.deleted", entry.plan.name)
         return view
 
-    async def apply(self, desired: DesiredFlow, *, dry_run: bool) -> wire.ApplyItem:
-        """A new one may name a dataset that is not here: it is declared when that is. Raises NotFound for others."""
+    async def apply(self, desired: DesiredFlow, meant: Mapping[str, str], *, dry_run: bool) -> wire.ApplyItem:
+        """``meant``: dids of references that mean something already, by key.
+
+        A new one may name a dataset that is not here: it is declared when that is. Raises NotFound for others.
+        """
         try:
-            plan, before = await trio.to_thread.run_sync(self._planned, desired)
+            plan, before = await trio.to_thread.run_sync(self._planned, desired, meant)
         except NotFound as fault:
             if await trio.to_thread.run_sync(self._is_in_force, desired.name):
                 raise
@@ -92,10 +97,10 @@ class FlowService:
             self._events.emit(f"flow.{action}", plan.name, id=str(plan.target))
         return wire.ApplyItem(kind="flow", name=plan.name, action=action, changes=_changes(before, plan))
 
-    async def missing(self, desired: DesiredFlow) -> NotFound | None:
+    async def missing(self, desired: DesiredFlow, meant: Mapping[str, str]) -> NotFound | None:
         """Which dataset it names that is not here."""
         try:
-            await trio.to_thread.run_sync(self._planned, desired)
+            await trio.to_thread.run_sync(self._planned, desired, meant)
         except NotFound as fault:
             return fault
         return None
@@ -142,18 +147,18 @@ class FlowService:
         (view,) = await trio.to_thread.run_sync(self._views, [(key, entry)])
         return view
 
-    def _planned(self, desired: DesiredFlow) -> tuple[FlowPlan, FlowPlan | None]:
+    def _planned(self, desired: DesiredFlow, meant: Mapping[str, str]) -> tuple[FlowPlan, FlowPlan | None]:
         with self._home.database.read() as connection:
-            return desired.plan(self._resolve), store.find(connection, desired.name)
+            return desired.plan(partial(self._resolve, meant)), store.find(connection, desired.name)
 
     def _is_in_force(self, name: str) -> bool:
         with self._home.database.read() as connection:
             return store.find(connection, name) is not None
 
-    def _resolve(self, ref: str, place: str) -> DatasetId:
+    def _resolve(self, meant: Mapping[str, str], ref: str, place: str) -> DatasetId:
         with self._home.catalog() as catalog:
             try:
-                return catalog.resolve(ref).id
+                return resolve_dataset(ref, meant, catalog).id
             except Invalid as fault:
                 fault.place = place
                 raise

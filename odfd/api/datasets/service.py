@@ -41,6 +41,7 @@ from odfd.ingest import segments
 from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.queries import folds
+from odfd.resources.declared import DeclaredStore
 from odfd.resources.store import Resources
 from odfd.state.directory import FOLDS, SEGMENTS, StateDirectory
 from odfd.trust.ledger.log import Ledger
@@ -115,7 +116,7 @@ class DatasetService:
             view, dropped = await _in_thread(lambda: self._delete(entry))
         self._gone(entry.id)
         for name in dropped:
-            self._events.emit("flow.deleted", name, f"with {view.name}, which it pulled")
+            self._events.emit("flow.stranded", name, f"{view.name}, which it pulled, is deleted")
         self._events.emit("dataset.deleted", view.name, f"{plural(view.blocks, 'block')} forgotten")
         return view
 
@@ -268,6 +269,8 @@ class DatasetService:
             resources.delete(quarantine.KIND, str(entry.id), now)
             visibility.deleted(connection, entry.id, now)
             dropped.extend(flows.forget(connection, entry.id, now))
+            for name in dropped:
+                DeclaredStore(connection).strand("Flow", name, now)
             Ledger(connection).forget(entry.id)
             Damage(connection).forget(entry.id)
             row_counts.forget(connection, entry.id)

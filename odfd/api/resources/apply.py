@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 import trio
@@ -44,14 +44,15 @@ from odfd.api.transforms import EvolutionCheck, TransformCheck, judge_preprocess
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
-from odfd.datasets.catalog import Catalog
-from odfd.datasets.creation import changed_events, founding_events
+from odfd.datasets.catalog import Catalog, resolve_dataset
+from odfd.datasets.creation import changed_events, founding_events, input_ids
 from odfd.errors import sole_faults
 from odfd.flows.manifest import DesiredFlow
 from odfd.ingest.acceptance import check_source
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import check_text
-from odfd.resources.plan import PlannedResource
+from odfd.resources.plan import PlannedResource, cycle_fault
+from odfd.resources.references import dids_of, find_cycle
 from odfd.resources.selectors import parse_selector
 from odfd.resources.sets import names_in
 from odfd.resources.store import Resources
@@ -70,10 +71,14 @@ _UNBORN = DatasetId.from_public_key(bytes(32))
 """Stands for a dataset whose key is made only when it is committed."""
 
 
+Meant: TypeAlias = Mapping[str, str]
+"""Dids of datasets by the keys of references that mean them."""
+
+
 class ApplyFlow(Protocol):
     """Declares one flow. Raises Invalid for a dataset that is not here."""
 
-    async def __call__(self, desired: DesiredFlow, *, dry_run: bool) -> wire.ApplyItem: ...
+    async def __call__(self, desired: DesiredFlow, meant: Meant, *, dry_run: bool) -> wire.ApplyItem: ...
 
 
 class ApplyIntents(Protocol):
@@ -154,7 +159,8 @@ class ApplyOperation:
                 named = {(each.after.type, each.after.name.casefold()) for each in planned}
                 named |= {("Dataset", desired.name.casefold()) for desired in snapshots}
                 items += await self._prune(request.prune, named, dry_run=request.dry_run)
-            told = [_with_warnings(each, wanted.warnings) for each in items]
+            warnings = {(each.after.type.lower(), each.after.name.casefold()): each.warnings for each in planned}
+            told = [_with_warnings(_with_warnings(each, warnings), wanted.warnings) for each in items]
             return wire.ApplyResult(items=tuple(told), dry_run=request.dry_run)
 
         names = [*(desired.name for desired in snapshots if desired.is_legacy), *(each.after.name for each in planned)]
@@ -168,13 +174,16 @@ class ApplyOperation:
         items = await self._apply_intents(planned, dry_run=dry_run)
         report.advance(len(items))
         promised: set[str] = set()
+        meant = {(each.after.type, each.after.name): dids_of(each.after.references) for each in planned}
         for each in in_order(wanted.snapshots):
-            desired = msgspec.structs.replace(each, variables=_variables(each.name, planned))
+            desired = msgspec.structs.replace(
+                each, variables=_variables(each.name, planned), meant=meant.get(("Dataset", each.name), {})
+            )
             items.append(await self._apply(desired, promised, dry_run=dry_run))
             promised.add(desired.name.casefold())
             report.advance()
         for flow in wanted.flows:
-            items.append(await self._declare(flow, promised, dry_run=dry_run))
+            items.append(await self._declare(flow, meant["Flow", flow.name], promised, dry_run=dry_run))
             report.advance()
         return items
 
@@ -190,12 +199,14 @@ class ApplyOperation:
             fault.place = fault.place or desired.manifest.place()
             return wire.ApplyItem(kind="dataset", name=desired.name, action="failed", fault=wire.Problem.of(fault))
 
-    async def _declare(self, flow: DesiredFlow, promised: AbstractSet[str], *, dry_run: bool) -> wire.ApplyItem:
+    async def _declare(
+        self, flow: DesiredFlow, meant: Meant, promised: AbstractSet[str], *, dry_run: bool
+    ) -> wire.ApplyItem:
         """``promised``: names of datasets that are made by the same apply."""
         if dry_run and any(each.casefold() in promised for each in (flow.target, *flow.inputs)):
             return wire.ApplyItem(kind="flow", name=flow.name, action="created")
         try:
-            return await self._apply_flow(flow, dry_run=dry_run)
+            return await self._apply_flow(flow, meant, dry_run=dry_run)
         except Fault as fault:
             return wire.ApplyItem(kind="flow", name=flow.name, action="failed", fault=wire.Problem.of(fault))
 
@@ -211,9 +222,9 @@ class ApplyOperation:
 
         def resolve(ref: str) -> DatasetId:
             try:
-                return self._resolve(ref)
+                return self._resolve(ref, desired.meant)
             except Invalid as fault:
-                if dry_run and ref.casefold() in promised:
+                if dry_run and ref.casefold().removeprefix("dataset:") in promised:
                     return _UNBORN
                 fault.place = desired.input_place(ref)
                 raise
@@ -224,6 +235,8 @@ class ApplyOperation:
             return changed_events(held[1], desired.snapshot, resolve, pinned)
 
         events = await trio.to_thread.run_sync(planned)
+        if held is not None:
+            await trio.to_thread.run_sync(self._check_circle, desired, held[0], events)
         warnings = await self._validate(events, desired, held[1] if held else None)
         dataset = held[0] if held else None
         if events and not dry_run:
@@ -249,10 +262,32 @@ class ApplyOperation:
                 return None
         return entry.id, load_state(self._home.chains.chain(entry.id))
 
-    def _resolve(self, ref: str) -> DatasetId:
-        if ref.startswith("did:"):
-            return DatasetId.parse(ref)
-        return self._home.resolve(ref).id
+    def _resolve(self, ref: str, meant: Meant) -> DatasetId:
+        said = ref.removeprefix("Dataset:")
+        if said.startswith("did:"):
+            return DatasetId.parse(said)
+        with self._home.catalog() as catalog:
+            return resolve_dataset(ref, meant, catalog).id
+
+    def _check_circle(self, desired: DesiredSnapshot, dataset: DatasetId, events: Sequence[MetadataEvent]) -> None:
+        """Raises Invalid where what it derives from derives from it, by whatever way. Blocking."""
+        changed = [event for event in events if isinstance(event, SetTransform)]
+
+        def edges(did: str) -> list[str]:
+            if did == str(dataset):
+                return [str(each) for each in input_ids(changed[-1])]
+            block = self._home.chains.chain(DatasetId.parse(did)).last_of((SetTransform.__name__,))
+            return (
+                [str(each) for each in input_ids(block.event)]
+                if block and isinstance(block.event, SetTransform)
+                else []
+            )
+
+        cycle = find_cycle([str(dataset)] if changed else [], edges)
+        if cycle is not None:
+            with self._home.catalog() as catalog:
+                names = [catalog.name_of(DatasetId.parse(each)) for each in cycle]
+            raise cycle_fault(names, desired.transform_place())
 
     def _commit(
         self, desired: DesiredSnapshot, held: tuple[DatasetId, ChainState] | None, events: Sequence[MetadataEvent]

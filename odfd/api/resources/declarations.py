@@ -22,9 +22,10 @@ from odfd.datasets.catalog import KIND as DATASET_KIND
 from odfd.datasets.catalog import Catalog
 from odfd.flows.store import KIND as FLOW_KIND
 from odfd.flows.store import find as find_flow
-from odfd.resources.declared import Adopted, DeclaredResource, DeclaredStore, IntentKey, ResourceEvent
+from odfd.resources.declared import Adopted, DeclaredResource, DeclaredStore, IntentKey, ResourceEvent, ResourceHandle
 from odfd.resources.manifest import Draft, wrong_entries
 from odfd.resources.plan import DesiredResource, PlannedResource, plan
+from odfd.resources.references import FinalState, Reference, references_of
 from odfd.resources.selectors import first_equality, matches, parse_selector
 from odfd.resources.sets import OpenedSecret, SecretSealer, binding, names_in, sealed_secrets
 from odfd.resources.status import COMMON, ResourceStatus, shown
@@ -78,7 +79,7 @@ class DeclarationService:
         said = {each.place: draft.spec for each, draft in zip(desired, drafts, strict=True)}
         with self._home.database.write() as connection:
             store = self._store(connection)
-            planned, faults = plan(desired, store, self._new_id, self._clock.now(), kept=kept)
+            planned, faults = plan(desired, store, self._new_id, self._clock.now(), kept=kept, walk=self._references)
         faults += [fault for each in planned if (fault := _rename_fault(each)) is not None]
         if faults:
             raise faults[0] if len(faults) == 1 else Mistakes("the manifests", tuple(faults))
@@ -88,7 +89,9 @@ class DeclarationService:
         """Write those that are not as they were, all in one transaction."""
         with self._home.database.write() as connection:
             store, catalog = DeclaredStore(connection), Catalog(Resources(connection))
-            changed = [after for each in planned if (after := _standing(each, store, catalog)) is not None]
+            standing = [_standing(each, store, catalog) for each in planned]
+            final = FinalState(standing, store)
+            changed = [after for each in standing if (after := _meaning(each, final)) != store.get(each.id)]
             store.put_all(changed, self._clock.now())
             for each in changed:
                 if each.type == SECRET_SET:
@@ -264,6 +267,11 @@ class DeclarationService:
             raise NotFound(f"there is no type {word[:80]!r}", rule="unknown-type", hint="odfctl types lists them")
         return found
 
+    def _references(self, type_: str, spec: Any) -> Iterator[Reference]:
+        """Those in the spec of any type."""
+        kind = self._type(type_)
+        return references_of(kind.spec, spec) if kind.spec is not None and spec is not None else iter(())
+
     def _uris(self, kind: ResourceType, status: ResourceStatus) -> Mapping[str, str]:
         """Of the types of conditions: those of all resources, and those of this one."""
         return {
@@ -281,11 +289,21 @@ class DeclarationService:
             "createdAt": instant.render(each.created_at),
             "updatedAt": instant.render(each.updated_at),
         }
+        status = shown(each.status, self._uris(kind, each.status))
+        status |= {"references": [_reference_view(*one) for one in each.references.items()]} if each.references else {}
         return wire.ResourceView(
             type=kind.name, name=each.name, schema=kind.uri, headers=headers, spec=each.spec, id=each.id,
-            status=shown(each.status, self._uris(kind, each.status)),
+            status=status,
             labels=dict(each.labels), generation=each.generation, updated_at=instant.render(each.updated_at),
         )  # fmt: skip
+
+
+def _reference_view(key: str, held: ResourceHandle | None) -> dict[str, str]:
+    """What a reference means; of one that never found anything, what it looks for."""
+    if held is None:
+        return {"reference": key}
+    did = {"did": held.did} if held.did is not None and held.did.startswith("did:") else {}
+    return {"reference": key, "type": key.partition(":")[0], "id": held.id, "name": held.name, **did}
 
 
 class DrySealing:
@@ -322,8 +340,14 @@ def _rename_fault(planned: PlannedResource) -> Invalid | None:
     return Invalid(f"{after.type} {before.name} is not renamed by an apply", rule="resource-rename", hint=hint)
 
 
-def _standing(planned: PlannedResource, store: DeclaredStore, catalog: Catalog) -> DeclaredResource | None:
-    """What to write; ``None``: it stands so. One that came to be meanwhile by its own way keeps its id."""
+def _meaning(each: DeclaredResource, final: FinalState) -> DeclaredResource:
+    """With references to what the same batch made."""
+    references = {key: final.resolved(key, held) for key, held in each.references.items()}
+    return msgspec.structs.replace(each, references=references)
+
+
+def _standing(planned: PlannedResource, store: DeclaredStore, catalog: Catalog) -> DeclaredResource:
+    """What shall stand. One that came to be meanwhile by its own way keeps its id."""
     held = store.get(planned.after.id) or store.named(planned.after.type, planned.after.name)
     if held is None:
         after = planned.after
@@ -334,7 +358,7 @@ def _standing(planned: PlannedResource, store: DeclaredStore, catalog: Catalog) 
     after = msgspec.structs.replace(planned.after, id=held.id, did=held.did, status=held.status)
     if planned.before is None:
         after = msgspec.structs.replace(after, created_at=held.created_at)
-    return None if after == held else after
+    return after
 
 
 def _become(connection: sqlite3.Connection, intent: IntentKey) -> Adopted | None:

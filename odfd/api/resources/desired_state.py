@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
 import msgspec
 
-from chain.codec.bind import Mistake
+from chain.codec.bind import Mistake, plain_of
 from chain.codec.manifest import Manifest, Mistakes, parse_manifests
 from chain.codec.yaml_tree import Node
 from chain.errors import Invalid
@@ -20,6 +20,7 @@ from odfd.control import wire
 from odfd.datasets.manifest import DatasetSpec, snapshot_of
 from odfd.flows.manifest import DesiredFlow, FlowSpec, flow_of
 from odfd.resources.manifest import Draft, is_resource, read_resource
+from odfd.resources.references import reference_key, references_of
 from odfd.resources.sets import SecretSetSpec, VariableSetSpec, check_secrets, check_variables
 from odfd.resources.types import TypeRegistry
 
@@ -35,6 +36,8 @@ class DesiredSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Written as the format's own kind, not as a resource."""
     variables: frozenset[str] = frozenset()
     """Names of values in sets of the same apply that its sources may read."""
+    meant: Mapping[str, str] = {}
+    """Dids of inputs that mean something already, by the keys of references."""
 
     @property
     def name(self) -> str:
@@ -66,7 +69,7 @@ class DesiredSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     def refs(self) -> list[str]:
         """What it derives from, itself aside."""
         transforms = [event for event in self.snapshot.metadata if isinstance(event, SetTransform)]
-        refs = [each.dataset_ref.casefold() for event in transforms for each in event.inputs]
+        refs = [each.dataset_ref.removeprefix("Dataset:").casefold() for event in transforms for each in event.inputs]
         return [ref for ref in refs if ref != self.name.casefold()]
 
 
@@ -154,6 +157,10 @@ class _Reading:
         draft, mistakes = read_resource(node, text.source, self._registry)
         if draft is None:
             return mistakes
+        for each in references_of(type(draft.spec), plain_of(draft.spec)):
+            draft.attempt(each.path, partial(reference_key, type_=each.type), each.text)
+        if draft.binding.mistakes:
+            return draft.binding.mistakes
         if draft.type.spec is DatasetSpec:
             self._snapshot(snapshot_of(draft), text, is_legacy=False)
         elif draft.type.spec is FlowSpec and (flow := flow_of(draft)) is not None:

@@ -162,13 +162,13 @@ async def test_what_fails_is_told_counted_and_tried_again(world: Any) -> None:
         assert (await alice.api.about.status()).flows.failing == {"often": 2}
 
 
-async def test_flows_go_with_their_dataset(world: Any) -> None:
+async def test_flows_of_a_dataset_that_is_deleted_are_in_force_no_longer(world: Any) -> None:
     async with world.running("alice") as alice:
         await alice.apply(ROOT, flow())
         cities = alice.dataset("cities")
         await alice.api.datasets.delete("cities")
         await alice.parts.flows.look({cities})
-        (event,) = await alice.heard("flow.deleted")
+        (event,) = await alice.heard("flow.stranded")
         assert event.subject == "often"
         assert await alice.api.flows.list() == []
         with alice.home.database.read() as connection:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -456,6 +457,7 @@ async def test_r29_p05_a_flow_waits_for_datasets_and_begins_when_the_last_is_her
         assert again.action == "unchanged"
         await alice.apply(plain("one"))
         assert (await status(alice, "flow", "f"))["message"] == "no dataset 'two' here"
+        assert [each.get("name") for each in (await status(alice, "flow", "f"))["references"]] == ["one", None]
     async with world.running("alice") as alice:
         assert (await status(alice, "flow", "f"))["code"] == "unresolved-reference"
         await alice.apply(plain("two"))
@@ -467,6 +469,86 @@ async def test_r29_p05_a_flow_waits_for_datasets_and_begins_when_the_last_is_her
         await status(alice, "flow", "f")
         (view,) = await alice.api.flows.list()
         assert view.target == "first", "a name that was given to another captures nothing"
+        said = (await status(alice, "flow", "f"))["references"][0]
+        assert (said["reference"], said["name"], said["did"]) == ("Dataset:one", "first", str(alice.dataset("first")))
+
+
+DERIVED = (
+    "$schema: Dataset\nheaders: {{name: {name}}}\nspec:\n  kind: Derivative\n  metadata:\n  - kind: SetTransform\n"
+    "    inputs: [{{datasetRef: {of}, alias: a}}]\n"
+    "    transform: {{kind: Sql, engine: spark, query: select * from a}}\n"
+)
+
+
+async def test_r28_names_that_are_used_again_capture_nothing_until_what_was_meant_is_gone(world: Any) -> None:
+    derived, flow = DERIVED.format(name="d", of="one"), WAITING.replace("two", "one")
+    async with world.running("alice") as alice:
+        await alice.apply(plain("one"), derived, flow)
+        first = alice.dataset("one")
+        await alice.api.datasets.rename("one", wire.RenameRequest(name="first"))
+        await alice.apply(plain("one"))
+        again = await alice.apply(derived, flow)
+        assert [(item.action, item.warnings) for item in again.items if item.kind == "flow"] == [("unchanged", ())]
+        assert again.items[0].action == "unchanged", "a derived dataset keeps its input too"
+        assert (await alice.api.flows.list())[0].target == "first"
+        await alice.api.datasets.delete("d")
+        await alice.api.datasets.delete("first")
+        assert (await status(alice, "flow", "f"))["code"] == "unresolved-reference"
+        assert await flows(alice) == []
+        (item,) = (await alice.apply(flow)).items
+        assert "is another Dataset now" in item.warnings[0]
+        assert (await status(alice, "flow", "f"))["phase"] == "Ready"
+        assert (await status(alice, "flow", "f"))["references"][0]["did"] == str(alice.dataset("one")) != str(first)
+
+
+async def test_r30_what_is_referred_to_is_deleted_and_comes_again(world: Any, tmp_path: Path) -> None:
+    async with world.running("alice") as alice:
+        flow = WAITING.replace("two", "one")
+        await alice.apply(plain("one"), flow)
+        assert await flows(alice) == ["f"]
+        did = str(alice.dataset("one"))
+        await alice.done(alice.api.flow.export("one", wire.ExportRequest(to=str(tmp_path / "one"))))
+        await alice.api.datasets.delete("one")
+        said = await status(alice, "flow", "f")
+        assert (said["phase"], said["code"]) == ("Failed", "unresolved-reference")
+        (dangling,) = [each for key, each in said["conditions"].items() if key.endswith("/DanglingReferences")]
+        assert dangling["message"] == "not here: Dataset:one"
+        await alice.apply(plain("one"))
+        assert (await status(alice, "flow", "f"))["message"] == "the dataset 'one' that was meant is gone"
+        await alice.api.datasets.delete("one")
+        request = wire.ImportRequest(source=str(tmp_path / "one"), as_name="other")
+        await alice.done(alice.api.flow.import_(request))
+        said = await status(alice, "flow", "f")
+        assert (said["phase"], said["references"][0]["name"], said["references"][0]["did"]) == ("Ready", "other", did)
+        assert (await alice.api.flows.list())[0].target == "other"
+
+
+async def test_r22_r27_a_reference_is_an_id_a_type_and_name_or_a_did(world: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(plain("one"))
+        made = await alice.api.declarations.get("dataset", "one")
+        did = str(alice.dataset("one"))
+        for ref in (made.id, f"Dataset:{made.id.upper()}", "one", "Dataset:ONE", did, f"Dataset:{did}"):
+            (item,) = (await alice.apply(f"$schema: Flow\nheaders: {{name: f}}\nspec: {{target: '{ref}', triggers: ["
+                                         "{kind: Schedule, every: 1h}]}\n")).items  # fmt: skip
+            assert (item.fault, item.warnings) == (None, ()), ref
+            assert (await alice.api.flows.list())[0].target == "one", ref
+            (said,) = (await status(alice, "flow", "f"))["references"]
+            assert (said["type"], said["id"], said["did"], said["name"]) == ("Dataset", made.id, did, "one")
+
+
+async def test_r21_what_derives_from_what_derives_from_it_is_refused_with_the_way(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        with pytest.raises(Invalid, match=r"circle: b -> c -> b|circle: c -> b -> c") as refused:
+            await alice.apply(DERIVED.format(name="b", of="c"), DERIVED.format(name="c", of="b"))
+        assert refused.value.rule == "reference-cycle"
+        await alice.apply(plain("one"), DERIVED.format(name="b", of="one"), DERIVED.format(name="c", of="b"))
+        with pytest.raises(Invalid, match="circle: b -> c -> b"):
+            await alice.apply(DERIVED.format(name="b", of="c"))
+        body = DERIVED.format(name="b", of="c").partition("spec:\n")[2]
+        (item,) = (await alice.apply(f"kind: DatasetSnapshot\nversion: 1\ncontent:\n  name: b\n{body}")).items
+        assert item.fault is not None
+        assert (item.fault.rule, "b -> c -> b" in item.fault.detail) == ("reference-cycle", True)
 
 
 async def test_a_flow_that_waits_is_deleted_and_one_in_force_is_not_made_to_wait(world: Any) -> None:

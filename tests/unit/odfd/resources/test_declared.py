@@ -5,18 +5,20 @@ from __future__ import annotations
 import itertools
 import sqlite3
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chain.codec.bind import plain_of
 from chain.errors import Invalid
 from chain.instant import Instant
 from odfd.resources import store as resource_store
 from odfd.resources.declared import DeclaredResource, DeclaredStore, fold
 from odfd.resources.plan import DesiredResource, PlannedResource, plan
+from odfd.resources.references import Reference, find_cycle, reference_key, references_of, refers_to
 from odfd.resources.selectors import first_equality, matches, parse_selector
 
 NOW = Instant(1_000)
@@ -310,6 +312,107 @@ def test_p08_a_batch_that_breaks_anywhere_leaves_nothing(
             empty.execute("ROLLBACK TO whole")
             assert list(empty.iterdump()) == before
         assert broken == 3
+
+
+REF = Annotated[str, refers_to("Thing")]
+
+
+class Inner(msgspec.Struct, frozen=True, kw_only=True, tag="Inner"):
+    one: REF | None = None
+    plain: str | None = None
+
+
+class Other(msgspec.Struct, frozen=True, kw_only=True, tag="Other"):
+    many: Annotated[tuple[str, ...], refers_to("Other")]
+
+
+class Outer(msgspec.Struct, frozen=True, kw_only=True):
+    first: REF
+    parts: tuple[Inner | Other, ...]
+    inner: Inner | None = None
+
+
+def test_r26_one_walk_finds_the_references_of_any_type() -> None:
+    value = Outer(
+        first="Thing:a", parts=(Inner(one="b", plain="x"), Other(many=("c", "d")), Inner()), inner=Inner(one="e")
+    )
+    assert [(each.path, each.key) for each in references_of(Outer, plain_of(value))] == [
+        ("spec.first", "Thing:a"), ("spec.parts[0].one", "Thing:b"), ("spec.parts[1].many[0]", "Other:c"),
+        ("spec.parts[1].many[1]", "Other:d"), ("spec.inner.one", "Thing:e"),
+    ]  # fmt: skip
+    assert reference_key("Thing:A", "Thing") == reference_key("a", "Thing") == "Thing:a"
+    for wrong in ("Other:a", "a#part", "account/a", "did:odf:none"):
+        with pytest.raises(Invalid):
+            reference_key(wrong, "Thing")
+
+
+EDGES = st.dictionaries(st.sampled_from("abcdef"), st.lists(st.sampled_from("abcdef"), max_size=4), max_size=6)
+
+
+@given(EDGES)
+def test_r21_a_circle_is_found_where_there_is_one_and_told_along_its_edges(edges: dict[str, list[str]]) -> None:
+    found = find_cycle("abcdef", lambda each: edges.get(each, []))
+    reach = {each: set(edges.get(each, [])) for each in "abcdef"}
+    for middle, source in itertools.product("abcdef", repeat=2):
+        reach[source] |= reach[middle] if middle in reach[source] else set()
+    assert (found is not None) == any(each in reach[each] for each in "abcdef")
+    if found is not None:
+        assert found[0] == found[-1]
+        assert all(after in edges[before] for before, after in itertools.pairwise(found))
+
+
+def _walk(type_: str, spec: Any) -> list[Reference]:
+    return [Reference("spec.refs", "VariableSet", each) for each in spec.get("refs", ())]
+
+
+REFERRING_ACTS = st.lists(
+    st.tuples(
+        st.sampled_from(("apply", "together", "rename", "delete")), st.sampled_from("abc"), st.sampled_from("abc")
+    ),
+    max_size=14,
+)
+
+
+@given(REFERRING_ACTS)
+def test_r46_p05_a_reference_heals_when_its_first_target_comes_and_is_never_captured(
+    empty: sqlite3.Connection, acts: list[tuple[str, str, str]]
+) -> None:
+    """``who`` refers to ``a`` and ``b``; resources of these names come, go and are renamed, in batches of their own."""
+    with Shelf(empty) as shelf:
+        who = DesiredResource(type="VariableSet", name="who", spec={"refs": ["a", "b"]})
+
+        def apply(*wanted: DesiredResource) -> None:
+            planned, faults = plan(wanted, shelf.store, lambda: next(shelf.ids), NOW, walk=_walk)
+            assert not faults
+            shelf.store.put_all([each.after for each in planned], NOW)
+
+        apply(who)
+        meant: dict[str, str | None] = {"a": None, "b": None}
+        for act, name, other in acts:
+            held = shelf.store.named("VariableSet", name)
+            if act == "apply" and held is None:
+                apply(desired(name))
+            elif act == "together" and held is None:
+                apply(*((who, desired(name)) if other == "a" else (desired(name), who)))
+                meant |= {key: None for key, each in meant.items() if each and shelf.store.get(each) is None}
+            elif act == "rename" and held is not None and shelf.store.named("VariableSet", other) is None:
+                apply(desired(other, id=held.id))
+            elif act == "delete" and held is not None:
+                shelf.store.delete(held, NOW)
+            for key in meant:
+                there = shelf.store.named("VariableSet", key)
+                meant[key] = meant[key] or (there.id if there is not None else None)
+            standing = shelf.store.named("VariableSet", "who")
+            assert standing is not None
+            found = standing.references
+            assert {key: held and held.id for key, held in found.items()} == {
+                f"VariableSet:{key}": each for key, each in meant.items()
+            }
+            living = {held.id: held.name for held in found.values() if held and shelf.store.get(held.id)}
+            assert living == {each: shelf.store.get(each).name for each in living}  # type: ignore[union-attr]
+            assert shelf.store.dangling(standing.id) == [
+                f"VariableSet:{key}" for key, each in meant.items() if each is None or shelf.store.get(each) is None
+            ]
 
 
 def test_r34_selectors_are_asked_anew_each_time(empty: sqlite3.Connection) -> None:

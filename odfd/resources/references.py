@@ -1,0 +1,157 @@
+"""Finds what resources refer to, in the spec of any type, and resolves it to ids. Pure.
+
+Fields that hold references are marked with the type that they refer to (``refers_to``); one walk along the layout of a
+class finds them all. A reference is an id, a did, or a name; with its type it is a *key*, which is the same however it
+was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from chain.codec import layout
+from chain.codec.bind import TAG
+from chain.codec.layout import Kind, Table, Text, Union, Vector
+from chain.errors import Invalid
+from chain.ids import DID_ODF, DatasetId, parse_own_name
+from chain.model.wire import REFERS_TO
+from odfd.resources.declared import DeclaredResource, Json, ResourceHandle, handle_of
+from odfd.resources.manifest import UUID
+from odfd.resources.schema import notes_of
+
+_DID: Final = "did:"
+
+
+class Reference(msgspec.Struct, frozen=True):
+    """One of them: where it stands, and what is meant."""
+
+    path: str
+    type: str
+    text: str
+    """As it was written."""
+
+    @property
+    def key(self) -> str:
+        """Raises Invalid."""
+        return reference_key(self.text, self.type)
+
+
+def refers_to(type_: str) -> msgspec.Meta:
+    """Marks a field, or each text of a list, as a reference to a resource of a type."""
+    return msgspec.Meta(extra_json_schema={REFERS_TO: type_})
+
+
+def references_of(cls: type[msgspec.Struct], value: Mapping[str, Json], path: str = "spec") -> Iterator[Reference]:
+    """Those in the plain form of a value of a class."""
+    notes = notes_of(cls)
+    for each in layout.fields_of(cls):
+        if value.get(each.key) is not None:
+            refers = notes.get(each.name, {}).get(REFERS_TO)
+            yield from _within(each.kind, value[each.key], f"{path}.{each.key}", refers)
+
+
+def _within(kind: Kind, value: Any, path: str, refers: str | None) -> Iterator[Reference]:
+    match kind:
+        case Text() if refers is not None:
+            yield Reference(path, refers, value)
+        case Table(of):
+            yield from references_of(of, value, path)
+        case Union(variants):
+            cls = next(each for each in variants if each.__struct_config__.tag == value[TAG])
+            yield from references_of(cls, value, path)
+        case Vector(item):
+            for number, each in enumerate(value):
+                yield from _within(item, each, f"{path}[{number}]", refers)
+
+
+def reference_key(text: str, type_: str) -> str:
+    """``Type:id``, ``Type:did:…`` or ``Type:name`` in lower case, of ``[Type:](id | did | name)``. Raises Invalid."""
+    said, colon, rest = text.partition(":")
+    if colon and not text.startswith(_DID):
+        if said != type_:
+            text = f"expected a {type_}, found {text[:120]!r}"
+            raise Invalid(text, rule="reference-type", hint=f"write {type_}:NAME, or the name alone")
+        text = rest
+    if "#" in text:
+        raise Invalid(f"a {type_} has no part {text[:120]!r}", rule="reference-part", hint="leave out # and the part")
+    if text.startswith(DID_ODF):
+        return f"{type_}:{DatasetId.parse(text)}"
+    if text.startswith(_DID):
+        return f"{type_}:{text}"
+    if not UUID.match(text):
+        parse_own_name(text)
+    return f"{type_}:{text.casefold()}"
+
+
+class ResourceLookup(Protocol):
+    """Resources as they stand."""
+
+    def get(self, resource_id: str) -> DeclaredResource | None: ...
+    def named(self, type_: str, name: str) -> DeclaredResource | None: ...
+    def with_did(self, did: str) -> DeclaredResource | None: ...
+
+
+class FinalState:
+    """What will stand when a batch is done: what stands, with those of the batch in their places."""
+
+    def __init__(self, batch: Sequence[DeclaredResource], standing: ResourceLookup) -> None:
+        self._standing = standing
+        self._ids = {each.id: each for each in batch}
+        self._names = {(each.type, each.name.casefold()): each for each in batch}
+
+    def get(self, resource_id: str) -> DeclaredResource | None:
+        return self._ids.get(resource_id) or self._standing.get(resource_id)
+
+    def find(self, key: str) -> DeclaredResource | None:
+        """What a reference means that means nothing yet."""
+        type_, _, sought = key.partition(":")
+        if UUID.match(sought):
+            found = self.get(sought)
+        elif sought.startswith(_DID):
+            found = self._standing.with_did(sought)
+        else:
+            found = self._names.get((type_, sought)) or self._standing.named(type_, sought)
+            if found is not None and found.id in self._ids and found.name.casefold() != sought:
+                return None  # it gets another name
+        return found if found is not None and found.type == type_ else None
+
+    def resolved(self, key: str, held: ResourceHandle | None) -> ResourceHandle | None:
+        """What it means from now on: what it meant, as long as that lives, whatever has its name meanwhile."""
+        if held is not None and (there := self.living(held)) is not None:
+            return handle_of(there)
+        found = self.find(key)
+        return None if found is None else handle_of(found)
+
+    def living(self, held: ResourceHandle) -> DeclaredResource | None:
+        """What was meant: by its id; a dataset that went and came again by its did."""
+        return self.get(held.id) or (self._standing.with_did(held.did) if held.did is not None else None)
+
+
+def dids_of(references: Mapping[str, ResourceHandle | None]) -> dict[str, str]:
+    """The dids of those that have one, by key."""
+    return {key: held.did for key, held in references.items() if held is not None and held.did is not None}
+
+
+def find_cycle(starts: Iterable[str], edges: Callable[[str], Iterable[str]]) -> list[str] | None:
+    """A way along edges that ends where it begins, which is told at both ends; ``None``: there is none.
+
+    Each node is asked for its edges once.
+    """
+    done: set[str] = set()
+    for start in starts:
+        way = {} if start in done else {start: iter(edges(start))}
+        while way:
+            at, rest = next(reversed(way.items()))
+            after = next(rest, None)
+            if after is None:
+                done.add(at)
+                del way[at]
+            elif after in way:
+                nodes = list(way)
+                return [*nodes[nodes.index(after) :], after]
+            elif after not in done:
+                way[after] = iter(edges(after))
+    return None
