@@ -75,6 +75,9 @@ class AsDeclared:
     async def perform(self, resource: DeclaredResource, step: str) -> None:
         """There is no step."""
 
+    async def finalize(self, resource: DeclaredResource) -> None:
+        """Nothing is left of it."""
+
 
 class DatasetController(AsDeclared):
     """How far it may be relied on is for those who ask; here is what its chain is to this node."""
@@ -113,12 +116,17 @@ class FlowController(AsDeclared):
             return await self._waiting(resource)
         if view.kind != "flow":  # what follows its inputs has the name of its dataset
             return await self._waiting(resource)
+        if resource.owners and not await self._flows.is_as_declared(_desired(resource), dids_of(resource.references)):
+            return ObservedState(steps=("declare the flow",))  # others are declared before they are written down
         if view.outcome is None:
             return ObservedState()
         return ObservedState(told={"LastRun": ConditionValue(value=view.outcome, message=view.message)})
 
     async def perform(self, resource: DeclaredResource, step: str) -> None:  # noqa: ARG002  there is one step
         await self._flows.apply(_desired(resource), dids_of(resource.references), dry_run=False)
+
+    async def finalize(self, resource: DeclaredResource) -> None:
+        await self._flows.ended([DatasetId.parse(did) for did in dids_of(resource.references).values()])
 
     async def _waiting(self, resource: DeclaredResource) -> ObservedState:
         """Of one that is not in force: it waits for a dataset, or is declared now that all are here."""

@@ -95,6 +95,8 @@ class Pruning:
         for each in await self._declarations.list(None, selector):
             if (each.type, each.name.casefold()) in named or each.spec is None:
                 continue
+            if "ownerReferences" in each.headers:  # it goes with its owner
+                continue
             kind = each.type.lower()
             if each.type not in PRUNED:
                 text = f"it is not pruned: odfctl delete {kind} {each.name}"

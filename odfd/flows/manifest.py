@@ -5,7 +5,7 @@ A part of the Flow of RFC-018; what is not understood is refused by its name, ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Final
 
 import msgspec
@@ -16,14 +16,18 @@ from chain.model.wire import U32
 from odfd.flows import schedule
 from odfd.flows.plan import CatchUp, FlowPlan, FlowPolicy, Retry
 from odfd.flows.schedule import UTC, Schedule, parse_cron, parse_duration, parse_every, parse_zone
+from odfd.resources.declared import DeclaredResource
 from odfd.resources.manifest import Draft, described
-from odfd.resources.references import refers_to
+from odfd.resources.owners import OwnedPart
+from odfd.resources.references import reference_key, refers_to
 
 _TARGET: Final = "Dataset:"
 _DATASET: Final = refers_to("Dataset")
 _MOST_ATTEMPTS: Final = 100
 _MOST_WINDOW: Final = schedule.MOST_INTERVAL
 POLICY: Final = "flowPolicy"
+SCHEDULE: Final = "schedule"
+"""An annotation of a Dataset."""
 LENGTH: Final = msgspec.Meta(extra_json_schema={"format": "duration, such as 90s, 10min, 1h or 1d"})
 
 
@@ -79,6 +83,21 @@ class FlowSpec(msgspec.Struct, frozen=True, kw_only=True):
     tasks: Annotated[tuple[IngestTask, ...], described("Nothing, or one: a pull with settings.")] | None = None
 
 
+class DatasetSchedule(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """When a dataset is pulled by itself, without a Flow that says so: either ``cron`` or ``every`` is given."""
+
+    cron: Annotated[str, described("Five fields, or @hourly, @daily, @weekly, @monthly, @yearly.")] | None = None
+    every: Annotated[str, described("An interval; runs are at its multiples since 1970 in UTC."), LENGTH] | None = None
+    time_zone: Annotated[str, described("Of the cron expression; UTC.")] | None = None
+
+    def check(self) -> None:
+        """Raises Invalid."""
+        zone = parse_zone(self.time_zone or UTC)
+        if (self.cron is None) == (self.every is None):
+            raise Invalid("a schedule has either cron or every", rule="flow-trigger", hint="cron: '30 17 * * 1-5'")
+        parse_every(self.every) if self.cron is None and self.every is not None else parse_cron(self.cron or "", zone)
+
+
 class DesiredFlow(msgspec.Struct, frozen=True, kw_only=True):
     """A flow as it was written: datasets are named, not yet found."""
 
@@ -111,6 +130,25 @@ class DesiredFlow(msgspec.Struct, frozen=True, kw_only=True):
             fetch_uncacheable=self.fetch_uncacheable,
             policy=self.policy,
         )
+
+
+def scheduled(owner: DeclaredResource, uri: str) -> Iterator[OwnedPart]:
+    """The flow of a dataset that says when it is pulled. ``uri``: the long name of its annotation. Raises Invalid."""
+    said = owner.annotations.get(SCHEDULE, owner.annotations.get(uri))
+    if said is None:
+        return
+    try:
+        schedule = msgspec.convert(said, DatasetSchedule)
+    except msgspec.ValidationError as error:
+        hint = "schedule: {every: 1h}, or {cron: '@daily', timeZone: Europe/Vienna}"
+        raise Invalid(f"{SCHEDULE}: {error}", rule="flow-trigger", hint=hint) from error
+    schedule.check()
+    times = {"cron": schedule.cron} if schedule.cron is not None else {"every": schedule.every}
+    yield OwnedPart(
+        type="Flow", part=SCHEDULE, name=owner.name, refers=reference_key(owner.name, owner.type),
+        annotations={} if schedule.time_zone is None else {POLICY: {"timeZone": schedule.time_zone}},
+        spec={"target": f"{_TARGET}{owner.name}", "triggers": [{"kind": "Schedule", **times}]},
+    )  # fmt: skip
 
 
 def flow_of(draft: Draft) -> DesiredFlow | None:

@@ -55,7 +55,7 @@ def services_of(parts: NodeParts) -> Services:
     flow = IngestPullParts(_uploads(parts), parts.import_export, parts.repairing, declarations.values)
     pulling = IngestPullService(home, (parts.ingest_deps, parts.transform_deps), parts.scheduler, flow, context)
     flows = FlowService(home, parts.flows, pulling, context)
-    flows.withdraw = declarations.withdraw_flow
+    flows.withdraw, flows.check_unowned = declarations.withdraw_flow, declarations.check_unowned
     mirrors = MirrorService(
         home, parts.scheduler, (parts.evaluator, parts.visibility), context.board, parts.remotes, holders
     )

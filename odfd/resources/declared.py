@@ -12,7 +12,7 @@ import json
 import operator
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -35,7 +35,7 @@ NAMED_HERE: Final = ("Peer", "Validator")
 _HINT: Final = "restore the database from a backup"
 EVENTS: Final = Sealed("res_events", ("rv", "at", "op", "id", "type", "body"), _HINT)
 CURRENT: Final = Sealed("res_current", ("id", "type", "key", "did", "rv", "body"), _HINT)
-TABLES: Final = ("res_events", "res_current", "res_labels", "res_refs", "res_touched", "res_log")
+TABLES: Final = ("res_events", "res_current", "res_labels", "res_refs", "res_owners", "res_touched", "res_log")
 Op: TypeAlias = Literal["Added", "Modified", "Deleted", "Observed"]
 """``Observed``: its status alone is another."""
 Json: TypeAlias = Any
@@ -54,6 +54,16 @@ class ResourceHandle(msgspec.Struct, frozen=True):
     did: str | None = None
 
 
+class OwnerReference(msgspec.Struct, frozen=True, kw_only=True):
+    """Who made a resource, which goes when all who did are gone."""
+
+    id: str
+    type: str
+    name: str
+    part: str = ""
+    """Which of what it makes."""
+
+
 class DeclaredResource(msgspec.Struct, frozen=True, kw_only=True):
     """A resource as it stands. ``spec`` is plain JSON; ``None``: nobody has declared it here, it came by other ways."""
 
@@ -68,6 +78,8 @@ class DeclaredResource(msgspec.Struct, frozen=True, kw_only=True):
     spec: Json = None
     references: Mapping[str, ResourceHandle | None] = {}
     """What its spec refers to, by ``references.reference_key``; ``None``: it was never here."""
+    owners: tuple[OwnerReference, ...] = ()
+    """Nobody: people."""
     generation: int = 1
     status: ResourceStatus = ResourceStatus()
     """Written by ``DeclaredStore.observe`` alone."""
@@ -101,11 +113,23 @@ def canonical(value: Json) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
+class Owning(Protocol):
+    """Keeps what resources make of themselves."""
+
+    def keep(self, store: DeclaredStore, owner: DeclaredResource, now: Instant) -> None:
+        """Write what ``owner`` makes as it stands now. Raises Invalid."""
+
+    def ended(self, child: DeclaredResource) -> None:
+        """It went with its owners: what acts for it ends."""
+
+
 class DeclaredStore:
     """Resources over one SQLite connection. What is written takes effect with the transaction that is open on it."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, owning: Owning | None = None) -> None:
+        """``owning``: where what is written may make others."""
         self._db = connection
+        self._owning = owning
 
     def get(self, resource_id: str) -> DeclaredResource | None:
         return _resource(CURRENT.one(self._db, "id = ?", (resource_id,)))
@@ -144,6 +168,8 @@ class DeclaredStore:
         rv = self._write(op, msgspec.structs.replace(resource, status=status), now)
         if held is None or (held.name, held.did) != (resource.name, resource.did):
             self._heal(resource, now)
+        if self._owning is not None:
+            self._owning.keep(self, resource, now)
         return rv
 
     def _heal(self, came: DeclaredResource, now: Instant) -> None:
@@ -175,6 +201,11 @@ class DeclaredStore:
         rows = self._db.execute("SELECT DISTINCT src FROM res_refs WHERE dst = ? ORDER BY src", (resource_id,))
         return [src for (src,) in rows]
 
+    def owned(self, owner: str) -> list[DeclaredResource]:
+        """What was made by it, by an index."""
+        rows = CURRENT.rows(self._db, "id IN (SELECT child FROM res_owners WHERE owner = ?) ORDER BY id", (owner,))
+        return [found for row in rows if (found := _resource(row)) is not None]
+
     def dangling(self, resource_id: str) -> list[str]:
         """What it refers to that is not here, by key."""
         rows = self._db.execute(
@@ -187,7 +218,7 @@ class DeclaredStore:
     def strand(self, type_: str, name: str, now: Instant) -> bool:
         """What acted for it is gone, and it stays: it waits. ``False``: it is an intent alone, and goes with it."""
         held = self.named(type_, name)
-        if held is None or held.spec is None:
+        if held is None or held.spec is None or held.owners:
             return False
         kind = next(kind for kind, each in FOLLOWED.items() if each == type_)
         self._db.execute("DELETE FROM res_touched WHERE kind = ? AND key = ?", (kind, name.casefold()))
@@ -205,6 +236,10 @@ class DeclaredStore:
         )  # fmt: skip
         if op == "Observed":
             return rv
+        self._db.execute("DELETE FROM res_owners WHERE child = ?", (resource.id,))
+        self._db.executemany(
+            "INSERT INTO res_owners VALUES (?, ?)", [(each.id, resource.id) for each in resource.owners]
+        )
         self._db.execute("DELETE FROM res_labels WHERE id = ?", (resource.id,))
         self._db.executemany(
             "INSERT INTO res_labels VALUES (?, ?, ?, ?)",
@@ -234,7 +269,20 @@ class DeclaredStore:
         self._db.execute("DELETE FROM res_current WHERE id = ?", (resource.id,))
         self._db.execute("DELETE FROM res_labels WHERE id = ?", (resource.id,))
         self._db.execute("DELETE FROM res_refs WHERE src = ?", (resource.id,))
+        self._db.execute("DELETE FROM res_owners WHERE child = ?", (resource.id,))
+        for each in self.owned(resource.id):
+            self.disown(each, resource.id, now)
         return rv
+
+    def disown(self, child: DeclaredResource, owner: str, now: Instant) -> None:
+        """One that owned it is gone: it goes too, unless others own it."""
+        others = tuple(each for each in child.owners if each.id != owner)
+        if others:
+            self.put(msgspec.structs.replace(child, owners=others, updated_at=now), now)
+            return
+        self.delete(child, now)
+        if self._owning is not None:
+            self._owning.ended(child)
 
     def events(self, since: int, limit: int) -> list[ResourceEvent]:
         """Those after ``since``, in order."""

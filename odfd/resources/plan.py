@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from chain.errors import Invalid
 from chain.instant import Instant
 from odfd.resources.declared import DeclaredResource, Json, ResourceHandle, canonical
+from odfd.resources.owners import OwnedPart, Parts, name_fault, owned_fault
 from odfd.resources.references import FinalState, Reference, ResourceLookup, find_cycle
 
 APPLY: Final = "odfctl"
@@ -55,9 +56,26 @@ def as_written(desired: DesiredResource, before: DeclaredResource | None, resour
     return desired.spec
 
 
+def no_parts(owner: DeclaredResource) -> Iterable[OwnedPart]:  # noqa: ARG001
+    """Of types that make nothing."""
+    return ()
+
+
 def no_references(type_: str, spec: Json) -> Iterable[Reference]:  # noqa: ARG001
     """Of types that refer to nothing."""
     return ()
+
+
+class Rules(NamedTuple):
+    """What types say of what they refer to, make and keep."""
+
+    kept: PreApply = as_written
+    """The spec as it is kept, of what is wanted, of what stands, and of the id. Raises Invalid."""
+    walk: Walk = no_references
+    parts: Parts = no_parts
+
+
+NO_RULES: Final = Rules()
 
 
 def plan(
@@ -66,13 +84,9 @@ def plan(
     new_id: Callable[[], str],
     now: Instant,
     manager: str = APPLY,
-    kept: PreApply = as_written,
-    walk: Walk = no_references,
+    rules: Rules = NO_RULES,
 ) -> tuple[list[PlannedResource], list[Invalid]]:
-    """In the order of ``desired``. Where there are faults the plan must not be carried out.
-
-    ``kept``: the spec as it is kept, of what is wanted, of what stands, and of the id. Raises Invalid.
-    """
+    """In the order of ``desired``. Where there are faults the plan must not be carried out."""
     faults: list[Invalid] = []
     found = [_found(each, standing, faults) for each in desired]
     _check_twice(desired, found, faults)
@@ -83,7 +97,7 @@ def plan(
     for number, (each, before) in enumerate(zip(desired, found, strict=True)):
         resource_id = ids[number] if before is None else before.id
         try:
-            as_kept = msgspec.structs.replace(each, spec=kept(each, before, resource_id))
+            as_kept = msgspec.structs.replace(each, spec=rules.kept(each, before, resource_id))
         except Invalid as fault:
             fault.place = fault.place or each.place
             faults.append(fault)
@@ -92,9 +106,11 @@ def plan(
     if faults:
         return planned, faults
     final = FinalState([each.after for each in planned], standing)
-    planned = [_referring(each, final, walk) for each in planned]
+    planned = [_referring(each, final, rules.walk) for each in planned]
+    for one, wanted in zip(planned, desired, strict=True):
+        faults += _owning_faults(one, final, rules.parts, wanted.place)
     circle = _cycle_fault(planned, standing, [each.place for each in desired])
-    return planned, [] if circle is None else [circle]
+    return planned, faults if circle is None else [*faults, circle]
 
 
 def _referring(planned: PlannedResource, final: FinalState, walk: Walk) -> PlannedResource:
@@ -114,6 +130,23 @@ def _referring(planned: PlannedResource, final: FinalState, walk: Walk) -> Plann
             warnings.append(f"{each.path}: {each.text} is another {each.type} now: the one that was meant is gone")
     after = msgspec.structs.replace(planned.after, references=references)
     return msgspec.structs.replace(planned, after=after, warnings=tuple(warnings))
+
+
+def _owning_faults(planned: PlannedResource, final: FinalState, parts: Parts, place: str) -> Iterable[Invalid]:
+    """Where people change what is owned, or what they own would have the name of another."""
+    if planned.action == "updated" and planned.before is not None and planned.before.owners:
+        yield owned_fault(planned.before, place)
+    try:
+        made = list(parts(planned.after))
+    except Invalid as fault:
+        fault.place = fault.place or place
+        yield fault
+        return
+    for part in made:
+        taken = name_fault(planned.after, part, final.find(f"{part.type}:{part.name.casefold()}"))
+        if taken is not None:
+            taken.place = place
+            yield taken
 
 
 def _cycle_fault(planned: Sequence[PlannedResource], standing: ResourceLookup, places: Sequence[str]) -> Invalid | None:

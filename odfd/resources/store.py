@@ -85,7 +85,15 @@ REFERENCES_STEP: Final = """
     CREATE INDEX res_refs_key ON res_refs (key) WHERE dst IS NULL;
     CREATE INDEX res_refs_did ON res_refs (did) WHERE did IS NOT NULL;
 """
-"""The last."""
+"""And one more."""
+OWNERS_STEP: Final = """
+    CREATE TABLE res_owners (
+        owner TEXT NOT NULL,
+        child TEXT NOT NULL,
+        PRIMARY KEY (owner, child)
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX res_owners_child ON res_owners (child);
+"""
 
 
 INTENT_LOG: Final = Sealed(
@@ -156,6 +164,7 @@ STEPS: Final = (
     STEP,
     INTENTS_STEP,
     REFERENCES_STEP,
+    OWNERS_STEP,
 )
 """Tables, as the steps that made them; steps are added at the end and never changed."""
 

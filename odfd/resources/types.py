@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -38,6 +38,8 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
     """Keys of annotations that it understands, each with the class of their value."""
     prepare: Callable[[Node, list[Mistake]], Node] | None = None
     """Puts short forms of a ``spec`` into those that its class has, before it is bound."""
+    parts: Callable[[Any], Iterable[Any]] | None = None
+    """What one of them makes of itself (``odfd.resources.owners.Parts``)."""
     example: str = ""
     instead: str = ""
     """Of a type without a ``spec``: what does its work today."""

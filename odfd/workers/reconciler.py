@@ -76,6 +76,10 @@ class Controller(Protocol):
         """One step, which may have been done already. Raises Fault."""
         ...
 
+    async def finalize(self, resource: DeclaredResource) -> None:
+        """It is deleted: what acts for it ends. Raises Fault."""
+        ...
+
 
 class Reconciler:
     """The worker of all resources of one node."""
@@ -143,9 +147,11 @@ class Reconciler:
         self._looking = True
         try:
             heard, self._heard = self._heard, set()
-            self._cursor, touched = await trio.to_thread.run_sync(self._touched, heard)
+            self._cursor, touched, deleted = await trio.to_thread.run_sync(self._touched, heard)
             for each in touched:
                 self.queue.touch(each)
+            for gone in deleted:
+                await self._finalize(gone)
         finally:
             self._looking = False
         now = self._clock.now()
@@ -157,13 +163,15 @@ class Reconciler:
         due = self.queue.next_time()
         return UNTIL_POKED if due is None else max(0.0, (due - now) / SECOND)
 
-    def _touched(self, heard: Collection[Named]) -> tuple[int, Sequence[str]]:
-        """What changed since the last look, at first all that there is; before it the cursor after it. Blocking."""
+    def _touched(self, heard: Collection[Named]) -> tuple[int, Sequence[str], Sequence[DeclaredResource]]:
+        """The cursor after the look; what changed since the last, at first all that there is; what went. Blocking."""
         self.adopt()
         with self._home.database.read() as connection:
             store, cursor = DeclaredStore(connection), self._cursor
             if cursor is None:
-                return store.newest(), self._at_start([each for each in store.all() if each.type in self.controllers])
+                there = [each for each in store.all() if each.type in self.controllers]
+                return store.newest(), self._at_start(there), ()
+            gone: list[DeclaredResource] = []
             found = [
                 each.id
                 for type_, name in sorted(heard)
@@ -172,9 +180,19 @@ class Reconciler:
             while events := store.events(cursor, PAGE):
                 cursor = events[-1].rv
                 found += [each.resource.id for each in events if each.op in ("Added", "Modified")]
-                found += [src for each in events if each.op == "Deleted" for src in store.referrers(each.resource.id)]
+                deleted = [each.resource for each in events if each.op == "Deleted"]
+                gone += deleted
+                found += [src for each in deleted for src in store.referrers(each.id)]
                 found += sorted(self._waiting) if any(each.op == "Added" for each in events) else ()
-        return cursor, found
+        return cursor, found, gone
+
+    async def _finalize(self, gone: DeclaredResource) -> None:
+        controller = self.controllers.get(gone.type)
+        try:
+            if controller is not None:
+                await controller.finalize(gone)
+        except Exception as error:  # noqa: BLE001  it is gone whatever its controller says
+            self._logger.error("a controller failed", type=gone.type, name=gone.name, fault=repr(error))
 
     def _at_start(self, resources: Sequence[DeclaredResource]) -> Sequence[str]:
         """Those to be looked at now; the others, which events tell of when they change, later and not all at once."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final, Literal, TypeAlias
 
@@ -42,6 +42,8 @@ class FlowService:
         worker.pull = self._pull
         self.withdraw: Callable[[str], Awaitable[wire.FlowView]] = _nobody
         """Deletes a flow that was declared and waits for a dataset; given by whoever keeps declarations."""
+        self.check_unowned: Callable[[str, str], Awaitable[None]] = _unowned
+        """Raises Invalid for a resource of a type that another one made; given by the same."""
 
     async def list(self) -> Sequence[wire.FlowView]:
         """Flows by name, then what follows its inputs."""
@@ -62,6 +64,7 @@ class FlowService:
 
     async def delete(self, name: str) -> wire.FlowView:
         """Answers with what it was. Refused for what nobody declared."""
+        await self.check_unowned("Flow", name)
         try:
             key, entry = await self._find(name)
         except NotFound:
@@ -104,6 +107,15 @@ class FlowService:
         except NotFound as fault:
             return fault
         return None
+
+    async def is_as_declared(self, desired: DesiredFlow, meant: Mapping[str, str]) -> bool:
+        """Whether it is in force so. Raises NotFound for a dataset."""
+        plan, before = await trio.to_thread.run_sync(self._planned, desired, meant)
+        return plan == before
+
+    async def ended(self, targets: Collection[DatasetId]) -> None:
+        """Flows of these datasets may be in force no longer."""
+        await self._worker.look(targets)
 
     def counts(self) -> wire.FlowCounts:
         """For the status of the node."""
@@ -215,6 +227,10 @@ def _changes(before: FlowPlan | None, plan: FlowPlan) -> tuple[str, ...]:
     """Which parts of it differ."""
     parts = ("target", "schedule", "inputs", "fetch_uncacheable", "policy")
     return tuple(each for each in parts if before is not None and getattr(before, each) != getattr(plan, each))
+
+
+async def _unowned(word: str, name: str) -> None:
+    """Before there is anybody who knows."""
 
 
 async def _nobody(name: str) -> wire.FlowView:

@@ -115,8 +115,9 @@ class DatasetService:
         async with self._scheduler.still(entry.id):
             view, dropped = await _in_thread(lambda: self._delete(entry))
         self._gone(entry.id)
-        for name in dropped:
-            self._events.emit("flow.stranded", name, f"{view.name}, which it pulled, is deleted")
+        for name, stays in dropped:
+            text = f"{view.name}, which it pulled, is deleted"
+            self._events.emit("flow.stranded" if stays else "flow.deleted", name, text)
         self._events.emit("dataset.deleted", view.name, f"{plural(view.blocks, 'block')} forgotten")
         return view
 
@@ -248,8 +249,8 @@ class DatasetService:
             if spec is not None:
                 mirror_specs.keep(resources, msgspec.structs.replace(spec, name=renamed.name), now)
 
-    def _delete(self, entry: DatasetEntry) -> tuple[wire.DatasetView, Sequence[str]]:
-        """What it was, and the names of its flows.
+    def _delete(self, entry: DatasetEntry) -> tuple[wire.DatasetView, Sequence[tuple[str, bool]]]:
+        """What it was, and the names of its flows, each with whether it stays and waits.
 
         Name, mirror spec, flows, chain and all that was concluded of it go in one transaction; objects that nobody
         names, after.
@@ -259,7 +260,7 @@ class DatasetService:
         view = self._views.dataset(entry)
         now = self._clock.now()
         unneeded: list[Multihash] = []
-        dropped: list[str] = []
+        dropped: list[tuple[str, bool]] = []
 
         def together(connection: sqlite3.Connection) -> None:
             resources = Resources(connection)
@@ -268,9 +269,9 @@ class DatasetService:
             resources.delete(BASE_KIND, str(entry.id), now)
             resources.delete(quarantine.KIND, str(entry.id), now)
             visibility.deleted(connection, entry.id, now)
-            dropped.extend(flows.forget(connection, entry.id, now))
-            for name in dropped:
-                DeclaredStore(connection).strand("Flow", name, now)
+            declared = DeclaredStore(connection)
+            names = flows.forget(connection, entry.id, now)
+            dropped.extend((name, declared.strand("Flow", name, now)) for name in names)
             Ledger(connection).forget(entry.id)
             Damage(connection).forget(entry.id)
             row_counts.forget(connection, entry.id)

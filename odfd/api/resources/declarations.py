@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -20,11 +20,11 @@ from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.datasets.catalog import KIND as DATASET_KIND
 from odfd.datasets.catalog import Catalog
-from odfd.flows.store import KIND as FLOW_KIND
-from odfd.flows.store import find as find_flow
+from odfd.flows import store as flow_store
 from odfd.resources.declared import Adopted, DeclaredResource, DeclaredStore, IntentKey, ResourceEvent, ResourceHandle
 from odfd.resources.manifest import Draft, wrong_entries
-from odfd.resources.plan import DesiredResource, PlannedResource, plan
+from odfd.resources.owners import OwnedPart, PartKeeper, owned_fault
+from odfd.resources.plan import DesiredResource, PlannedResource, Rules, plan
 from odfd.resources.references import FinalState, Reference, references_of
 from odfd.resources.selectors import first_equality, matches, parse_selector
 from odfd.resources.sets import OpenedSecret, SecretSealer, binding, names_in, sealed_secrets
@@ -79,7 +79,8 @@ class DeclarationService:
         said = {each.place: draft.spec for each, draft in zip(desired, drafts, strict=True)}
         with self._home.database.write() as connection:
             store = self._store(connection)
-            planned, faults = plan(desired, store, self._new_id, self._clock.now(), kept=kept, walk=self._references)
+            rules = Rules(kept, self._references, self._parts)
+            planned, faults = plan(desired, store, self._new_id, self._clock.now(), rules=rules)
         faults += [fault for each in planned if (fault := _rename_fault(each)) is not None]
         if faults:
             raise faults[0] if len(faults) == 1 else Mistakes("the manifests", tuple(faults))
@@ -88,7 +89,7 @@ class DeclarationService:
     def commit(self, planned: Sequence[PlannedResource]) -> None:
         """Write those that are not as they were, all in one transaction."""
         with self._home.database.write() as connection:
-            store, catalog = DeclaredStore(connection), Catalog(Resources(connection))
+            store, catalog = self._declared(connection), Catalog(Resources(connection))
             standing = [_standing(each, store, catalog) for each in planned]
             final = FinalState(standing, store)
             changed = [after for each in standing if (after := _meaning(each, final)) != store.get(each.id)]
@@ -156,6 +157,12 @@ class DeclarationService:
         self._events.emit("resource.deleted", view.name, view.type)
         return view
 
+    async def check_unowned(self, word: str, name: str) -> None:
+        """Raises Invalid for what another resource made."""
+        found = await trio.to_thread.run_sync(self._named, self._type(word), name)
+        if found is not None and found.owners:
+            raise owned_fault(found)
+
     async def withdraw_flow(self, name: str) -> wire.FlowView:
         """Delete a flow that waits for a dataset, and so is in force nowhere. Raises NotFound."""
         kind = self._type("Flow")
@@ -221,6 +228,10 @@ class DeclarationService:
         with self._home.database.write() as connection:
             return self._found(self._store(connection), kind, name)
 
+    def _named(self, kind: ResourceType, name: str) -> DeclaredResource | None:
+        with self._home.database.read() as connection:
+            return DeclaredStore(connection).named(kind.name, name)
+
     def _found(self, store: DeclaredStore, kind: ResourceType, name: str) -> DeclaredResource:
         found = store.named(kind.name, name) or store.get(name) or store.with_did(name)
         if found is None or found.type != kind.name:
@@ -245,6 +256,8 @@ class DeclarationService:
         with self._home.database.write() as connection:
             store = self._store(connection)
             found = self._found(store, kind, name)
+            if found.owners:
+                raise owned_fault(found)
             store.delete(found, self._clock.now())
             if kind.name == SECRET_SET:
                 store.blank(found.id)
@@ -252,10 +265,19 @@ class DeclarationService:
 
     def _store(self, connection: sqlite3.Connection) -> DeclaredStore:
         """With all that came and went by other ways, save what an apply under way brings about."""
-        return DeclaredStore(connection) if self._applies else self._adopted(connection)
+        return self._declared(connection) if self._applies else self._adopted(connection)
+
+    def _declared(self, connection: sqlite3.Connection) -> DeclaredStore:
+        """That writes also what resources make of themselves."""
+
+        def ended(child: DeclaredResource) -> None:
+            if child.type == "Flow":
+                flow_store.remove(connection, child.name, self._clock.now())
+
+        return DeclaredStore(connection, PartKeeper(self._parts, self._new_id, ended))
 
     def _adopted(self, connection: sqlite3.Connection) -> DeclaredStore:
-        store = DeclaredStore(connection)
+        store = self._declared(connection)
         touched = store.touched()
         if touched:
             store.adopt({intent: _become(connection, intent) for intent in touched}, self._new_id, self._clock.now())
@@ -272,6 +294,11 @@ class DeclarationService:
         kind = self._type(type_)
         return references_of(kind.spec, spec) if kind.spec is not None and spec is not None else iter(())
 
+    def _parts(self, owner: DeclaredResource) -> Iterable[OwnedPart]:
+        """What it makes of itself."""
+        kind = self._type(owner.type)
+        return () if kind.parts is None else kind.parts(owner)
+
     def _uris(self, kind: ResourceType, status: ResourceStatus) -> Mapping[str, str]:
         """Of the types of conditions: those of all resources, and those of this one."""
         return {
@@ -284,6 +311,7 @@ class DeclarationService:
         headers |= {"did": each.did} if kind.name == "Dataset" and each.did is not None else {}
         headers |= {"labels": dict(each.labels)} if each.labels else {}
         headers |= {"annotations": dict(each.annotations)} if each.annotations else {}
+        headers |= {"ownerReferences": [{"id": one.id, "name": one.name} for one in each.owners]} if each.owners else {}
         headers |= {
             "generation": each.generation,
             "createdAt": instant.render(each.created_at),
@@ -371,8 +399,8 @@ def _become(connection: sqlite3.Connection, intent: IntentKey) -> Adopted | None
     if kind == DATASET_KIND:
         entry = Catalog(resources).resolve(held.name)
         return entry.name, str(entry.id), None
-    if kind == FLOW_KIND:
-        flow = find_flow(connection, key)
+    if kind == flow_store.KIND:
+        flow = flow_store.find(connection, key)
         return None if flow is None else (flow.name, None, None)
     return adopted(kind, held.name, held.spec)
 

@@ -18,7 +18,7 @@ from odfd.api.resources.intent_types import ORDER, check_intent
 from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.datasets.manifest import DatasetSpec, snapshot_of
-from odfd.flows.manifest import DesiredFlow, FlowSpec, flow_of
+from odfd.flows.manifest import SCHEDULE, DesiredFlow, FlowSpec, flow_of
 from odfd.resources.manifest import Draft, is_resource, read_resource
 from odfd.resources.references import reference_key, references_of
 from odfd.resources.sets import SecretSetSpec, VariableSetSpec, check_secrets, check_variables
@@ -163,6 +163,8 @@ class _Reading:
             return draft.binding.mistakes
         if draft.type.spec is DatasetSpec:
             self._snapshot(snapshot_of(draft), text, is_legacy=False)
+            if SCHEDULE in draft.typed:
+                draft.attempt(f"headers.annotations.{SCHEDULE}", lambda _: draft.typed[SCHEDULE].check(), "")
         elif draft.type.spec is FlowSpec and (flow := flow_of(draft)) is not None:
             self._desired.flows.append(flow)
         elif draft.type.spec is VariableSetSpec:

@@ -17,7 +17,7 @@ from odfd.datasets import manifest as datasets
 from odfd.flows import manifest as flows
 from odfd.resources import sets
 from odfd.resources.schema import JsonSchema, fields_of, part_of, schema_of, type_text
-from odfd.resources.types import OURS, ResourceType, TypeRegistry
+from odfd.resources.types import ODF, OURS, VERSION, ResourceType, TypeRegistry
 
 _ODF: Final = ResourceType
 _OWN: Final = partial(ResourceType, base=OURS)
@@ -25,7 +25,8 @@ _TYPES: Final = (
     _ODF(
         name="Dataset", context="dataset", plural="datasets", aliases=("ds",),
         about="A dataset of this node: a chain of metadata, and the data that it speaks of.",
-        spec=datasets.DatasetSpec, prepare=datasets.prepare,
+        spec=datasets.DatasetSpec, prepare=datasets.prepare, annotations={flows.SCHEDULE: flows.DatasetSchedule},
+        parts=partial(flows.scheduled, uri=f"{ODF}/dataset/{VERSION}/Schedule"),
         example="""\
 $schema: Dataset
 headers:

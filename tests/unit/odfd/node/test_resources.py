@@ -537,6 +537,47 @@ async def test_r22_r27_a_reference_is_an_id_a_type_and_name_or_a_did(world: Any)
             assert (said["type"], said["id"], said["did"], said["name"]) == ("Dataset", made.id, did, "one")
 
 
+EVERY = ", annotations: {schedule: {every: %s}}"
+
+
+async def test_a_dataset_that_says_when_it_is_pulled_makes_a_flow_that_goes_with_it(world: Any) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(plain("one", EVERY % "1h"))
+        said = await status(alice, "flow", "one")
+        assert (said["phase"], said["references"][0]["name"]) == ("Ready", "one")
+        (view,) = await alice.api.flows.list()
+        assert (view.name, view.target, view.when) == ("one", "one", "every 1h")
+        owned = await alice.api.declarations.get("flow", "one")
+        made = await alice.api.declarations.get("dataset", "one")
+        assert owned.headers["ownerReferences"] == [{"id": made.id, "name": "one"}]
+        for refused in (alice.api.flows.delete("one"), alice.apply(WAITING.replace("name: f", "name: one"))):
+            with pytest.raises(Invalid, match="made by Dataset one"):
+                await refused
+        await alice.apply(plain("one", EVERY % "2h"))
+        assert (await status(alice, "flow", "one"))["observedGeneration"] == 2
+        assert [each.when for each in await alice.api.flows.list()] == ["every 2h"]
+        await alice.api.datasets.rename("one", wire.RenameRequest(name="first"))
+        assert (await status(alice, "flow", "first"))["phase"] == "Ready"
+        assert [(each.name, each.target) for each in await alice.api.flows.list()] == [("first", "first")]
+    async with world.running("alice") as alice:
+        await status(alice, "flow", "first")
+        assert await flows(alice) == ["first"]
+        await alice.apply(plain("first"))
+        await status(alice, "dataset", "first")
+        assert (await flows(alice), await names(alice)) == ([], ["first"])
+        request = wire.LabelRequest(annotations={"schedule": {"every": "soon"}})
+        with pytest.raises(Invalid, match="soon"):
+            await alice.api.declarations.label("dataset", "first", request)
+        request = wire.LabelRequest(annotations={"schedule": {"every": "3h"}})
+        await alice.api.declarations.label("dataset", "first", request)
+        await status(alice, "flow", "first")
+        assert await flows(alice) == ["first"]
+        await alice.api.datasets.delete("first")
+        with trio.fail_after(PATIENCE):
+            await alice.parts.reconciler.settled()
+        assert (await flows(alice), await names(alice)) == ([], [])
+
+
 async def test_r21_what_derives_from_what_derives_from_it_is_refused_with_the_way(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
         with pytest.raises(Invalid, match=r"circle: b -> c -> b|circle: c -> b -> c") as refused:

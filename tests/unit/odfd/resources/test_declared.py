@@ -16,8 +16,9 @@ from chain.codec.bind import plain_of
 from chain.errors import Invalid
 from chain.instant import Instant
 from odfd.resources import store as resource_store
-from odfd.resources.declared import DeclaredResource, DeclaredStore, fold
-from odfd.resources.plan import DesiredResource, PlannedResource, plan
+from odfd.resources.declared import DeclaredResource, DeclaredStore, OwnerReference, fold
+from odfd.resources.owners import OwnedPart, PartKeeper
+from odfd.resources.plan import DesiredResource, PlannedResource, Rules, plan
 from odfd.resources.references import Reference, find_cycle, reference_key, references_of, refers_to
 from odfd.resources.selectors import first_equality, matches, parse_selector
 
@@ -382,7 +383,7 @@ def test_r46_p05_a_reference_heals_when_its_first_target_comes_and_is_never_capt
         who = DesiredResource(type="VariableSet", name="who", spec={"refs": ["a", "b"]})
 
         def apply(*wanted: DesiredResource) -> None:
-            planned, faults = plan(wanted, shelf.store, lambda: next(shelf.ids), NOW, walk=_walk)
+            planned, faults = plan(wanted, shelf.store, lambda: next(shelf.ids), NOW, rules=Rules(walk=_walk))
             assert not faults
             shelf.store.put_all([each.after for each in planned], NOW)
 
@@ -413,6 +414,75 @@ def test_r46_p05_a_reference_heals_when_its_first_target_comes_and_is_never_capt
             assert shelf.store.dangling(standing.id) == [
                 f"VariableSet:{key}" for key, each in meant.items() if each is None or shelf.store.get(each) is None
             ]
+
+
+def _parts(owner: DeclaredResource) -> list[OwnedPart]:
+    names = owner.annotations.get("makes", ())
+    return [OwnedPart(type="Thing", part=name, name=f"{owner.name}-{name}", spec={}) for name in names]
+
+
+OWNING_ACTS = st.lists(
+    st.tuples(
+        st.sampled_from(("apply", "delete", "share", "rename")),
+        st.sampled_from("abc"),
+        st.lists(st.sampled_from("xy"), unique=True),
+    ),
+    max_size=12,
+)
+
+
+@given(OWNING_ACTS)
+def test_r35_r36_p06_what_is_owned_goes_when_all_its_owners_are_gone_and_nothing_else(
+    empty: sqlite3.Connection, acts: list[tuple[str, str, list[str]]]
+) -> None:
+    """``share``: another owner is written beside those that something has. The model is who owns what."""
+    with Shelf(empty) as shelf:
+        ended: list[str] = []
+        store = DeclaredStore(empty, PartKeeper(_parts, lambda: next(shelf.ids), lambda child: ended.append(child.id)))
+        owners: dict[str, set[str]] = {}
+        for act, name, makes in acts:
+            held = store.named("VariableSet", name)
+            if act == "apply":
+                wanted = desired(name, annotations={"makes": makes})
+                planned, _ = plan((wanted,), store, lambda: next(shelf.ids), NOW, rules=Rules(parts=_parts))
+                store.put_all([each.after for each in planned], NOW)
+            elif act == "delete" and held is not None:
+                store.delete(held, NOW)
+            elif act == "rename" and held is not None and store.named("VariableSet", "other") is None:
+                store.put(msgspec.structs.replace(held, name="other"), NOW)
+            elif act == "share" and held is not None:
+                for child in store.all("Thing")[:1]:
+                    if all(each.id != held.id for each in child.owners):
+                        more = OwnerReference(id=held.id, type=held.type, name=name, part="shared")
+                        store.put(msgspec.structs.replace(child, owners=(*child.owners, more)), NOW)
+            makers = {each.id: each for each in store.all("VariableSet")}
+            things = store.all("Thing")
+            for child in things:
+                assert child.owners
+                assert {each.id for each in child.owners} <= makers.keys(), "it outlives none of its owners"
+            made = {(each.id, part.part) for each in makers.values() for part in _parts(each)}
+            assert made == {(o.id, o.part) for child in things for o in child.owners if o.part != "shared"}
+            owners |= {child.id: {each.id for each in child.owners} for child in things}
+            gone = owners.keys() - {child.id for child in things}
+            assert set(ended) >= gone
+            for maker in makers.values():
+                assert {f"{maker.name}-{part}" for _, part in made if _ == maker.id} <= {each.name for each in things}
+
+
+def test_r36_what_is_owned_is_not_changed_by_people_and_takes_nobodys_name(empty: sqlite3.Connection) -> None:
+    with Shelf(empty) as shelf:
+        store = DeclaredStore(empty, PartKeeper(_parts, lambda: next(shelf.ids), lambda _: None))
+        thing = DesiredResource(type="Thing", name="a-x", spec={}, place="1.yaml:2")
+        maker = desired("a", annotations={"makes": ["x"]})
+
+        def planned(*wanted: DesiredResource) -> tuple[list[PlannedResource], list[Invalid]]:
+            return plan(wanted, store, lambda: next(shelf.ids), NOW, rules=Rules(parts=_parts))
+
+        _, faults = planned(maker, thing)
+        assert [(each.rule, each.place) for each in faults] == [("name-taken", "a.yaml:2")]
+        store.put_all([each.after for each in planned(maker)[0]], NOW)
+        for changed, rules in ((thing, []), (msgspec.structs.replace(thing, spec={"y": 1}), ["owned"])):
+            assert [each.rule for each in planned(changed)[1]] == rules
 
 
 def test_r34_selectors_are_asked_anew_each_time(empty: sqlite3.Connection) -> None:

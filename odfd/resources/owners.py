@@ -1,0 +1,94 @@
+"""Keeps what resources make of themselves: resources that are owned, and go when all that own them are gone.
+
+What a resource makes is computed of it alone (``Parts``), and written in the transaction that writes its owner, whoever
+did that; people do not change it, but what it was made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
+
+import msgspec
+
+from chain.errors import Invalid
+from chain.instant import Instant
+from odfd.resources.declared import DeclaredResource, DeclaredStore, Json, OwnerReference, handle_of
+
+
+class OwnedPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A resource that another one makes."""
+
+    type: str
+    part: str = ""
+    """Which of those of one type: it stays the same when its name changes."""
+    name: str
+    annotations: Mapping[str, Json] = {}
+    spec: Json
+    refers: str = ""
+    """The key of the reference to its owner, where its spec has one."""
+
+
+Parts: TypeAlias = Callable[[DeclaredResource], Iterable[OwnedPart]]
+"""What a resource makes. Raises Invalid for what it says of them."""
+
+
+class PartKeeper:
+    """What a store writes with owners, for one transaction."""
+
+    def __init__(self, parts: Parts, new_id: Callable[[], str], ended: Callable[[DeclaredResource], None]) -> None:
+        self._parts, self._new_id = parts, new_id
+        self.ended = ended
+
+    def keep(self, store: DeclaredStore, owner: DeclaredResource, now: Instant) -> None:
+        """Also take away what it makes no longer. Raises Invalid."""
+        held = {(each.type, part): each for each in store.owned(owner.id) for part in [_part(each, owner.id)]}
+        for part in self._parts(owner):
+            before = held.pop((part.type, part.part), None)
+            child = _child(part, owner, before, self._new_id, now)
+            if before is not None and before.name != child.name:
+                self.ended(before)
+            if child != before:
+                store.put(child, now)
+        for each in held.values():
+            store.disown(each, owner.id, now)
+
+
+def owned_fault(before: DeclaredResource, place: str = "") -> Invalid:
+    """For whoever changes or deletes what is owned."""
+    (owner, *_) = before.owners
+    text = f"{before.type} {before.name} is made by {owner.type} {owner.name}"
+    return Invalid(text, rule="owned", hint=f"change that: odfctl edit {owner.type.lower()} {owner.name}", place=place)
+
+
+def name_fault(owner: DeclaredResource, part: OwnedPart, other: DeclaredResource | None) -> Invalid | None:
+    """Where what it makes would have the name of something else."""
+    if other is None or any(each.id == owner.id for each in other.owners):
+        return None
+    text = f"{owner.type} {owner.name} makes a {part.type} {part.name}, and another has that name"
+    return Invalid(text, rule="name-taken", hint=f"odfctl delete {part.type.lower()} {part.name}, or rename the other")
+
+
+def _child(
+    part: OwnedPart, owner: DeclaredResource, before: DeclaredResource | None, new_id: Callable[[], str], now: Instant
+) -> DeclaredResource:
+    references = {part.refers: handle_of(owner)} if part.refers else {}
+    owned = OwnerReference(id=owner.id, name=owner.name, type=owner.type, part=part.part)
+    if before is None:
+        return DeclaredResource(
+            id=new_id(), type=part.type, name=part.name, annotations=part.annotations, spec=part.spec, owners=(owned,),
+            references=references, created_at=now, updated_at=now,
+        )  # fmt: skip
+    owners = tuple(owned if each.id == owner.id else each for each in before.owners)
+    annotations = {**before.annotations, **part.annotations}
+    after = msgspec.structs.replace(
+        before, name=part.name, annotations=annotations, spec=part.spec, owners=owners, references=references
+    )
+    said = (before.name, before.annotations, before.spec) != (after.name, after.annotations, after.spec)
+    if after == before:
+        return before
+    return msgspec.structs.replace(after, generation=before.generation + said, updated_at=now)
+
+
+def _part(child: DeclaredResource, owner: str) -> str:
+    return next(each.part for each in child.owners if each.id == owner)
