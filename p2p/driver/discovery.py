@@ -154,7 +154,7 @@ class Discovery:
         return Verdict(judgement if judgement is not Judgement.ACCEPT or self._passes(sender) else Judgement.IGNORE)
 
     def _passes(self, sender: PeerId) -> bool:
-        return self._relaying.passes(self._host.network_of(sender) or sender, trio.current_time())
+        return self._relaying.passes(self._host.share_of(sender), trio.current_time())
 
     def _admit(self, raw: bytes, sender: PeerId) -> Judgement:
         """Of too many nobody is to blame: whoever tells them may be passing on what many others said."""
@@ -163,7 +163,7 @@ class Discovery:
         if not self._told.spend(sender, trio.current_time()):
             self.dropped += 1
             return Judgement.IGNORE
-        judgement = self.directory.admit(raw, self._host.network_of(sender) or sender, self._now())
+        judgement = self.directory.admit(raw, self._host.share_of(sender), self._now())
         if judgement is Judgement.REJECT:
             self._standing.penalise(sender, "told of a peer what that peer never said", GARBAGE)
         return judgement

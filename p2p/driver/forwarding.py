@@ -56,13 +56,13 @@ class Forwarding:
     def verdict(self, sender: PeerId, concern: Concern, size: int) -> Verdict:
         """Of a statement of ``size`` bytes that is known here since ``sender`` told it."""
         now = trio.current_time()
-        block = self._host.network_of(sender) or sender
+        share = self._host.share_of(sender)
         to = self._who_wants(concern.subjects, now) - {sender}
-        is_for_all = concern.is_wanted or self._unwanted.passes(block, now, size + AROUND)
+        is_for_all = concern.is_wanted or self._unwanted.passes(share, now, size + AROUND)
         self.unwanted += not is_for_all
         if not is_for_all and not to:
             return Verdict(Judgement.IGNORE)
-        if not self._relaying.passes(block, now):
+        if not self._relaying.passes(share, now):
             self.kept_back += 1
             return Verdict(Judgement.IGNORE)
         return Verdict(Judgement.ACCEPT if is_for_all else Judgement.IGNORE, frozenset(to))

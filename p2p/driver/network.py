@@ -42,6 +42,9 @@ class Network:
     def network_of(self, peer: PeerId) -> str:
         return self._host.network_of(peer)
 
+    def share_of(self, peer: PeerId) -> str:
+        return self._host.share_of(peer)
+
     def charge(self, peer: PeerId, cost: float) -> float:
         return self._host.charge(peer, cost)
 

@@ -34,8 +34,8 @@ class PeerPenalties:
         self._condemned, self._waiting = trio.open_memory_channel[PeerId](256)
 
     def framed(self, stream: StreamPort, peer: PeerId, limit: int) -> FramedStream:
-        """Frames of at most ``limit`` bytes, counted for the network that the peer is in."""
-        return FramedStream(stream, peer, limit, self._unfinished, self._host.network_of(peer))
+        """Frames of at most ``limit`` bytes, counted with those that the peer shares with."""
+        return FramedStream(stream, peer, limit, self._unfinished, self._host.share_of(peer))
 
     async def open(self, peer: PeerId, protocol: str, limit: int, patience: float) -> FramedStream:
         """A stream to a connected peer. Raises PeerFault."""

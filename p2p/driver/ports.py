@@ -69,6 +69,10 @@ class HostPort(Protocol):
     def network_of(self, peer: PeerId) -> str:
         """Of the address at the other end of a connection, as ``p2p.address.network_of``; empty when there is none."""
 
+    def share_of(self, peer: PeerId) -> str:
+        """With whom a peer shares turns, and what is passed on of its words: the network that it is in, and nobody
+        where it was chosen, publishes what is mirrored, or is in none."""
+
     def charge(self, peer: PeerId, cost: float) -> float:
         """Charge a peer for work, in microseconds of a core; seconds to wait before it begins (``p2p.budget``)."""
 

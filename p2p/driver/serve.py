@@ -103,7 +103,7 @@ class Server:
         if self._nursery is None:
             return
         self._count += 1
-        asker = Asker(stream.peer, self._count, self._host.network_of(stream.peer))
+        asker = Asker(stream.peer, self._count, self._host.share_of(stream.peer))
         self._streams[asker] = stream
         try:
             await self._listen(asker, stream, decode)

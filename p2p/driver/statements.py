@@ -152,16 +152,12 @@ class StatementServer:
             _LOG.info("more statements than are looked at or passed on", dropped=dropped, kept_back=kept_back)
             self._logged = now
 
-    def _block(self, sender: PeerId) -> str:
-        """Of addresses; of nobody else where it is not known."""
-        return self._host.network_of(sender) or sender
-
     async def _judge(self, topic: Topic, sender: PeerId, envelope: bytes) -> Judgement:
         """What the node says of it, when it is this sender's turn; nothing of what had to make room.
 
         A fault of our own counts as none: the statement is met again later.
         """
-        async with self._turns.turn(self._block(sender), sender, len(envelope)) as has_turn:
+        async with self._turns.turn(self._host.share_of(sender), sender, len(envelope)) as has_turn:
             if not has_turn:
                 self.dropped += 1
                 return Judgement.IGNORE

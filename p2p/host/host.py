@@ -104,6 +104,12 @@ class Host:
         remote = next((conn.muxed_conn.get_remote_address() for conn in self._connections(peer)), None)
         return network_of(remote[0]) if remote else ""
 
+    def share_of(self, peer: PeerId) -> str:
+        """Of the network that it is in; of its own where strangers have no part in it."""
+        work = self._swarm.work
+        is_apart = peer in work.chosen or peer in work.publishers
+        return peer if is_apart else self.network_of(peer) or peer
+
     def charge(self, peer: PeerId, cost: float) -> float:
         """As ``WorkBudget.charge``; nothing for one that is gone."""
         party = next((conn.muxed_conn.party for conn in self._connections(peer)), None)

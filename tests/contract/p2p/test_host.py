@@ -93,6 +93,11 @@ async def test_the_network_of_a_peer_is_that_of_its_connection(pair: Any) -> Non
     """Whoever dialled, and whatever it says of itself."""
     assert pair.alice.network_of(pair.bob.peer_id) == pair.bob.network_of(pair.alice.peer_id) == "127.0.0.0/16"
     assert pair.bob.network_of(peer_of_seed(OTHER)) == ""
+    alice = pair.alice.peer_id
+    assert pair.bob.share_of(alice) == "127.0.0.0/16"
+    for apart in ({"peers": [alice]}, {"peers": [], "publishers": [alice]}):
+        pair.bob.choose(**apart)
+        assert pair.bob.share_of(alice) == alice, "no stranger of its network has a part in it"
     async with open_host(OTHER, ["/ip4/127.9.8.7/tcp/0"]) as far:
         await pair.bob.connect(far.addresses()[0])
         assert pair.bob.network_of(far.peer_id) == "127.9.0.0/16"

@@ -92,6 +92,8 @@ class MemoryHost:
         self.address = f"/memory/{name}"
         self.reachable = True
         self.lockstep = False
+        self.apart: set[PeerId] = set()
+        """Chosen peers and publishers: they share with nobody."""
 
     def addresses(self) -> Sequence[str]:
         return [self.address]
@@ -103,7 +105,7 @@ class MemoryHost:
         """Nobody is short of places here."""
 
     def choose(self, peers: Iterable[PeerId], addresses: Iterable[str] = (), publishers: Iterable[PeerId] = ()) -> None:
-        """Likewise."""
+        self.apart = {*peers, *publishers}
 
     def charge(self, peer: PeerId, cost: float) -> float:
         """What a peer costs is no matter here."""
@@ -111,6 +113,9 @@ class MemoryHost:
 
     def network_of(self, peer: PeerId) -> str:
         return "memory" if peer in self.links else ""
+
+    def share_of(self, peer: PeerId) -> str:
+        return peer if peer in self.apart else self.network_of(peer) or peer
 
     async def connect(self, multiaddr: str, *others: str, allows: Allows) -> PeerId:
         self.dials.append((trio.current_time(), multiaddr))

@@ -50,6 +50,27 @@ async def test_three_keys_do_not_make_a_node_shut_its_bootstrap_out(autojump_clo
     assert b"ok, honestly" in {envelope for _, envelope, _ in node.board.judged}, "a flood leaves room for others"
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_a_publisher_in_a_network_that_floods_is_heard_through_others(
+    autojump_clock: Any, town: Any, is_known: bool
+) -> None:
+    """Its words have a share of their own where it publishes what is mirrored; else it is one of those strangers."""
+    hub = await town.node("hub", entropy_interval=1e9)
+    node = await town.node("node", bootstrap=(hub.host.address,), entropy_interval=1e9)
+    strangers = await three_strangers(town, hub)
+    publisher = town.bare("free9")
+    town.fabric.join(publisher, hub.host)
+    hub.host.choose([], [], [publisher.peer_id] if is_known else [])
+    for number, most in enumerate([500, 40, 40]):
+        for one in strangers:
+            for each in range(most):
+                await one.publish(HEADS, b"ok %d %d" % (number, each) + one.peer_id.encode())
+        await publisher.publish(HEADS, b"ok, published %d" % number)
+        await trio.sleep(1)
+    heard = [envelope for _, envelope, _ in node.board.judged if envelope.startswith(b"ok, published")]
+    assert len(heard) == (3 if is_known else 0)
+
+
 async def test_nobody_is_blamed_for_presences_of_others(autojump_clock: Any, town: Any, monkeypatch: Any) -> None:
     few = statements.Rate(per_second=1.0, burst=20.0)
     monkeypatch.setattr(discovery, "TOLD_RATE", few)
