@@ -45,9 +45,28 @@ print(peak(resource.RUSAGE_SELF) - before, peak(resource.RUSAGE_CHILDREN), found
 """In a process of its own: the peaks of one that ran other tests are theirs."""
 
 
+GREEDY = """
+import sys
+from odfd.trust.evidence import comparison_process as it
+it.compare_here = lambda *_: bytearray(it.MEMORY) and it.RowDifference()
+sys.exit(it.main("", ""))
+"""
+"""Asks for as much address space as there is, and touches none of it."""
+
+
+@pytest.fixture(scope="module")
+def ended() -> int:
+    return subprocess.run([sys.executable, "-c", GREEDY], capture_output=True, check=False).returncode
+
+
+def test_it_gets_so_much_memory_and_no_more(ended: int) -> None:
+    assert ended == OUT_OF_MEMORY
+
+
 @pytest.mark.slow
-def test_a_slice_that_would_take_all_memory_is_compared_apart(tmp_path: Path) -> None:
+def test_a_slice_that_would_take_all_memory_is_compared_apart(tmp_path: Path, ended: int) -> None:
     """446 KiB of Parquet took 2.5 GB in the daemon."""
+    assert ended == OUT_OF_MEMORY, "it would take minutes without a limit"
     one, other = bomb(tmp_path / "published", "this"), bomb(tmp_path / "computed", "that")
     assert one.stat().st_size < 1 << 20
     command = [sys.executable, "-c", MEASURED, str(one), str(other)]
