@@ -42,7 +42,7 @@ def about(of: dataclasses.Field[Any]) -> About | None:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    name: str = setting("", "what people call this node in tables and logs; never an identity")
+    name: str = setting("", "what people call this node in tables, logs and on cards; never an identity")
     state_dir: str = setting("", "chains, objects, keys; empty: systemd's StateDirectory, else XDG_STATE_HOME/odfd")
     log_level: str = setting("info", "what is worth a line", choices=LEVELS)
     log_levels: tuple[str, ...] = setting(

@@ -99,6 +99,8 @@ class Concern(msgspec.Struct, frozen=True):
     """Its dataset, and keys (written likewise) that it speaks of."""
     is_wanted: bool
     """Whether it is of interest here, and others may know that it is."""
+    is_bulky: bool = False
+    """Whether it is long and can wait: where it is of no interest it takes no room of what is short and urgent."""
 
 
 class StatementStore(Protocol):

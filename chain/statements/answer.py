@@ -16,7 +16,8 @@ from chain.ids import DatasetId, KeyDid
 from chain.multihash import Multihash
 from chain.statements import canonical, envelope
 from chain.statements.keys import SigningKey
-from chain.statements.statement import NS, STATEMENT_TYPE, Count, When
+from chain.statements.predicate import NS, Count, When
+from chain.statements.statement import STATEMENT_TYPE
 
 QUERY: Final = NS + "query/v1"
 MAX_ENVELOPE: Final = 4 << 20

@@ -19,7 +19,7 @@ from chain.multihash import Multihash
 from chain.statements import canonical, checkpoint, keys
 from chain.statements.checkpoint import COSIGNATURE_KEY, SignatureLine, TreeCheckpoint, VerifierKey
 from chain.statements.keys import SigningKey
-from chain.statements.statement import NS, Count
+from chain.statements.predicate import NS, Count
 
 COSIGNATURE: Final = NS + "cosignature/v1"
 MAX_COSIGNATURE: Final = 1 << 10

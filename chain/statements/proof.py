@@ -25,7 +25,8 @@ from chain.statements import canonical, cosignature, envelope, statement
 from chain.statements.authority import Rights, follow, implicit
 from chain.statements.checkpoint import TreeCheckpoint
 from chain.statements.envelope import Signed
-from chain.statements.statement import NS, AnyPredicate, Attestation, Authority, Count, HeadStatement
+from chain.statements.predicate import NS, Count
+from chain.statements.statement import AnyPredicate, Attestation, Authority, HeadStatement
 from chain.statements.tree import HASH_SIZE, MAX_PATH, Leaves, Tree, root_from_inclusion
 
 PROOF: Final = NS + "proof/v1"

@@ -18,8 +18,10 @@ from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
 from chain.multihash import SHA3_256, Multihash
 from chain.statements import canonical
+from chain.statements.card import CARD as CARD
+from chain.statements.card import Card
+from chain.statements.predicate import NS, Count, PredicateBase, StatementPart, When
 
-NS: Final = "https://w3id.org/odfd/trust/"
 STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 
 HEAD: Final = NS + "head/v1"
@@ -37,43 +39,15 @@ MAX_VERSION: Final = 256
 SHOWN_EPOCHS: Final = 16
 """An authority lists the newest of its epochs."""
 
-Count = Annotated[int, msgspec.Meta(ge=0, le=canonical.MAX_INTEGER)]
-When = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
-"""A time as it is signed: whole seconds, UTC."""
 
-
-class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A JSON object inside a statement."""
-
-
-class _Predicate(_Part, frozen=True, kw_only=True):
-    """What a kind of statement says. Its class is the kind's row in ``KINDS``: name, size limit, fields and checks."""
-
-    KIND: ClassVar[str]
-    """The predicate type."""
-    MAX_ENVELOPE: ClassVar[int]
-    """Bytes of its envelope."""
-
-    def times(self) -> Iterable[str]:
-        """All times that it names: a pattern alone lets a thirteenth month pass."""
-        raise NotImplementedError
-
-    def trees(self) -> Iterable[tuple[int, bytes]]:
-        """Size and root of all trees that it names."""
-        return ()
-
-    def check(self) -> None:
-        """Raises Invalid where fields that are right by themselves do not fit together."""
-
-
-class TreeHead(_Part, frozen=True, kw_only=True):
+class TreeHead(StatementPart, frozen=True, kw_only=True):
     """Size and root of a chain's tree."""
 
     size: Count
     root_hash: bytes
 
 
-class HeadStatement(_Predicate, frozen=True, kw_only=True):
+class HeadStatement(PredicateBase, frozen=True, kw_only=True):
     """What a writer says of a chain: so many blocks, with this tree, until then. The subject is the last block."""
 
     KIND: ClassVar[str] = HEAD
@@ -110,7 +84,7 @@ class HeadStatement(_Predicate, frozen=True, kw_only=True):
         return ((self.size, self.root_hash),)
 
 
-class EngineUsed(_Part, frozen=True, kw_only=True):
+class EngineUsed(StatementPart, frozen=True, kw_only=True):
     name: str
     digest: str
     pinned: bool
@@ -118,14 +92,14 @@ class EngineUsed(_Part, frozen=True, kw_only=True):
     platform: str
 
 
-class InputTree(_Part, frozen=True, kw_only=True):
+class InputTree(StatementPart, frozen=True, kw_only=True):
     dataset: DatasetId
     epoch: Count
     size: Count
     root_hash: bytes
 
 
-class Span(_Part, frozen=True, kw_only=True):
+class Span(StatementPart, frozen=True, kw_only=True):
     """One verdict on blocks ``first … last``."""
 
     first: Count
@@ -136,33 +110,33 @@ class Span(_Part, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-class Interval(_Part, frozen=True, kw_only=True):
+class Interval(StatementPart, frozen=True, kw_only=True):
     start: Count
     end: Count
 
 
-class Actual(_Part, frozen=True, kw_only=True):
+class Actual(StatementPart, frozen=True, kw_only=True):
     logical_hash: Multihash | None = None
     offset_interval: Interval | None = None
     records: Count
     watermark: str | None = None
 
 
-class Mismatch(_Part, frozen=True, kw_only=True):
+class Mismatch(StatementPart, frozen=True, kw_only=True):
     sequence_number: Count
     runs: Count
     bundle: Multihash | None = None
     actual: Actual
 
 
-class CostLimit(_Part, frozen=True, kw_only=True):
+class CostLimit(StatementPart, frozen=True, kw_only=True):
     """What a validator spends on one step at most."""
 
     seconds: Count
     """Of an engine's time."""
 
 
-class Attestation(_Predicate, frozen=True, kw_only=True):
+class Attestation(PredicateBase, frozen=True, kw_only=True):
     """A validator's living verdict on a chain: cumulative, replaced by the next serial. The subject is block size-1.
 
     It names its validator: else two that find the same in the same second would have said one statement, and whoever
@@ -201,14 +175,14 @@ SAME: Final = frozenset({"same-bytes", "same-rows"})
 """Results of an observation that stand behind a block."""
 
 
-class Response(_Part, frozen=True, kw_only=True):
+class Response(StatementPart, frozen=True, kw_only=True):
     sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
     size: Count
     etag: Annotated[str, msgspec.Meta(max_length=256)] | None = None
     last_modified: When | None = None
 
 
-class Observation(_Predicate, frozen=True, kw_only=True):
+class Observation(PredicateBase, frozen=True, kw_only=True):
     """What an independent fetch of the declared source gave, against one block of data. The subject is that block.
 
     It names its observer, as an attestation names its validator and for the same reason.
@@ -245,14 +219,14 @@ class Observation(_Predicate, frozen=True, kw_only=True):
             raise Invalid("an observation has a response, unless the source gave none", rule="statement-response")
 
 
-class Roots(_Part, frozen=True, kw_only=True):
+class Roots(StatementPart, frozen=True, kw_only=True):
     """Keys that may sign the next version, and how many of them must."""
 
     threshold: Annotated[int, msgspec.Meta(ge=1)]
     keys: Annotated[tuple[KeyDid, ...], msgspec.Meta(min_length=1, max_length=MAX_ROOTS)]
 
 
-class Writer(_Part, frozen=True, kw_only=True):
+class Writer(StatementPart, frozen=True, kw_only=True):
     key: KeyDid
     expires_at: When
 
@@ -261,7 +235,7 @@ class Writer(_Part, frozen=True, kw_only=True):
         return instant.parse(self.expires_at)
 
 
-class Epoch(_Part, frozen=True, kw_only=True):
+class Epoch(StatementPart, frozen=True, kw_only=True):
     """A numbered turn in a chain's history: what is kept of the epoch before, and where that one ended."""
 
     number: Annotated[int, msgspec.Meta(ge=1, le=canonical.MAX_INTEGER)]
@@ -275,7 +249,7 @@ class Epoch(_Part, frozen=True, kw_only=True):
         return self.base != self.last
 
 
-class Authority(_Predicate, frozen=True, kw_only=True):
+class Authority(PredicateBase, frozen=True, kw_only=True):
     """Who may speak for a dataset, from this version on. The subject is the dataset's Seed block."""
 
     KIND: ClassVar[str] = AUTHORITY
@@ -302,14 +276,14 @@ class Authority(_Predicate, frozen=True, kw_only=True):
         return ((tree.size, tree.root_hash) for epoch in self.epochs for tree in (epoch.base, epoch.last))
 
 
-class RuleGroup(_Part, frozen=True, kw_only=True):
+class RuleGroup(StatementPart, frozen=True, kw_only=True):
     """Keys of one operator."""
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     keys: Annotated[tuple[KeyDid, ...], msgspec.Meta(min_length=1, max_length=64)]
 
 
-class WitnessRules(_Part, frozen=True, kw_only=True):
+class WitnessRules(StatementPart, frozen=True, kw_only=True):
     """What a network asks of its nodes' witnesses."""
 
     groups: Annotated[tuple[RuleGroup, ...], msgspec.Meta(max_length=64)] | None = None
@@ -319,7 +293,7 @@ class WitnessRules(_Part, frozen=True, kw_only=True):
     max_age: Annotated[str, msgspec.Meta(max_length=16)] | None = None
 
 
-class Rules(_Part, frozen=True, kw_only=True):
+class Rules(StatementPart, frozen=True, kw_only=True):
     """What a network asks of its nodes' policies; what it leaves out is each node's own to say."""
 
     use: Annotated[str, msgspec.Meta(max_length=1024)] | None = None
@@ -336,7 +310,7 @@ class Rules(_Part, frozen=True, kw_only=True):
         return Multihash.sha3_256(canonical.encode(msgspec.json.decode(msgspec.json.encode(self, enc_hook=str))))
 
 
-class PolicyStatement(_Predicate, frozen=True, kw_only=True):
+class PolicyStatement(PredicateBase, frozen=True, kw_only=True):
     """What a network asks from this version on, by the network's own key. The subject is that key, and the rules."""
 
     KIND: ClassVar[str] = POLICY
@@ -374,7 +348,7 @@ class PolicyStatement(_Predicate, frozen=True, kw_only=True):
 
 Predicate: TypeAlias = HeadStatement | Attestation
 """What is said of the blocks of a chain."""
-AnyPredicate: TypeAlias = Predicate | Authority | Observation | PolicyStatement
+AnyPredicate: TypeAlias = Predicate | Authority | Observation | PolicyStatement | Card
 Word: TypeAlias = Observation | PolicyStatement
 """What contradicts nothing, whatever else its author says."""
 KINDS: Final[dict[str, type[AnyPredicate]]] = {each.KIND: each for each in get_args(AnyPredicate)}

@@ -189,6 +189,8 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("GET", "/publications", lambda s, _: s.publications.list()),
     ("POST", "/publications", _with(wire.PublishRequest, lambda s: s.publications.publish)),
     ("DELETE", "/publications/{ref}", lambda s, r: s.publications.withdraw(_name(r))),
+    ("POST", "/search", _with(wire.SearchRequest, lambda s: s.search.search)),
+    ("GET", "/cards/{ref}", lambda s, r: s.search.card(_name(r))),
     ("GET", "/networks", lambda s, _: s.networks.list()),
     ("POST", "/networks", _with(wire.NetworkRequest, lambda s: s.networks.join)),
     ("POST", "/networks/{name}/invitations", _invite),

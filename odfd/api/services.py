@@ -16,6 +16,7 @@ from odfd.api.maintenance.backups import BackupService
 from odfd.api.maintenance.status import StatusService
 from odfd.api.network.mirrors import MirrorService, PeerService
 from odfd.api.network.networks import NetworkService
+from odfd.api.network.search import SearchService
 from odfd.api.queries.service import QueryService
 from odfd.api.resources.declarations import DeclarationService
 from odfd.api.resources.types import SchemaService
@@ -49,6 +50,7 @@ class Services:
     visibility: VisibilityService
     publications: PublicationService
     networks: NetworkService
+    search: SearchService
     peers: PeerService
     verification: VerificationService
     proving: EngineMigrationService

@@ -52,6 +52,37 @@ def dataset(detail: wire.DatasetDetail) -> str:
     return "\n\n".join(part.rstrip() for part in parts if part)
 
 
+def card(told: wire.CardView) -> str:
+    """Of a dataset that is not here: what its publisher tells, and what is known here of that."""
+    licence = f"{told.license}  {told.license_url}".rstrip() or "not said"
+    head = fields(
+        [
+            ("name", told.name),
+            ("id", told.id),
+            ("publisher", told.publisher or "gives no name"),
+            ("signed by", told.author),
+            ("signed", formatting.moment(told.signed_at)),
+            ("standing", told.standing),
+            ("peers", formatting.count(told.peers)),
+            ("namesakes", f"{told.namesakes} other datasets are called so" if told.namesakes else ""),
+            ("kind", told.kind),
+            ("about", clean(told.description, 200)),
+            ("keywords", ", ".join(told.keywords)),
+            ("license", clean(licence, 200)),
+            ("records", formatting.count(told.records)),
+            ("blocks", formatting.count(told.blocks)),
+            ("watermark", formatting.moment(told.watermark)),
+            ("created", formatting.moment(told.created_at)),
+            ("updated", formatting.moment(told.updated_at)),
+            ("inputs", ", ".join(told.inputs)),
+        ]
+    )
+    columns = [f"  {clean(each.name, 64):<32} {clean(each.type, 64)}".rstrip() for each in told.columns]
+    if told.more_columns:
+        columns.append(f"  and {told.more_columns} more")
+    return "\n".join([head, "columns", *columns] if columns else [head])
+
+
 def _license(said: wire.License | None) -> str:
     if said is None:
         return "not said"

@@ -81,6 +81,7 @@ GROUPS: Final = (
         "Others",
         (
             CommandEntry("join", "follow an invitation into a network", _HERE + "network"),
+            CommandEntry("search", "find datasets of others by words", _HERE + "search"),
             CommandEntry("network", "join and leave networks, see what is announced there", _HERE + "network"),
             CommandEntry("mirror", "hold datasets of others, verified as they arrive", _HERE + "mirror"),
             CommandEntry("publish", "let others see and take datasets", _HERE + "publishing"),

@@ -23,7 +23,8 @@ from chain.instant import Instant
 from chain.statements import canonical, keys
 from chain.statements.envelope import preauth
 from chain.statements.keys import SigningKey
-from chain.statements.statement import RuleGroup, Rules, When, WitnessRules, from_text
+from chain.statements.predicate import When
+from chain.statements.statement import RuleGroup, Rules, WitnessRules, from_text
 from chain.wording import plural
 from p2p.address import MAX_ADDRESS, parse_address
 

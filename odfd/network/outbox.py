@@ -63,6 +63,10 @@ class Outbox:
         else:
             self.put(Topic.HEADS, dataset, signed.envelope)
 
+    def put_card(self, signed: Signed) -> None:
+        """Whether its dataset is public or not: one that takes the former back is told of what is private now."""
+        self.put(Topic.HEADS, None, signed.envelope)
+
     def put_head(self, dataset: DatasetId, envelope: bytes) -> None:
         """A head that was signed here, in place of an older one of the dataset that still waits."""
         self._signed[dataset] = envelope

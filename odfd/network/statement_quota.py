@@ -21,6 +21,7 @@ from chain.instant import SECOND, Instant
 from chain.statements.statement import (
     ATTESTATION,
     AUTHORITY,
+    CARD,
     HEAD,
     OBSERVATION,
     POLICY,
@@ -44,6 +45,7 @@ PACES: Final = {
     AUTHORITY: Rate(per_second=1 / 60, burst=256.0),
     ATTESTATION: Rate(per_second=1 / 60, burst=8.0),
     OBSERVATION: Rate(per_second=1 / 10, burst=64.0),
+    CARD: Rate(per_second=1 / 600, burst=8.0),
 }
 """Words of one signer on one dataset that are taken in, by kind; an authority has 256 versions, which come at once."""
 RENEWALS: Final = Rate(per_second=1 / 600, burst=4.0)
@@ -175,6 +177,7 @@ KINDS: Final = {
     ATTESTATION: GossipKind(Topic.ATTEST, _of_validators),
     OBSERVATION: GossipKind(Topic.ATTEST, _of_observers),
     POLICY: GossipKind(Topic.HEADS),
+    CARD: GossipKind(Topic.HEADS),
     COSIGNATURE: GossipKind(Topic.HEADS),
     PROOF: GossipKind(Topic.PROOFS),
 }

@@ -26,6 +26,7 @@ from chain.multihash import Multihash
 from chain.statements import cosignature, envelope, statement
 from chain.statements import proof as proofs
 from chain.statements.authority import Rights
+from chain.statements.card import CARD, Card
 from chain.statements.cosignature import Cosignature
 from chain.statements.envelope import Signed
 from chain.statements.proof import AUTHORITY_FORK, DOUBLE_COSIGN, DOUBLE_VOTE, MAX_PROOF, Proof
@@ -45,6 +46,7 @@ from odfd.trust.admission.statement_processor import Judged, Processed, Statemen
 from odfd.trust.judgement import authority_fork_choice
 from odfd.trust.ledger import kinds
 from odfd.trust.ledger.authorities import Authorities
+from odfd.trust.ledger.cards import Cards, read
 from odfd.trust.ledger.cosignatures import Cosignatures
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.proofs import Proofs
@@ -85,6 +87,14 @@ class Subscribers(NamedTuple):
     proof: OnProof = lambda _proof, _made_here: None
     cosignature: Callable[[Cosignature], None] = lambda _: None
     """Of witnesses that count here."""
+
+
+class _Subject(NamedTuple):
+    """What a statement speaks of, whom it accuses, and whether it can wait."""
+
+    dataset: DatasetId
+    accused: tuple[KeyDid, ...] = ()
+    is_bulky: bool = False
 
 
 class _LookedAt(NamedTuple):
@@ -151,9 +161,12 @@ class LedgerStatementStore:
             found = kinds.refs(connection, of_dataset=True, subjects=datasets)
             rules = kinds.refs(connection, of_dataset=False, subjects=datasets)
             against = kinds.accusing(connection, datasets or ())
+            withdrawn = Cards(connection).withdrawn()
         public = self._public_of({dataset for dataset, _ in found} | {dataset for _, dataset, _ in against})
         rules += [(key, sid) for key, dataset, sid in against if dataset in public]
-        said = [StatementRef(sid, dataset) for dataset, sid in found if dataset in public]
+        said = [
+            StatementRef(sid, dataset) for dataset, sid in found if dataset in public or withdrawn.get(dataset) == sid
+        ]
         return [*said, *self.unheld.refs(datasets), *(StatementRef(sid, key) for key, sid in rules)]
 
     def interests(self) -> Sequence[DatasetId]:
@@ -171,17 +184,19 @@ class LedgerStatementStore:
         if found is None:
             unheld = self.unheld.envelope(sid)
             return None if unheld is None else unheld[1:]
-        if dataset is not None and not self._public_of([dataset]):
+        if dataset is not None and not self._public_of([dataset]) and not _is_withdrawal(found):
             return None
         return KINDS[found[0]].topic, found[1]
 
     def concern(self, topic: Topic, envelope: bytes) -> Concern:
         """What others must not know to be here counts as not wanted: who is sent what tells of it."""
-        dataset, accused = self._subject(topic, envelope)
+        said = self._subject(topic, envelope)
+        dataset, accused = said.dataset, said.accused
         keys = tuple(DatasetId.from_public_key(key.public_key) for key in accused)
         is_known = bool(accused) and self._room.is_known(accused)
         is_wanted = is_known or (not self._attended[dataset] and self._is_wanted(dataset))
-        return Concern((dataset, *keys), is_wanted and bool(is_known or self._public_of([dataset])))
+        is_public = is_known or self._public_of([dataset])
+        return Concern((dataset, *keys), is_wanted and bool(is_public), is_bulky=said.is_bulky)
 
     def adopt(self, dataset: DatasetId) -> None:
         """From now on a dataset is wanted here: what was said of it is heard again, and kept."""
@@ -414,14 +429,15 @@ class LedgerStatementStore:
         self._on_proof(proof, False)
         return Judgement.ACCEPT, True
 
-    def _subject(self, topic: Topic, raw: bytes) -> tuple[DatasetId, tuple[KeyDid, ...]]:
-        """What something that was accepted speaks of, and whom it accuses."""
+    def _subject(self, topic: Topic, raw: bytes) -> _Subject:
+        """What something that was accepted speaks of."""
         if topic is Topic.PROOFS:
             proof = proofs.decode(raw, self._rights_at)
-            return proof.dataset, proof.accused
+            return _Subject(proof.dataset, proof.accused)
         if raw.startswith(_COSIGNATURE):
-            return cosignature.decode(raw).checkpoint.dataset, ()
-        return statement.decode_any(envelope.payload_of(raw)).dataset, ()
+            return _Subject(cosignature.decode(raw).checkpoint.dataset)
+        said = statement.decode_any(envelope.payload_of(raw))
+        return _Subject(said.dataset, is_bulky=isinstance(said, Card) and not said.is_withdrawal)
 
     def _keep_unheld_proof(self, proof: Proof, sender: PeerId, now: Instant) -> tuple[Judgement, bool]:
         if not self.unheld.speaks_of(proof.dataset) and not self._room.brings_new(sender, now):
@@ -441,3 +457,9 @@ class LedgerStatementStore:
 def _no_leaves(_dataset: DatasetId, _start: int, _stop: int) -> Sequence[bytes]:
     """Of a dataset that is not here."""
     return ()
+
+
+def _is_withdrawal(found: tuple[str, bytes]) -> bool:
+    """Whether it is a card that takes the former one back: others are told of that, private or not."""
+    kind, sealed = found
+    return kind == CARD and read(sealed).is_withdrawal

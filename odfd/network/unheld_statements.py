@@ -30,8 +30,8 @@ from odfd.trust.ledger.log import STEPS, Ledger
 from p2p.ports import PeerId, StatementRef, Topic
 
 MAX_DATASETS: Final = 10_000
-MAX_BYTES: Final = 16 << 20
-"""Envelopes of all of them."""
+MAX_BYTES: Final = 32 << 20
+"""Envelopes of all of them: a head, a card and an authority of each, as they usually are."""
 MAX_BYTES_OF_ONE: Final = 128 << 10
 """Envelopes on one dataset: some dozen versions of an authority, a head, and verdicts of a few validators."""
 _SPOKEN: Final = tuple(each for each in kinds.TABLES if each.of_dataset)

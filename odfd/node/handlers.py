@@ -26,6 +26,7 @@ from odfd.api.maintenance.probes import ClockProbe, TrustProbes
 from odfd.api.maintenance.status import RunningParts, StatusService
 from odfd.api.network.mirrors import MirrorService, PeerService
 from odfd.api.network.networks import NetworkService
+from odfd.api.network.search import SearchService
 from odfd.api.resources.apply import ApplyOperation
 from odfd.api.resources.declarations import DeclarationService
 from odfd.api.resources.types import SchemaService
@@ -37,6 +38,7 @@ from odfd.api.trust.resolutions import ResolutionService
 from odfd.api.trust.service import HeadState, TrustService
 from odfd.api.views.holder_counts import HolderCounts
 from odfd.control.board import BoardTasks, LogEvents
+from odfd.network.card_index import CardIndex
 from odfd.node.parts import NodeParts
 from odfd.node.trust_parts import witness_views
 from odfd.page.server import PageServer
@@ -59,7 +61,9 @@ def services_of(parts: NodeParts) -> Services:
     mirrors = MirrorService(
         home, parts.scheduler, (parts.evaluator, parts.visibility), context.board, parts.remotes, holders
     )
-    networks = _networks(parts, holders)
+    search = SearchService(home, parts.views, parts.board.unheld, holders, lambda: parts.policy, context.clock)
+    mirrors.suggested_name = search.suggested_name
+    networks = _networks(parts, holders, search.index)
     peers = PeerService(parts.membership)
     judging = _judging(parts)
     _reconciling(parts, declarations, controllers_of(home, parts.views, flows, parts.scheduler, (networks, judging)))
@@ -82,6 +86,7 @@ def services_of(parts: NodeParts) -> Services:
         visibility=VisibilityService(home, parts.visibility, context, parts.shown_otherwise, parts.signed),
         publications=parts.publications,
         networks=networks,
+        search=search,
         peers=peers,
         verification=VerificationService(home, parts.transform_deps, context.board, parts.damage, parts.scheduler),
         proving=EngineMigrationService(home, parts.transform_deps, parts.committer, context.board, context.events),
@@ -113,11 +118,11 @@ def _reconciling(parts: NodeParts, declarations: DeclarationService, controllers
     parts.home.database.written = partial(parts.in_loop, written)
 
 
-def _networks(parts: NodeParts, holders: HolderCounts) -> NetworkService:
+def _networks(parts: NodeParts, holders: HolderCounts, cards: CardIndex) -> NetworkService:
     return NetworkService(
         parts.home,
         parts.membership,
-        (parts.visibility, holders, parts.board.unheld),
+        (parts.visibility, holders, parts.board.unheld, cards),
         parts.effective_policy,
         parts.context.clock,
         parts.policy_changed,

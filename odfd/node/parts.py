@@ -87,6 +87,7 @@ from odfd.trust.policy.policy import Expression, Policy
 from odfd.trust.signing.owner_commit import OwnerCommitter
 from odfd.trust.signing.signer_context import SignerContext
 from odfd.verify.damage import DamagedBlock
+from odfd.workers.card_publisher import CardPublisher
 from odfd.workers.engine import NodeEngine
 from odfd.workers.flows import FlowWorker, FollowSettings
 from odfd.workers.garbage_collection import GarbageCollection
@@ -214,6 +215,7 @@ class NodeParts:
         self.site = open_site(settings, home, (self.library, self.visibility), context.logger, asked)
         self.forks = ForkFinder(home.database, home.chains, self.membership, self.board.keep, context.logger)
         self.outbox = Outbox(self.membership, self.visibility.public_of, context.logger)
+        self.cards = CardPublisher(home, self.visibility, self.outbox.put_card, settings.node.name, context)
 
     def _hold_caretakers(self) -> None:
         """The garbage collection, the publication to IPFS, and what pulls by itself."""
@@ -247,10 +249,10 @@ class NodeParts:
         home, settings, context = self.home, self.settings, self.context
         replication = self.remotes.replication
         keeping = DataRetention(home.database, home.chains, home.objects, self.views.readers.own)
-        limits = object_limits(settings)
         self.evidence_fetcher = EvidenceFetcher(
             replication, self.bundles, home.folder(PARTIAL_EVIDENCE), lambda: self.remotes.reserve
         )
+        limits = object_limits(settings)
         self.object_fetcher = ObjectFetcher(home.objects, keeping, home.folder(PARTIAL), replication, limits)
         self.object_fetcher.room.staged = self.remotes.staging.total
         self.object_fetcher.room.remove_leftovers = self.remotes.staging.remove_leftovers
@@ -408,7 +410,7 @@ class NodeParts:
     def signed(self, dataset: DatasetId, signed: Signed) -> None:
         self.library.moved(dataset)
         self.outbox.put_signed(dataset, signed)
-        for part in (self.publications, self.submissions, self.flows):
+        for part in (self.publications, self.submissions, self.flows, self.cards):
             self.in_loop(part.loop.touch, dataset)
 
     def _attested(self, dataset: DatasetId, signed: Signed) -> None:
@@ -441,13 +443,13 @@ class NodeParts:
         """It was published or made private, came or went: what others are told of this node changes at once."""
         self.library.moved(dataset)
         self.in_loop(self.membership.look_again)
+        self.in_loop(self.cards.shown_otherwise, dataset)
         for part in (self.publications, self.submissions, self.flows):
             self.in_loop(part.loop.touch, dataset)
 
     def _may_sign_again(self) -> None:
-        self.heads.loop.touch_all()
-        self.validator.loop.touch_all()
-        self.witnessing.loop.touch_all()
+        for part in (self.heads, self.validator, self.witnessing):
+            part.loop.touch_all()
 
     def moved(self, dataset: DatasetId) -> None:
         followers = (self.suspension_review, self.rechecker, self.validator, self.observer, self.witnessing)

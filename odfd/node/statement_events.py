@@ -12,11 +12,13 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from chain.ids import DatasetId
+from chain.statements.card import Card
 from chain.statements.cosignature import Cosignature
 from chain.statements.proof import AUTHORITY_FORK, FORK, Proof
 from chain.statements.statement import (
     ATTESTATION,
     AUTHORITY,
+    CARD,
     HEAD,
     OBSERVATION,
     POLICY,
@@ -148,12 +150,18 @@ def _policy(parts: EventContext, statement: PolicyStatement, _name: str) -> None
     parts.policy_changed()
 
 
+def _card(parts: EventContext, card: Card, name: str) -> None:
+    said = "its publisher shows it no more" if card.claims is None else f"called {card.claims.name}"
+    parts.context.events.emit("card.heard", name, said)
+
+
 EVENTS: Final[dict[str, Callable[[EventContext, Any, str], None]]] = {
     HEAD: _head,
     AUTHORITY: _authority,
     ATTESTATION: _attestation,
     OBSERVATION: _observation,
     POLICY: _policy,
+    CARD: _card,
 }
 """What people are told of a new statement, and who looks again beside those that do so for every kind."""
 _EVENT_OF: Final = {FORK: "dataset.forked", AUTHORITY_FORK: "authority.forked"}

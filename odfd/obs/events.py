@@ -110,6 +110,8 @@ EVENT_KINDS: Final = {
     "attestation.signed": "this node signed a verdict",
     "authority.forked": "two versions of a dataset's authority contradict each other",
     "authority.heard": "a version of a dataset's authority came",
+    "card.heard": "a publisher told what a dataset is, or that it shows it no more",
+    "card.signed": "this node told what a dataset of its own is, or that it shows it no more",
     "cosignature.heard": "a witness that counts cosigned a head",
     "cosignature.refused": "a public witness cosigns a head no further, for it was shown another",
     "cosignature.signed": "this node cosigned a head as a witness",

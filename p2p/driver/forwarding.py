@@ -23,6 +23,8 @@ from p2p.wire.limits import MAX_ENVELOPE
 UNWANTED: Final = Rate(per_second=72.0, burst=8 << 20)
 """Bytes of statements of no interest here that are passed on, of which we use three quarters. All of a network of some
 hundred nodes, and in a large one so much that each of six neighbours is sent 54 bytes a second."""
+BULKY: Final = Rate(per_second=24.0, burst=2 << 20)
+"""Likewise, of cards: what is not passed on comes by anti-entropy."""
 AROUND: Final = 192
 """Bytes that gossip adds to a statement: its author, number, topic and signature."""
 LASTS: Final = 3600.0
@@ -44,6 +46,7 @@ class Forwarding:
         self.naming = naming
         self._relaying = Relaying(looked_at)
         self._unwanted = Relaying(UNWANTED, largest=MAX_ENVELOPE)
+        self._bulky = Relaying(BULKY, largest=MAX_ENVELOPE)
         self._subscriptions = ImpliedSubscriptions()
         self.kept_back = 0
         """Statements that were passed on to nobody, for they were too many at once."""
@@ -58,7 +61,8 @@ class Forwarding:
         now = trio.current_time()
         share = self._host.share_of(sender)
         to = self._who_wants(concern.subjects, now) - {sender}
-        is_for_all = concern.is_wanted or self._unwanted.passes(share, now, size + AROUND)
+        budget = self._bulky if concern.is_bulky else self._unwanted
+        is_for_all = concern.is_wanted or budget.passes(share, now, size + AROUND)
         self.unwanted += not is_for_all
         if not is_for_all and not to:
             return Verdict(Judgement.IGNORE)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 import trio
@@ -54,6 +55,8 @@ class MirrorService:
         self._evaluator, self._visibility = terms
         self._remotes = remotes
         self._holders = holders
+        self.suggested_name: Callable[[DatasetId], str | None] = lambda _: None
+        """What the publisher of a dataset calls it."""
         self._home = home
         self._scheduler = scheduler
         self._board = board
@@ -96,15 +99,15 @@ class MirrorService:
     async def check(self, request: wire.MirrorRequest) -> None:
         """Raises what ``begin`` would."""
         dataset = DatasetId.parse(request.source)
-        await self._checked(request, dataset, None)
-        await trio.to_thread.run_sync(self._check_name, request.as_name or default_name(dataset), dataset)
+        spec = await self._checked(request, dataset, None)
+        await trio.to_thread.run_sync(self._check_name, spec.name, dataset)
 
     def _check_name(self, name: str, dataset: DatasetId) -> None:
         with self._home.catalog() as catalog:
             catalog.check(name, dataset)
 
     async def _checked(self, request: wire.MirrorRequest, dataset: DatasetId, found_at: str | None) -> MirrorSpec:
-        spec = self._spec(request, dataset, found_at)
+        spec = await trio.to_thread.run_sync(self._spec, request, dataset, found_at)
         spec.check()
         if await trio.to_thread.run_sync(self._is_ours, dataset):
             raise Refused(f"{dataset.short} is this node's own", rule="mirror-own", hint="others mirror it from here")
@@ -158,6 +161,19 @@ class MirrorService:
         self._remotes.check(place)
         return place
 
+    def _name(self, dataset: DatasetId) -> str:
+        """As its publisher calls it, where that is a name and is free here; one that is held keeps its own."""
+        said = self.suggested_name(dataset)
+        with self._home.catalog() as catalog:
+            held = catalog.find(dataset)
+            if held is not None:
+                return held.name
+            if said is not None:
+                with suppress(Invalid):
+                    catalog.check(said, dataset)
+                    return said
+        return default_name(dataset)
+
     def _via(self, dataset: DatasetId, via: str | None) -> str | None:
         """Where a dataset is looked for that is named by its id."""
         if via is None:
@@ -173,7 +189,7 @@ class MirrorService:
         return MirrorSpec(
             via=via,
             dataset=str(dataset),
-            name=request.as_name or default_name(dataset),
+            name=request.as_name or self._name(dataset),
             network=request.network,
             want=request.want,
             priority=request.priority,

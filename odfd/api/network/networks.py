@@ -14,6 +14,7 @@ from chain.statements.statement import HEAD, when
 from odfd.api.views.holder_counts import HolderCounts
 from odfd.control import wire
 from odfd.datasets.visibility import Visibility
+from odfd.network.card_index import CardIndex
 from odfd.network.invitation import MAX_BOOTSTRAP, Invitation, read_invitation, rule_lines, write_invitation
 from odfd.network.membership import Membership, Network
 from odfd.network.unheld_statements import UnheldStatements
@@ -34,13 +35,13 @@ class NetworkService:
         self,
         home: StateDirectory,
         membership: Membership,
-        shown: tuple[Visibility, HolderCounts, UnheldStatements],
+        shown: tuple[Visibility, HolderCounts, UnheldStatements, CardIndex],
         effective_policy: EffectivePolicy,
         clock: Clock,
         policy_changed: Callable[[], None],
     ) -> None:
         """``policy_changed``: told when joining or leaving may have made another policy hold."""
-        self._visibility, self._holders, self._unheld = shown
+        self._visibility, self._holders, self._unheld, self._cards = shown
         self._home = home
         self._membership = membership
         self._effective_policy = effective_policy
@@ -169,8 +170,10 @@ class NetworkService:
             for dataset, peers in counts.items():
                 kept = ledger.newest_head(dataset)
                 newest = unheld.get(dataset) if kept is None else kept[0]
-                if newest is None:
+                card = self._cards.card(dataset)
+                if newest is None or (card is not None and card.is_withdrawal and dataset not in names):
                     continue
+                claims = None if card is None else card.claims
                 announced.append(
                     wire.Announced(
                         id=str(dataset),
@@ -180,6 +183,8 @@ class NetworkService:
                         signed_at=newest.issued_at,
                         peers=peers,
                         held=dataset in names,
+                        called=None if claims is None else claims.name,
+                        publisher=None if claims is None else claims.publisher,
                     )
                 )
         return tuple(announced)

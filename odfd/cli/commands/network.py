@@ -141,7 +141,8 @@ def _show(session: Session, args: argparse.Namespace) -> None:
     now = session.clock.now()
     columns: tuple[TableColumn[wire.Announced], ...] = (
         TableColumn("DATASET", lambda row: row.id, most=90),
-        TableColumn("NAME", lambda row: row.name or formatting.NOTHING),
+        TableColumn("NAME", lambda row: row.name or row.called or formatting.NOTHING),
+        TableColumn("PUBLISHER", lambda row: row.publisher or formatting.NOTHING),
         TableColumn("BLOCKS", lambda row: formatting.count(row.blocks), right=True),
         TableColumn("SIGNED", lambda row: formatting.ago(row.signed_at, now)),
         TableColumn("PEERS", lambda row: formatting.count(row.peers), right=True),

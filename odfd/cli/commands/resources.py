@@ -134,13 +134,21 @@ def _manifest(session: Session, kind: kinds.Kind[Any], names: Sequence[str]) -> 
     argument("kind", metavar="KIND"),
     argument("name", metavar="NAME"),
     description=f"All there is to know of one thing. KIND is {_KINDS}.",
-    example="dataset nyc.flights",
+    example="dataset nyc.flights\ndataset did:odf:fed01…",
 )
 def _describe(session: Session, args: argparse.Namespace) -> None:
     kind = kinds.find(args.kind)
     if kind.name == "dataset":
-        detail = session.client.get(f"/datasets/{part(args.name)}/detail?profile=1", wire.DatasetDetail)
-        session.answer(detail, details.dataset)
+        try:
+            detail = session.client.get(f"/datasets/{part(args.name)}/detail?profile=1", wire.DatasetDetail)
+        except NotFound:
+            if not args.name.startswith("did:"):
+                raise
+            told = session.client.get(f"/cards/{part(args.name)}", wire.CardView)
+            session.answer(told, details.card)
+            session.remark(f"it is not here, and this is what its publisher tells of it: odfctl mirror add {args.name}")
+        else:
+            session.answer(detail, details.dataset)
     else:
         session.show(one(session, kind, args.name).sent, details.plain)
 

@@ -118,6 +118,77 @@ class Announced(Value, frozen=True, kw_only=True):
     signed_at: str | None = None
     peers: int = 0
     held: bool = False
+    called: str | None = None
+    """What its publisher calls it."""
+    publisher: str | None = None
+    """What the publisher's node calls itself."""
+
+
+class CardColumn(Value, frozen=True, kw_only=True):
+    name: str
+    type: str
+
+
+class CardView(Value, frozen=True, kw_only=True):
+    """What the publisher of a dataset tells of it, and what is known here of how far that may be relied on."""
+
+    id: str
+    name: str
+    """What its publisher calls it."""
+    local_name: str | None = None
+    """What it is called here, where it is held."""
+    publisher: str = ""
+    """What the publisher's node calls itself: nothing checks it."""
+    author: str
+    """The key that signed the card: a writer of the dataset."""
+    kind: str
+    standing: str
+    """``reproduced``, ``attested 2/3``, ``observed 1/2``, ``data``, where it is held; ``attested 1/3`` by validators
+    that count here, ``accused`` by one of them, ``forked``, or ``announced``: nobody who counts here vouches for it."""
+    peers: int = 0
+    """Connected peers that say they serve it."""
+    namesakes: int = 0
+    """Other datasets whose publishers call them the same."""
+    description: str = ""
+    keywords: tuple[str, ...] = ()
+    license: str = ""
+    license_url: str = ""
+    columns: tuple[CardColumn, ...] = ()
+    more_columns: int = 0
+    inputs: tuple[str, ...] = ()
+    blocks: int = 0
+    records: int = 0
+    created_at: str
+    updated_at: str
+    watermark: str | None = None
+    signed_at: str
+    expires_at: str
+
+
+class SearchRequest(Request, frozen=True, kw_only=True):
+    """What is empty asks nothing."""
+
+    words: str = ""
+    """All of them are in the card, or begin a word that is."""
+    license: str = ""
+    """The short name of a licence."""
+    column: str = ""
+    """The name of a column."""
+    updated_within: int | None = None
+    """Seconds."""
+    attested: int = 0
+    """By so many groups of validators that count here, at least."""
+    limit: int = 20
+
+
+class SearchView(Value, frozen=True, kw_only=True):
+    """Cards that fit a search, the best first."""
+
+    found: tuple[CardView, ...]
+    more: int = 0
+    """That fit too, and are not listed."""
+    cards: int = 0
+    """Cards that were looked through."""
 
 
 class PeerInfo(Value, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from chain.errors import Invalid
 from chain.ids import KeyDid
 from chain.instant import Instant
 from chain.statements.authority import Rights, follow, implicit
+from chain.statements.card import Card
 from chain.statements.envelope import Signed, sid
 from chain.statements.statement import (
     Attestation,
@@ -137,6 +138,21 @@ def admit_head(
     return verdict
 
 
+def admit_card(card: Card, signed: Signed, walk: Sequence[Rights], now: Instant, *, is_news: bool) -> Admitted:
+    """``walk``: the rights of every version known; a card rests on the one that it names, superseded or not."""
+    if len(signed.envelope) > card.MAX_ENVELOPE:
+        return Admitted(AdmissionOutcome.REJECTED, "larger than a card may be")
+    if card.issued > now + EARLY_LIMIT:
+        return Admitted(AdmissionOutcome.EARLY, f"issued at {card.issued_at}, ahead of this clock")
+    if not card.issued < card.expires <= card.issued + LIFETIME_LIMIT:
+        return Admitted(AdmissionOutcome.REJECTED, "a card lives at most 90 days")
+    if card.authority >= len(walk):
+        return Admitted(AdmissionOutcome.UNKNOWN_AUTHORITY, f"version {card.authority} is not known here", lasts=False)
+    if card.author not in signed.signers or not walk[card.authority].may_write(card.author, card.issued):
+        return _not_of_my_version(card.authority, "not signed by a writer of this dataset")
+    return Admitted(AdmissionOutcome.NEW if is_news else AdmissionOutcome.OLDER)
+
+
 def writer_of(head: HeadStatement, signed: Signed, rights: Rights) -> KeyDid | None:
     """A signer of this head whom these rights let write it."""
     return min((key for key in signed.signers if rights.may_write(key, head.issued)), default=None)
@@ -159,9 +175,9 @@ def _rights_doubted(
         return Admitted(AdmissionOutcome.OLDER, disputed, lasts=False)
     writer = writer_of(head, signed, rights)
     if writer is None and writer_of(head, signed, named) is None:
-        return _not_of_my_version(head, "not signed by a writer of this dataset")
+        return _not_of_my_version(head.authority, "not signed by a writer of this dataset")
     if head.epoch > named.epoch:
-        return _not_of_my_version(head, f"authority version {head.authority} opened no epoch {head.epoch}")
+        return _not_of_my_version(head.authority, f"authority version {head.authority} opened no epoch {head.epoch}")
     if head.epoch < rights.epoch or (newest is not None and head.epoch < newest.epoch):
         return Admitted(AdmissionOutcome.OLD_EPOCH)
     if writer is None:
@@ -171,14 +187,14 @@ def _rights_doubted(
     opened = rights.opened(head.epoch)
     if opened is not None and not begins_at(head, opened.base):
         return _not_of_my_version(
-            head, f"epoch {head.epoch} keeps {plural(opened.base.size, 'block')} other than these"
+            head.authority, f"epoch {head.epoch} keeps {plural(opened.base.size, 'block')} other than these"
         )
     return None
 
 
-def _not_of_my_version(head: HeadStatement, mistake: str) -> Admitted:
-    outcome = AdmissionOutcome.UNKNOWN_AUTHORITY if head.authority else AdmissionOutcome.REJECTED
-    return Admitted(outcome, f"{mistake}, by authority version {head.authority} as it is known here", lasts=False)
+def _not_of_my_version(version: int, mistake: str) -> Admitted:
+    outcome = AdmissionOutcome.UNKNOWN_AUTHORITY if version else AdmissionOutcome.REJECTED
+    return Admitted(outcome, f"{mistake}, by authority version {version} as it is known here", lasts=False)
 
 
 def _into_epoch(

@@ -19,11 +19,13 @@ from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements import proof as proofs
+from chain.statements.card import Card
 from chain.statements.envelope import Signed
 from chain.statements.proof import DOUBLE_VOTE, Proof
 from chain.statements.statement import (
     ATTESTATION,
     AUTHORITY,
+    CARD,
     HEAD,
     OBSERVATION,
     POLICY,
@@ -40,11 +42,13 @@ from odfd.trust.admission.rules import (
     Admitted,
     admit_attestation,
     admit_authority,
+    admit_card,
     admit_head,
     admit_word,
     writer_of,
 )
 from odfd.trust.ledger.authorities import Authorities
+from odfd.trust.ledger.cards import Cards
 from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.observations import Observations
 from odfd.trust.ledger.proofs import Proofs, fork_of_last_block, is_disputed
@@ -247,6 +251,14 @@ class StatementProcessor:
     ) -> None:
         store(self._db).keep(said, signed, found.verdict.outcome.value, self._sender, self._now)
 
+    def _judge_card(self, card: Card, signed: Signed) -> Judged:
+        walk, is_news = self._authorities.walk(card.dataset), Cards(self._db).is_news(card, signed.sid)
+        verdict = admit_card(card, signed, walk, self._now, is_news=is_news)
+        return Judged(verdict, card.author, is_kept=True) if verdict.outcome.changes else Judged(verdict)
+
+    def _keep_card(self, card: Card, signed: Signed, found: Judged) -> None:
+        Cards(self._db).keep(card, signed, found.verdict.outcome.value, self._sender, self._now)
+
     def _record(self, signed: Signed, signer: KeyDid, outcome: AdmissionOutcome) -> None:
         live = outcome is not AdmissionOutcome.FORK
         self._ledger.record(signed, signer, outcome.value, self._sender, self._now, live=live)
@@ -304,6 +316,7 @@ PROCESS: Final[dict[str, _Kind]] = {
         partial(StatementProcessor._judge_word, store=Observations),
         partial(StatementProcessor._keep_word, store=Observations),
     ),
+    CARD: _Kind(StatementProcessor._judge_card, StatementProcessor._keep_card),
     POLICY: _Kind(
         partial(StatementProcessor._judge_word, store=NetworkPolicies),
         partial(StatementProcessor._keep_word, store=NetworkPolicies),

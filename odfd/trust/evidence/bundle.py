@@ -22,7 +22,8 @@ from chain.errors import Invalid
 from chain.multihash import SHA3_256, Multihash
 from chain.statements import authority, canonical, envelope, statement
 from chain.statements.envelope import Signed
-from chain.statements.statement import MAX_VERSION, NS, Actual, Authority, Count, HeadStatement, from_text
+from chain.statements.predicate import NS, Count
+from chain.statements.statement import MAX_VERSION, Actual, Authority, HeadStatement, from_text
 from chain.statements.tree import MAX_PATH
 
 BUNDLE: Final = NS + "bundle/v1"

@@ -41,6 +41,9 @@ OBSERVED: Final = Sealed(
     _REPAIR,
 )
 RULES: Final = Sealed("trust_rules", ("key", "version", "sid", "payload", "envelope"), _RESTORE)
+CARDS: Final = Sealed(
+    "trust_cards", ("dataset", "author", "authority", "issued", "withdrawn", "sid", "envelope"), _REPAIR
+)
 RECHECKED: Final = Sealed(
     "trust_rechecked",
     (
@@ -53,7 +56,7 @@ SEALED_LATE: Final = (LIVE, CHAINS, REPLAYS, RUNS, AUTHORITIES, WITNESSED, COSIG
 """Those that got their seals by a later step."""
 SEALED: Final = (
     *(*SEALED_LATE, RESOLVED, STRIKES, SUSPENDED, PARDONS, AGAIN),
-    *(WANTED, MET, OBSERVED, RULES, RECHECKED),
+    *(WANTED, MET, OBSERVED, RULES, RECHECKED, CARDS),
 )
 """Tables whose rows nothing else vouches for; the log is linked."""
 REMADE: Final = tuple(each for each in SEALED if each.hint == _REPAIR and each is not CHAINS)
@@ -177,6 +180,19 @@ LATER: Final = (
         root BLOB NOT NULL,
         PRIMARY KEY (dataset, place)
     ) STRICT, WITHOUT ROWID;
+    """,
+    """
+    CREATE TABLE trust_cards (
+        dataset BLOB PRIMARY KEY,
+        author BLOB NOT NULL,
+        authority INTEGER NOT NULL,
+        issued INTEGER NOT NULL,
+        withdrawn INTEGER NOT NULL,
+        sid BLOB NOT NULL UNIQUE,
+        envelope BLOB NOT NULL,
+        seal BLOB
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX trust_cards_withdrawn ON trust_cards (dataset) WHERE withdrawn;
     """,
 )
 """Steps after the ledger's first ones; steps are added at the end and never changed."""

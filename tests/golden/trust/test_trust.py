@@ -20,6 +20,7 @@ from chain.errors import Invalid
 from chain.ids import KeyDid
 from chain.multihash import Multihash
 from chain.statements import envelope, proof, statement
+from chain.statements.card import Card, CardColumn, ChainFacts, PublisherClaims
 from chain.statements.keys import SigningKey
 from odfd.trust.evidence.bundle_reader import AccusedStep, unpacked
 from odfd.trust.validation.recheck import recheck
@@ -86,6 +87,34 @@ def observation() -> statement.Observation:
     )
 
 
+def card() -> Card:
+    return Card(
+        dataset=OWNER.dataset_id,
+        author=OWNER.did,
+        authority=0,
+        epoch=0,
+        size=8,
+        issued_at="2026-11-20T09:31:02Z",
+        expires_at="2027-02-18T09:31:02Z",
+        chain=ChainFacts(
+            kind="derivative",
+            records=1234,
+            created_at="2026-01-01T00:00:00Z",
+            updated_at="2026-11-20T09:30:00Z",
+            watermark="2026-11-19T00:00:00Z",
+            description="Delays by airport and day",
+            keywords=("flights", "delays"),
+            license="CC-BY-4.0",
+            license_url="https://creativecommons.org/licenses/by/4.0/",
+            columns=(CardColumn(name="offset", type="Int64"), CardColumn(name="airport", type="String")),
+            more_columns=3,
+            inputs=(VALIDATOR.dataset_id,),
+        ),
+        claims=PublisherClaims(name="nyc.delays", publisher="Graz"),
+        head=Multihash.sha3_256(b"last block"),
+    )
+
+
 def network_policy() -> statement.PolicyStatement:
     rules = statement.Rules(
         use="data & attested:2",
@@ -112,6 +141,7 @@ SEALED = {
     "attestation.json": (attestation(), VALIDATOR),
     "observation.json": (observation(), VALIDATOR),
     "policy.json": (network_policy(), VALIDATOR),
+    "card.json": (card(), OWNER),
 }
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from chain.errors import Invalid
 from chain.multihash import Multihash
 from chain.statements import canonical, statement
+from chain.statements.card import Card, CardColumn, ChainFacts, PublisherClaims
 from chain.statements.keys import SigningKey
 from chain.statements.statement import (
     AnyPredicate,
@@ -89,6 +90,29 @@ SPOKEN: list[AnyPredicate] = [
         at=TIME,
         head=HEAD,
     ),
+    Card(
+        dataset=DATASET,
+        author=KEYS[0].did,
+        authority=0,
+        epoch=0,
+        size=4,
+        issued_at=TIME,
+        expires_at="2027-01-01T00:00:00Z",
+        chain=ChainFacts(
+            kind="root",
+            records=7,
+            created_at=TIME,
+            updated_at=TIME,
+            watermark=TIME,
+            description="Air over Graz",
+            keywords=("air",),
+            license="CC-BY-4.0",
+            columns=(CardColumn(name="city", type="String"),),
+            inputs=(DATASET,),
+        ),
+        claims=PublisherClaims(name="air", publisher="Graz"),
+        head=HEAD,
+    ),
     PolicyStatement(key=KEYS[0].did, network="n", version=1, issued_at=TIME, policy=RULES, head=RULES.digest),
 ]
 JSON = st.recursive(
@@ -138,6 +162,7 @@ WHEN = {
     Authority: ("issued_at",),
     Observation: ("at",),
     PolicyStatement: ("issued_at",),
+    Card: ("issued_at", "expires_at"),
 }
 
 

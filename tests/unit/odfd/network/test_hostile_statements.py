@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from chain import instant
@@ -19,6 +20,7 @@ from chain.model.events import DatasetKind, MetadataEvent, Seed, SetInfo
 from chain.multihash import Multihash
 from chain.statements import authority as rules
 from chain.statements import envelope, statement
+from chain.statements.card import CARD, Card, ChainFacts, PublisherClaims
 from chain.statements.keys import SigningKey
 from chain.statements.statement import (
     HEAD,
@@ -30,8 +32,9 @@ from chain.store.base import Append
 from chain.store.database import Database, open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
-from odfd.network.statement_quota import CONTRADICTIONS, RENEWALS, StatementQuota
+from odfd.network.statement_quota import CONTRADICTIONS, NEW_DATASETS, PACES, RENEWALS, StatementQuota
 from odfd.network.statement_store import LedgerStatementStore, Subscribers
+from odfd.network.unheld_statements import UnheldStatements
 from odfd.trust.admission.statement_processor import PROCESS, StatementProcessor
 from odfd.trust.ledger import log as ledger_room
 from odfd.trust.ledger.authorities import Authorities
@@ -333,3 +336,28 @@ def test_who_asks_of_one_dataset_pays_for_one(database: Database, tmp_path: Path
             steps.append(work())
     assert len(node.board.refs()) > 100
     assert steps[1] < 2 * steps[0]
+
+
+def card(owner: SigningKey, size: int) -> bytes:
+    at = instant.parse("2026-01-01T00:00:00Z")
+    facts = ChainFacts(kind="root", records=1, created_at=statement.when(at), updated_at=statement.when(at))
+    said = Card(
+        dataset=owner.dataset_id, author=owner.did, authority=0, epoch=0, size=size, issued_at=statement.when(NOW),
+        expires_at=statement.when(Instant(NOW + 86400 * instant.SECOND)), head=Multihash.sha3_256(b"block"),
+        chain=msgspec.structs.replace(facts, description="buy " * 250), claims=PublisherClaims(name="weather"),
+    )  # fmt: skip
+    return envelope.seal(statement.encode(said), owner)
+
+
+def test_cards_without_end_stay_in_memory_and_within_bounds(database: Database, tmp_path: Path) -> None:
+    """Of invented datasets, by free keys; and ever new ones of one dataset."""
+    node = Node(database, tmp_path)
+    node.board.unheld = UnheldStatements(most_bytes=64 << 10)
+    before = database.writes
+    heard = [node.hear(card(key(number), 1)) for number in range(1, 200)]
+    assert heard.count(Judgement.ACCEPT) == NEW_DATASETS.burst, "so many new ones of one peer at once"
+    assert 32 << 10 < node.board.unheld.size <= 64 << 10
+    assert [node.hear(card(OWNER, size)) for size in range(2, 40)].count(Judgement.ACCEPT) <= PACES[CARD].burst
+    assert database.writes == before
+    assert node.count() == (0, 0)
+    assert not node.news

@@ -15,7 +15,8 @@ import trio
 from chain.errors import NotFound, Refused
 from chain.ids import DatasetId
 from chain.multihash import Multihash
-from chain.statements import checkpoint
+from chain.statements import checkpoint, envelope, statement
+from chain.statements.card import Card
 from chain.statements.keys import SigningKey
 from chain.store.database import open_database
 from config import model
@@ -72,12 +73,18 @@ def told_of(node: Any, dataset: DatasetId) -> list[str]:
         found.append("proof")
     except NotFound:
         pass
-    refs = board.refs()
-    if any(ref.dataset == dataset for ref in refs) or board.refs([dataset]):
+    refs = [*(ref for ref in board.refs() if ref.dataset == dataset), *board.refs([dataset])]
+    if not all(is_withdrawal(board.envelope(ref.sid)) for ref in refs):
         found.append("statements")
     if any(given(node, name) for name in objects(node, dataset)):
         found.append("by hash")
     return found
+
+
+def is_withdrawal(told: tuple[Any, bytes] | None) -> bool:
+    """Which is told on purpose, of what was published before."""
+    said = None if told is None else statement.decode_any(envelope.payload_of(told[1]))
+    return isinstance(said, Card) and said.is_withdrawal
 
 
 def given(node: Any, name: Multihash) -> bool:
@@ -126,7 +133,10 @@ async def test_a_peer_hears_no_gossip_of_what_is_private(world: Any, worlds: Any
         assert not eve.member.board.refs([towns])
         looks = alice.member.looks
         assert looks, "its presence is told anew at once"
+        await alice.heard("card.signed")
         await alice.unpublish("cities")
+        await alice.heard("card.signed", 2)
+        await alice.parts.outbox._loop._work()
         await trio.testing.wait_all_tasks_blocked()
         assert alice.member.looks > looks
         before = len(alice.member.announced)

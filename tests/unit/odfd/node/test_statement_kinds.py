@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chain.statements import statement
+from chain.statements import predicate, statement
 from odfd.network import statement_quota
 from odfd.node import statement_events
 from odfd.trust.admission import statement_processor
@@ -40,7 +40,7 @@ def test_a_journal_has_topics_of_known_kinds_only() -> None:
 
 @pytest.mark.parametrize("kind", statement.KINDS.values(), ids=lambda kind: kind.KIND)
 def test_the_specification_names_the_kind_and_its_size(kind: type[statement.AnyPredicate]) -> None:
-    name = kind.KIND.removeprefix(statement.NS).removesuffix("/v1")
+    name = kind.KIND.removeprefix(predicate.NS).removesuffix("/v1")
     (sizes,) = re.findall(r"An envelope has at most: ([^.]*)\.", SPEC)
     assert f"`{name}`" in SPEC
     assert f"{name} {kind.MAX_ENVELOPE >> 10} KiB" in " ".join(sizes.split())

@@ -6,6 +6,7 @@ Budgets for what nobody wants here are used up from the start: that is how a nod
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from p2p.budget.buckets import Rate
 from p2p.driver import forwarding
 from p2p.driver.known_answers import WIDE
 from p2p.machines.holder_connections import ENOUGH
-from p2p.ports import Topic
+from p2p.ports import Concern, Judgement, PeerId, Topic
 
 WANTED = DatasetId.from_public_key(b"w" * 32)
 
@@ -154,3 +155,15 @@ async def test_a_mirror_that_lost_its_publisher_hears_from_others(autojump_clock
     await tell(3, *mirrors)
     idle = [len(heard(node)) for node in crowd]
     assert sum(idle) < 13 * said, f"the crowd is not told all: {idle}"
+
+
+async def test_cards_that_nobody_wants_take_no_room_of_heads(autojump_clock: Any) -> None:
+    """However many come, by whomever: what is short and urgent goes on."""
+    sender = PeerId("sender")
+    host: Any = SimpleNamespace(share_of=lambda _: "192.0.2.0/24", peers=list)
+    room = forwarding.Forwarding(host, lambda _: set(), Rate(per_second=1e6, burst=1e6))
+    cards, head = Concern((WANTED,), is_wanted=False, is_bulky=True), Concern((WANTED,), is_wanted=False)
+    passed = [room.verdict(sender, cards, 8 << 10).judgement for _ in range(2000)]
+    assert 0 < passed.count(Judgement.ACCEPT) * (8 << 10) < forwarding.BULKY.burst
+    assert passed[-1] is Judgement.IGNORE
+    assert [room.verdict(sender, head, 1 << 10).judgement for _ in range(1000)].count(Judgement.ACCEPT) == 1000

@@ -1,0 +1,114 @@
+"""Declares cards: what the publisher of a dataset tells those who look for data, before anybody has the dataset.
+
+What the chain says of itself (``ChainFacts``: whoever has the chain can check it) is kept apart from what the publisher
+says (``PublisherClaims``). A card without either takes the former one back. Spec: docs/spec/trust.md#cards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, ClassVar, Final, Literal
+
+import msgspec
+
+from chain import instant
+from chain.errors import Invalid
+from chain.ids import DatasetId, KeyDid
+from chain.instant import Instant
+from chain.multihash import Multihash
+from chain.statements.predicate import NS, Count, PredicateBase, StatementPart, When
+
+CARD: Final = NS + "card/v1"
+MAX_COLUMNS: Final = 64
+MAX_INPUTS: Final = 16
+MAX_KEYWORDS: Final = 16
+MAX_DESCRIPTION: Final = 1024
+MAX_WORD: Final = 64
+"""Characters of a keyword, of the name or the type of a column, of a licence's short name."""
+MAX_NAME: Final = 128
+MAX_URL: Final = 256
+
+Label = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_WORD)]
+
+
+class CardColumn(StatementPart, frozen=True, kw_only=True):
+    name: Label
+    type: Label
+
+
+class ChainFacts(StatementPart, frozen=True, kw_only=True):
+    """What the blocks say, up to the one that the card's subject is. Longer texts and lists are cut."""
+
+    kind: Literal["root", "derivative"]
+    records: Count
+    created_at: When
+    updated_at: When
+    watermark: When | None = None
+    description: Annotated[str, msgspec.Meta(max_length=MAX_DESCRIPTION)] = ""
+    keywords: Annotated[tuple[Label, ...], msgspec.Meta(max_length=MAX_KEYWORDS)] = ()
+    license: Annotated[str, msgspec.Meta(max_length=MAX_WORD)] = ""
+    license_url: Annotated[str, msgspec.Meta(max_length=MAX_URL)] = ""
+    columns: Annotated[tuple[CardColumn, ...], msgspec.Meta(max_length=MAX_COLUMNS)] = ()
+    more_columns: Count = 0
+    """Columns that are not listed."""
+    inputs: Annotated[tuple[DatasetId, ...], msgspec.Meta(max_length=MAX_INPUTS)] = ()
+
+
+class PublisherClaims(StatementPart, frozen=True, kw_only=True):
+    """What the publisher says, and nothing can check."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME)]
+    """What the dataset is called at its publisher's node."""
+    publisher: Annotated[str, msgspec.Meta(max_length=MAX_NAME)] = ""
+    """What the publisher's node calls itself."""
+
+
+class Card(PredicateBase, frozen=True, kw_only=True):
+    """What is told of a dataset to those who look for one. Replaced by the next; the subject is block size-1."""
+
+    KIND: ClassVar[str] = CARD
+    MAX_ENVELOPE: ClassVar[int] = 8 << 10
+
+    dataset: DatasetId
+    author: KeyDid
+    authority: Count
+    """Version under which the author may write."""
+    epoch: Count
+    size: Count
+    issued_at: When
+    expires_at: When
+    chain: ChainFacts | None = None
+    claims: PublisherClaims | None = None
+    head: Annotated[Multihash, "subject"]
+
+    @property
+    def is_withdrawal(self) -> bool:
+        return self.chain is None
+
+    @property
+    def issued(self) -> Instant:
+        return instant.parse(self.issued_at)
+
+    @property
+    def expires(self) -> Instant:
+        return instant.parse(self.expires_at)
+
+    @property
+    def updated(self) -> Instant:
+        """The time of the last block that the card is of; of one that takes another back, when it was signed."""
+        return self.issued if self.chain is None else instant.parse(self.chain.updated_at)
+
+    def times(self) -> Iterable[str]:
+        yield self.issued_at
+        yield self.expires_at
+        if self.chain is not None:
+            yield self.chain.created_at
+            yield self.chain.updated_at
+            if self.chain.watermark is not None:
+                yield self.chain.watermark
+
+    def check(self) -> None:
+        if not self.size:
+            raise Invalid("a card is of a chain with at least one block", rule="card-size")
+        if (self.chain is None) != (self.claims is None):
+            raise Invalid("a card has facts and claims, or neither", rule="card-parts")

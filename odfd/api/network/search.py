@@ -1,0 +1,162 @@
+"""Finds datasets of others by words, and tells what their publishers say of them before anybody mirrors them.
+
+Ranked by what counts here and never by the publisher's word: how far a dataset may be relied on, how many peers serve
+it, then how well its card fits the words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import trio
+
+from chain.errors import Invalid, NotFound
+from chain.ids import DatasetId
+from chain.instant import SECOND, Instant
+from chain.statements.card import Card
+from odfd.api.views.holder_counts import HolderCounts
+from odfd.api.views.views import DatasetViews
+from odfd.control import wire
+from odfd.network.card_index import CardIndex, CardQuery, Tables
+from odfd.network.unheld_statements import UnheldStatements
+from odfd.runtime.clock import Clock
+from odfd.state.directory import StateDirectory
+from odfd.trust.judgement.suspensions import Suspensions
+from odfd.trust.ledger.log import Ledger
+from odfd.trust.ledger.proofs import Proofs
+from odfd.trust.policy.policy import Policy
+
+MAX_FOUND: Final = 200
+ANNOUNCED: Final = "announced"
+_FORKED: Final = "forked"
+_ACCUSED: Final = "accused"
+_STOPS: Final = frozenset({_FORKED, _ACCUSED, "refuted", "damaged"})
+_MISMATCH: Final = "mismatch"
+
+
+class CardStanding(NamedTuple):
+    """How far a dataset may be relied on, as far as that is known here. ``rank``: for order, higher is better."""
+
+    rank: int
+    text: str
+
+
+class SearchService:
+    """The API service that searches cards."""
+
+    def __init__(
+        self,
+        home: StateDirectory,
+        views: DatasetViews,
+        unheld: UnheldStatements,
+        holders: HolderCounts,
+        policy: Callable[[], Policy],
+        clock: Clock,
+    ) -> None:
+        self._home = home
+        self._views = views
+        self._unheld = unheld
+        self._holders = holders
+        self._policy = policy
+        self._clock = clock
+        self.index = CardIndex((home.database.read, unheld.read))
+
+    async def search(self, request: wire.SearchRequest) -> wire.SearchView:
+        """Raises Invalid."""
+        if not 0 < request.limit <= MAX_FOUND:
+            raise Invalid(f"a search for {request.limit:,}", rule="search-limit", hint=f"1 to {MAX_FOUND}")
+        now = self._clock.now()
+        since = None if request.updated_within is None else Instant(now - request.updated_within * SECOND)
+        query = CardQuery(words=request.words, license=request.license, column=request.column, updated_after=since)
+        cards, known = await trio.to_thread.run_sync(self.index.search, query, now)
+        counts = self._holders.of([card.dataset for card in cards])
+        shown = await trio.to_thread.run_sync(self._ranked, cards, counts, request.attested)
+        return wire.SearchView(found=shown[: request.limit], more=len(shown[request.limit :]), cards=known)
+
+    async def card(self, ref: str) -> wire.CardView:
+        """What is told of one dataset, held here or not. Raises Invalid, NotFound."""
+        dataset = DatasetId.parse(ref)
+        card = await trio.to_thread.run_sync(self.index.card, dataset)
+        if card is None or card.is_withdrawal:
+            said = "its publisher shows it no more" if card is not None else "nobody told what it is"
+            hint = f"odfctl mirror add {ref} takes it, if a peer has it"
+            raise NotFound(f"{dataset.short}: {said}", rule="card", hint=hint)
+        counts = self._holders.of([dataset])
+        (shown,) = await trio.to_thread.run_sync(self._ranked, [card], counts, 0)
+        return shown
+
+    def suggested_name(self, dataset: DatasetId) -> str | None:
+        """What its publisher calls a dataset. From a worker thread."""
+        card = self.index.card(dataset)
+        return None if card is None or card.claims is None else card.claims.name
+
+    def _ranked(
+        self, cards: Sequence[Card], counts: Mapping[DatasetId, int], attested: int
+    ) -> tuple[wire.CardView, ...]:
+        names = {entry.id: entry.name for entry in self._home.entries()}
+        held = {view.id: view for view in self._views.all()} if any(card.dataset in names for card in cards) else {}
+        standings = {card.dataset: self._standing(card.dataset, held.get(str(card.dataset))) for card in cards}
+        wanted = [card for card in cards if not attested or standings[card.dataset].rank >= attested]
+        wanted.sort(key=lambda card: (-standings[card.dataset].rank, -counts[card.dataset]))
+        return tuple(
+            self._view(card, standings[card.dataset].text, counts[card.dataset], names.get(card.dataset))
+            for card in wanted
+        )
+
+    def _standing(self, dataset: DatasetId, held: wire.DatasetView | None) -> CardStanding:
+        if held is None:
+            return self._vouching(self._unheld.read, dataset)
+        if held.state in _STOPS or held.rely_on is None:
+            return CardStanding(-1, held.state)
+        return CardStanding(self._vouching(self._home.database.read, dataset).rank, held.rely_on.fact)
+
+    def _vouching(self, tables: Tables, dataset: DatasetId) -> CardStanding:
+        """By the words of validators that count here, of whom each group has one."""
+        policy = self._policy()
+        with self._home.database.read() as connection:
+            suspended = Suspensions(connection).groups()
+        with tables() as connection:
+            forked = Proofs(connection).is_forked(dataset)
+            said = Ledger(connection).attestations(dataset)
+        if forked:
+            return CardStanding(-1, _FORKED)
+        groups, accusing = set[str](), False
+        for key, attestation in said.items():
+            group = policy.group_of(key)
+            if group is not None and group not in suspended:
+                groups.add(group)
+                accusing |= any(span.verdict == _MISMATCH for span in attestation.spans)
+        if accusing:
+            return CardStanding(-1, _ACCUSED)
+        return CardStanding(len(groups), f"attested {len(groups)}/{len(policy.groups)}" if groups else ANNOUNCED)
+
+    def _view(self, card: Card, standing: str, peers: int, local_name: str | None) -> wire.CardView:
+        facts, claims = card.chain, card.claims
+        assert facts is not None, "cards that were taken back are not shown"
+        assert claims is not None, "cards that were taken back are not shown"
+        return wire.CardView(
+            id=str(card.dataset),
+            name=claims.name,
+            local_name=local_name,
+            publisher=claims.publisher,
+            author=str(card.author),
+            kind=facts.kind,
+            standing=standing,
+            peers=peers,
+            namesakes=self.index.namesakes(card),
+            description=facts.description,
+            keywords=facts.keywords,
+            license=facts.license,
+            license_url=facts.license_url,
+            columns=tuple(wire.CardColumn(name=each.name, type=each.type) for each in facts.columns),
+            more_columns=facts.more_columns,
+            inputs=tuple(map(str, facts.inputs)),
+            blocks=card.size,
+            records=facts.records,
+            created_at=facts.created_at,
+            updated_at=facts.updated_at,
+            watermark=facts.watermark,
+            signed_at=card.issued_at,
+            expires_at=card.expires_at,
+        )

@@ -1,0 +1,74 @@
+"""``search``: find datasets of others by words."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Final
+
+from odfd.cli import formatting
+from odfd.cli.command import Commands, argument
+from odfd.cli.conditions import seconds
+from odfd.cli.session import Session
+from odfd.cli.table import WHOLE, TableColumn, render
+from odfd.control import wire
+from odfd.control.client import Answer
+
+commands = Commands()
+_AGAIN: Final = 0.25
+"""Seconds between two looks."""
+
+
+@commands.add(
+    "search",
+    argument("words", nargs="*", metavar="WORD", help="all of them, or beginnings of them; none: everything"),
+    argument("--license", default="", metavar="NAME", help="under this licence, by its short name"),
+    argument("--column", default="", metavar="NAME", help="with a column of this name"),
+    argument("--since", metavar="SPAN", help="changed within: 12h, 30d"),
+    argument("--attested", type=int, default=0, metavar="K", help="vouched for by K of the validators that count here"),
+    argument("--wait", metavar="SPAN", help="look again for so long, until something is found: 30s, 1m"),
+    argument("--limit", type=int, default=20, metavar="N", help="so many at most (20)"),
+    description="Find datasets in the network by what their publishers tell of them: name, keywords, description,\n"
+    "columns.\n"
+    "Those come first that may be relied on most here, then those that most peers serve; what publishers say of\n"
+    "themselves counts for nothing. odfctl describe dataset did:odf:… shows one at length, before it is mirrored.",
+    example="air quality --license CC-BY-4.0 --since 30d",
+)
+def _search(session: Session, args: argparse.Namespace) -> None:
+    request = wire.SearchRequest(
+        words=" ".join(args.words),
+        license=args.license,
+        column=args.column,
+        updated_within=None if args.since is None else round(seconds(args.since)),
+        attested=args.attested,
+        limit=args.limit,
+    )
+    now = session.clock.now()
+    columns: tuple[TableColumn[wire.CardView], ...] = (
+        TableColumn("NAME", lambda row: row.name),
+        TableColumn("PUBLISHER", lambda row: row.publisher or formatting.NOTHING),
+        TableColumn("STANDING", lambda row: row.standing),
+        TableColumn("PEERS", lambda row: formatting.count(row.peers), right=True),
+        TableColumn("RECORDS", lambda row: formatting.count(row.records), right=True),
+        TableColumn("CHANGED", lambda row: formatting.ago(row.updated_at, now)),
+        TableColumn("HERE AS", lambda row: row.local_name or formatting.NOTHING),
+        TableColumn("DATASET", lambda row: row.id, most=WHOLE),
+    )
+    answer = _until_found(session, request, 0.0 if args.wait is None else seconds(args.wait))
+    session.answer(answer, lambda view: render(columns, view.found))
+    found = answer.value
+    alike = [row.name for row in found.found if row.namesakes]
+    if alike:
+        session.remark(f"several datasets are called {alike[0]}: tell them apart by publisher and id")
+    more = f", {found.more} more with --limit" if found.more else ""
+    session.remark(f"{len(found.found)} of {formatting.plural(found.cards, 'card')}{more}")
+
+
+def _until_found(session: Session, request: wire.SearchRequest, patience: float) -> Answer[wire.SearchView]:
+    """Cards come with the first minute in a network, and then now and then."""
+    ends = time.monotonic() + patience
+    while True:
+        answer = session.client.post("/search", wire.SearchView, request)
+        if answer.value.found or time.monotonic() >= ends:
+            return answer
+        time.sleep(_AGAIN)

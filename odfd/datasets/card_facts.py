@@ -1,0 +1,55 @@
+"""Reads from a chain what the card of its dataset says of it. Pure; texts and lists are cut to what a card may have."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Final
+
+from chain.errors import Invalid
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.model.events import DatasetKind
+from chain.state import ChainState
+from chain.statements import card
+from chain.statements.card import CardColumn, ChainFacts
+from chain.statements.statement import when
+from odfd.datasets import reading
+
+_CUT: Final = "…"
+
+
+def facts_of(state: ChainState, created_at: Instant) -> ChainFacts:
+    """``state``: of a chain with at least one block; ``created_at``: the time of its first."""
+    info, licence = state.set_info, state.set_license
+    columns = [] if state.schema is None else list(reading.columns_of(state.schema))
+    shown = columns[: card.MAX_COLUMNS]
+    keywords = () if info is None else info.keywords or ()
+    return ChainFacts(
+        kind="derivative" if state.kind is DatasetKind.DERIVATIVE else "root",
+        records=state.next_offset,
+        created_at=when(created_at),
+        updated_at=when(state.system_time or created_at),
+        watermark=None if state.watermark is None else when(state.watermark),
+        description=cut((info.description if info else None) or "", card.MAX_DESCRIPTION),
+        keywords=tuple(cut(each, card.MAX_WORD) for each in keywords[: card.MAX_KEYWORDS] if each),
+        license="" if licence is None else cut(licence.short_name, card.MAX_WORD),
+        license_url="" if licence is None or len(licence.website_url) > card.MAX_URL else licence.website_url,
+        columns=tuple(
+            CardColumn(name=cut(name, card.MAX_WORD), type=cut(kind, card.MAX_WORD)) for name, kind, *_ in shown
+        ),
+        more_columns=len(columns) - len(shown),
+        inputs=tuple(_inputs(state)),
+    )
+
+
+def cut(text: str, most: int) -> str:
+    """At most so many characters; what was cut off is seen."""
+    return text if len(text) <= most else text[: most - len(_CUT)] + _CUT
+
+
+def _inputs(state: ChainState) -> list[DatasetId]:
+    found: list[DatasetId] = []
+    for each in state.set_transform.inputs if state.set_transform else ():
+        with suppress(Invalid):  # a name that is no id
+            found.append(DatasetId.parse(each.dataset_ref))
+    return found[: card.MAX_INPUTS]

@@ -1,0 +1,154 @@
+"""Finds cards by words: a full-text index over all that are kept here, on disk and in memory.
+
+Made in memory (SQLite FTS5), and brought up to date by each search: cards that came or went since are read, others are
+not. It holds what the stores of statements hold, whose bounds are its own. Safe to use from any thread.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import threading
+import unicodedata
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Final
+
+import msgspec
+
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.multihash import Multihash
+from chain.statements.card import Card
+from odfd.trust.ledger.cards import Cards
+
+MAX_MATCHES: Final = 200
+"""Of the cards that fit, those that fit best: they are ranked by whoever asks."""
+MAX_WORDS: Final = 16
+_SCRIPT: Final = """
+CREATE VIRTUAL TABLE words USING fts5(name, publisher, keywords, description, columns, tokenize='unicode61');
+CREATE TABLE cards (
+    number INTEGER PRIMARY KEY,
+    dataset BLOB NOT NULL UNIQUE,
+    license TEXT NOT NULL,
+    columns TEXT NOT NULL,
+    updated INTEGER NOT NULL,
+    expires INTEGER NOT NULL,
+    likeness TEXT NOT NULL
+) STRICT;
+CREATE INDEX likenesses ON cards (likeness);
+"""
+_WORD: Final = re.compile(r"\w+")
+
+Tables = Callable[[], AbstractContextManager[sqlite3.Connection]]
+"""Gives tables of the ledger to read."""
+
+
+class CardQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """What is looked for; what is empty asks nothing."""
+
+    words: str = ""
+    license: str = ""
+    column: str = ""
+    updated_after: Instant | None = None
+
+
+class CardIndex:
+    """The index of one node. ``sources``: where cards are kept; of one dataset that of the first counts."""
+
+    def __init__(self, sources: Sequence[Tables]) -> None:
+        self._sources = sources
+        self._lock = threading.Lock()
+        self._db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        weakref.finalize(self, self._db.close)
+        self._db.executescript(_SCRIPT)
+        self._known: dict[DatasetId, Multihash] = {}
+
+    def card(self, dataset: DatasetId) -> Card | None:
+        """The card that is kept of a dataset, taken back or not."""
+        for tables in self._sources:
+            with tables() as connection:
+                found = Cards(connection).of(dataset)
+            if found is not None:
+                return found
+        return None
+
+    def search(self, query: CardQuery, now: Instant) -> tuple[list[Card], int]:
+        """At most ``MAX_MATCHES`` cards, those that fit the words best first; and how many were looked through.
+
+        Cards that were taken back or have expired are not among them. Raises Environment.
+        """
+        with self._lock:
+            self._bring_up_to_date()
+            found, known = self._matches(query, now), len(self._known)
+        cards = (self.card(dataset) for dataset in found)
+        return [card for card in cards if card is not None and not card.is_withdrawal], known
+
+    def namesakes(self, card: Card) -> int:
+        """Other datasets whose names look the same. Of what was known at the last search."""
+        with self._lock:
+            row = self._db.execute(
+                "SELECT COUNT(*) FROM cards WHERE likeness = ? AND dataset != ?", (_likeness(card), card.dataset)
+            ).fetchone()
+        return int(row[0])
+
+    def _bring_up_to_date(self) -> None:
+        there: dict[DatasetId, Multihash] = {}
+        for tables in reversed(self._sources):
+            with tables() as connection:
+                there |= Cards(connection).shown()
+        for dataset in self._known.keys() - there.keys():
+            self._forget(dataset)
+        for dataset, sid in there.items():
+            if self._known.get(dataset) != sid:
+                self._forget(dataset)
+                card = self.card(dataset)
+                if card is not None and not card.is_withdrawal:
+                    self._keep(card)
+                    self._known[dataset] = sid
+
+    def _keep(self, card: Card) -> None:
+        facts, claims = card.chain, card.claims
+        assert facts is not None, "it was not taken back"
+        assert claims is not None, "it was not taken back"
+        names = " ".join(each.name for each in facts.columns)
+        texts = (claims.name, claims.publisher, " ".join(facts.keywords), facts.description, names)
+        made = self._db.execute("INSERT INTO words VALUES (?, ?, ?, ?, ?)", texts)
+        columns = "".join(f"/{each.name.casefold()}" for each in facts.columns) + "/"
+        row = (made.lastrowid, card.dataset, facts.license.casefold(), columns, card.updated, card.expires)
+        self._db.execute("INSERT INTO cards VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, _likeness(card)))
+
+    def _forget(self, dataset: DatasetId) -> None:
+        self._known.pop(dataset, None)
+        row = self._db.execute("DELETE FROM cards WHERE dataset = ? RETURNING number", (dataset,)).fetchone()
+        if row is not None:
+            self._db.execute("DELETE FROM words WHERE rowid = ?", row)
+
+    def _matches(self, query: CardQuery, now: Instant) -> list[DatasetId]:
+        terms, values = ["expires > ?"], [int(now)]
+        said: list[object] = []
+        if query.license:
+            terms, said = [*terms, "license = ?"], [*said, query.license.casefold()]
+        if query.column:
+            terms, said = [*terms, "instr(cards.columns, ?)"], [*said, f"/{query.column.casefold()}/"]
+        if query.updated_after is not None:
+            terms, said = [*terms, "updated >= ?"], [*said, int(query.updated_after)]
+        words = _WORD.findall(query.words)[:MAX_WORDS]
+        source, order = "cards", "updated DESC, dataset"
+        if words:
+            source = "words JOIN cards ON cards.number = words.rowid"
+            order = "bm25(words, 4, 2, 3, 1, 1), dataset"
+            terms, said = [*terms, "words MATCH ?"], [*said, " ".join(f'"{word}"*' for word in words)]
+        rows = self._db.execute(
+            f"SELECT dataset FROM {source} WHERE {' AND '.join(terms)} ORDER BY {order} LIMIT ?",  # noqa: S608
+            (*values, *said, MAX_MATCHES),
+        )
+        return [DatasetId(dataset) for (dataset,) in rows]
+
+
+def _likeness(card: Card) -> str:
+    """Names that readers take for one another have one: width, case, marks and punctuation make no difference."""
+    assert card.claims is not None
+    plain = unicodedata.normalize("NFKD", card.claims.name).casefold()
+    return "".join(each for each in plain if each.isalnum())

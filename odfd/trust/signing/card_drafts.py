@@ -1,0 +1,67 @@
+"""Decides when the card of a dataset is signed anew, and cuts it to the size that a card may have. Pure.
+
+What people read of a dataset changes seldom, and is told within a minute. How much there is changes with each commit,
+and is told once an hour: whoever follows the dataset has its heads. Spec: docs/spec/trust.md#cards.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from chain import instant
+from chain.instant import Instant
+from chain.statements.card import Card, ChainFacts
+from chain.statements.statement import encode
+
+LIFETIME: Final = 90 * 86400 * instant.SECOND
+RENEWED: Final = LIFETIME // 3
+LEAST: Final = 60 * instant.SECOND
+"""Between two cards of one dataset."""
+COUNTED: Final = 3600 * instant.SECOND
+"""Between two cards that differ in what is counted alone."""
+_SHORTENED: Final = ("description", "columns", "keywords", "inputs")
+MAX_PAYLOAD: Final = (Card.MAX_ENVELOPE - 512) * 3 // 4
+"""An envelope writes it in base64, beside a type and a signature."""
+
+
+def due(before: Card | None, now_said: Card) -> Instant:
+    """From when on ``now_said`` is to be signed, where ``before`` was signed last. It may be long past."""
+    if before is None or before.is_withdrawal or now_said.is_withdrawal:
+        return Instant(0)
+    if before.authority != now_said.authority or before.author != now_said.author:
+        return Instant(0)
+    if _described(before) != _described(now_said):
+        return Instant(before.issued + LEAST)
+    if _counted(before) != _counted(now_said):
+        return Instant(before.issued + COUNTED)
+    return Instant(before.issued + RENEWED)
+
+
+def fitted(card: Card) -> Card:
+    """The card within ``MAX_PAYLOAD``: of what is longest half goes, again and again."""
+    while card.chain is not None and len(encode(card)) > MAX_PAYLOAD:
+        card = msgspec.structs.replace(card, chain=_shorter(card.chain))
+    return card
+
+
+def _shorter(facts: ChainFacts) -> ChainFacts:
+    longest = max(_SHORTENED, key=lambda name: len(msgspec.json.encode(getattr(facts, name), enc_hook=str)))
+    whole = getattr(facts, longest)
+    kept = whole[: len(whole) // 2]
+    more = len(whole) - len(kept) if longest == "columns" else 0
+    return msgspec.structs.replace(facts, **{longest: kept}, more_columns=facts.more_columns + more)
+
+
+def _counted(card: Card) -> object:
+    facts = card.chain
+    return card.epoch, card.size, card.head, facts and (facts.records, facts.updated_at, facts.watermark)
+
+
+def _described(card: Card) -> object:
+    facts = card.chain
+    if facts is None:
+        return None
+    plain = msgspec.structs.replace(facts, records=0, updated_at=facts.created_at, watermark=None)
+    return plain, card.claims

@@ -1,0 +1,180 @@
+"""Tells others what this node's published datasets are: signs a card of each, and takes it back when it is private.
+
+Works while its ``loop`` runs. A dataset is touched when it moves or is published or unpublished; what is not due yet
+waits, so that a busy dataset costs a look a minute. Spec: docs/spec/trust.md#cards.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import msgspec
+import trio
+
+from chain import instant
+from chain.errors import Fault
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.state import load_state
+from chain.statements import card as cards
+from chain.statements import envelope, statement
+from chain.statements.card import Card, PublisherClaims
+from chain.statements.envelope import Signed
+from chain.statements.keys import SigningKey
+from chain.wording import plural
+from odfd.control.assembly import Context
+from odfd.datasets.card_facts import cut, facts_of
+from odfd.datasets.visibility import Visibility
+from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
+from odfd.state.directory import StateDirectory
+from odfd.trust.ledger.authorities import Authorities
+from odfd.trust.ledger.cards import Cards
+from odfd.trust.ledger.log import Ledger
+from odfd.trust.signing.card_drafts import LEAST, LIFETIME, due, fitted
+
+ALL_SECONDS: Final = 3600.0
+"""All are looked at this often: cards age."""
+START_SECONDS: Final = 10.0
+"""Before the first look at all of them: requests that come right after a start do not wait for it."""
+
+
+_NEVER: Final = Instant(1 << 63)
+
+
+class _Draft(NamedTuple):
+    key: SigningKey
+    before: Card | None
+    card: Card
+
+
+class _Settled(NamedTuple):
+    """When to look again, ``None`` where nothing is told of the dataset; and the card that was signed."""
+
+    following: Instant | None = None
+    signed: Card | None = None
+
+
+class CardPublisher:
+    """The worker that signs the cards of one node."""
+
+    def __init__(
+        self,
+        home: StateDirectory,
+        visibility: Visibility,
+        announce: Callable[[Signed], None],
+        publisher: str,
+        context: Context,
+    ) -> None:
+        """``publisher``: what the node calls itself. ``announce``: is told of each card, also of what is private."""
+        self._home = home
+        self._visibility = visibility
+        self._announce = announce
+        self._publisher = publisher
+        self._clock, self._events, self._logger = context.clock, context.events, context.logger
+        self.loop: KeyedReconcileLoop[DatasetId] = KeyedReconcileLoop(
+            self._round, ALL_SECONDS, start_after=START_SECONDS
+        )
+        self._looked: dict[DatasetId, Instant] = {}
+        """When each of this node's own was looked at last."""
+        self._next: dict[DatasetId, Instant] = {}
+        """When it is looked at next; the heap may have older entries of it."""
+        self._due: list[tuple[Instant, DatasetId]] = []
+
+    def shown_otherwise(self, dataset: DatasetId) -> None:
+        """From the event loop: it was published, or is private again."""
+        self._looked.pop(dataset, None)
+        self.loop.touch(dataset)
+
+    async def _round(self) -> float:
+        touched = self.loop.take()
+        if touched is None:
+            touched = set(await trio.to_thread.run_sync(self._home.chains.datasets))
+        now = self._clock.now()
+        for dataset in filter(self._home.keys.has_dataset_key, touched):
+            self._schedule(dataset, max(now, Instant(self._looked.get(dataset, -LEAST) + LEAST)))
+        while self._due and self._due[0][0] <= now:
+            at, dataset = heapq.heappop(self._due)
+            if self._next.get(dataset) == at:
+                await self._look(dataset, now)
+        return max(0.0, (self._due[0][0] - now) / instant.SECOND) if self._due else UNTIL_POKED
+
+    async def _look(self, dataset: DatasetId, now: Instant) -> None:
+        self._next.pop(dataset)
+        self._looked[dataset] = now
+        settled = await trio.to_thread.run_sync(self._settle, dataset)
+        if settled.signed is not None:
+            card, name = settled.signed, await trio.to_thread.run_sync(self._home.name_of, dataset)
+            said = "taken back" if card.is_withdrawal else f"of {plural(card.size, 'block')}"
+            self._events.emit("card.signed", name, said)
+        if settled.following is not None:
+            self._schedule(dataset, max(settled.following, Instant(now + LEAST)))
+
+    def _schedule(self, dataset: DatasetId, at: Instant) -> None:
+        if at < self._next.get(dataset, _NEVER):
+            self._next[dataset] = at
+            heapq.heappush(self._due, (at, dataset))
+
+    def _settle(self, dataset: DatasetId) -> _Settled:
+        """Sign the card that is due."""
+        try:
+            draft = self._draft(dataset)
+            if draft is None:
+                return _Settled()
+            at, now = due(draft.before, draft.card), self._clock.now()
+            if at > now:
+                return _Settled(at)
+            self._sign(draft)
+            return _Settled(None if draft.card.is_withdrawal else now, draft.card)
+        except Fault as fault:
+            name = self._home.name_of(dataset)
+            self._logger.error("card not signed", dataset=name, fault=str(fault), rule=fault.rule, hint=fault.hint)
+            return _Settled(self._clock.now())
+
+    def _draft(self, dataset: DatasetId) -> _Draft | None:
+        """What is to be told now; ``None``: nothing, and nothing was. Raises Environment, Invalid."""
+        if not self._home.keys.has_dataset_key(dataset):
+            return None
+        is_public = self._visibility.is_public(dataset)
+        with self._home.database.read() as connection:
+            before = Cards(connection).of(dataset)
+            rights, epoch = Authorities(connection).rights(dataset), Ledger(connection).chain(dataset).epoch
+        if not is_public and (before is None or before.is_withdrawal):
+            return None
+        now = self._clock.now()
+        key = next((each for each in self._home.keys.held(dataset) if rights.may_write(each.did, now)), None)
+        chain = self._home.chains.chain(dataset)
+        head = chain.head()
+        if key is None or head is None:
+            return None
+        issued = now if before is None else max(now, Instant(before.issued + instant.SECOND))
+        card = Card(
+            dataset=dataset,
+            author=key.did,
+            authority=rights.version,
+            epoch=epoch,
+            size=head.size,
+            issued_at=statement.when(issued),
+            expires_at=statement.when(Instant(issued + LIFETIME)),
+            head=head.hash,
+        )
+        if is_public:
+            card = msgspec.structs.replace(
+                card,
+                chain=facts_of(load_state(chain), chain.block_at(0).system_time),
+                claims=PublisherClaims(
+                    name=cut(self._home.name_of(dataset), cards.MAX_NAME),
+                    publisher=cut(self._publisher, cards.MAX_NAME),
+                ),
+            )
+        return _Draft(key, before, fitted(card))
+
+    def _sign(self, draft: _Draft) -> None:
+        """Raises Invalid for one that nobody would take."""
+        card, payload = draft.card, statement.encode(draft.card)
+        statement.decode_any(payload)
+        signed = envelope.unseal(envelope.seal(payload, draft.key), card.MAX_ENVELOPE)
+        with self._home.database.write() as connection:
+            Cards(connection).keep(card, signed, "signed", "", self._clock.now())
+        self._announce(signed)

@@ -1,0 +1,83 @@
+"""Cards among nodes: a stranger finds a dataset by words, reads what it is and mirrors it; a withdrawal ends that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from chain.errors import NotFound
+from config import model
+from odfd.control import wire
+from worlds.manifests import ROOT
+from worlds.node_world import PATIENCE, Node
+
+ABOUT = ROOT.replace(
+    "  metadata:\n",
+    "  metadata:\n    - {kind: SetInfo, description: Towns and who lives there, keywords: [people]}\n"
+    "    - {kind: SetLicense, shortName: CC0, name: CC0 1.0, websiteUrl: 'https://creativecommons.org/cc0'}\n",
+    1,
+)
+NAMED = {"node": model.Node(name="Graz")}
+
+
+async def search(node: Node, **asked: Any) -> list[wire.CardView]:
+    return list((await node.api.search.search(wire.SearchRequest(**asked))).found)
+
+
+async def until_found(node: Node, there: bool = True, **asked: Any) -> list[wire.CardView]:
+    with trio.fail_after(PATIENCE):
+        while True:
+            shown = node.member.shown  # before the look: it is another one once something came
+            found = await search(node, **asked)
+            if bool(found) is there:
+                return found
+            await shown.wait()
+
+
+async def test_what_is_published_is_found_read_mirrored_and_taken_back(world: Any) -> None:
+    async with world.running("alice", private=True, **NAMED) as alice, world.running("bob") as bob:
+        await alice.apply(ABOUT)
+        world.write("alice", "cities.csv", "2024-01-01T00:00:00Z,Graz,300000")
+        await alice.pull()
+        assert await search(bob) == [], "private until published"
+        await alice.publish("cities")
+        (found,) = await until_found(bob, words="town graz")
+        assert (found.name, found.publisher, found.standing, found.local_name) == ("cities", "Graz", "announced", None)
+        assert (found.license, found.keywords, found.namesakes) == ("CC0", ("people",), 0)
+        assert [each.name for each in found.columns if each.name == "city"] == ["city"]
+        assert await search(bob, attested=1) == []
+        assert (await bob.api.search.card(found.id)).id == found.id
+
+        named = bob.api.mirrors.add(wire.MirrorRequest(source=found.id))
+        assert (await bob.done(named)).name == "cities", "as its publisher calls it"
+        (held,) = await search(bob, column="city")
+        assert (held.local_name, held.standing) == ("cities", "data")
+
+        await alice.unpublish("cities")
+        await until_found(bob, there=False)
+        with pytest.raises(NotFound, match="shows it no more"):
+            await bob.api.search.card(found.id)
+        assert await search(alice) == []
+
+
+async def test_a_withdrawal_reaches_those_who_come_later(world: Any) -> None:
+    """The dataset is private again, and yet whoever heard of it before is told."""
+    async with world.running("alice", private=True) as alice, world.running("bob") as bob:
+        await alice.apply(ABOUT)
+        world.write("alice", "cities.csv", "2024-01-01T00:00:00Z,Graz,300000")
+        await alice.pull()
+        await alice.publish("cities")
+        await until_found(bob)
+        await alice.unpublish("cities")
+        await until_found(bob, there=False)
+        refs = alice.parts.board.refs([alice.dataset("cities")])
+        assert len(refs) == 1, "nothing but the withdrawal"
+        told = alice.parts.board.envelope(refs[0].sid)
+        assert told is not None
+        async with world.running("carol") as carol:
+            topic, raw = told
+            carol.parts.board.judge(topic, raw, "x")
+            with pytest.raises(NotFound, match="shows it no more"):
+                await carol.api.search.card(str(alice.dataset("cities")))

@@ -1,0 +1,240 @@
+"""Cards: what they must be, which one of several is kept, when one is signed anew, and what is found by words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chain import instant
+from chain.errors import Invalid
+from chain.instant import Instant
+from chain.multihash import Multihash
+from chain.statements import card as cards
+from chain.statements import envelope, statement
+from chain.statements.authority import implicit
+from chain.statements.card import Card, CardColumn, ChainFacts, PublisherClaims
+from chain.statements.envelope import Signed
+from chain.statements.keys import SigningKey
+from chain.store.database import Database, open_database
+from odfd.network.card_index import CardIndex, CardQuery
+from odfd.trust.admission.rules import AdmissionOutcome, admit_card
+from odfd.trust.ledger.cards import Cards
+from odfd.trust.ledger.log import STEPS
+from odfd.trust.signing.card_drafts import COUNTED, LEAST, MAX_PAYLOAD, RENEWED, due, fitted
+
+OWNER, NODE, STRANGER = SigningKey(b"d" * 32), SigningKey(b"n" * 32), SigningKey(b"s" * 32)
+NOW = instant.parse("2026-11-20T08:00:00Z")
+DAY = 86400 * instant.SECOND
+V0 = implicit(OWNER.dataset_id)
+V1 = msgspec.structs.replace(V0, version=1, writers={NODE.did: Instant(NOW + 100 * DAY)})
+FACTS = ChainFacts(
+    kind="root",
+    records=7,
+    created_at="2026-01-01T00:00:00Z",
+    updated_at="2026-11-19T00:00:00Z",
+    description="Fine dust over the city of Graz, by hour",
+    keywords=("air", "pm10"),
+    license="CC-BY-4.0",
+    columns=(CardColumn(name="Station", type="String"), CardColumn(name="pm10", type="Float64")),
+)
+
+
+def made(
+    seconds: int = 0,
+    key: SigningKey = OWNER,
+    version: int = 0,
+    days: int = 90,
+    owner: SigningKey = OWNER,
+    name: str = "dust",
+    **facts: Any,
+) -> Card:
+    at = Instant(NOW + seconds * instant.SECOND)
+    return Card(
+        dataset=owner.dataset_id,
+        author=key.did,
+        authority=version,
+        epoch=0,
+        size=4,
+        issued_at=statement.when(at),
+        expires_at=statement.when(Instant(at + days * DAY)),
+        chain=msgspec.structs.replace(FACTS, **facts),
+        claims=PublisherClaims(name=name, publisher="Graz"),
+        head=Multihash.sha3_256(b"block"),
+    )
+
+
+def withdrawn(seconds: int = 0, owner: SigningKey = OWNER) -> Card:
+    return msgspec.structs.replace(made(seconds, owner, owner=owner), chain=None, claims=None)
+
+
+def signed(card: Card, key: SigningKey | None = None) -> Signed:
+    key = key or next(each for each in (OWNER, NODE, STRANGER) if each.did == card.author)
+    return envelope.unseal(envelope.seal(statement.encode(card), key), card.MAX_ENVELOPE)
+
+
+@pytest.mark.parametrize(
+    ("card", "outcome"),
+    [
+        (made(), AdmissionOutcome.NEW),
+        (withdrawn(), AdmissionOutcome.NEW),
+        (made(601), AdmissionOutcome.EARLY),
+        (made(days=91), AdmissionOutcome.REJECTED),
+        (made(days=0), AdmissionOutcome.REJECTED),
+        (made(key=STRANGER), AdmissionOutcome.REJECTED),
+        (made(key=NODE, version=1), AdmissionOutcome.NEW),
+        (made(key=OWNER, version=1), AdmissionOutcome.UNKNOWN_AUTHORITY),
+        (made(key=NODE, version=2), AdmissionOutcome.UNKNOWN_AUTHORITY),
+    ],
+)
+def test_admission(card: Card, outcome: AdmissionOutcome) -> None:
+    assert admit_card(card, signed(card), [V0, V1], NOW, is_news=True).outcome is outcome
+
+
+def test_a_card_in_the_name_of_another_writer_is_refused() -> None:
+    card = made()
+    for forged in (card, withdrawn()):
+        found = admit_card(forged, signed(forged, STRANGER), [V0], NOW, is_news=True)
+        assert found.outcome is AdmissionOutcome.REJECTED
+    assert admit_card(card, signed(card), [V0], NOW, is_news=False).outcome is AdmissionOutcome.OLDER
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"chain": None}, {"claims": None}, {"size": 0}, {"expires_at": "2026-13-01T00:00:00Z"}]
+)
+def test_what_does_not_fit_together_is_invalid(wrong: dict[str, Any]) -> None:
+    with pytest.raises(Invalid):
+        statement.decode_any(statement.encode(msgspec.structs.replace(made(), **wrong)))
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    with closing(open_database(tmp_path_factory.mktemp("cards") / "odfd.sqlite")) as opened:
+        opened.migrate("trust", STEPS)
+        yield opened
+
+
+def keep(database: Database, *heard: Card, fresh: bool = True) -> Card | None:
+    with database.write() as connection:
+        if fresh:
+            connection.execute("DELETE FROM trust_cards")
+        store = Cards(connection)
+        for card in heard:
+            key = STRANGER if card.dataset == STRANGER.dataset_id else None
+            if store.is_news(card, signed(card, key).sid):
+                store.keep(card, signed(card, key), "new", "", NOW)
+        return store.of(OWNER.dataset_id)
+
+
+HEARD = [made(), made(name="other"), made(5), withdrawn(5), made(key=NODE, version=1), made(9, records=8)]
+
+
+@given(st.permutations([*HEARD, HEARD[0]]))
+def test_order_and_repetition_change_nothing(database: Database, heard: list[Card]) -> None:
+    kept = keep(database, *heard)
+    assert kept is not None
+    assert (kept.authority, kept.author) == (1, NODE.did), "the newest version overrules what an older one says later"
+    assert keep(database, *heard[::-1]) == kept
+
+
+@given(st.permutations([each for each in HEARD if not each.authority]))
+def test_of_one_version_the_latest_holds(database: Database, heard: list[Card]) -> None:
+    kept = keep(database, *heard)
+    assert kept is not None
+    assert kept.issued == NOW + 9 * instant.SECOND
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "at"),
+    [
+        (None, made(), 0),
+        (withdrawn(), made(5), 0),
+        (made(), withdrawn(5), 0),
+        (made(), made(5, key=NODE, version=1), 0),
+        (made(), made(5, description="New"), NOW + LEAST),
+        (made(), made(5, name="new"), NOW + LEAST),
+        (made(), made(5, records=8), NOW + COUNTED),
+        (made(), msgspec.structs.replace(made(5), size=5), NOW + COUNTED),
+        (made(), made(5), NOW + RENEWED),
+    ],
+)
+def test_when_a_card_is_signed_anew(before: Card | None, after: Card, at: int) -> None:
+    assert due(before, after) == at
+
+
+TEXT = st.text(alphabet=st.characters(exclude_categories=("Cs",)), max_size=cards.MAX_DESCRIPTION)
+LABEL = st.text(alphabet=st.characters(exclude_categories=("Cs",)), min_size=1, max_size=cards.MAX_WORD)
+
+
+@given(
+    description=TEXT,
+    keywords=st.lists(LABEL, max_size=cards.MAX_KEYWORDS),
+    columns=st.lists(st.builds(CardColumn, name=LABEL, type=LABEL), max_size=cards.MAX_COLUMNS),
+    name=st.text(min_size=1, max_size=cards.MAX_NAME, alphabet="\U0001f30d"),
+)
+def test_every_card_fits(description: str, keywords: list[str], columns: list[CardColumn], name: str) -> None:
+    card = made(description=description, keywords=tuple(keywords), columns=tuple(columns), name=name)
+    short = fitted(card)
+    assert len(statement.encode(short)) <= MAX_PAYLOAD
+    assert len(signed(short).envelope) <= Card.MAX_ENVELOPE
+    assert statement.decode_any(statement.encode(short)) == short
+    assert short.chain is not None
+    assert len(short.chain.columns) + short.chain.more_columns == len(columns)
+    if len(statement.encode(card)) <= MAX_PAYLOAD:
+        assert short == card
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        (CardQuery(words="dust"), True),
+        (CardQuery(words="GRAZ fine"), True),
+        (CardQuery(words="gra hou"), True),
+        (CardQuery(words="dust snow"), False),
+        (CardQuery(words="pm10 stat"), True),
+        (CardQuery(words='"; DROP TABLE words; -- NEAR('), False),
+        (CardQuery(words="' * OR \" "), False),
+        (CardQuery(words="***"), True),
+        (CardQuery(license="cc-by-4.0"), True),
+        (CardQuery(license="CC0"), False),
+        (CardQuery(column="station"), True),
+        (CardQuery(column="sta"), False),
+        (CardQuery(column="%"), False),
+        (CardQuery(updated_after=Instant(NOW - 2 * DAY)), True),
+        (CardQuery(updated_after=NOW), False),
+        (CardQuery(), True),
+    ],
+)
+def test_what_is_found(database: Database, query: CardQuery, found: bool) -> None:
+    keep(database, made())
+    cards_, known = CardIndex([database.read]).search(query, NOW)
+    assert [card.dataset for card in cards_] == [OWNER.dataset_id] * found
+    assert known == 1
+
+
+def test_the_index_follows_what_is_kept(database: Database) -> None:
+    index = CardIndex([database.read])
+
+    def names(at: Instant = NOW) -> list[str]:
+        return [card.claims.name for card in index.search(CardQuery(), at)[0] if card.claims is not None]
+
+    keep(database, made(), made(key=STRANGER, owner=STRANGER, name="D-u Ｓt"))
+    assert sorted(names()) == ["D-u Ｓt", "dust"]
+    keep(database, made(7, name="air"), fresh=False)
+    assert sorted(names()) == ["D-u Ｓt", "air"]
+    keep(database, withdrawn(8), fresh=False)
+    assert names() == ["D-u Ｓt"]
+    assert names(Instant(NOW + 91 * DAY)) == [], "it has expired"
+
+
+@pytest.mark.parametrize(("name", "alike"), [("D-u Ｓt", 1), ("DUST", 1), ("dúst", 1), ("dusk", 0)])
+def test_names_that_look_alike_are_counted(database: Database, name: str, alike: int) -> None:
+    keep(database, made(), made(key=STRANGER, owner=STRANGER, name=name))
+    index = CardIndex([database.read])
+    index.search(CardQuery(), NOW)
+    assert index.namesakes(made()) == alike
