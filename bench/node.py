@@ -17,10 +17,10 @@ from bench.measure import Row, Side, Size, in_turns
 from demo.nodes import Node
 
 TREE: Final = Path(__file__).parents[1]
-_ENTRY: Final = "import sys; from odfd.{} import main; sys.exit(main())"
+_ENTRY: Final = "import sys; from odfd.{} import {} as main; sys.exit(main())"
 """What the installed commands do, for the tree that is measured."""
 _LISTEN: Final = '[p2p]\nlisten = ["/ip4/127.0.0.1/tcp/0"]\n'
-ODFCTL: Final = (sys.executable, "-c", _ENTRY.format("cli.main"))
+ODFCTL: Final = (sys.executable, "-c", _ENTRY.format("cli", "start"))
 _SETTLE: Final = 3.0
 """Seconds for a started node to have nothing left to do."""
 _LOOK, _IDLE = 1.0, 0.05
@@ -40,7 +40,7 @@ trio.run(main)
 def daemon(folder: Path, settings: str = "", wait: Callable[[Node], None] | None = None) -> Iterator[Node]:
     """One node of this tree, gone afterwards. ``wait``: until when it is waited for, in place of its first answer."""
     node = Node("bench", "bench", folder / "node", settings + _LISTEN)
-    node.program = (sys.executable, "-c", _ENTRY.format("daemon.main"))
+    node.program = (sys.executable, "-c", _ENTRY.format("daemon.main", "main"))
     node.environment = {"PYTHONPATH": str(TREE), "ODFD_FLOWS_FOLLOW": "false"}
     if wait is None:
         node.start()

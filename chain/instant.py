@@ -6,7 +6,6 @@ of history and prehistory, so an instant is an int. The calendar is the Gregoria
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from typing import Final, NewType
 
@@ -22,7 +21,8 @@ LAST_YEAR: Final = 262_142
 """Years that the reference can hold."""
 DAY: Final = 86_400
 """Seconds."""
-_EPOCH: Final = dt.date(1970, 1, 1).toordinal()
+_EPOCH: Final = 719_163
+"""Days from the first of January of the year 1, which is day 1, to that of 1970."""
 _CYCLE_YEARS: Final = 400
 _CYCLE_DAYS: Final = 146_097
 """After so many years the calendar repeats, to the day of the week."""
@@ -43,12 +43,16 @@ def to_millis(instant: Instant) -> int:
 
 def day_of(year: int, month: int, day: int) -> int:
     """Days since the epoch. Raises ValueError when there is no such day."""
+    import datetime as dt  # here, for odfctl asks more often than it shows times
+
     cycle, within = divmod(year - 1, _CYCLE_YEARS)
     return cycle * _CYCLE_DAYS + dt.date(within + 1, month, day).toordinal() - _EPOCH
 
 
 def date_of(day: int) -> tuple[int, int, int]:
     """Year, month and day of the month of a day counted from the epoch."""
+    import datetime as dt
+
     cycle, within = divmod(day + _EPOCH - 1, _CYCLE_DAYS)
     date = dt.date.fromordinal(within + 1)
     return cycle * _CYCLE_YEARS + date.year, date.month, date.day

@@ -8,9 +8,7 @@ that a program reads what was there.
 from __future__ import annotations
 
 import os
-import select
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any, TextIO
@@ -87,6 +85,9 @@ def end_when_unread() -> None:
     Only writing would tell otherwise, and the next news may come in a year. Nothing that the program has open may need
     an end in good order.
     """
+    import select
+    import threading
+
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)  # of a broken pipe it always tells
 

@@ -39,16 +39,16 @@ CODE = Path(__file__).with_name("{private}")
 
 
 def odfd() -> None:
-    _run("odfd.daemon.main")
+    _run("odfd.daemon.main", "main")
 
 
 def odfctl() -> None:
-    _run("odfd.cli.main")
+    _run("odfd.cli", "start")
 
 
-def _run(module: str) -> None:
+def _run(module: str, name: str) -> None:
     sys.path.insert(0, str(CODE))
-    sys.exit(importlib.import_module(module).main())
+    sys.exit(getattr(importlib.import_module(module), name)())
 '''
 SHARED: Final = {
     "share/man/man1": ("odfd.1", "odfctl.1"),
@@ -121,7 +121,7 @@ def whole_parser() -> argparse.ArgumentParser:
     subparsers: Subparsers = parser.add_subparsers(
         parser_class=odfctl.Parser, title="commands", metavar="COMMAND", prog="odfctl"
     )
-    for entry in {entry.module: entry for entry in registry.entries().values()}.values():
+    for entry in registry.entries().values():
         registry.load(entry, subparsers)
     return parser
 

@@ -1,8 +1,11 @@
-"""Declares the commands of ``odfctl`` beside what runs them, makes their parsers, and asks for confirmation."""
+"""Declares the commands of ``odfctl`` beside what runs them, makes their parsers, reads durations, and asks for
+confirmation.
+"""
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -55,7 +58,7 @@ class Commands:
     """
 
     def __init__(self) -> None:
-        self._entries: list[Callable[[Subparsers, str], None]] = []
+        self._entries: list[tuple[str, Callable[[Subparsers, str], None]]] = []
 
     def add(
         self,
@@ -74,7 +77,7 @@ class Commands:
                     each.add_to(parser)
                 parser.set_defaults(run=run, writes_manifests=writes_manifests)
 
-            self._entries.append(register)
+            self._entries.append((name, register))
             return run
 
         return declare
@@ -87,7 +90,7 @@ class Commands:
             parser = _parser(subparsers, path, name, example, options)
             inner.register(parser.add_subparsers(metavar="ACTION", required=True), f"{path} {name}")
 
-        self._entries.append(register)
+        self._entries.append((name, register))
         return inner
 
     def include(self, *others: Commands) -> None:
@@ -95,10 +98,11 @@ class Commands:
         for other in others:
             self._entries += other._entries
 
-    def register(self, subparsers: Subparsers, path: str = "odfctl") -> None:
-        """Add a parser for each. ``path``: what is typed before its name."""
-        for entry in self._entries:
-            entry(subparsers, path)
+    def register(self, subparsers: Subparsers, path: str = "odfctl", only: str | None = None) -> None:
+        """Add a parser for each, or for the one named ``only``. ``path``: what is typed before its name."""
+        for name, register in self._entries:
+            if only in (None, name):
+                register(subparsers, path)
 
 
 def _parser(
@@ -119,3 +123,15 @@ def confirm(question: str, declined: str) -> None:
     output.remark(f"{question} [y/N] ", end="")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Refused(declined, rule="not-confirmed")
+
+
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|min|h|d)?\Z")
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def seconds(text: str) -> float:
+    """A duration: ``90``, ``30s``, ``5m``, ``1h``. Raises Usage."""
+    match = _DURATION.match(text)
+    if match is None:
+        raise Usage(f"not a duration: {text!r}", hint="write it like 30s, 5m or 1h")
+    return float(match[1]) * _SECONDS[match[2] or "s"]

@@ -123,15 +123,3 @@ def parse(text: str) -> Exists | Compares:
             f"not a condition: {text!r}", hint="exists, deleted, or a comparison like state=fresh or blocks>=15"
         )
     return Compares(match[1], match[2], match[3].strip())
-
-
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|min|h|d)?\Z")
-_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-def seconds(text: str) -> float:
-    """A duration: ``90``, ``30s``, ``5m``, ``1h``. Raises Usage."""
-    match = _DURATION.match(text)
-    if match is None:
-        raise Usage(f"not a duration: {text!r}", hint="write it like 30s, 5m or 1h")
-    return float(match[1]) * _SECONDS[match[2] or "s"]

@@ -6,6 +6,7 @@ Only the module of the command that was typed is imported; the whole list is in 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -85,6 +86,9 @@ def _run(words: Sequence[str]) -> int:
         args = parser.parse_args(words)
         if args.output == MANIFEST and not args.writes_manifests:
             raise Usage(f"odfctl {name} has no manifests to show", hint="like odfctl get dataset NAME -o manifest")
+        if not gc.isenabled():  # of a program (``odfd.cli.start``)
+            gc.freeze()
+            gc.enable()
         code = args.run(Session(args), args) or ExitCode.OK
         output.flush()
         return code

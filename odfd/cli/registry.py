@@ -117,5 +117,5 @@ def entries() -> dict[str, CommandEntry]:
 
 
 def load(entry: CommandEntry, subparsers: Subparsers) -> None:
-    """Let the entry's module add its parsers."""
-    importlib.import_module(entry.module).commands.register(subparsers)
+    """Let the entry's module add its parser."""
+    importlib.import_module(entry.module).commands.register(subparsers, only=entry.name)

@@ -45,7 +45,7 @@ def leaves(parser: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> Iter
 def test_every_command_to_its_last_word_is_in_some_document() -> None:
     parser = main.Parser(prog="odfctl")
     subparsers = parser.add_subparsers(parser_class=main.Parser)
-    for entry in {entry.module: entry for entry in registry.entries().values()}.values():
+    for entry in registry.entries().values():
         registry.load(entry, subparsers)
     text = "\n".join(path.read_text() for path in [*sorted(HERE.rglob("*.md")), HERE.parents[1] / "README.md", *BESIDE])
     shown = re.findall(r"(?m)^\$ .*?odfctl (.*)$", text)

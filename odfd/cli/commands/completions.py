@@ -94,8 +94,7 @@ def vocabulary() -> Iterator[tuple[str, list[str]]]:
 def _parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
     root = argparse.ArgumentParser(prog="odfctl", add_help=False)
     subparsers = root.add_subparsers()
-    entries = registry.entries().values()
-    for entry in {entry.module: entry for entry in entries}.values():
+    for entry in registry.entries().values():
         registry.load(entry, subparsers)
     yield from _below("", root)
 

@@ -8,8 +8,7 @@ from typing import Final
 
 from odfd import output
 from odfd.cli import details, formatting, kinds
-from odfd.cli.command import YES, Commands, argument, confirm
-from odfd.cli.conditions import seconds
+from odfd.cli.command import YES, Commands, argument, confirm, seconds
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
 from odfd.control import wire

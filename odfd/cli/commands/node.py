@@ -9,8 +9,8 @@ from typing import Final
 
 from chain.instant import SECOND
 from odfd import output
-from odfd.cli import conditions, formatting
-from odfd.cli.command import Commands, argument
+from odfd.cli import formatting
+from odfd.cli.command import Commands, argument, seconds
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, clean, fields, render
@@ -33,17 +33,18 @@ commands = Commands()
     epilog="example:  odfctl status -o json | jq -r '.listen[0]'\n          odfd run & odfctl status --wait 30s",
 )
 def _status(session: Session, args: argparse.Namespace) -> None:
-    patience = conditions.seconds(args.wait) if args.wait else 0
+    patience = seconds(args.wait) if args.wait else 0
     began = session.clock.monotonic()
     while True:
         try:
-            session.answer(session.client.get("/status", wire.Status), status_text)
-            return
+            sent = session.client.ask("GET", "/status")
+            break
         except Unreachable:
             if session.clock.monotonic() - began >= patience * SECOND:
                 raise
         session.clock.sleep(LOOK_SECONDS)
         session = Session(args)
+    session.show(sent, lambda _: status_text(Answer.of(sent, wire.Status).value))
 
 
 def status_text(status: wire.Status) -> str:

@@ -7,8 +7,7 @@ import time
 from typing import Final
 
 from odfd.cli import formatting
-from odfd.cli.command import Commands, argument
-from odfd.cli.conditions import seconds
+from odfd.cli.command import Commands, argument, seconds
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, render
 from odfd.control import wire

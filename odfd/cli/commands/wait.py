@@ -9,7 +9,7 @@ from typing import Any, Final
 from chain.errors import NotFound
 from chain.instant import SECOND
 from odfd.cli import conditions, kinds
-from odfd.cli.command import Commands, argument
+from odfd.cli.command import Commands, argument, seconds
 from odfd.cli.commands.resources import one
 from odfd.cli.progress import follow
 from odfd.cli.session import Session
@@ -65,7 +65,7 @@ def _until(
     session: Session, kind: kinds.Kind[Any], args: argparse.Namespace, holds: Callable[[Any], bool]
 ) -> tuple[bool, Any]:
     """Whether it holds before the time is over, and the JSON that was looked at last."""
-    patience = conditions.seconds(args.timeout) if args.timeout else None
+    patience = seconds(args.timeout) if args.timeout else None
     began = session.clock.monotonic()
     while True:
         value = _look(session, kind, args.name)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from chain import instant
 from chain.visible import is_visible
 from odfd.cli import conditions, formatting, kinds
+from odfd.cli.command import seconds
 from odfd.cli.commands.verify import report_text
 from odfd.cli.offline import recheck
 from odfd.cli.offline.files import is_directory
@@ -121,9 +122,9 @@ def test_what_cannot_be_compared() -> None:
     ("text", "value"), [("90", 90), ("30s", 30), ("5m", 300), ("1.5h", 5400), ("250ms", 0.25), ("1d", 86400)]
 )
 def test_durations(text: str, value: float) -> None:
-    assert conditions.seconds(text) == value
+    assert seconds(text) == value
     with pytest.raises(Usage):
-        conditions.seconds(text + "x")
+        seconds(text + "x")
 
 
 @pytest.mark.parametrize(

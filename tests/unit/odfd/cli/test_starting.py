@@ -27,6 +27,8 @@ CLI = "import odfd.cli.main, odfd.control.client, odfd.cli.commands.{0}"
         (CLI.format("sql"), ("pyarrow", "numpy", "trio", "shutil", "traceback", "odfd.control.wire.trust")),
         (CLI.format("ingest_pull"), ("pyarrow", "numpy", "trio", "msgspec", "h11", "dataclasses", "inspect")),
         (CLI.format("reading"), ("pyarrow", "numpy", "trio", "shutil", "traceback", "odfd.control.wire.trust")),
+        (CLI.format("node"), ("pyarrow", "numpy", "trio", "msgspec", "h11", "dataclasses", "inspect", "datetime")),
+        ("import odfd.control.wire as wire; wire.Status", ("odfd.control.wire.datasets", "odfd.control.wire.queries")),
         ("import engines.query.worker", ("pandas", "trio", "pyarrow.compute", "pyarrow.parquet")),
     ],
 )
@@ -34,6 +36,15 @@ def test_few_modules_are_loaded(code: str, heavy: tuple[str, ...]) -> None:
     shown = f"import sys\n{code}\nprint([name for name in {heavy!r} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", shown], check=True, capture_output=True, text=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_a_program_looks_for_garbage_in_what_a_command_makes_alone(tmp_path: Path) -> None:
+    script = (
+        f"import gc, sys; sys.argv = ['odfctl', '--socket', {str(tmp_path / 's')!r}, 'status']\n"
+        f"from odfd.cli import start; code = start(); print(code, gc.isenabled(), gc.get_freeze_count() > 1000)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "3 True True"
 
 
 def test_a_query_needs_neither_numpy_nor_pandas() -> None:
