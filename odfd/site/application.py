@@ -21,6 +21,7 @@ from chain.multihash import Multihash
 from chain.statements.submission import MAX_SUBMISSION
 from chain.store.layout import BLOCKS, CHECKPOINTS, DATA, HEAD
 from odfd.errors import PROBLEM_JSON, to_problem, told_to_others
+from odfd.published import dcat
 from odfd.published.packs import number_in
 from odfd.runtime.http import Message, Receive, Send
 from odfd.runtime.supervision import Logger
@@ -36,6 +37,8 @@ PART: Final = 1 << 20
 PIECE: Final = 128 << 10
 """Bytes given at once: who takes them slower than this in the server's patience is left."""
 LISTED: Final = 1000
+CATALOGUE: Final = "catalog.jsonld"
+"""The datasets as a DCAT catalogue. No dataset that is served can hide it, for it is looked for first."""
 SUBMIT: Final = "/witness/add-checkpoint"
 """Where a witness takes checkpoints (c2sp.org/tlog-witness): its submission prefix is ``/witness``."""
 _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
@@ -83,6 +86,9 @@ class Site:
             shown = await self._ask(self._library.datasets, LISTED)
             body = json.dumps({"datasets": [msgspec.to_builtins(each) for each in shown]}, indent=1).encode() + b"\n"
             return await answer.whole(body, "application/json", _ANEW)
+        if (ref, file) == (CATALOGUE, ""):
+            body = json.dumps(dcat.catalogue(await self._ask(self._library.cards, LISTED)), indent=1).encode() + b"\n"
+            return await answer.whole(body, dcat.MEDIA_TYPE, _ANEW)
         dataset = await self._ask(self._library.find, ref)
         if dataset is None:
             raise _nothing(path)

@@ -9,6 +9,7 @@ import msgspec
 
 from chain.ids import DatasetId
 from chain.multihash import Multihash
+from chain.statements.card import Card
 from p2p.web.client import Answer
 
 
@@ -24,6 +25,9 @@ class SiteLibrary(Protocol):
     """Called from worker threads. ``None``: there is no such thing, or it is not for others. All raise Environment."""
 
     def datasets(self, limit: int) -> Sequence[ShownDataset]: ...
+
+    def cards(self, limit: int) -> Sequence[tuple[str, Card]]:
+        """Of datasets that are served, with their names here."""
 
     def find(self, ref: str) -> DatasetId | None:
         """By its name here, or its id with or without ``did:odf:``."""

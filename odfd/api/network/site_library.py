@@ -8,6 +8,7 @@ from contextlib import suppress
 from chain.errors import Invalid, NotFound
 from chain.ids import DID_ODF, DatasetId
 from chain.multihash import Multihash
+from chain.statements.card import Card
 from config.model import Settings
 from odfd.datasets.visibility import Visibility
 from odfd.kamu.application import KamuApplication
@@ -21,6 +22,7 @@ from odfd.site.application import Site
 from odfd.site.ports import CheckpointReceiver, ShownDataset
 from odfd.site.server import SiteServer
 from odfd.state.directory import StateDirectory
+from odfd.trust.ledger.cards import Cards
 
 
 class NodeSiteLibrary:
@@ -38,6 +40,13 @@ class NodeSiteLibrary:
             if len(shown) < limit and (size := self._library.size(entry.id)):
                 shown.append(ShownDataset(name=entry.name, id=str(entry.id), blocks=size))
         return shown
+
+    def cards(self, limit: int) -> Sequence[tuple[str, Card]]:
+        shown = self.datasets(limit)
+        with self._home.database.read() as connection:
+            kept = Cards(connection)
+            cards = [(each.name, kept.of(DatasetId.parse(each.id))) for each in shown]
+        return [(name, card) for name, card in cards if card is not None]
 
     def find(self, ref: str) -> DatasetId | None:
         """A private one is not there, whatever of it is asked for."""

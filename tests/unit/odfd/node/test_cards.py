@@ -9,6 +9,7 @@ import trio
 
 from chain.errors import NotFound
 from config import model
+from odfd.api.network.site_library import NodeSiteLibrary
 from odfd.control import wire
 from worlds.manifests import ROOT
 from worlds.node_world import PATIENCE, Node
@@ -20,6 +21,10 @@ ABOUT = ROOT.replace(
     1,
 )
 NAMED = {"node": model.Node(name="Graz")}
+
+
+def site_of(node: Node) -> NodeSiteLibrary:
+    return NodeSiteLibrary(node.home, node.parts.library, node.parts.visibility)
 
 
 async def search(node: Node, **asked: Any) -> list[wire.CardView]:
@@ -54,6 +59,9 @@ async def test_what_is_published_is_found_read_mirrored_and_taken_back(world: An
         assert (await bob.done(named)).name == "cities", "as its publisher calls it"
         (held,) = await search(bob, column="city")
         assert (held.local_name, held.standing) == ("cities", "data")
+
+        (card,) = [card for name, card in site_of(bob).cards(9) if name == "cities"]
+        assert str(card.dataset) == found.id
 
         await alice.unpublish("cities")
         await until_found(bob, there=False)

@@ -6,11 +6,13 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from chain.errors import Environment, NotFound
-from chain.ids import DatasetId
+from chain.ids import DatasetId, KeyDid
 from chain.multihash import Multihash
+from chain.statements.card import Card, CardColumn, ChainFacts, PublisherClaims
 from odfd.site import application
 from odfd.site.application import Site
 from odfd.site.ports import ShownDataset
@@ -18,6 +20,18 @@ from odfd.site.ports import ShownDataset
 DATASET = DatasetId.from_public_key(b"d" * 32)
 BLOCK, OBJECT = b"block", bytes(range(250)) * 10
 HEAD, NAME = Multihash.sha3_256(BLOCK), Multihash.sha3_256(OBJECT)
+
+
+CARD = Card(
+    dataset=DATASET, author=KeyDid.from_public_key(b"d" * 32), authority=0, epoch=0, size=1, head=HEAD,
+    issued_at="2026-11-20T08:00:00Z", expires_at="2026-12-20T08:00:00Z",
+    claims=PublisherClaims(name="air", publisher="Graz"),
+    chain=ChainFacts(
+        kind="root", records=3, created_at="2026-01-01T00:00:00Z", updated_at="2026-11-01T00:00:00Z",
+        watermark="2026-10-31T00:00:00Z", keywords=("dust",), license="evil", license_url="javascript:alert(1)",
+        columns=(CardColumn(name="pm10", type="Float64"),),
+    ),
+)  # fmt: skip
 
 
 class Shelf:
@@ -28,6 +42,9 @@ class Shelf:
 
     def datasets(self, limit: int) -> Sequence[ShownDataset]:
         return [ShownDataset(name="x", id=str(DATASET), blocks=1)][:limit]
+
+    def cards(self, limit: int) -> Sequence[tuple[str, Card]]:
+        return [("a b/ü", CARD), ("gone", msgspec.structs.replace(CARD, chain=None, claims=None))][:limit]
 
     def find(self, ref: str) -> DatasetId | None:
         return DATASET if ref == "x" else None
@@ -92,6 +109,24 @@ async def ask(shelf: Shelf, path: str, method: str = "GET", **headers: str) -> T
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]
     await Site(shelf, Lines())({"method": method, "path": path, "headers": raw}, receive, send)
     return Told(messages)
+
+
+async def test_a_catalogue_for_portals(shelf: Shelf) -> None:
+    """DCAT 3 in JSON-LD: what was taken back is not there, and no link but one of the web."""
+    told = await ask(shelf, "/catalog.jsonld")
+    assert (told.status, told.headers["content-type"]) == (200, "application/ld+json")
+    catalogue = json.loads(told.body)
+    (shown,) = catalogue["dcat:dataset"]
+    assert shown["@id"] == str(DATASET)
+    assert shown["dcat:distribution"]["dcat:accessURL"] == {"@id": "a%20b%2F%C3%BC/"}
+    assert (shown["dct:license"], shown["dcat:keyword"], shown["schema:variableMeasured"]) == (
+        "evil",
+        ["dust"],
+        ["pm10"],
+    )
+    assert "dct:description" not in shown
+    terms = {name.partition(":")[0] for name in shown if ":" in name}
+    assert terms <= catalogue["@context"].keys()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,80 @@
+"""Writes cards as a DCAT 3 catalogue in JSON-LD, for search engines and open-data portals. Pure.
+
+Each dataset is a ``schema:Dataset`` too. Addresses are relative to the document: whoever serves it knows them.
+Spec: W3C Recommendation DCAT 3; schema.org/Dataset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+from chain.statements.card import Card
+
+MEDIA_TYPE: Final = "application/ld+json"
+CONTEXT: Final = {
+    "dcat": "http://www.w3.org/ns/dcat#",
+    "dct": "http://purl.org/dc/terms/",
+    "foaf": "http://xmlns.com/foaf/0.1/",
+    "prov": "http://www.w3.org/ns/prov#",
+    "schema": "https://schema.org/",
+    "xsd": "http://www.w3.org/2001/XMLSchema#",
+}
+_LAYOUT: Final = "https://docs.kamu.dev/odf/spec/"
+"""What the folder behind an access URL conforms to."""
+
+
+def catalogue(cards: Iterable[tuple[str, Card]]) -> dict[str, Any]:
+    """``cards``: with the name under which each dataset is served. Cards that were taken back are left out."""
+    shown = [_dataset(name, card) for name, card in cards if not card.is_withdrawal]
+    return {"@context": CONTEXT, "@type": "dcat:Catalog", "@id": "", "dcat:dataset": shown}
+
+
+def _dataset(name: str, card: Card) -> dict[str, Any]:
+    facts, claims = card.chain, card.claims
+    assert facts is not None, "it was not taken back"
+    assert claims is not None, "it was not taken back"
+    access = {"@id": f"{quote(name, safe='')}/"}
+    told = {
+        "@id": str(card.dataset),
+        "@type": ["dcat:Dataset", "schema:Dataset"],
+        "dct:identifier": str(card.dataset),
+        "dct:title": claims.name,
+        "schema:name": claims.name,
+        "dct:description": facts.description,
+        "schema:description": facts.description,
+        "dcat:keyword": list(facts.keywords),
+        "dct:license": _license(facts.license_url, facts.license),
+        "dct:issued": _time(facts.created_at),
+        "dct:modified": _time(facts.updated_at),
+        "dct:temporal": _until(facts.watermark),
+        "dct:publisher": {"@type": "foaf:Agent", "foaf:name": claims.publisher} if claims.publisher else None,
+        "dct:creator": {"@id": str(card.author)},
+        "prov:wasDerivedFrom": [{"@id": str(each)} for each in facts.inputs],
+        "schema:variableMeasured": [each.name for each in facts.columns],
+        "dcat:distribution": {
+            "@type": "dcat:Distribution",
+            "dcat:accessURL": access,
+            "dct:conformsTo": {"@id": _LAYOUT},
+        },
+    }
+    return _said(told)
+
+
+def _said(told: Mapping[str, Any]) -> dict[str, Any]:
+    """What is empty is left out."""
+    return {name: value for name, value in told.items() if value not in ("", None, [])}
+
+
+def _time(text: str) -> dict[str, str]:
+    return {"@type": "xsd:dateTime", "@value": text}
+
+
+def _license(url: str, name: str) -> Any:
+    """By its URL where it is one: a link of a stranger is no other kind of address."""
+    return {"@id": url} if url.startswith(("https://", "http://")) else name
+
+
+def _until(watermark: str | None) -> dict[str, Any] | None:
+    return None if watermark is None else {"@type": "dct:PeriodOfTime", "dcat:endDate": _time(watermark)}
