@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import trio
 
@@ -20,16 +20,22 @@ Offer: TypeAlias = tuple[PeerId, int]
 """A peer that has it, and how many bytes it says that it has."""
 
 
+class Asking(NamedTuple):
+    found: trio.MemoryReceiveChannel[Offer]
+    """Offers as they come, until all have answered."""
+    taking: trio.Lock
+    """While it is held nobody else is asked: somebody gives it."""
+    all_at_once: trio.Event
+    """Once set, nobody else is waited for before the next is asked."""
+
+
 @asynccontextmanager
 async def offers(
     replication: Replication, peers: Iterable[PeerId], name: Multihash, reasons: dict[PeerId, str]
-) -> AsyncIterator[tuple[trio.MemoryReceiveChannel[Offer], trio.Lock]]:
-    """Offers as they come, until all have answered; ``reasons`` hears of the others.
-
-    While the lock is held nobody else is asked: somebody gives it.
-    """
+) -> AsyncIterator[Asking]:
+    """``reasons`` hears of those who do not have it."""
     out, found = trio.open_memory_channel[Offer](0)
-    taking = trio.Lock()
+    asked = Asking(found, trio.Lock(), trio.Event())
 
     async def ask(peer: PeerId, answered: trio.Event) -> None:
         try:
@@ -48,13 +54,14 @@ async def offers(
             for peer in peers:
                 answered = trio.Event()
                 asking.start_soon(ask, peer, answered)
-                with trio.move_on_after(WAIT):
-                    await answered.wait()
-                async with taking:
+                if not asked.all_at_once.is_set():
+                    with trio.move_on_after(WAIT):
+                        await answered.wait()
+                async with asked.taking:
                     pass
 
     with sole_faults():
         async with found, trio.open_nursery() as nursery:
             nursery.start_soon(ask_all)
-            yield found, taking
+            yield asked
             nursery.cancel_scope.cancel()

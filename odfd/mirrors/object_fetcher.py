@@ -19,7 +19,7 @@ import trio
 from cachetools import LRUCache
 
 from chain.data.links import links_in
-from chain.errors import Invalid, Refused, Remote
+from chain.errors import Environment, Invalid, Refused, Remote
 from chain.ids import DatasetId
 from chain.model.block import Block, NamedObject, SealedBlock, objects_of
 from chain.model.events import AddData, ExecuteTransform
@@ -49,6 +49,8 @@ HASTE: Final = 2.0
 """Seconds in which who offers a linked object gives something of it, while there are others;"""
 PATIENCE: Final = 20.0
 """and where there are none: a part of 1 MiB in it is 50 KiB/s."""
+WORD: Final = 16 << 20
+"""Bytes of a linked object that are taken at one peer's word; for more the others are heard first, for ``HASTE``."""
 STALLED: Final = "stalled"
 REMEMBERED: Final = 1024
 """Peers that let us wait for a linked object."""
@@ -191,23 +193,36 @@ class ObjectFetcher:
     async def _fetch_linked(self, spec: MirrorSpec | None, peers: Sequence[PeerId], name: Multihash) -> int:
         """From one peer, at its word: one that says a wrong size cannot spoil it for others.
 
-        Whoever offers it and gives nothing is left for the next, and waited for longer once all have answered.
+        Whoever offers it and gives nothing is left for the next, and waited for longer once all have answered. What is
+        large by somebody's word is begun when others have answered too, the smallest first: so nobody has us take more
+        of what is false than there is of what is true, as long as one of them says what is.
         """
         self._turn += 1
         turn = self._turn % max(1, len(peers))
         order = sorted([*peers[turn:], *peers[:turn]], key=lambda peer: self._stalled.get(peer, 0))
-        reasons, left = dict[PeerId, str](), list[Offer]()
-        async with offers(self._replication, order, name, reasons) as (found, taking):
-            async for peer, size in found:
-                await taking.acquire()
-                if await self._take_offer(spec, name, (peer, size), HASTE, reasons):
-                    return size
-                taking.release()
-                if peer in self._stalled:
-                    left.append((peer, size))
-        for offer in left:
-            if await self._take_offer(spec, name, offer, PATIENCE, reasons):
-                return offer[1]
+        said = _Said()
+        async with offers(self._replication, order, name, said.reasons) as asking:
+            with trio.CancelScope() as others:
+                async for offer in asking.found:
+                    if offer[1] > WORD:
+                        said.large.append(offer)
+                        asking.all_at_once.set()
+                        others.deadline = min(others.deadline, trio.current_time() + HASTE)
+                        continue
+                    others.deadline = math.inf
+                    await asking.taking.acquire()
+                    if await self._take_offer(spec, name, offer, HASTE, said):
+                        return offer[1]
+                    asking.taking.release()
+                    if said.large:
+                        others.deadline = trio.current_time() + HASTE
+        for patience, waiting in ((HASTE, said.large), (PATIENCE, said.stalled)):
+            for offer in sorted(waiting, key=lambda each: each[1]):
+                if await self._take_offer(spec, name, offer, patience, said):
+                    return offer[1]
+        if said.no_room is not None:
+            raise said.no_room
+        reasons = said.reasons
         text = "; ".join(f"{peer}: {reason}" for peer, reason in list(reasons.items())[:MAX_TOLD])
         raise Remote(
             f"object {name.short}, which a row links to: no peer could give it: {text}",
@@ -216,18 +231,22 @@ class ObjectFetcher:
         )
 
     async def _take_offer(
-        self, spec: MirrorSpec | None, name: Multihash, offer: Offer, patience: float, reasons: dict[PeerId, str]
+        self, spec: MirrorSpec | None, name: Multihash, offer: Offer, patience: float, said: _Said
     ) -> bool:
         peer, size = offer
         if size > self.limits.object_bytes:
-            reasons[peer] = f"it has {size:,} bytes, and limits.object-bytes allows {self.limits.object_bytes:,}"
+            said.reasons[peer] = f"it has {size:,} bytes, and limits.object-bytes allows {self.limits.object_bytes:,}"
             return False
         try:
             await self._fetch_promised(spec, peer, name, size, patience)
+        except Environment as fault:
+            said.no_room = fault  # by the word of this one: another may say less
+            return False
         except Remote as fault:
-            reasons[peer] = fault.message
+            said.reasons[peer] = fault.message
             if fault.rule == STALLED:
                 self._stalled[peer] = self._stalled.get(peer, 0) + 1
+                said.stalled.append(offer)
             return False
         self._stalled.pop(peer, None)
         return True
@@ -321,6 +340,17 @@ class ObjectFetcher:
         finally:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(sink.close)
+
+
+class _Said:
+    """What peers say of one linked object."""
+
+    def __init__(self) -> None:
+        self.reasons: dict[PeerId, str] = {}
+        """Why each of them could not give it."""
+        self.large: list[Offer] = []
+        self.stalled: list[Offer] = []
+        self.no_room: Environment | None = None
 
 
 class _Counted:

@@ -9,12 +9,13 @@ from typing import Any, cast
 import pytest
 import trio
 
-from chain.errors import Invalid, Remote
+from chain.errors import Environment, Invalid, Remote
 from chain.multihash import Multihash
 from chain.store.database import open_database
 from chain.store.objects import DiskObjects
+from odfd.mirrors import object_fetcher
 from odfd.mirrors.link_offers import WAIT
-from odfd.mirrors.object_fetcher import HASTE, PATIENCE, ObjectFetcher
+from odfd.mirrors.object_fetcher import HASTE, PATIENCE, ObjectFetcher, ObjectLimits
 from p2p.ports import PeerId
 
 THING = b"a song" * 1000
@@ -23,10 +24,13 @@ NAME = Multihash.sha3_256(THING)
 
 class Network:
     """``mute`` peers answer nothing, ``boasts`` offer it and give nothing, ``wrong`` lie about the size, ``slow`` ones
-    let us wait for ten seconds."""
+    let us wait for ten seconds; ``large`` ones say that it is four times as large, ``giant`` ones that no disk has
+    room for it, ``short`` ones that it is nearly nothing."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.taken: list[tuple[str, int]] = []
+        """From whom, and how many bytes by their word."""
 
     async def object_size(self, peer: PeerId, _name: Multihash) -> int | None:
         self.asked.append(peer)
@@ -34,10 +38,12 @@ class Network:
             await trio.sleep(30)
             raise Remote("no answer in 30 s")
         await trio.sleep(0.01)
-        return None if peer.startswith("empty") else len(THING) + peer.startswith("wrong")
+        lies = {"wrong": len(THING) + 1, "large": 4 * len(THING), "giant": 1 << 60, "short": 10}
+        return None if peer.startswith("empty") else lies.get(peer.rstrip("0123456789"), len(THING))
 
     async def fetch_object(self, peers: list[PeerId], _name: Multihash, size: int, sink: Any, _pace: Any) -> None:
         (peer,) = peers
+        self.taken.append((peer, size))
         await trio.sleep({"boasts": 80.0, "slow": 10.0}.get(peer.rstrip("0123456789"), 0.01))
         if peer.startswith("boasts"):
             raise Remote("no peer could give it")
@@ -97,3 +103,26 @@ async def test_a_slow_one_is_waited_for_where_nobody_else_gives_it(
     assert await took(fetching, "slow") <= HASTE + 10.1
     with pytest.raises(Remote, match=f"boasts: gave nothing of it in {PATIENCE:g} s"):
         await took(fetching, "boasts")
+
+
+async def test_of_what_is_large_no_more_is_taken_falsely_than_there_is(
+    in_place: None, autojump_clock: Any, fetcher: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever claims more is not begun with while another says less, though it answers first."""
+    lies, mutes = [f"large{number}" for number in range(5)], [f"mute{number}" for number in range(20)]
+    monkeypatch.setattr(object_fetcher, "WORD", 5)
+    for peers in ([*lies, "short", "wrong", "giver"], ["mute", *lies, "short", *mutes, "giver"]):
+        network = Network()
+        assert await took(fetcher(network), *peers) <= HASTE + 3 * WAIT
+        assert network.taken == [("short", 10), ("giver", len(THING))]
+
+
+async def test_a_size_for_which_there_is_no_room_ends_nothing_while_others_say_less(
+    in_place: None, autojump_clock: Any, fetcher: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_fetcher, "WORD", 1 << 62)
+    fetching = fetcher(Network())
+    fetching.limits = ObjectLimits(object_bytes=1 << 62)
+    await took(fetching, "giant1", "giant2", "giver")
+    with pytest.raises(Environment, match="bytes are missing"):
+        await took(fetching, "giant1", "empty")
