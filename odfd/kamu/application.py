@@ -85,8 +85,8 @@ class KamuApplication:
 
     async def _own_response(self, method: str, path: str, receive: Receive) -> Response:
         if (method, path) == ("POST", "query"):
-            said = await taken(receive, requests.MAX_BODY)
-            request = requests.own_question_of(said if isinstance(said, bytes) else b"")
+            body = await taken(receive, requests.MAX_BODY)
+            request = requests.own_question_of(body if isinstance(body, bytes) else b"")
             return FrameStream(lambda give: self._framed(request, give))
         if method == "GET" and path.startswith("datasets"):
             return answer(await trio.to_thread.run_sync(self._shown, path.removeprefix("datasets").strip("/")))
@@ -117,12 +117,12 @@ class KamuApplication:
         if "Proof" in question.include:
             key = self._answers.key()
             output, head = await self._output(question)
-            said = await trio.to_thread.run_sync(commitments.committed, question.said(head.pins), output, key)
-            return await reply.whole(200, {"output": output, **said, "odfd": head})
+            added = await trio.to_thread.run_sync(commitments.committed, question.said(head.pins), output, key)
+            return await reply.whole(200, {"output": output, **added, "odfd": head})
 
         def after(head: wire.QueryHead, members: dict[str, Any]) -> bytes:
-            said = {"input": question.said(head.pins)} if "Input" in question.include else {}
-            return b"," + encode(members)[1:] + b"," + encode(said | {"odfd": head})[1:]
+            added = {"input": question.said(head.pins)} if "Input" in question.include else {}
+            return b"," + encode(members)[1:] + b"," + encode(added | {"odfd": head})[1:]
 
         rows = JsonRows(reply, b'{"output":{"data":', question.schema_format, after)
         return await self._ask(question.request(), rows, question.bound(), question.rows())
@@ -205,24 +205,24 @@ def tail_statement(state: ChainState, skip: int, limit: int) -> str:
 def described(state: ChainState, parts: frozenset[str], form: str) -> dict[str, Any]:
     """What of a dataset's metadata is asked for. Raises Invalid for a schema that has no words in its format."""
     events = {"Attachments": state.set_attachments, "Info": state.set_info, "License": state.set_license}
-    told: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         name.lower(): _event(event) for name, event in events.items() if name in parts and event is not None
     }
     if "Refs" in parts:
-        told["refs"] = [{"name": "head", "blockHash": str(state.head)}]
+        metadata["refs"] = [{"name": "head", "blockHash": str(state.head)}]
     if "Schema" in parts and state.schema is not None:
-        told |= {"schema": schemas.of_dataset(schema_of(state.schema), form), "schemaFormat": form}
+        metadata |= {"schema": schemas.of_dataset(schema_of(state.schema), form), "schemaFormat": form}
     if "Seed" in parts and state.kind is not None:
-        told["seed"] = {"datasetId": str(state.dataset), "datasetKind": state.kind.value}
+        metadata["seed"] = {"datasetId": str(state.dataset), "datasetKind": state.kind.value}
     if "Vocab" in parts:
         vocab = state.vocab
-        told["vocab"] = {
+        metadata["vocab"] = {
             "offsetColumn": vocab.offset,
             "operationTypeColumn": vocab.operation_type,
             "systemTimeColumn": vocab.system_time,
             "eventTimeColumn": vocab.event_time,
         }
-    return told
+    return metadata
 
 
 def _dataset(name: str, state: ChainState) -> dict[str, Any]:

@@ -85,11 +85,11 @@ def fault_of(asked: Verification) -> dict[str, str] | None:
     """What is wrong with the commitment by itself, as kamu tells it. Raises Invalid for another kind of proof."""
     if asked.proof.type != PROOF:
         raise Invalid(f"there is no proof {asked.proof.type[:40]!r} here", rule="request", hint=PROOF)
-    for name, said, value in (
+    for name, stated, value in (
         ("InputHash", asked.commitment.input_hash, asked.input),
         ("SubQueriesHash", asked.commitment.sub_queries_hash, asked.sub_queries),
     ):
-        if said != hash_of(value):
+        if stated != hash_of(value):
             what = name[0].lower() + name[1:]
             return _told(name, f"{_DISPUTED}: commitment.{what} doesn't match the hash of {what[:-4]} object")
     if not _is_signed(asked):

@@ -33,8 +33,8 @@ class Reply:
 
     async def begin(self, status: int, headers: Mapping[str, str]) -> None:
         self.begun = True
-        told = {"content-type": _JSON, "cache-control": "no-cache", **headers}
-        raw = [(name.encode(), value.encode()) for name, value in told.items()]
+        fields = {"content-type": _JSON, "cache-control": "no-cache", **headers}
+        raw = [(name.encode(), value.encode()) for name, value in fields.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
     async def more(self, data: bytes | memoryview, *, last: bool = False) -> None:
@@ -50,10 +50,10 @@ class Reply:
         if self.begun:
             return
         status = 501 if fault.rule in _NOT_DONE else 503 if fault.rule == BUSY else http_status(fault)
-        told = {"message": fault.message, "rule": fault.rule, "hint": fault.hint, "place": fault.place}
+        members = {"message": fault.message, "rule": fault.rule, "hint": fault.hint, "place": fault.place}
         also = {"retry-after": "5"} if status == 503 else {}
-        said = {name: text for name, text in told.items() if text}
-        await self.whole(400 if status == 422 else status, said, also)
+        problem = {name: text for name, text in members.items() if text}
+        await self.whole(400 if status == 422 else status, problem, also)
 
 
 class Whole:
@@ -109,5 +109,5 @@ class JsonRows:
 
 def members_of(layout: str, form: str | None, schema: pa.Schema) -> dict[str, Any]:
     """Beside the rows."""
-    told: dict[str, Any] = {"dataFormat": layout}
-    return told if form is None else told | {"schema": schemas.FORMATS[form](schema), "schemaFormat": form}
+    members: dict[str, Any] = {"dataFormat": layout}
+    return members if form is None else members | {"schema": schemas.FORMATS[form](schema), "schemaFormat": form}

@@ -99,11 +99,11 @@ class SqlQuestion(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
         read = [
             {"id": pin.id, "alias": aliases.get(pin.id, pin.name), "blockHash": pin.block} for pin in newest.values()
         ]
-        told = {name: value for name, value in msgspec.to_builtins(self).items() if value is not None}
+        members = {name: value for name, value in msgspec.to_builtins(self).items() if value is not None}
         for ours, unsaid in (("require", None), ("parameters", None), ("cut", False)):
-            if told.get(ours) == unsaid:
-                told.pop(ours, None)
-        return told | {"datasets": read}
+            if members.get(ours) == unsaid:
+                members.pop(ours, None)
+        return members | {"datasets": read}
 
 
 class Tail(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -123,9 +123,9 @@ def question_of(body: bytes) -> SqlQuestion:
         raise _not_understood(error) from error
 
 
-def question_again(said: dict[str, Any]) -> SqlQuestion:
+def question_again(given: dict[str, Any]) -> SqlQuestion:
     """The input of a proven answer. Raises Invalid."""
-    question = _converted(said, SqlQuestion).checked()
+    question = _converted(given, SqlQuestion).checked()
     unbound = [each.alias for each in question.datasets or () if each.block_hash is None]
     if question.datasets is None or unbound:
         raise Invalid("the input does not say which blocks were read", rule="request", hint="datasets with blockHash")

@@ -211,5 +211,5 @@ class Holders:
     def still(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, frozenset[PeerId]]:
         """Of each, those of who said so last that are connected. Who is connected is looked up once for all."""
         connected = frozenset(self.connected())
-        said = ((dataset, self._said.get(dataset)) for dataset in datasets)
-        return {dataset: frozenset() if known is None else known.peers & connected for dataset, known in said}
+        answers = ((dataset, self._said.get(dataset)) for dataset in datasets)
+        return {dataset: frozenset() if known is None else known.peers & connected for dataset, known in answers}

@@ -121,7 +121,7 @@ class ObjectFetcher:
 
         async def take(group: Sequence[Bringing]) -> None:
             sound = await self._packs.take(peers, group, missing, pace) if len(group) > 1 else set()
-            for place, (said, block) in enumerate(group):
+            for place, (in_force, block) in enumerate(group):
                 for name, size in objects_of(block):
                     if place not in sound:
                         await self._have(peers, name, size, pace)
@@ -129,8 +129,8 @@ class ObjectFetcher:
                     tally.slices += 1
                     tally.bytes += size
                 if place not in sound:
-                    await self._check(peers, said, block)
-                await self._bring_links(peers, said, block, tally, counted)
+                    await self._check(peers, in_force, block)
+                await self._bring_links(peers, in_force, block, tally, counted)
 
         try:
             await _several(together(bringing_objects(terms, blocks)), take)

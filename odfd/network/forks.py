@@ -199,13 +199,13 @@ class ForkFinder:
         """Any head that the same epoch's writer signed of our history will do, if it covers the difference."""
         tree = Tree(lambda start, stop: ours[start:stop])
         with self._database.read() as connection:
-            for said, signed in signed_heads(connection, found.head.dataset):
-                if said.epoch != found.head.epoch or said.size > len(ours) or tree.root(said.size) != said.root_hash:
+            for head, signed in signed_heads(connection, found.head.dataset):
+                if head.epoch != found.head.epoch or head.size > len(ours) or tree.root(head.size) != head.root_hash:
                     continue
                 try:
                     return proofs.fork(signed, found.envelope, partial(_slice, ours), partial(_slice, theirs))
                 except Invalid as fault:
-                    self._logger.info("no fork after all", dataset=said.dataset.short, fault=str(fault))
+                    self._logger.info("no fork after all", dataset=head.dataset.short, fault=str(fault))
         return None
 
 

@@ -56,9 +56,9 @@ class Invitation(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     """The newest of these that the inviter knew."""
 
 
-def write_invitation(said: Invitation, key: SigningKey) -> str:
+def write_invitation(invitation: Invitation, key: SigningKey) -> str:
     """The line, signed by ``key``, which is that of ``said.by``. Raises Invalid for what could not be read again."""
-    payload = canonical.encode(msgspec.json.decode(msgspec.json.encode(said, enc_hook=str)))
+    payload = canonical.encode(msgspec.json.decode(msgspec.json.encode(invitation, enc_hook=str)))
     raw = _VERSION + key.sign(preauth(payload, TYPE)) + payload
     text = SCHEME + base64.urlsafe_b64encode(raw).decode().rstrip("=")
     if len(text) > MAX_TEXT:
@@ -67,7 +67,7 @@ def write_invitation(said: Invitation, key: SigningKey) -> str:
             rule="invitation",
             hint=f"at most {MAX_TEXT:,}: the network's policy lists too many keys to be shown in one",
         )
-    _checked(said)
+    _checked(invitation)
     return text
 
 
@@ -82,19 +82,19 @@ def read_invitation(text: str, now: Instant) -> Invitation:
     except Invalid as error:
         raise _no_invitation(_CHANGED) from error
     try:
-        said = msgspec.convert(value, Invitation, dec_hook=from_text)
+        invitation = msgspec.convert(value, Invitation, dec_hook=from_text)
     except (msgspec.MsgspecError, Invalid) as error:
         raise _no_invitation(str(error)) from error
-    if not keys.verify(said.by.public_key, preauth(payload, TYPE), signature):
+    if not keys.verify(invitation.by.public_key, preauth(payload, TYPE), signature):
         raise _no_invitation(_CHANGED)
-    _checked(said)
-    if instant.parse(said.expires_at) <= now:
+    _checked(invitation)
+    if instant.parse(invitation.expires_at) <= now:
         raise Refused(
-            f"the invitation to {said.network} was good until {said.expires_at}",
+            f"the invitation to {invitation.network} was good until {invitation.expires_at}",
             rule="invitation-expired",
             hint="ask for another one: odfctl network invite makes it",
         )
-    return said
+    return invitation
 
 
 def rule_lines(rules: Rules | None) -> tuple[str, ...]:
@@ -102,7 +102,7 @@ def rule_lines(rules: Rules | None) -> tuple[str, ...]:
     if rules is None:
         return ()
     witness = rules.witness or WitnessRules()
-    said = {
+    values = {
         "use": rules.use,
         "serve": rules.serve,
         "validators": _groups(rules.groups),
@@ -115,7 +115,7 @@ def rule_lines(rules: Rules | None) -> tuple[str, ...]:
         "quorum": witness.quorum,
         "cosignature age": witness.max_age,
     }
-    return tuple(f"{name}: {value}" for name, value in said.items() if value is not None)
+    return tuple(f"{name}: {value}" for name, value in values.items() if value is not None)
 
 
 def _groups(groups: Sequence[RuleGroup] | None) -> str | None:
@@ -136,9 +136,9 @@ def _decoded(text: str) -> bytes:
         raise _no_invitation(_CHANGED) from error
 
 
-def _checked(said: Invitation) -> None:
-    parse_name(said.network)
-    for address in said.bootstrap:
+def _checked(invitation: Invitation) -> None:
+    parse_name(invitation.network)
+    for address in invitation.bootstrap:
         if parse_address(address).peer is None:
             raise Invalid(
                 f"{address!r} does not say whose it is", rule="multiaddr", hint="append /p2p/ and the peer id"

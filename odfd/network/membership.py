@@ -146,10 +146,10 @@ class Membership:
 
     def _listen(self) -> tuple[str, ...] | None:
         """``None``: no host is needed, since nobody has a reason to come before a network is joined."""
-        said = self._options.listen
+        listen = self._options.listen
         if self._network is None:
-            return said or None
-        return said if said is not None else EVERYWHERE
+            return listen or None
+        return listen if listen is not None else EVERYWHERE
 
     async def _alone(self, life: Life) -> None:
         """Until asked to stop, or until a host is needed."""

@@ -103,28 +103,28 @@ class StatementQuota:
     def is_mine(self, keys: tuple[KeyDid, ...]) -> bool:
         return any(map(self._is_mine, keys))
 
-    def has_room(self, connection: sqlite3.Connection, said: AnyPredicate) -> bool:
+    def has_room(self, connection: sqlite3.Connection, predicate: AnyPredicate) -> bool:
         """Whether there is room for a word of its kind."""
-        if isinstance(said, PolicyStatement):
-            return self._speaks_for_us(said)
-        return KINDS[said.KIND].has_room(connection, said, self.is_listed)
+        if isinstance(predicate, PolicyStatement):
+            return self._speaks_for_us(predicate)
+        return KINDS[predicate.KIND].has_room(connection, predicate, self.is_listed)
 
     def brings_new(self, sender: PeerId, now: Instant) -> bool:
         """Whether a peer may bring one more dataset that nobody here has heard of. A refusal may be none later."""
         with self._lock:
             return self._new.spend(sender, now / SECOND)
 
-    def takes(self, said: AnyPredicate, found: Judged, now: Instant) -> bool:
+    def takes(self, predicate: AnyPredicate, found: Judged, now: Instant) -> bool:
         """Whether one more word of its signer is taken now."""
-        if isinstance(said, PolicyStatement) or found.signer is None:
+        if isinstance(predicate, PolicyStatement) or found.signer is None:
             return True
-        key = (said.dataset, found.signer)
+        key = (predicate.dataset, found.signer)
         if found.contradicts:
             paced = self._contradictions
         else:
-            paced = self._renewals if found.is_renewal else self._words[said.KIND]
+            paced = self._renewals if found.is_renewal else self._words[predicate.KIND]
         with self._lock:
-            if isinstance(said, Attestation | Observation) and not self.is_known((found.signer,)):
+            if isinstance(predicate, Attestation | Observation) and not self.is_known((found.signer,)):
                 return paced.spend(key, now / SECOND) and self._unlisted.spend(None, now / SECOND)
             return paced.spend(key, now / SECOND)
 

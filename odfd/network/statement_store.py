@@ -164,10 +164,10 @@ class LedgerStatementStore:
             withdrawn = Cards(connection).withdrawn()
         public = self._public_of({dataset for dataset, _ in found} | {dataset for _, dataset, _ in against})
         rules += [(key, sid) for key, dataset, sid in against if dataset in public]
-        said = [
+        kept = [
             StatementRef(sid, dataset) for dataset, sid in found if dataset in public or withdrawn.get(dataset) == sid
         ]
-        return [*said, *self.unheld.refs(datasets), *(StatementRef(sid, key) for key, sid in rules)]
+        return [*kept, *self.unheld.refs(datasets), *(StatementRef(sid, key) for key, sid in rules)]
 
     def interests(self) -> Sequence[DatasetId]:
         with self._lock:
@@ -229,20 +229,20 @@ class LedgerStatementStore:
         """The judgement, and whether the same bytes will get it again."""
         try:
             signed = envelope.unseal(raw, statement.MAX_ANY)
-            said = statement.decode_any(signed.payload)
+            predicate = statement.decode_any(signed.payload)
         except Invalid:
             return Judgement.REJECT, True
-        if KINDS[said.KIND].topic is not topic:
+        if KINDS[predicate.KIND].topic is not topic:
             return Judgement.REJECT, True
-        is_ours = isinstance(said, PolicyStatement) or self._room.is_mine(signed.signers)
-        is_kept_here = is_ours or self._is_wanted(said.dataset)
-        heard = self._hear(said, signed, sender) if is_kept_here else self._hear_unheld(said, signed, sender)
-        if not is_kept_here and self._became_wanted(said.dataset):
-            is_kept_here, heard = True, self._hear(said, signed, sender)
+        is_ours = isinstance(predicate, PolicyStatement) or self._room.is_mine(signed.signers)
+        is_kept_here = is_ours or self._is_wanted(predicate.dataset)
+        heard = self._hear(predicate, signed, sender) if is_kept_here else self._hear_unheld(predicate, signed, sender)
+        if not is_kept_here and self._became_wanted(predicate.dataset):
+            is_kept_here, heard = True, self._hear(predicate, signed, sender)
         if heard is None:
             return Judgement.IGNORE, False
         if heard.outcome is AdmissionOutcome.UNKNOWN_AUTHORITY:
-            self._waiting.put(said.dataset, raw, sender)
+            self._waiting.put(predicate.dataset, raw, sender)
         lasts = heard.verdict.lasts and is_kept_here  # what stays in memory may go and come again
         if heard.outcome is AdmissionOutcome.REJECTED:
             return Judgement.REJECT, heard.verdict.lasts
@@ -250,8 +250,8 @@ class LedgerStatementStore:
             return Judgement.IGNORE, lasts and heard.outcome not in _NOT_YET
         if not heard.is_kept:
             return Judgement.IGNORE, True
-        if isinstance(said, Authority) and heard.outcome is AdmissionOutcome.NEW:
-            self._try_again(self._waiting.take(said.dataset))
+        if isinstance(predicate, Authority) and heard.outcome is AdmissionOutcome.NEW:
+            self._try_again(self._waiting.take(predicate.dataset))
         return Judgement.ACCEPT, is_kept_here
 
     def _is_wanted(self, dataset: DatasetId) -> bool:
@@ -267,40 +267,40 @@ class LedgerStatementStore:
         self.adopt(dataset)
         return True
 
-    def _hear(self, said: AnyPredicate, signed: Signed, sender: PeerId) -> Processed | None:
+    def _hear(self, predicate: AnyPredicate, signed: Signed, sender: PeerId) -> Processed | None:
         """``None``: there is no room for it now."""
-        self.adopt(said.dataset)
+        self.adopt(predicate.dataset)
         now, seen = self._clock(), self._database.writes
         with self._database.read() as connection:
-            if not self._room.has_room(connection, said):
+            if not self._room.has_room(connection, predicate):
                 return None
-            found = StatementProcessor(connection, self._leaves, sender, now).judge(said, signed)
-        if (found.verdict.outcome.changes or found.is_kept) and not self._room.takes(said, found, now):
+            found = StatementProcessor(connection, self._leaves, sender, now).judge(predicate, signed)
+        if (found.verdict.outcome.changes or found.is_kept) and not self._room.takes(predicate, found, now):
             return None
         if not found.is_kept:
             heard = Processed(found.verdict, found.signer, is_kept=False)
         else:
-            heard = self._record(said, signed, sender, _LookedAt(found, seen, now))
-        self._tell(said, signed, sender, heard)
+            heard = self._record(predicate, signed, sender, _LookedAt(found, seen, now))
+        self._tell(predicate, signed, sender, heard)
         return heard
 
-    def _record(self, said: AnyPredicate, signed: Signed, sender: PeerId, looked: _LookedAt) -> Processed:
+    def _record(self, predicate: AnyPredicate, signed: Signed, sender: PeerId, looked: _LookedAt) -> Processed:
         """Judged once more, in the transaction that writes, where something was written since it was judged."""
         now = looked.at
         with self._database.write() as connection:
             processor = StatementProcessor(connection, self._leaves, sender, now)
-            found = looked.found if self._database.writes == looked.writes else processor.judge(said, signed)
-            heard = processor.keep(said, signed, found)
-            if isinstance(said, Authority) and heard.outcome.changes:
-                authority_fork_choice.settle(connection, said.dataset, self._room.witnesses(), now)
+            found = looked.found if self._database.writes == looked.writes else processor.judge(predicate, signed)
+            heard = processor.keep(predicate, signed, found)
+            if isinstance(predicate, Authority) and heard.outcome.changes:
+                authority_fork_choice.settle(connection, predicate.dataset, self._room.witnesses(), now)
         return heard
 
-    def _tell(self, said: AnyPredicate, signed: Signed, sender: PeerId, heard: Processed) -> None:
+    def _tell(self, predicate: AnyPredicate, signed: Signed, sender: PeerId, heard: Processed) -> None:
         if heard.proof is not None:
             self._on_proof(heard.proof, True)
         if heard.outcome.changes and heard.signer is not None:
             news = NewStatement(
-                predicate=said,
+                predicate=predicate,
                 signer=heard.signer,
                 sid=signed.sid,
                 outcome=heard.outcome,
@@ -310,23 +310,23 @@ class LedgerStatementStore:
             )
             self._on_news(news)
 
-    def _hear_unheld(self, said: AnyPredicate, signed: Signed, sender: PeerId) -> Processed | None:
+    def _hear_unheld(self, predicate: AnyPredicate, signed: Signed, sender: PeerId) -> Processed | None:
         """Of a dataset that nobody wants here: judged and kept in memory, and told to nobody but peers."""
-        now, dataset = self._clock(), said.dataset
-        if isinstance(said, Observation) and not self._room.is_known((said.observer,)):
+        now, dataset = self._clock(), predicate.dataset
+        if isinstance(predicate, Observation) and not self._room.is_known((predicate.observer,)):
             return None
         if not self.unheld.speaks_of(dataset) and not self._room.brings_new(sender, now):
             return None
         try:
             with self.unheld.write(dataset) as connection:
-                if not self._room.has_room(connection, said):
+                if not self._room.has_room(connection, predicate):
                     return None
                 processor = StatementProcessor(connection, _no_leaves, sender, now)
-                found = processor.judge(said, signed)
-                if found.is_kept and found.verdict.outcome.changes and not self._room.takes(said, found, now):
+                found = processor.judge(predicate, signed)
+                if found.is_kept and found.verdict.outcome.changes and not self._room.takes(predicate, found, now):
                     return None
-                heard = processor.keep(said, signed, found)
-                if isinstance(said, Authority) and heard.outcome.changes:
+                heard = processor.keep(predicate, signed, found)
+                if isinstance(predicate, Authority) and heard.outcome.changes:
                     authority_fork_choice.settle(connection, dataset, self._room.witnesses(), now)
         except UnheldFull:
             return None

@@ -129,8 +129,8 @@ class UnheldStatements:
                 order = "version" if AUTHORITY in table.kinds else table.id
                 rows = table.sealed.rows(self._db, f"dataset = ? ORDER BY {order}", (dataset,))
                 for row in rows:
-                    told = dict(zip(table.sealed.columns, row, strict=True))
-                    found.append((KINDS[told.get("type", table.kinds[0])].topic, bytes(told[table.body])))
+                    values = dict(zip(table.sealed.columns, row, strict=True))
+                    found.append((KINDS[values.get("type", table.kinds[0])].topic, bytes(values[table.body])))
             self._forget(dataset)
             return found
 

@@ -103,8 +103,8 @@ class Readings:
             yield "odfd_http_connections", connections[server_name], {"server": server_name}
             yield "odfd_http_turned_away_total", turned_away[server_name], {"server": server_name}
             for code in RESPONSES:
-                told = {"server": server_name, "code": code}
-                yield "odfd_http_responses_total", answers[server_name, code], told
+                labels = {"server": server_name, "code": code}
+                yield "odfd_http_responses_total", answers[server_name, code], labels
 
     def _of_queues(self) -> Iterator[Reading]:
         parts = self._parts

@@ -169,9 +169,9 @@ class NodeParts:
     def _hold_statements(self) -> None:
         """What this node is told of datasets, and what it serves of them."""
         home, clock, public_of = self.home, self.context.clock, self.visibility.public_of
-        told = StatementEvents(self)
-        self.witnessed = told.witnessed
-        hearers = Subscribers(told.heard, told.proven, told.witnessed)
+        events = StatementEvents(self)
+        self.witnessed = events.witnessed
+        hearers = Subscribers(events.heard, events.proven, events.witnessed)
         self.quota = self._quota()
         self.board = LedgerStatementStore(home.database, home.chains, clock.now, public_of, hearers, self.quota)
         self.damage = DamageRegistry(home, clock, self._found_damaged)
@@ -228,8 +228,8 @@ class NodeParts:
         self.flight = flight_of(settings, home, (self.queries, self.public_queries), context)
 
     def _follow(self) -> FollowSettings:
-        said = self.settings.flows
-        return FollowSettings(said.follow, int(said.cooldown_seconds * SECOND))
+        flows = self.settings.flows
+        return FollowSettings(flows.follow, int(flows.cooldown_seconds * SECOND))
 
     def _committer(self) -> OwnerCommitter:
         home, now = self.home, self.context.clock.now

@@ -58,17 +58,17 @@ def flight_of(
     settings: Settings, home: StateDirectory, asked: tuple[QueryService, PublicQueries], context: Context
 ) -> FlightServer | None:
     """``None`` where the settings name no address for it."""
-    said = settings.flight
-    if not said.listen:
+    flight = settings.flight
+    if not flight.listen:
         return None
-    path = Path(said.tokens) if said.tokens else None
-    tokens = Tokens(path, required=not all(map(is_loopback, said.listen)))
-    places = (address.rpartition(":") for address in said.listen)
+    path = Path(flight.tokens) if flight.tokens else None
+    tokens = Tokens(path, required=not all(map(is_loopback, flight.listen)))
+    places = (address.rpartition(":") for address in flight.listen)
     door = FlightListener(
         addresses=tuple((host.strip("[]"), int(port)) for host, _, port in places),
-        certificate=said.certificate,
-        key=said.key,
-        connections=said.connections,
+        certificate=flight.certificate,
+        key=flight.key,
+        connections=flight.connections,
     )
     desk = FlightBackend(FlightQueries(home, *asked), tokens, context.logger)
     return FlightServer(door, desk, lambda: query_isolation(settings), context.version, context.logger)

@@ -78,11 +78,11 @@ class StatementEvents:
         self._parts = parts
 
     def heard(self, news: NewStatement) -> None:
-        said, parts = news.predicate, self._parts
-        parts.in_loop(self._act_on, news, parts.home.name_of(said.dataset))
+        predicate, parts = news.predicate, self._parts
+        parts.in_loop(self._act_on, news, parts.home.name_of(predicate.dataset))
         # Nobody else is to know more of a dataset of ours: another writer may, and so does whoever has its key.
-        if isinstance(said, HeadStatement) and parts.home.keys.has_dataset_key(said.dataset):
-            parts.in_loop(parts.forks.doubt, said.dataset, news.sender)
+        if isinstance(predicate, HeadStatement) and parts.home.keys.has_dataset_key(predicate.dataset):
+            parts.in_loop(parts.forks.doubt, predicate.dataset, news.sender)
 
     def proven(self, proof: Proof, made_here: bool) -> None:
         """What was made here nobody else has: it is gossiped once; others' goes on by itself."""
@@ -107,16 +107,16 @@ class StatementEvents:
         parts.in_loop(parts.scheduler.poke, tree.dataset)
 
     def _act_on(self, news: NewStatement, name: str) -> None:
-        said, parts = news.predicate, self._parts
-        if isinstance(said, HeadStatement) and news.outcome is AdmissionOutcome.FORK:
+        predicate, parts = news.predicate, self._parts
+        if isinstance(predicate, HeadStatement) and news.outcome is AdmissionOutcome.FORK:
             parts.context.events.emit("head.refused", name, "it contradicts what the same key signed before")
             if news.proof is None:
-                parts.forks.put(Contradiction(said, news.envelope, news.sender))
+                parts.forks.put(Contradiction(predicate, news.envelope, news.sender))
             return
-        EVENTS[said.KIND](parts, said, name)
-        parts.scheduler.poke(said.dataset)
+        EVENTS[predicate.KIND](parts, predicate, name)
+        parts.scheduler.poke(predicate.dataset)
         for part in (parts.validator, parts.suspension_review, parts.rechecker, parts.flows):
-            part.loop.touch(said.dataset)
+            part.loop.touch(predicate.dataset)
 
 
 def _head(parts: EventContext, head: HeadStatement, name: str) -> None:

@@ -103,8 +103,8 @@ def witnessing_of(parts: WitnessContext) -> Witnessing:
     def asked() -> WitnessRequest:
         return WitnessRequest(cosigns(parts.settings.policy), parts.policy.attended)
 
-    network, told = (parts.remotes.replication, parts.holders), WitnessEvents(partial(_tell, parts), contradicted)
-    return Witnessing(home.chains, _witness_of(parts), asked, network, told, context.logger)
+    network, events = (parts.remotes.replication, parts.holders), WitnessEvents(partial(_tell, parts), contradicted)
+    return Witnessing(home.chains, _witness_of(parts), asked, network, events, context.logger)
 
 
 def submissions_of(parts: WitnessContext) -> WitnessSubmission:

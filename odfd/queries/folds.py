@@ -147,8 +147,8 @@ def forget(folder: Path, dataset: DatasetId) -> None:
 
 def way_of(view: SliceView) -> str:
     """How a view folds, as a word: another schema or key is another way."""
-    said = msgspec.json.encode((_VERSION, view.fold, view.key, view.system, view.schema))
-    return hashlib.sha256(said).hexdigest()[:32]
+    encoded = msgspec.json.encode((_VERSION, view.fold, view.key, view.system, view.schema))
+    return hashlib.sha256(encoded).hexdigest()[:32]
 
 
 def _files(home: Path) -> list[FoldFile]:

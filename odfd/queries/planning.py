@@ -97,8 +97,8 @@ class Planner:
         remarks: list[str] = []
         for table in tables:
             entry, current, limit = self._resolve(table, asker)
-            said = _said(table.clauses)
-            key = (entry.id, current, said, limit)
+            clauses = _said(table.clauses)
+            key = (entry.id, current, clauses, limit)
             if key not in reads:
                 whole = self._cut(entry, table, request, limit)
                 cut = self._satisfying(entry, whole, request)
@@ -108,18 +108,18 @@ class Planner:
                         f" {request.require}"
                     )
                 pin = wire.Pin(
-                    name=entry.name, id=str(entry.id), block=str(cut.block), sequence_number=cut.size - 1, at=said
+                    name=entry.name, id=str(entry.id), block=str(cut.block), sequence_number=cut.size - 1, at=clauses
                 )
-                pins[pin.id, said, cut.size] = pin
+                pins[pin.id, clauses, cut.size] = pin
                 standing = standing_of(self._shown(entry), cut.size)
                 known = standings.get(entry.name)
                 standings[entry.name] = standing if known is None or standing.of > known.of else known
                 reads[key] = len(planned)
                 planned.append(self._view(f"odfd {len(planned)}", entry, cut, current, remarks))
             places.append(reads[key])
-        told = tuple(standings.values())
+        shown = tuple(standings.values())
         head = wire.QueryHead(
-            pins=tuple(pins.values()), standing=weakest(told), standings=told, remarks=tuple(dict.fromkeys(remarks))
+            pins=tuple(pins.values()), standing=weakest(shown), standings=shown, remarks=tuple(dict.fromkeys(remarks))
         )
         return QueryPlan(views=planned, places=places, head=head)
 
@@ -163,13 +163,13 @@ class Planner:
 
     def _cut(self, entry: DatasetEntry, table: TableNamed, request: wire.QueryRequest, limit: int | None) -> Cut:
         chain = self._home.chains.chain(entry.id)
-        said = _said(table.clauses)
+        clauses = _said(table.clauses)
         pin = None
         if request.pins:
-            pin = next((each for each in request.pins if each.id == str(entry.id) and each.at == said), None)
+            pin = next((each for each in request.pins if each.id == str(entry.id) and each.at == clauses), None)
             if pin is None:
                 raise Invalid(
-                    f"{entry.name}{' ' + said if said else ''} is not pinned, and others are",
+                    f"{entry.name}{' ' + clauses if clauses else ''} is not pinned, and others are",
                     rule="query-pin",
                     place=table.place,
                     hint="pins are those of a whole query: print them with the query that they are for",

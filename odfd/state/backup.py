@@ -119,7 +119,7 @@ class BackupFolder:
             report.begin("copying objects", None, "bytes")
             found, copied = self._copy_objects(home.directory / OBJECTS, report)
             _write(partial / LISTING, "".join(f"{path} {size}\n" for path, size in found).encode())
-            said = BackupSnapshot(
+            description = BackupSnapshot(
                 time=instant.render(now),
                 node=self._node,
                 version=version,
@@ -127,11 +127,11 @@ class BackupFolder:
                 objects=len(found),
                 bytes=sum(size for _, size in found),
             )
-            _write(partial / DESCRIPTION, msgspec.json.format(msgspec.json.encode(said)))
+            _write(partial / DESCRIPTION, msgspec.json.format(msgspec.json.encode(description)))
             partial.rename(whole)
             _sync(whole.parent)
             dropped = self._drop(keep)
-            last = LastBackup(time=said.time, place=str(self.folder))
+            last = LastBackup(time=description.time, place=str(self.folder))
             _write(home.directory / LAST, msgspec.json.encode(last))
         sizes = sum(size for _, size in copied)
         return BackupOutcome(snapshot=whole, objects=len(found), copied=len(copied), bytes=sizes, dropped=dropped)

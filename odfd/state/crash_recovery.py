@@ -42,14 +42,14 @@ class CrashRecovery(msgspec.Struct, kw_only=True):
 
     def __str__(self) -> str:
         """For people."""
-        told = ["the node was killed" if self.was_killed else "the node was stopped in order"]
+        findings = ["the node was killed" if self.was_killed else "the node was stopped in order"]
         if self.files:
-            told.append(f"{self.files} unfinished files ({max(1, self.bytes >> 10):,} KiB) were removed")
+            findings.append(f"{self.files} unfinished files ({max(1, self.bytes >> 10):,} KiB) were removed")
         if self.lost:
-            told.append(f"{self.lost} pages of the database's log are damaged: what was committed last is lost")
+            findings.append(f"{self.lost} pages of the database's log are damaged: what was committed last is lost")
         if self.settled:
-            told.append(f"an import that was cut off is settled: {', '.join(self.settled)}")
-        return "; ".join([*told, *self.unsettled])
+            findings.append(f"an import that was cut off is settled: {', '.join(self.settled)}")
+        return "; ".join([*findings, *self.unsettled])
 
 
 def look_back(directory: Path, database: str) -> CrashRecovery:
@@ -92,9 +92,9 @@ def pages_promised(log: Path) -> int:
     return int(ends[-1]) + 1 if len(ends) else 0
 
 
-def _pages_of(said: int) -> int:
+def _pages_of(stated: int) -> int:
     """A page size that can be."""
-    return said if said in {1 << power for power in range(9, 17)} else 4096
+    return stated if stated in {1 << power for power in range(9, 17)} else 4096
 
 
 def _is_whole(header: np.ndarray) -> bool:

@@ -42,8 +42,8 @@ class Remotes:
 
         ``is_elsewhere``: whether a dataset is private and comes from a place, so that peers are not asked for it.
         """
-        said = settings.ipfs
-        self._ipfs = Kubo(said.api, said.token, pace=bandwidth.down) if ipfs is None and said.api else ipfs
+        kubo = settings.ipfs
+        self._ipfs = Kubo(kubo.api, kubo.token, pace=bandwidth.down) if ipfs is None and kubo.api else ipfs
         self._web = Web(pace=bandwidth.down)
         self._clock = clock
         self.reserve = settings.limits.disk_reserve_bytes

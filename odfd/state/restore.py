@@ -70,17 +70,17 @@ def restore(
         raise Invalid(
             f"{directory} is not empty", rule="restore-target", hint="restore to a new folder, and start the node on it"
         )
-    said = described(snapshot)
+    description = described(snapshot)
     partial = directory.with_name(f".{directory.name}.restoring")
     with _reading(snapshot), _scratch(partial):
         report.begin("checking what was saved", None, "bytes")
-        for file in said.files:
+        for file in description.files:
             _take(snapshot, partial, file, report)
         damaged = _take_objects(snapshot, partial, report)
         if damaged and not skip_damaged:
             shown = ", ".join(damaged[:SHOWN]) + (f" and {len(damaged) - SHOWN} more" if len(damaged) > SHOWN else "")
             raise Invalid(
-                f"{len(damaged)} of {said.objects} objects of the backup are damaged or gone: {shown}",
+                f"{len(damaged)} of {description.objects} objects of the backup are damaged or gone: {shown}",
                 rule="backup-damaged",
                 hint="restore an older snapshot (--snapshot), or go on without them (--skip-damaged): odfctl pull REF"
                 " --repair fetches from peers what they have",
@@ -90,21 +90,21 @@ def restore(
         if directory.exists():
             directory.rmdir()
         partial.rename(directory)
-    return Restored(snapshot=said, directory=directory, damaged=tuple(damaged), keys=keys)
+    return Restored(snapshot=description, directory=directory, damaged=tuple(damaged), keys=keys)
 
 
 def described(snapshot: Path) -> BackupSnapshot:
     try:
-        said = msgspec.json.decode((snapshot / DESCRIPTION).read_bytes(), type=BackupSnapshot)
+        description = msgspec.json.decode((snapshot / DESCRIPTION).read_bytes(), type=BackupSnapshot)
     except (OSError, msgspec.MsgspecError) as error:
         raise Invalid(f"{snapshot / DESCRIPTION} cannot be read: {error}", rule="backup-damaged") from error
-    if said.format != FORMAT:
+    if description.format != FORMAT:
         raise Invalid(
-            f"the backup has format {said.format}, and this odfd reads {FORMAT}",
+            f"the backup has format {description.format}, and this odfd reads {FORMAT}",
             rule="backup-format",
-            hint=f"restore it with the version of odfd that wrote it, {said.version}",
+            hint=f"restore it with the version of odfd that wrote it, {description.version}",
         )
-    return said
+    return description
 
 
 def _examined(directory: Path, examine: Examine) -> int:

@@ -130,11 +130,11 @@ def _continues(chain: ChainReader, directory: Path) -> int:
     found = compare(chain, DirectoryChain(directory))
     if found.relation in (Relation.EQUAL, Relation.AHEAD):
         return found.common
-    said = found.describe("the node", str(directory))
+    difference = found.describe("the node", str(directory))
     if found.relation is Relation.BEHIND:
-        raise Conflict(said, rule="export-behind", hint=f"take it in first: odfctl import {directory}")
+        raise Conflict(difference, rule="export-behind", hint=f"take it in first: odfctl import {directory}")
     raise Conflict(
-        said,
+        difference,
         rule="export-diverged",
         hint="two histories of one dataset, or one that was rewritten: name a new folder to keep both",
     )
@@ -207,15 +207,15 @@ def _missing_from(kept: ChainReader, source: DirectoryChain, place: str) -> int:
     found = compare(source, kept)
     if found.relation in (Relation.EQUAL, Relation.AHEAD):
         return found.common
-    said = found.describe(place, "the node")
+    difference = found.describe(place, "the node")
     if found.relation is Relation.BEHIND:
         raise Conflict(
-            said,
+            difference,
             rule="import-behind",
             hint="there is nothing to import; export to bring the folder up to date",
         )
     raise Conflict(
-        said,
+        difference,
         rule="import-diverged",
         hint="two histories of one dataset: ask its owner, or delete the node's copy to take this one",
     )

@@ -75,11 +75,11 @@ def note_links(
     database: Database, objects: ObjectReader, dataset: DatasetId, terms: ChainTerms, blocks: Iterable[SealedBlock]
 ) -> None:
     """Of slices that blocks after ``terms`` bring. Blocks without links cost a look each. Raises NotFound, Invalid."""
-    for said, block in bringing_objects(terms, blocks, linking=True):
+    for in_force, block in bringing_objects(terms, blocks, linking=True):
         event = block.event
         if not isinstance(event, AddData | ExecuteTransform) or event.new_data is None:
             continue
-        with closing(links_in(objects.path(event.new_data.physical_hash), said.links)) as names:
+        with closing(links_in(objects.path(event.new_data.physical_hash), in_force.links)) as names:
             while page := list(islice(names, _PAGE)):
                 with database.write() as connection:
                     keep_links(connection, dataset, block.sequence_number, page)

@@ -147,7 +147,7 @@ def plan_at(
     pace: Pace | None = None,
 ) -> Planned:
     """The transaction on ``state`` that consumes each input up to its cut, and settles as much as ``pace`` allows."""
-    said = reader.last_of(("SetTransform",), state.size)
+    declaring = reader.last_of(("SetTransform",), state.size)
     declared = declared_at(reader, state.size)
     positions = state.input_positions
     views: list[InputView | Diverged] = []
@@ -158,7 +158,7 @@ def plan_at(
     handover = handover_at(chains, reader, state, views) if is_declared_anew(reader, state) else None
     if isinstance(handover, Blocked):
         return handover
-    name = said.hash if said is not None else Multihash()
+    name = declaring.hash if declaring is not None else Multihash()
     return plan_transform(state, name, views, system_time, past, pace, handover)
 
 

@@ -34,11 +34,11 @@ class DeclaredTransform:
 
 def declared_at(reader: StateReader, size: int) -> DeclaredTransform | None:
     """Of the transform that the first ``size`` blocks of an output declare; ``None``: it has none."""
-    said = reader.last_of(("SetTransform",), size)
-    if said is None:
+    declaring = reader.last_of(("SetTransform",), size)
+    if declaring is None:
         return None
-    first = first_where(reader, ("ExecuteTransform",), said.sequence_number + 1, size)
-    return DeclaredTransform(said.system_time, _cuts(first) if first is not None else {})
+    first = first_where(reader, ("ExecuteTransform",), declaring.sequence_number + 1, size)
+    return DeclaredTransform(declaring.system_time, _cuts(first) if first is not None else {})
 
 
 def columns_known(reader: StateReader, stop: int, time: Instant) -> DataSchema | None:

@@ -106,11 +106,11 @@ def _weigh(plan: TransformPlan, answer: Success, files: Files) -> Executed:
     if files.checkpoint.is_file():
         checkpoint = Checkpoint(physical_hash=sha3_file(files.checkpoint), size=files.checkpoint.stat().st_size)
     event = settle(plan, answer, data, checkpoint)
-    told = answer.schema if answer.schema not in (None, plan.output_schema) else plan.grown
+    declared = answer.schema if answer.schema not in (None, plan.output_schema) else plan.grown
     return Executed(
         event=event,
-        schema=told,
-        events=events_of(plan, event, told),
+        schema=declared,
+        events=events_of(plan, event, declared),
         data=data,
         checkpoint=checkpoint,
         counts=_counted(plan, answer, written),

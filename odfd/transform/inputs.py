@@ -83,10 +83,10 @@ def is_changelog(state: ChainState) -> bool | None:
     A root's sources tell it, and its schema once a row of it was corrected by hand. ``None`` for a derived dataset
     whose schema does not say: its engine did not know, or was another's.
     """
-    said = says_changelog(schema_of(state.schema)) if state.schema is not None else None
+    declared = says_changelog(schema_of(state.schema)) if state.schema is not None else None
     if state.set_transform is not None:
-        return said
-    return bool(said) or not only_appends(state)
+        return declared
+    return bool(declared) or not only_appends(state)
 
 
 def only_appends(state: ChainState) -> bool:

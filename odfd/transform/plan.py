@@ -308,10 +308,10 @@ def events_of(plan: TransformPlan, event: ExecuteTransform, schema: DataSchema |
 
 def _check_answer(plan: TransformPlan, answer: Success, data: DataSlice | None) -> None:
     """An engine is not believed where looking is cheap."""
-    said = answer.new_offset_interval
+    wrote = answer.new_offset_interval
     found = data.offset_interval if data is not None else None
-    if said != found:
-        raise Invalid(f"the engine says it wrote {_shown(said)}, its file holds {_shown(found)}", rule="engine-answer")
+    if wrote != found:
+        raise Invalid(f"the engine says it wrote {_shown(wrote)}, its file holds {_shown(found)}", rule="engine-answer")
     if found is not None and found.start != plan.state.next_offset:
         raise Invalid(
             f"the engine's slice begins at offset {found.start}, it should at {plan.state.next_offset}",
@@ -330,11 +330,11 @@ def _check_answer(plan: TransformPlan, answer: Success, data: DataSlice | None) 
         raise Invalid("the engine moved the watermark back", rule="engine-answer")
 
 
-def _is_of(told: DataSchema | None, output: DataSchema) -> bool:
+def _is_of(reported: DataSchema | None, output: DataSchema) -> bool:
     """Rows of a dataset have its schema; from when an input was corrected, it says that they can be taken back."""
-    if told is None or told == output:
+    if reported is None or reported == output:
         return True
-    return says_changelog(output) is False and differ_in_this_alone(told, output)
+    return says_changelog(output) is False and differ_in_this_alone(reported, output)
 
 
 def _shown(interval: object) -> str:

@@ -62,7 +62,7 @@ def handover_at(
 def judgement(
     chains: ChainStore,
     state: ChainState,
-    said: SetTransform,
+    current: SetTransform,
     inputs: Sequence[ValidateInput],
     time: Instant,
     folder: Path,
@@ -78,7 +78,7 @@ def judgement(
     before = reader.last_of(("SetTransform",), last.sequence_number) if last is not None else None
     declared = declared_at(reader, last.sequence_number + 1) if last is not None else None
     following = tuple(bare_input(each, folder / f"next-{number}.parquet") for number, each in enumerate(inputs))
-    old, former = said, following
+    old, former = current, following
     if before is not None and declared is not None:
         assert isinstance(before.event, SetTransform)
         found = former_views(chains, before.event, declared, state)
@@ -91,7 +91,7 @@ def judgement(
         vocab=vocabulary(state.vocab),
         old_transform=old.transform,
         old_inputs=former,
-        transform=said.transform,
+        transform=current.transform,
         query_inputs=following,
         output_schema=schema_of(state.schema),
         next_offset=state.next_offset,
@@ -100,12 +100,12 @@ def judgement(
 
 
 def former_views(
-    chains: ChainStore, said: SetTransform, declared: DeclaredTransform, state: ChainState
+    chains: ChainStore, current: SetTransform, declared: DeclaredTransform, state: ChainState
 ) -> tuple[InputView, ...] | Blocked:
     """Inputs of a transform as it knew them, at the positions where it left them; none of their blocks."""
     positions = state.input_positions
     found = []
-    for each in said.inputs:
+    for each in current.inputs:
         dataset = DatasetId.parse(each.dataset_ref)
         position = positions.get(dataset, _START)
         alias = each.alias or each.dataset_ref

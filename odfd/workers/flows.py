@@ -97,8 +97,8 @@ class FlowWorker:
 
     async def pause(self, key: str, *, paused: bool) -> None:
         """``key`` is in force."""
-        said = self.scheduler.pause(key, self._clock.now(), paused=paused)
-        await trio.to_thread.run_sync(self._keep, [(key, said)])
+        record = self.scheduler.pause(key, self._clock.now(), paused=paused)
+        await trio.to_thread.run_sync(self._keep, [(key, record)])
         self.loop.poke()
 
     async def _round(self) -> float:
@@ -141,8 +141,8 @@ class FlowWorker:
         if there is not None and there.plan == each.plan and not each.behind:
             return []
         before = each.record if there is None else there.record
-        said = self.scheduler.put(each.key, each.plan, each.record, now, touched=each.behind)
-        return [(each.key, said)] if each.plan.declared and said != before else []
+        record = self.scheduler.put(each.key, each.plan, each.record, now, touched=each.behind)
+        return [(each.key, record)] if each.plan.declared and record != before else []
 
     def _read_all(self) -> dict[DatasetId, list[_Found]]:
         with self._home.database.read() as connection:
@@ -202,11 +202,11 @@ class FlowWorker:
             outcome, message = await self._ended(firing.plan)
             if self._life is not None and self._life.stopping.is_set() and outcome is not Outcome.UPDATED:
                 return
-            said = self.scheduler.finish(firing.key, outcome, message, self._clock.now())
-            if said is not None:
-                await trio.to_thread.run_sync(self._keep, [(firing.key, said)])
+            record = self.scheduler.finish(firing.key, outcome, message, self._clock.now())
+            if record is not None:
+                await trio.to_thread.run_sync(self._keep, [(firing.key, record)])
             if outcome in BAD:
-                failures = said.failures if said is not None else 1
+                failures = record.failures if record is not None else 1
                 self._events.emit("flow.failed", firing.plan.name, message, failures=failures)
         finally:
             self._running -= 1
@@ -222,10 +222,10 @@ class FlowWorker:
         except Fault as fault:
             return ended_by(fault)
 
-    def _keep(self, said: Sequence[tuple[str, Record]]) -> None:
+    def _keep(self, records: Sequence[tuple[str, Record]]) -> None:
         """Not of what was deleted meanwhile."""
         with self._home.database.write() as connection:
-            for key, each in said:
+            for key, each in records:
                 if self.scheduler.find(key) is not None:
                     store.keep_record(connection, key, each)
 

@@ -150,7 +150,7 @@ class PublicationService:
         for dataset in sorted(wanted if touched is None else wanted & touched):
             await self._consider(self._publisher, dataset, kept.get(dataset))
         concerned = wanted | (kept.keys() - public)
-        self._troubles = {dataset: said for dataset, said in self._troubles.items() if dataset in concerned}
+        self._troubles = {dataset: trouble for dataset, trouble in self._troubles.items() if dataset in concerned}
         for dataset in self._troubles:
             self.loop.leave(dataset)
         return RETRY_SECONDS if self._troubles else ROUND_SECONDS

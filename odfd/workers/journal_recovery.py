@@ -163,26 +163,26 @@ class JournalRecovery:
             self._told.add(peer)
 
     async def _begin_anew(self) -> wire.SigningView:
-        told = len(self._listed())
-        how = PEERS if told else ALONE
+        peers = len(self._listed())
+        how = PEERS if peers else ALONE
         signers = await trio.to_thread.run_sync(self._begin, how)
         self._told.clear()
         self._since = math.inf
         self.lost = ()
-        self._signer.logger.info("signing journals begun anew", keys=[each.key for each in signers], peers=told)
-        heard = _source_text(told)
-        self._signer.events.emit("journal.begun", "", f"{_count(signers)} signs again, {heard}", peers=told)
+        self._signer.logger.info("signing journals begun anew", keys=[each.key for each in signers], peers=peers)
+        heard = _source_text(peers)
+        self._signer.events.emit("journal.begun", "", f"{_count(signers)} signs again, {heard}", peers=peers)
         self._resumed()
-        return wire.SigningView(begun=signers, peers=told)
+        return wire.SigningView(begun=signers, peers=peers)
 
     def _begin(self, how: str) -> tuple[wire.SignerView, ...]:
         """The journal first: it is what keeps the key from contradicting itself, the ledger only tells of it."""
         signer, begun = self._signer, []
         with signer.database.read() as connection:
             known = recall(connection, self.lost)
-        for key, said in known.items():
-            if signer.keys.renew(key, said, how, signer.clock.now()):
-                begun.append(self._view(key, len(said)))
+        for key, entries in known.items():
+            if signer.keys.renew(key, entries, how, signer.clock.now()):
+                begun.append(self._view(key, len(entries)))
                 decision: dict[str, canonical.Json] = {"decision": "journal", "key": str(key), "how": how}
                 with signer.database.write() as connection:
                     Ledger(connection).decide_on(canonical.encode(decision), signer.clock.now())
@@ -206,7 +206,5 @@ def _count(keys: Sequence[object]) -> str:
     return "a key" if len(keys) == 1 else f"each of {len(keys)} keys"
 
 
-def _source_text(told: int) -> str:
-    return (
-        f"as {told} listed groups knew what it had said" if told > 1 else "as one listed group or this node alone knew"
-    )
+def _source_text(count: int) -> str:
+    return f"as {count} listed groups knew what it had said" if count > 1 else "as one listed group or this node knew"

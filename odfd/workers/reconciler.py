@@ -232,13 +232,13 @@ class Reconciler:
             if not await self._observe(resource, way):
                 return
             seen, way = _with_dangling(await self._tried(controller, resource, seen.steps), dangling), way[-1:]
-            said = self._ended(resource, way[-1], seen)
-            is_kept = await self._observe(resource, (said,))
+            status = self._ended(resource, way[-1], seen)
+            is_kept = await self._observe(resource, (status,))
         else:
-            said = self._ended(resource, way[-1], seen)
-            is_kept = await self._observe(resource, (*way, said))
+            status = self._ended(resource, way[-1], seen)
+            is_kept = await self._observe(resource, (*way, status))
         if is_kept:
-            self._tell(resource, said)
+            self._tell(resource, status)
 
     async def _tried(self, controller: Controller, resource: DeclaredResource, steps: Sequence[str]) -> ObservedState:
         """What is seen after the steps; a fault on the way is seen too."""
@@ -272,15 +272,15 @@ class Reconciler:
         retry_at = None if pause is None else Instant(now + pause)
         return failed(at_work, generation, seen.told, seen.fault, retry_at, now)
 
-    def _tell(self, resource: DeclaredResource, said: ResourceStatus) -> None:
+    def _tell(self, resource: DeclaredResource, status: ResourceStatus) -> None:
         """What was kept, to those who wait for it."""
-        if said.retry_at is not None:
-            self.queue.later(resource.id, said.retry_at)
+        if status.retry_at is not None:
+            self.queue.later(resource.id, status.retry_at)
         else:
             self._look_later(resource)
         before = resource.status
-        if said.phase == "Failed" and (before.phase, before.code) != ("Failed", said.code):
-            self._events.emit("resource.failed", resource.name, said.message, type=resource.type, code=said.code)
+        if status.phase == "Failed" and (before.phase, before.code) != ("Failed", status.code):
+            self._events.emit("resource.failed", resource.name, status.message, type=resource.type, code=status.code)
         else:
             self._events.nudge()
 

@@ -61,14 +61,14 @@ def epoch_of(size: int, root_at: RootAt, walk: Sequence[Rights], heads: Iterable
     """
     known = {each.number: each for rights in walk for each in rights.epochs}
     of_it = [each for each in heads if each.size <= size and root_at(each.size) == each.root_hash]
-    said = max(of_it, key=lambda each: each.order, default=None)
-    epoch = 0 if said is None or (said.epoch and said.epoch not in known) else said.epoch
+    newest = max(of_it, key=lambda each: each.order, default=None)
+    epoch = 0 if newest is None or (newest.epoch and newest.epoch not in known) else newest.epoch
     while (opened := known.get(epoch + 1)) is not None and opened.base.size <= size:
         base, last = opened.base, opened.last
         if root_at(base.size) != base.root_hash:
             raise _given_up(opened, f"it keeps {plural(base.size, 'block')} other than those of the copy")
         if size > base.size:
-            if said is not None and said.size > base.size:
+            if newest is not None and newest.size > base.size:
                 raise _given_up(opened, f"of its {plural(size, 'block')} that keeps {base.size}")
             if opened.replaces and size < last.size:
                 raise Conflict(

@@ -281,20 +281,20 @@ def admit_attestation(attestation: Attestation, signed: Signed, newest: Attestat
     return Admitted(AdmissionOutcome.NEW)
 
 
-def admit_word(said: Word, signed: Signed, now: Instant, *, is_news: bool) -> Admitted:
+def admit_word(predicate: Word, signed: Signed, now: Instant, *, is_news: bool) -> Admitted:
     """What contradicts nothing. ``is_news``: it says more than what is kept of its author, and no person went further.
 
     Of two policies of one version both are kept: what either tightens holds, and only a person loosens.
     """
-    if len(signed.envelope) > said.MAX_ENVELOPE:
+    if len(signed.envelope) > predicate.MAX_ENVELOPE:
         return Admitted(AdmissionOutcome.REJECTED, "larger than its kind may be")
-    if said.issued > now + EARLY_LIMIT:
+    if predicate.issued > now + EARLY_LIMIT:
         return Admitted(AdmissionOutcome.EARLY, "made at a time that is ahead of this clock")
-    if said.author not in signed.signers:
-        return Admitted(AdmissionOutcome.REJECTED, f"not signed by its author {said.author.short}")
+    if predicate.author not in signed.signers:
+        return Admitted(AdmissionOutcome.REJECTED, f"not signed by its author {predicate.author.short}")
     try:
-        if isinstance(said, PolicyStatement):
-            check_rules(said.policy)
+        if isinstance(predicate, PolicyStatement):
+            check_rules(predicate.policy)
     except Invalid as fault:
         return Admitted(AdmissionOutcome.REJECTED, str(fault))
     return Admitted(AdmissionOutcome.NEW if is_news else AdmissionOutcome.OLDER)

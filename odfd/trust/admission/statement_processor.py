@@ -102,9 +102,9 @@ class Processed(msgspec.Struct, frozen=True):
 class _WordStore(Protocol):
     """Where words of a kind are kept."""
 
-    def is_news(self, said: Any, sid: Multihash) -> bool: ...
+    def is_news(self, predicate: Any, sid: Multihash) -> bool: ...
 
-    def keep(self, said: Any, signed: Signed, outcome: str, peer: str, now: Instant) -> None: ...
+    def keep(self, predicate: Any, signed: Signed, outcome: str, peer: str, now: Instant) -> None: ...
 
 
 class StatementProcessor:
@@ -119,19 +119,19 @@ class StatementProcessor:
         self._sender = sender
         self._now = now
 
-    def judge(self, said: AnyPredicate, signed: Signed) -> Judged:
+    def judge(self, predicate: AnyPredicate, signed: Signed) -> Judged:
         """What hearing it would change. Writes nothing."""
-        return PROCESS[said.KIND].judge(self, said, signed)
+        return PROCESS[predicate.KIND].judge(self, predicate, signed)
 
-    def hear(self, said: AnyPredicate, signed: Signed) -> Processed:
+    def hear(self, predicate: AnyPredicate, signed: Signed) -> Processed:
         """Judge and record. What changes nothing is not recorded, so that repeating it costs no space."""
-        return self.keep(said, signed, self.judge(said, signed))
+        return self.keep(predicate, signed, self.judge(predicate, signed))
 
-    def keep(self, said: AnyPredicate, signed: Signed, found: Judged) -> Processed:
+    def keep(self, predicate: AnyPredicate, signed: Signed, found: Judged) -> Processed:
         """Record what was judged over this very state of what is known."""
         if not found.is_kept:
             return Processed(found.verdict, found.signer, is_kept=False)
-        proof = PROCESS[said.KIND].keep(self, said, signed, found)
+        proof = PROCESS[predicate.KIND].keep(self, predicate, signed, found)
         return Processed(found.verdict, found.signer, proof)
 
     def hear_proof(self, proof: Proof) -> bool:
@@ -209,9 +209,9 @@ class StatementProcessor:
         proof = self._fork(head, signed)
         return proof is not None and self._proofs.is_news(proof)
 
-    def _contradicted(self, said: HeadStatement, signer: KeyDid) -> bool:
+    def _contradicted(self, new: HeadStatement, signer: KeyDid) -> bool:
         """Whether this signer's history of this epoch was contradicted by itself before."""
-        return any(head.epoch == said.epoch for head in self._ledger.contradictions(said.dataset, signer))
+        return any(head.epoch == new.epoch for head in self._ledger.contradictions(new.dataset, signer))
 
     def _is_candidate(self, dataset: DatasetId, signed: Signed) -> bool:
         """Of what is not held yet smaller heads are kept too: witnesses may stand behind one of them, and no other."""
@@ -239,17 +239,17 @@ class StatementProcessor:
         self._record(signed, attestation.validator, found.verdict.outcome)
         return proof
 
-    def _judge_word(self, said: Word, signed: Signed, store: Callable[[sqlite3.Connection], _WordStore]) -> Judged:
+    def _judge_word(self, predicate: Word, signed: Signed, store: Callable[[sqlite3.Connection], _WordStore]) -> Judged:
         """What contradicts nothing: kept, by rules of its own, where it is news."""
-        verdict = admit_word(said, signed, self._now, is_news=store(self._db).is_news(said, signed.sid))
+        verdict = admit_word(predicate, signed, self._now, is_news=store(self._db).is_news(predicate, signed.sid))
         if not verdict.outcome.changes:
             return Judged(verdict)
-        return Judged(verdict, said.author, is_kept=True)
+        return Judged(verdict, predicate.author, is_kept=True)
 
     def _keep_word(
-        self, said: Word, signed: Signed, found: Judged, store: Callable[[sqlite3.Connection], _WordStore]
+        self, predicate: Word, signed: Signed, found: Judged, store: Callable[[sqlite3.Connection], _WordStore]
     ) -> None:
-        store(self._db).keep(said, signed, found.verdict.outcome.value, self._sender, self._now)
+        store(self._db).keep(predicate, signed, found.verdict.outcome.value, self._sender, self._now)
 
     def _judge_card(self, card: Card, signed: Signed) -> Judged:
         walk, is_news = self._authorities.walk(card.dataset), Cards(self._db).is_news(card, signed.sid)

@@ -96,10 +96,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
 
 def _version(sealed: dict[str, Any]) -> tuple[Authority, Signed]:
     signed = envelope.unseal(canonical.encode(sealed), Authority.MAX_ENVELOPE)
-    said = statement.decode_any(signed.payload)
-    if not isinstance(said, Authority):
+    predicate = statement.decode_any(signed.payload)
+    if not isinstance(predicate, Authority):
         raise Invalid("something else stands among the versions of the authority", rule="bundle-authority")
-    return said, signed
+    return predicate, signed
 
 
 def decode_manifest(raw: bytes) -> Manifest:

@@ -46,7 +46,7 @@ def settle(connection: sqlite3.Connection, dataset: DatasetId, witnesses: Witnes
     found = [] if settled else _forks(connection, dataset, walk)
     if held is None or not found:
         return None
-    others = {signed.sid: (said, signed) for each in found for said, signed in versions_of(each, held).others}
+    others = {signed.sid: (rival, signed) for each in found for rival, signed in versions_of(each, held).others}
     before = [each.sid for each in walk[1:-1] if each.sid is not None]
     made = Cosignatures(connection).of(dataset)
     counts = {sid: standing_behind(witnesses, log_of(dataset, [*before, sid]), made, now) for sid in (held, *others)}

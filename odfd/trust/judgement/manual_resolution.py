@@ -111,10 +111,10 @@ def versions_of(proof: Proof, held: Multihash) -> Versions:
     others = []
     for sealed in statements_of(proof).statements:
         signed = envelope.unseal(sealed, statement.MAX_ANY)
-        said = statement.decode_any(signed.payload)
-        assert isinstance(said, Authority)
+        version = statement.decode_any(signed.payload)
+        assert isinstance(version, Authority)
         if signed.sid != held:
-            others.append((said, signed))
+            others.append((version, signed))
     return Versions(proof.epoch, held, tuple(others))
 
 

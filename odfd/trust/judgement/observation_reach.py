@@ -53,13 +53,13 @@ def electorate(
     )
 
 
-def behind(who: Electorate, said: Iterable[Sighting], block: Multihash, time: Instant) -> int:
+def behind(who: Electorate, sightings: Iterable[Sighting], block: Multihash, time: Instant) -> int:
     """Groups that found the same at the source of ``block``, whose system time is ``time``; mine, or one more.
 
     Keys of a group that disagree are silent; who could not reach the source says nothing.
     """
     found: dict[str, set[bool]] = {}
-    for each in said:
+    for each in sightings:
         group = "" if each.observer == who.me else who.groups.get(each.observer)
         in_time = time - EARLY_LIMIT <= each.at <= time + WINDOW
         if group is not None and each.block == block and in_time and each.result != "unreachable":

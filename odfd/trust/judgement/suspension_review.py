@@ -76,8 +76,8 @@ class SuspensionReview:
     def _spoken_of(self) -> set[DatasetId]:
         """Datasets held here that anybody attested."""
         with self._database.read() as connection:
-            said = Ledger(connection).datasets(ATTESTATION)
-        return {dataset for dataset in said if self._chains.chain(dataset).head() is not None}
+            attested = Ledger(connection).datasets(ATTESTATION)
+        return {dataset for dataset in attested if self._chains.chain(dataset).head() is not None}
 
     def _suspend(self, now: Instant) -> dict[str, str]:
         found = frozenset[Strike]().union(*self._found.values())

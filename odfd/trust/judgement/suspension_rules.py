@@ -99,8 +99,8 @@ def strikes(policy: Policy, view: View) -> frozenset[Strike]:
     out = double_voters(policy, view.accused)
     return frozenset(
         Strike(group, dataset, step)
-        for dataset, told in view.datasets.items()
-        for group, step in _contradicted(policy, view, told, out)
+        for dataset, evidence in view.datasets.items()
+        for group, step in _contradicted(policy, view, evidence, out)
         if group != view.own_group and Strike(group, dataset, step) not in view.pardoned
     )
 
@@ -110,10 +110,10 @@ def look_again(policy: Policy, view: View) -> frozenset[tuple[DatasetId, int]]:
     out = double_voters(policy, view.accused)
     return frozenset(
         (dataset, step)
-        for dataset, told in view.datasets.items()
-        for step, mine in told.own.items()
+        for dataset, evidence in view.datasets.items()
+        for step, mine in evidence.own.items()
         if mine.kind is not VerdictKind.NONDETERMINISTIC
-        for against in (_others(policy, view, told, step, out),)
+        for against in (_others(policy, view, evidence, step, out),)
         if any(count > policy.tolerated for verdict, count in against.items() if verdict != mine)
     )
 

@@ -96,10 +96,10 @@ class Suspensions:
         return [each for each in found if each[2]]
 
     def _decide(self, what: str, group: str, reason: str, now: Instant, policy: Policy | None = None) -> None:
-        said: dict[str, canonical.Json] = {"decision": what, "group": group, "reason": reason}
+        decision: dict[str, canonical.Json] = {"decision": what, "group": group, "reason": reason}
         if policy is not None:
-            said["policy"] = str(policy.digest)
-        Ledger(self._db).decide_on(canonical.encode(said), now)
+            decision["policy"] = str(policy.digest)
+        Ledger(self._db).decide_on(canonical.encode(decision), now)
 
 
 def _strike(row: tuple[object, ...]) -> Strike:

@@ -292,10 +292,10 @@ class TrustEvaluator:
             number = kept.newest(dataset)
             if number is None or head is None or number >= head.size:
                 return [], 0
-            said, block = kept.at(dataset, number), chain.block_at(number)
+            seen, block = kept.at(dataset, number), chain.block_at(number)
             silent = self._silent(Proofs(connection).double_voters(), Authorities(connection).rights(dataset))
             who = electorate(self.policy, self.me, silent, Suspensions(connection).groups())
-        return [each for each in said if each.block == block.hash], behind(who, said, block.hash, block.system_time)
+        return [each for each in seen if each.block == block.hash], behind(who, seen, block.hash, block.system_time)
 
     def _observed(
         self,

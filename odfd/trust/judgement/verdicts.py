@@ -153,15 +153,15 @@ def group_verdicts(
 
     A group never counts on a dataset whose own key is among its keys: nobody attests himself.
     """
-    said: dict[str, set[GroupVerdict]] = {}
+    votes: dict[str, set[GroupVerdict]] = {}
     for key, attestation in attestations.items():
         group = policy.group_of(key)
         if group is None or group in suspended or policy.group_of(KeyDid(attestation.dataset)) == group:
             continue
         verdict = verdict_on(attestation, sequence_number)
         if verdict is not None and is_isolated(policy, attestation, sequence_number):
-            said.setdefault(group, set()).add(verdict)
-    return {group: verdicts.pop() for group, verdicts in said.items() if len(verdicts) == 1}
+            votes.setdefault(group, set()).add(verdict)
+    return {group: verdicts.pop() for group, verdicts in votes.items() if len(verdicts) == 1}
 
 
 def is_isolated(policy: Policy, attestation: Attestation, sequence_number: int) -> bool:
@@ -213,9 +213,9 @@ def decide(
 def _is_too_costly(electors: Electors, attestations: Mapping[KeyDid, Attestation], sequence_number: int) -> bool:
     """Whether a listed validator, or this node, gave the step up: why nobody has re-run it, and no verdict on it."""
     counted = (
-        said for key, said in attestations.items() if key == electors.me or electors.policy.group_of(key) is not None
+        each for key, each in attestations.items() if key == electors.me or electors.policy.group_of(key) is not None
     )
-    spans = (span for said in counted for span in said.spans if span.first <= sequence_number <= span.last)
+    spans = (span for each in counted for span in each.spans if span.first <= sequence_number <= span.last)
     return any(span.reason == TOO_COSTLY for span in spans)
 
 
@@ -230,8 +230,8 @@ def _engines(
     if electors.policy.min_engines <= 1:
         return 1
     agree = {group for group, verdict in others.items() if verdict.kind is VerdictKind.REPRODUCED}
-    spoke = [said for key, said in attestations.items() if electors.policy.group_of(key) in agree]
-    used = [engine for said in spoke if (engine := _engine_of(said, number)) is not None]
+    spoke = [each for key, each in attestations.items() if electors.policy.group_of(key) in agree]
+    used = [engine for each in spoke if (engine := _engine_of(each, number)) is not None]
     mine = {electors.engine} if own is not None and own.kind is VerdictKind.REPRODUCED and electors.engine else set()
     return len({engine.digest for engine in used} | mine)
 

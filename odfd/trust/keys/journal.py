@@ -65,9 +65,9 @@ class SigningJournal:
         self._check_kept()
         return self._last.get(topic)
 
-    def begin(self, how: str, at: int, said: Mapping[str, JournalEntry]) -> None:
+    def begin(self, how: str, at: int, last: Mapping[str, JournalEntry]) -> None:
         """Make it anew, whole or not at all, with what is known that its key said last. Raises Environment."""
-        entries = {**said, BEGUN: JournalEntry((at,), how)}
+        entries = {**last, BEGUN: JournalEntry((at,), how)}
         self._replace(entries)
         self.is_lost = False
 

@@ -37,21 +37,21 @@ def policy(network: str) -> str:
     return f"policy/{network}"
 
 
-def entry_of(key: KeyDid, said: AnyPredicate, sid: Multihash) -> tuple[str, JournalEntry] | None:
+def entry_of(key: KeyDid, predicate: AnyPredicate, sid: Multihash) -> tuple[str, JournalEntry] | None:
     """What the journal of ``key`` says of a statement; ``None`` for one that is not journalled."""
-    make = _ENTRIES.get(said.KIND)
-    return None if make is None else make(key, said, sid)
+    make = _ENTRIES.get(predicate.KIND)
+    return None if make is None else make(key, predicate, sid)
 
 
-def _head_entry(key: KeyDid, said: HeadStatement, _sid: Multihash) -> tuple[str, JournalEntry]:
-    return head(key, said.dataset), JournalEntry((said.epoch, said.size), said.root_hash.hex())
+def _head_entry(key: KeyDid, new: HeadStatement, _sid: Multihash) -> tuple[str, JournalEntry]:
+    return head(key, new.dataset), JournalEntry((new.epoch, new.size), new.root_hash.hex())
 
 
 _ENTRIES: Final[dict[str, Callable[[KeyDid, Any, Multihash], tuple[str, JournalEntry]]]] = {
     HEAD: _head_entry,
-    AUTHORITY: lambda key, said, sid: (authority(key, said.dataset), JournalEntry((said.version,), str(sid))),
-    ATTESTATION: lambda _, said, sid: (attestation(said.dataset, said.epoch), JournalEntry((said.serial,), str(sid))),
-    POLICY: lambda _, said, sid: (policy(said.network), JournalEntry((said.version,), str(sid))),
+    AUTHORITY: lambda key, new, sid: (authority(key, new.dataset), JournalEntry((new.version,), str(sid))),
+    ATTESTATION: lambda _, new, sid: (attestation(new.dataset, new.epoch), JournalEntry((new.serial,), str(sid))),
+    POLICY: lambda _, new, sid: (policy(new.network), JournalEntry((new.version,), str(sid))),
 }
 """By kind, of those that a key may not contradict."""
 JOURNALLED: Final = frozenset(_ENTRIES)

@@ -145,7 +145,7 @@ class KeyStore:
         keys = [*self._own_keys(), *(KeyDid.from_public_key(each.public_key) for each in datasets)]
         return [key for key in keys if self._is_lost(key)]
 
-    def renew(self, key: KeyDid, said: Mapping[str, JournalEntry], how: str, now: Instant) -> bool:
+    def renew(self, key: KeyDid, last: Mapping[str, JournalEntry], how: str, now: Instant) -> bool:
         """Begin a lost journal anew with what others know that the key said; whether it was lost. Raises Environment.
 
         ``how`` says who told it: it stands in the journal.
@@ -154,7 +154,7 @@ class KeyStore:
             journal = self._journal_of(key.public_key)
             if not journal.is_lost:
                 return False
-            journal.begin(how, now // SECOND, said)
+            journal.begin(how, now // SECOND, last)
             return True
 
     def is_new(self, dataset: DatasetId) -> bool:

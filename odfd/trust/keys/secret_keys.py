@@ -95,8 +95,8 @@ class SecretKeys:
 
         if self._key is None and self._path.exists():
             try:
-                (said,) = json.loads(self._path.read_bytes())["keys"]
-                self._key = OKPKey.import_key(said)
+                (stored,) = json.loads(self._path.read_bytes())["keys"]
+                self._key = OKPKey.import_key(stored)
             except (OSError, ValueError, KeyError, TypeError) as error:
                 text = f"{self._path} cannot be read as a set of one key"
                 raise Environment(text, rule="secret-key", hint="restore it from a backup") from error

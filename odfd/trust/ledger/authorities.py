@@ -69,8 +69,8 @@ class Authorities:
                 known = found
                 break
         walk = list(known)
-        for said, signed in self.versions(dataset, len(walk)):
-            walk.append(authority.follow(walk[-1], said, signed))
+        for version, signed in self.versions(dataset, len(walk)):
+            walk.append(authority.follow(walk[-1], version, signed))
         if len(walk) > len(known):
             _WALKS.put(tuple(walk))
         return walk
@@ -90,22 +90,22 @@ class Authorities:
         for _, _, _, signers, payload, envelope in AUTHORITIES.rows(
             self._db, "dataset = ? AND version >= ? ORDER BY version", (dataset, first)
         ):
-            said = statement.decode_any(payload)
-            assert isinstance(said, Authority)
-            found.append((said, Signed(payload, _keys(signers), envelope)))
+            predicate = statement.decode_any(payload)
+            assert isinstance(predicate, Authority)
+            found.append((predicate, Signed(payload, _keys(signers), envelope)))
         return found
 
-    def keep(self, said: Authority, signed: Signed) -> None:
+    def keep(self, made: Authority, signed: Signed) -> None:
         """Keep a version that was admitted."""
         signers = b"".join(signed.signers)
-        AUTHORITIES.put(self._db, said.dataset, said.version, signed.sid, signers, signed.payload, signed.envelope)
+        AUTHORITIES.put(self._db, made.dataset, made.version, signed.sid, signers, signed.payload, signed.envelope)
 
-    def replace(self, said: Authority, signed: Signed) -> None:
+    def replace(self, made: Authority, signed: Signed) -> None:
         """Hold another statement of a version that is held, and of none after it. It was shown to follow."""
         self._db.execute(
-            "DELETE FROM trust_authorities WHERE dataset = ? AND version >= ?", (said.dataset, said.version)
+            "DELETE FROM trust_authorities WHERE dataset = ? AND version >= ?", (made.dataset, made.version)
         )
-        self.keep(said, signed)
+        self.keep(made, signed)
 
 
 def _keys(joined: bytes) -> tuple[KeyDid, ...]:

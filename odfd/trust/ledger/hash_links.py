@@ -92,10 +92,10 @@ def cut(connection: sqlite3.Connection, dropped: Collection[int], now: Instant) 
     around = (low if before is None else before, high if after is None else after)
     for gap in list(_gaps(linked(entries(connection, "seq BETWEEN ? AND ?", around), None), dropped)):
         connection.execute("DELETE FROM trust_ledger WHERE seq BETWEEN ? AND ?", (gap.first, gap.last))
-        said = (now, b"", b"", GAP, canonical.encode(msgspec.to_builtins(gap)), "", "dropped")
+        row = (now, b"", b"", GAP, canonical.encode(msgspec.to_builtins(gap)), "", "dropped")
         connection.execute(
             f"INSERT INTO trust_ledger ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?,?)",  # noqa: S608
-            (gap.last, *said[:4], link(GENESIS, said), *said[4:], bytes.fromhex(gap.previous), bytes.fromhex(gap.hash)),
+            (gap.last, *row[:4], link(GENESIS, row), *row[4:], bytes.fromhex(gap.previous), bytes.fromhex(gap.hash)),
         )
 
 
@@ -131,9 +131,9 @@ def _is_whole(entry: LinkedEntry) -> bool:
     if entry.type != GAP:
         return entry.hash == link(entry.prev_hash, entry[1:9])
     gap = _read(entry)
-    said = (*entry[1:5], *entry[6:9])
+    fields = (*entry[1:5], *entry[6:9])
     names = None if gap is None else (gap.last, gap.previous, gap.hash)
-    return entry.sid == link(GENESIS, said) and names == (entry.seq, entry.prev_hash.hex(), entry.hash.hex())
+    return entry.sid == link(GENESIS, fields) and names == (entry.seq, entry.prev_hash.hex(), entry.hash.hex())
 
 
 def _read(entry: LinkedEntry) -> Gap | None:

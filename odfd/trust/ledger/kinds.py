@@ -110,8 +110,8 @@ def find(connection: sqlite3.Connection, sid: Multihash) -> tuple[str, bytes] | 
     for each in TABLES:
         row = each.sealed.one(connection, f"{each.id} = ?", (sid,))
         if row is not None:
-            told = dict(zip(each.sealed.columns, row, strict=True))
-            return told.get("type", each.kinds[0]), bytes(told[each.body])
+            values = dict(zip(each.sealed.columns, row, strict=True))
+            return values.get("type", each.kinds[0]), bytes(values[each.body])
     return None
 
 

@@ -87,13 +87,13 @@ class _Again:
 
     def _take_authority(self, entry: LinkedEntry) -> None:
         signed = envelope.unseal(entry.body, Authority.MAX_ENVELOPE)
-        said = statement.decode_any(signed.payload)
-        assert isinstance(said, Authority)
+        version = statement.decode_any(signed.payload)
+        assert isinstance(version, Authority)
         if entry.outcome in _NEVER_LIVE:
-            self._rivals[signed.sid] = said, signed
+            self._rivals[signed.sid] = version, signed
             return
-        self._authorities.keep(said, signed)
-        self._ledger.close_epochs(self._authorities.rights(said.dataset))
+        self._authorities.keep(version, signed)
+        self._ledger.close_epochs(self._authorities.rights(version.dataset))
 
     def _take_decision(self, entry: LinkedEntry) -> None:
         """A person's, or that of witnesses: to follow another statement of a version."""

@@ -221,8 +221,8 @@ class Ledger:
             "SELECT body FROM trust_ledger WHERE dataset = ? AND type = ? AND signer = ? AND outcome = 'fork'",
             (dataset, HEAD, signer),
         )
-        said = (statement.decode(unseal(body, HeadStatement.MAX_ENVELOPE).payload) for (body,) in rows)
-        return [head for head in said if isinstance(head, HeadStatement)]
+        predicates = (statement.decode(unseal(body, HeadStatement.MAX_ENVELOPE).payload) for (body,) in rows)
+        return [head for head in predicates if isinstance(head, HeadStatement)]
 
     def decide(self, dataset: DatasetId, decision: bytes, now: Instant) -> None:
         """Append a decision of this node; ``decision`` is JSON naming policy hash and the sids it rests on."""
@@ -291,12 +291,12 @@ class Ledger:
 
     def attestations(self, dataset: DatasetId) -> dict[KeyDid, Attestation]:
         """The live attestation of each validator on this dataset."""
-        said = {}
+        live = {}
         for signer, payload, _ in self._live(dataset, ATTESTATION):
             predicate = statement.decode(payload)
             if isinstance(predicate, Attestation):
-                said[KeyDid(signer)] = predicate
-        return said
+                live[KeyDid(signer)] = predicate
+        return live
 
     def _live(self, dataset: DatasetId, kind: str) -> Iterator[tuple[bytes, bytes, bytes]]:
         for _, _, signer, _, envelope, payload in LIVE.rows(self._db, "dataset = ? AND type = ?", (dataset, kind)):

@@ -68,7 +68,7 @@ class Rechecks:
             *written(run),
             run.evidence,
         )
-        said: dict[str, canonical.Json] = {
+        decision: dict[str, canonical.Json] = {
             "decision": "recheck",
             "bundle": str(found.bundle),
             "sequenceNumber": run.sequence_number,
@@ -77,7 +77,7 @@ class Rechecks:
             "policy": str(policy),
             "sids": [*sorted(str(sid) for sid in sids)],
         }
-        Ledger(self._db).decide(found.dataset, canonical.encode(said), run.at)
+        Ledger(self._db).decide(found.dataset, canonical.encode(decision), run.at)
 
     def of(self, dataset: DatasetId) -> dict[Multihash, Recheck]:
         """By bundle."""

@@ -34,9 +34,9 @@ def signed_heads(connection: sqlite3.Connection, dataset: DatasetId) -> Iterator
         (dataset, HEAD, MAX_HEADS),
     )
     for (body,) in rows:
-        said = statement.decode(envelope.unseal(body, HeadStatement.MAX_ENVELOPE).payload)
-        if isinstance(said, HeadStatement):
-            yield said, body
+        predicate = statement.decode(envelope.unseal(body, HeadStatement.MAX_ENVELOPE).payload)
+        if isinstance(predicate, HeadStatement):
+            yield predicate, body
 
 
 def newest_within(connection: sqlite3.Connection, dataset: DatasetId, epoch: int, size: int) -> Multihash | None:
@@ -48,8 +48,8 @@ def newest_within(connection: sqlite3.Connection, dataset: DatasetId, epoch: int
     )
     for (body,) in rows:
         signed = envelope.unseal(body, HeadStatement.MAX_ENVELOPE)
-        said = statement.decode(signed.payload)
-        if isinstance(said, HeadStatement) and said.epoch == epoch and said.size <= size:
+        predicate = statement.decode(signed.payload)
+        if isinstance(predicate, HeadStatement) and predicate.epoch == epoch and predicate.size <= size:
             return signed.sid
     return None
 

@@ -48,9 +48,9 @@ class NetworkPolicies:
         """By version, and of one version by id."""
         found = []
         for _, _, sid, payload, _ in RULES.rows(self._db, "key = ? ORDER BY version, sid", (key,)):
-            said = statement.decode_any(payload)
-            assert isinstance(said, PolicyStatement)
-            found.append(AcceptedPolicy(said, Multihash(sid)))
+            predicate = statement.decode_any(payload)
+            assert isinstance(predicate, PolicyStatement)
+            found.append(AcceptedPolicy(predicate, Multihash(sid)))
         return found
 
     def accepted(self, key: KeyDid) -> AcceptedPolicy | None:
@@ -65,15 +65,15 @@ class NetworkPolicies:
         least = 0 if settled is None else settled.said.version
         return [each for each in self.of(key) if each.said.version > least]
 
-    def is_news(self, said: PolicyStatement, sid: Multihash) -> bool:
-        settled, waiting = self.accepted(said.key), self.later(said.key)
-        is_later = settled is None or said.version > settled.said.version
+    def is_news(self, predicate: PolicyStatement, sid: Multihash) -> bool:
+        settled, waiting = self.accepted(predicate.key), self.later(predicate.key)
+        is_later = settled is None or predicate.version > settled.said.version
         return is_later and len(waiting) < MAX_WAITING and all(each.sid != sid for each in waiting)
 
-    def keep(self, said: PolicyStatement, signed: Signed, outcome: str, peer: str, now: Instant) -> None:
+    def keep(self, rules: PolicyStatement, signed: Signed, outcome: str, peer: str, now: Instant) -> None:
         """Keep one that is news, and write it into the log."""
-        RULES.put(self._db, said.key, said.version, signed.sid, signed.payload, signed.envelope)
-        Ledger(self._db).append((now, said.dataset, said.key, POLICY, signed.sid, signed.envelope, peer, outcome))
+        RULES.put(self._db, rules.key, rules.version, signed.sid, signed.payload, signed.envelope)
+        Ledger(self._db).append((now, rules.dataset, rules.key, POLICY, signed.sid, signed.envelope, peer, outcome))
 
     def accept(self, policy: Policy, key: KeyDid, sid: Multihash, now: Instant) -> AcceptedPolicy:
         """A person's word: from now on the node's own ``policy`` is as that statement says.

@@ -189,7 +189,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @property
     def digest(self) -> Multihash:
         """Names these rules in decisions that rest on them."""
-        said: dict[str, canonical.Json] = {
+        content: dict[str, canonical.Json] = {
             "use": str(self.use),
             "serve": str(self.serve),
             "f": self.tolerated,
@@ -199,7 +199,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             "witness": [self.witnesses.faulty, self.witnesses.quorum, self.witnesses.max_age],
             "engines": [self.min_engines, self.min_sandbox],
         }
-        return Multihash.sha3_256(canonical.encode(said))
+        return Multihash.sha3_256(canonical.encode(content))
 
     @property
     def witnesses_asked(self) -> int:

@@ -79,19 +79,19 @@ def _use(profile: Profile, groups: int, tolerated: int) -> str:
 
 
 def _terms(settings: model.Policy, profile: Profile) -> PolicyTerms:
-    said = settings.validators
+    validators = settings.validators
     return PolicyTerms(
         witness=tuple((group.name, group.keys) for group in settings.witness.groups),
         witness_faulty=settings.witness.f,
         quorum=settings.witness.quorum,
         max_age=settings.witness.max_age,
         max_stale=settings.fresh.max_stale or profile.max_stale,
-        min_engines=said.min_engines,
-        min_sandbox=said.min_sandbox or profile.min_sandbox,
+        min_engines=validators.min_engines,
+        min_sandbox=validators.min_sandbox or profile.min_sandbox,
         attest=profile.attest if settings.publish.attest is None else settings.publish.attest,
         observe=settings.publish.observe,
-        spot_check=profile.spot_check if said.spot_check is None else said.spot_check,
-        recheck=said.recheck,
+        spot_check=profile.spot_check if validators.spot_check is None else validators.spot_check,
+        recheck=validators.recheck,
         attended=settings.publish.witness,
         public=settings.witness.public,
     )
@@ -99,8 +99,8 @@ def _terms(settings: model.Policy, profile: Profile) -> PolicyTerms:
 
 def cosigns(settings: model.Policy) -> bool:
     """Whether this node is a witness of what it mirrors."""
-    said = settings.publish.cosign
-    return PROFILES[settings.profile].cosign if said is None else said
+    configured = settings.publish.cosign
+    return PROFILES[settings.profile].cosign if configured is None else configured
 
 
 def follows_rewrites(settings: model.Policy) -> bool:
@@ -110,6 +110,6 @@ def follows_rewrites(settings: model.Policy) -> bool:
 
 def apart(settings: model.Policy, epoch: int) -> FormerEpochs:
     """Where blocks of ``epoch`` stay that are given up, and for how many such epochs there is room."""
-    said = settings.rewrite.keep_epochs
-    most = PROFILES[settings.profile].keep_epochs if said is None else said
+    configured = settings.rewrite.keep_epochs
+    most = PROFILES[settings.profile].keep_epochs if configured is None else configured
     return FormerEpochs(epoch, None if most is None else most - 1)

@@ -79,11 +79,11 @@ def note_newest(connection: sqlite3.Connection, keys: KeyStore, dataset: Dataset
     versions = Authorities(connection).versions(dataset)
     if not versions:
         return
-    said, signed = versions[-1]
+    newest, signed = versions[-1]
     for key in signed.signers:
         last = keys.last_said(key, journal_topics.authority(key, dataset))
-        if last is None or last.order < (said.version,):
-            keys.note(key, journal_topics.authority(key, dataset), (said.version,), str(signed.sid))
+        if last is None or last.order < (newest.version,):
+            keys.note(key, journal_topics.authority(key, dataset), (newest.version,), str(signed.sid))
 
 
 def _lacking(count: int) -> Refused:

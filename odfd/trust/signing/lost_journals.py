@@ -51,10 +51,10 @@ def told_by(policy: Policy, keys: Iterable[KeyDid], *me: KeyDid) -> GroupsHeard:
     )
 
 
-def may_go_on(policy: Policy, told: GroupsHeard, waited: float) -> bool:
+def may_go_on(policy: Policy, groups: GroupsHeard, waited: float) -> bool:
     """Whether these groups are enough ``waited`` seconds after the first was asked: more than may be faulty."""
-    is_one_honest = len(told.validators) > policy.tolerated or len(told.witnesses) > policy.witnesses.faulty
-    return is_one_honest and (len(told) >= ENOUGH or waited >= PATIENCE)
+    is_one_honest = len(groups.validators) > policy.tolerated or len(groups.witnesses) > policy.witnesses.faulty
+    return is_one_honest and (len(groups) >= ENOUGH or waited >= PATIENCE)
 
 
 _KINDS: Final = (*journal_topics.JOURNALLED, PROOF)
@@ -94,11 +94,11 @@ def _known_entries(connection: sqlite3.Connection, keys: Collection[KeyDid]) -> 
 
 def _entries_of(sealed: bytes) -> Iterator[_KeyEntry]:
     signed = envelope.unseal(sealed, statement.MAX_ANY)
-    said = statement.decode_any(signed.payload)
+    predicate = statement.decode_any(signed.payload)
     for key in signed.signers:
-        told = journal_topics.entry_of(key, said, signed.sid)
-        if told is not None:
-            yield key, told
+        entry = journal_topics.entry_of(key, predicate, signed.sid)
+        if entry is not None:
+            yield key, entry
 
 
 def _accused(proof: bytes) -> Iterator[_KeyEntry]:

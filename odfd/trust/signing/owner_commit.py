@@ -75,14 +75,14 @@ class _Draft(NamedTuple):
     sign: Callable[[], None]
 
 
-def _beside(said: SideCommit | None) -> tuple[_Addition, ...]:
-    if said is None:
+def _beside(side: SideCommit | None) -> tuple[_Addition, ...]:
+    if side is None:
         return ()
 
     def own(connection: sqlite3.Connection, last: int) -> None:
-        row_counts.keep(connection, said.dataset, last, said.rows)
+        row_counts.keep(connection, side.dataset, last, side.rows)
 
-    return (_Addition(said.dataset, said.expected, said.events, said.objects, own),)
+    return (_Addition(side.dataset, side.expected, side.events, side.objects, own),)
 
 
 class OwnerCommitter:
@@ -248,23 +248,23 @@ class OwnerCommitter:
         # A state from an old backup must not declare that it ended where it does not.
         self._check_behind(dataset, checked.epoch, checked.frontier)
         self._may_sign(self._keys.node_key(), dataset, checked.epoch, checked.frontier)
-        told = RewrittenHistory(self._chains.chain(dataset), plan)
-        check_opening(authority.epochs[-1] if authority.epochs else None, told.kept, checked.frontier)
+        history = RewrittenHistory(self._chains.chain(dataset), plan)
+        check_opening(authority.epochs[-1] if authority.epochs else None, history.kept, checked.frontier)
         after: list[Rights] = []
 
         def together(connection: sqlite3.Connection) -> None:
             rights = keep_version(connection, self._keys, authority, signed, self._clock())
             sound = Ledger(connection).chain(dataset).data
-            data = told.tree.size if sound >= checked.frontier.size else min(sound, plan.base.size)
-            self._may_sign(self._writer(dataset, rights), dataset, rights.epoch, told.tree)
-            told.settle(connection, CheckedChain(told.tree, data, rights.epoch))
+            data = history.tree.size if sound >= checked.frontier.size else min(sound, plan.base.size)
+            self._may_sign(self._writer(dataset, rights), dataset, rights.epoch, history.tree)
+            history.settle(connection, CheckedChain(history.tree, data, rights.epoch))
             after.append(rights)
 
-        watched = msgspec.structs.replace(rewrite, blocks=told.watch(rewrite.blocks))
+        watched = msgspec.structs.replace(rewrite, blocks=history.watch(rewrite.blocks))
         head = self._chains.rewrite(watched, together)
         note_version(self._keys, authority, signed)
         self._announce(dataset, signed)
-        self._sign(dataset, head.hash, told.tree, after[0].epoch, after[0])
+        self._sign(dataset, head.hash, history.tree, after[0].epoch, after[0])
         return head
 
     def check_behind(self, dataset: DatasetId) -> None:
@@ -308,11 +308,11 @@ class OwnerCommitter:
         now = self._clock()
         if not authority_drafts.is_short(rights, keys, now) or len(rights.roots.intersection(keys)) < rights.threshold:
             return rights
-        said = authority_drafts.renewed(rights, keys, self._chains.chain(rights.dataset).block_at(0).hash, now)
-        signed = sign_version(self._database, self._keys, said, statement.encode(said), [])
+        renewed = authority_drafts.renewed(rights, keys, self._chains.chain(rights.dataset).block_at(0).hash, now)
+        signed = sign_version(self._database, self._keys, renewed, statement.encode(renewed), [])
         with self._database.write() as connection:
-            rights = keep_version(connection, self._keys, said, signed, now)
-        note_version(self._keys, said, signed)
+            rights = keep_version(connection, self._keys, renewed, signed, now)
+        note_version(self._keys, renewed, signed)
         self._announce(rights.dataset, signed)
         return rights
 
@@ -341,8 +341,8 @@ class OwnerCommitter:
         if self._keys.is_new(dataset):
             return
         keys = (KeyDid.from_public_key(dataset.public_key), self._keys.node_key().did)
-        said = [self._keys.last_said(key, journal_topics.head(key, dataset)) for key in keys]
-        last = max((each for each in said if each is not None), key=lambda each: each.order, default=None)
+        signed = [self._keys.last_said(key, journal_topics.head(key, dataset)) for key in keys]
+        last = max((each for each in signed if each is not None), key=lambda each: each.order, default=None)
         if last is None or last.order[0] < epoch:
             return
         if last.order > (epoch, tree.size) or last.subject != self._root(dataset, tree, last.order[1]).hex():
@@ -364,7 +364,7 @@ class OwnerCommitter:
         key = self._writer(dataset, rights)
         self._may_sign(key, dataset, epoch, frontier)
         node = self._keys.node_key().did
-        said = HeadStatement(
+        new = HeadStatement(
             dataset=dataset,
             epoch=epoch,
             size=frontier.size,
@@ -376,8 +376,8 @@ class OwnerCommitter:
             head=head,
         )
         order, subject = (epoch, frontier.size), frontier.root.hex()
-        sealed = self._keys.sign(key, journal_topics.head(key.did, dataset), order, subject, statement.encode(said))
-        signed = envelope.unseal(sealed, said.MAX_ENVELOPE)
+        sealed = self._keys.sign(key, journal_topics.head(key.did, dataset), order, subject, statement.encode(new))
+        signed = envelope.unseal(sealed, new.MAX_ENVELOPE)
         with self._database.write() as connection:
             Ledger(connection).record(signed, key.did, "signed", "", now, live=True)
         self._announce(dataset, signed)

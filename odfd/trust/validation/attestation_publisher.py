@@ -120,7 +120,7 @@ def spans_of(size: int, tried: Reexecuted, engines: Sequence[EngineUsed]) -> tup
         if run.verdict != "reproduced" and at < number:
             pieces.append(_quiet(at, number - 1, pieces))
             at = number
-        said = Span(
+        span = Span(
             first=at,
             last=number,
             verdict=run.verdict,
@@ -128,7 +128,7 @@ def spans_of(size: int, tried: Reexecuted, engines: Sequence[EngineUsed]) -> tup
             engine=engines.index(run.engine),
             reason=run.reason or None,
         )
-        pieces.append(said)
+        pieces.append(span)
     at = pieces[-1].last + 1 if pieces else 0
     if at < until:
         pieces.append(_quiet(at, until - 1, pieces))
@@ -239,10 +239,10 @@ class AttestationPublisher:
         if journalled is not None and (last is None or journalled.order[0] > last[0]):
             last = (journalled.order[0], Multihash.parse(journalled.subject))
         tried = Reexecuted(runs, self._until(dataset, place, head.size), why, budget)
-        said = attest(key.did, subject, tried, self._inputs(dataset), determinism, last, self._signer.clock.now())
-        payload = statement.encode(said)
-        sealed = self._signer.keys.sign(key, topic, (said.serial,), str(envelope.sid(payload)), payload)
-        signed = envelope.unseal(sealed, said.MAX_ENVELOPE)
+        made = attest(key.did, subject, tried, self._inputs(dataset), determinism, last, self._signer.clock.now())
+        payload = statement.encode(made)
+        sealed = self._signer.keys.sign(key, topic, (made.serial,), str(envelope.sid(payload)), payload)
+        signed = envelope.unseal(sealed, made.MAX_ENVELOPE)
         with self._signer.database.write() as connection:
             Ledger(connection).record(signed, key.did, "signed", "", self._signer.clock.now(), live=True)
         return signed

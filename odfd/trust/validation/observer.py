@@ -185,8 +185,8 @@ class Observer:
 
     def _mine(self, kept: Observations, dataset: DatasetId, block: Block) -> Sighting | None:
         me = self._signer.verdict_key.did
-        said = kept.at(dataset, block.sequence_number)
-        return next((each for each in said if each.observer == me and each.block == block.hash), None)
+        sightings = kept.at(dataset, block.sequence_number)
+        return next((each for each in sightings if each.observer == me and each.block == block.hash), None)
 
     def _sign(self, dataset: DatasetId, block: Block, found: Refetched | None) -> Signed | None:
         """``None`` when the same was said already, or the chain got another history meanwhile."""

@@ -165,17 +165,17 @@ class Reexecution:
         """Six times more; the verdict that is left when any of them deviates from what was said."""
         number = step.block.sequence_number
         with self._signer.database.read() as connection:
-            said = run_at(Runs(connection).of(dataset), number)
-        if said is None or said.verdict not in ("reproduced", "mismatch"):
+            published = run_at(Runs(connection).of(dataset), number)
+        if published is None or published.verdict not in ("reproduced", "mismatch"):
             return None
         for _ in range(RUNS_AGAIN):
             async with self._means.fresh_engine() as own:
                 answer = await self._once(dataset, step, own)
             if answer is None:
                 return None
-            if answer.actual != said.actual if said.verdict == "mismatch" else not answer.reproduced:
-                run = self._run(step, said.engine, "not-reproducible-here", answer, reason=NONDETERMINISTIC,
-                                runs=said.runs + RUNS_AGAIN)  # fmt: skip
+            if answer.actual != published.actual if published.verdict == "mismatch" else not answer.reproduced:
+                run = self._run(step, published.engine, "not-reproducible-here", answer, reason=NONDETERMINISTIC,
+                                runs=published.runs + RUNS_AGAIN)  # fmt: skip
                 return await trio.to_thread.run_sync(self._take_back, dataset, step, run)
         await trio.to_thread.run_sync(self._note_again, dataset, step.block)
         return None
@@ -223,9 +223,9 @@ class Reexecution:
             if not isinstance(outcome, Replayed):
                 self._signer.logger.info("step not re-run", dataset=self._signer.name_of(dataset), reason=str(outcome))
                 is_blocked = isinstance(outcome, Blocked)
-                told = outcome.reason if isinstance(outcome, Blocked) else str(outcome)
+                reason = outcome.reason if isinstance(outcome, Blocked) else str(outcome)
                 why = await trio.to_thread.run_sync(self._lacks, step.block) if is_blocked else "query-refused"
-                self._put_off(dataset, why, told)
+                self._put_off(dataset, why, reason)
                 return None
             finding = None
             if not outcome.is_reproduced:

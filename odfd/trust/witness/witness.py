@@ -235,11 +235,11 @@ class Witness:
         """
         me = self._keys.node_key().did
         row = WITNESSED.one(connection, "origin = ?", (tree.origin,))
-        said = self._keys.last_said(me, journal_topics.cosignature(tree))
+        journalled = self._keys.last_said(me, journal_topics.cosignature(tree))
         heard = COSIGNATURES.one(connection, "origin = ? AND witness = ?", (tree.origin, me))
         known = {KnownTree(row[1], bytes(row[2]))} if row else set()
-        if said is not None:
-            known.add(KnownTree(said.order[0], bytes.fromhex(said.subject)))
+        if journalled is not None:
+            known.add(KnownTree(journalled.order[0], bytes.fromhex(journalled.subject)))
         if heard is not None:
             known.add(_seen(cosignature.decode(heard[6]).checkpoint))
         return known
