@@ -37,6 +37,9 @@ _WAY_OUT: Final = (
     " keys and large objects stay, names and intents are lost"
 )
 _SCHEMA: Final = "SELECT name, type, sql FROM sqlite_master"
+_EVERYTHING: Final = "NULL"
+_EVENTS: Final = (("INSERT", ("NEW",)), ("UPDATE", ("NEW", "OLD")), ("DELETE", ("OLD",)))
+"""What writes do, and the rows that a trigger sees then."""
 _HINTS: Final = {
     sqlite3.SQLITE_FULL: ("disk-full", "free some space; what was committed is safe"),
     sqlite3.SQLITE_READONLY: ("disk-read-only", "make the state directory writable for this user"),
@@ -72,6 +75,7 @@ class Database:
         self._before_commit: BeforeCommit | None = None
         self.written: Callable[[], None] | None = None
         """Called after each transaction that touched something, by the thread that wrote, without the lock."""
+        self._migrated: set[tuple[str, tuple[str, ...]]] = set()
         self._idle: deque[sqlite3.Connection] = deque()
         with self._faults():
             self._writer = self._connect(_CACHE_KIB)
@@ -82,7 +86,7 @@ class Database:
             self._writer.execute("PRAGMA synchronous = FULL")
             self._writer.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
             self._writer.execute(_VERSIONS)
-            self._check_schema(self._writer, "first", (_VERSIONS,))
+            self._check_schema(self._writer, [("first", (_VERSIONS,))])
 
     def _connect(self, cache_kib: int) -> sqlite3.Connection:
         connection = sqlite3.connect(
@@ -130,18 +134,18 @@ class Database:
         nobody asks about. ``before_commit`` writes to these, in each transaction that touched something. After all
         rooms have migrated; costs nothing on disk.
         """
-        with self.write() as connection:
-            connection.create_function("touched", 1, self._touched.add)
+        with self._lock, self._faults():
+            self._writer.create_function("touched", 1, self._touched.add)
             self._before_commit = before_commit
-            named = [name for name, kind, _ in connection.execute(_SCHEMA) if kind == "table"]
-            tables = [name for name in named if not name.startswith("sqlite_")]
-            for table in set(tables).difference(unwatched):
-                for event, row in (("INSERT", "NEW"), ("UPDATE", "NEW"), ("UPDATE", "OLD"), ("DELETE", "OLD")):
-                    value = keys.get(table, "NULL").format(row=row)
-                    connection.execute(
-                        f"CREATE TEMP TRIGGER touched_{table}_{event}_{row} AFTER {event} ON main.{table}"
-                        f" BEGIN SELECT touched({value}); END"
-                    )
+            named = [name for name, kind, _ in self._writer.execute(_SCHEMA) if kind == "table"]
+            tables = {name for name in named if not name.startswith("sqlite_")}.difference(unwatched)
+            triggers = [
+                f"CREATE TEMP TRIGGER touched_{table}_{event} AFTER {event} ON main.{table} BEGIN"
+                f" {' '.join(f'SELECT touched({keys.get(table, _EVERYTHING).format(row=row)});' for row in rows)} END;"
+                for table in tables
+                for event, rows in _EVENTS
+            ]
+            self._writer.executescript("\n".join(["BEGIN;", *triggers, "COMMIT;"]))
 
     def has_changed(self, what: bytes | None, since: int) -> bool:
         """Whether a write after the first ``since`` touched ``what``, or everything."""
@@ -184,9 +188,14 @@ class Database:
         Step *n* is the SQL script that leads from version *n* to *n + 1*; steps are only ever added at the end.
         Raises Environment when the file was written by a newer program.
         """
+        wanted = [new for room, steps in rooms if (new := (room, tuple(steps))) not in self._migrated]
+        if not wanted:
+            return
         with self.write() as connection:
-            for room, steps in rooms:
+            for room, steps in wanted:
                 self._migrate(connection, room, steps)
+            self._check_schema(connection, wanted)
+        self._migrated.update(wanted)
 
     def _migrate(self, connection: sqlite3.Connection, room: str, steps: Sequence[str]) -> None:
         row = connection.execute("SELECT version FROM versions WHERE room = ?", (room,)).fetchone()
@@ -201,14 +210,13 @@ class Database:
             self._run(connection, room, script)
         if row is None or version < len(steps):
             connection.execute("INSERT OR REPLACE INTO versions VALUES (?, ?)", (room, len(steps)))
-        self._check_schema(connection, room, tuple(steps))
 
-    def _check_schema(self, connection: sqlite3.Connection, room: str, steps: tuple[str, ...]) -> None:
+    def _check_schema(self, connection: sqlite3.Connection, rooms: Iterable[tuple[str, tuple[str, ...]]]) -> None:
         """A flipped bit in the text of a table's definition renames a column, and no check of SQLite's finds it."""
         there = set(connection.execute(_SCHEMA))
-        changed = sorted(name for name, *_ in _made_by(steps) - there)
-        if changed:
-            raise self.corrupt(f"the definition of {', '.join(changed)} is not that of the {room} tables any more")
+        for room, steps in rooms:
+            if changed := sorted(name for name, *_ in _made_by(steps) - there):
+                raise self.corrupt(f"the definition of {', '.join(changed)} is not that of the {room} tables any more")
 
     def _run(self, connection: sqlite3.Connection, room: str, script: str) -> None:
         try:

@@ -30,7 +30,7 @@ from chain.multihash import Multihash
 from chain.statements.tree import is_consistent
 from config import model
 from odfd.control import wire
-from odfd.control.assembly import Context
+from odfd.control.assembly import Assembly, Context
 from odfd.mirrors.scheduler import Mirror
 from odfd.network.membership import KIND as NETWORK
 from odfd.network.membership import Network
@@ -434,9 +434,13 @@ class Node:
         member: Any = wires.member
         self.parts = NodeParts(home, settings, context, engine, member, ipfs, may_dial)
         self.api = services_of(self.parts)
-        self.assembly = assembly_of(self.parts, self.api)
         self.home = home
         self.member: Any = self.parts.membership
+
+    @functools.cached_property
+    def assembly(self) -> Assembly:
+        """Of a node that runs: all that it does by itself, and its routes."""
+        return assembly_of(self.parts, self.api)
 
     @property
     def key(self) -> str:
