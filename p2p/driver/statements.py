@@ -54,6 +54,8 @@ ROUND_BYTES: Final = 32 << 20
 """Bytes of answers in one round; what a peer tells beyond them is for the next."""
 PROVERS: Final = 4
 """Peers that are asked for one proof at a time."""
+PROVER_SECONDS: Final = 2.0
+"""After which another is asked beside one that has not answered."""
 PROOF_SECONDS: Final = 60.0
 """For a proof by any of them."""
 IDLE: Final = 60.0
@@ -257,22 +259,29 @@ class StatementServer:
         ask = ProveAsk(dataset=dataset, size=signed.size, old=old.size)
         left, faults, found = iter(peers), list[str](), list[bool]()
 
-        async def ask_some(prover: trio.CancelScope) -> None:
-            for peer in left:
-                try:
-                    nodes = await self.prove(peer, ask)
-                except PeerFault as fault:
-                    faults.append(str(fault))
-                    continue
+        async def ask_one(peer: PeerId, answered: trio.Event) -> None:
+            try:
+                nodes = await self.prove(peer, ask)
                 # What proves nothing is no offence: it may hold another history, and tell the truth of that.
                 found.append(is_consistent(old.size, old.root, signed.size, signed.root, nodes))
                 if found[-1]:
-                    prover.cancel()
+                    nursery.cancel_scope.cancel()
+            except PeerFault as fault:
+                faults.append(str(fault))
+            finally:
+                answered.set()
+
+        async def ask_some() -> None:
+            for peer in left:
+                answered = trio.Event()
+                nursery.start_soon(ask_one, peer, answered)
+                with trio.move_on_after(PROVER_SECONDS):
+                    await answered.wait()
 
         with trio.move_on_after(PROOF_SECONDS):
             async with trio.open_nursery() as nursery:
                 for _ in range(PROVERS):
-                    nursery.start_soon(ask_some, nursery.cancel_scope)
+                    nursery.start_soon(ask_some)
         if not found:
             told = "; ".join(faults) or f"no answer in {PROOF_SECONDS:.0f} s"
             raise Remote(f"nobody proves {plural(old.size, 'block')} of {dataset.short}: {told}", rule="prove")

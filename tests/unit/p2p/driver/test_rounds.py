@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from hashlib import sha3_256
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ from odfd.network.evidence import MANIFEST_SECONDS, EvidenceFetcher
 from p2p.driver import framing, statements
 from p2p.driver.framing import FramedStream
 from p2p.driver.mesh import QUICK, SLOW, RoundSlots
-from p2p.driver.statements import ANSWER_PATIENCE, PROOF_SECONDS, ROUND_SECONDS
-from p2p.errors import PeerFault, TooSlow
+from p2p.driver.statements import ANSWER_PATIENCE, PROOF_SECONDS, PROVER_SECONDS, PROVERS, ROUND_SECONDS
+from p2p.errors import PeerFault, StreamBroken, TooSlow
 from p2p.ports import PeerId, Topic, TreeHead
 from p2p.wire import chains, trust
 from p2p.wire.limits import MAX_REPLY, MAX_TRUST_REPLY
@@ -130,13 +131,20 @@ async def test_so_many_slow_rounds_go_on_and_the_oldest_ends_for_one_more(autoju
 
 
 async def test_one_proof_is_asked_of_some_side_by_side(autojump_clock: Any, town: Any) -> None:
-    """Three who say nothing stand before the one who proves; thirty of them have an end."""
+    """Three who say nothing stand before the one who proves, or thirty, half of which drip; all of them have an end."""
 
     async def silent(stream: Any, peer: PeerId) -> None:
         await trio.sleep_forever()
 
+    async def dripping(stream: Any, peer: PeerId) -> None:
+        with suppress(StreamBroken, trio.BrokenResourceError):
+            await stream.send_all((1 << 10).to_bytes(4, "big"))
+            while True:
+                await stream.send_all(b"{")
+                await trio.sleep(0.5)
+
     chain = town.made_chain("c", 10)
-    mute = [town.bare(f"mute{number}", trust=silent) for number in range(30)]
+    mute = [town.bare(f"mute{number}", trust=(silent, dripping)[number % 2]) for number in range(30)]
     giver = await town.node("giver")
     giver.shelf.chains[DATASET] = chain
     node = await town.node("node", connect=[*mute, giver], entropy_interval=1e9)
@@ -144,6 +152,8 @@ async def test_one_proof_is_asked_of_some_side_by_side(autojump_clock: Any, town
     heads = [TreeHead(size, town_root(chain, size)) for size in (4, 10)]
     with trio.fail_after(1):
         assert await node.driver.prove_prefix([*(one.peer_id for one in mute[:3]), giver.peer], DATASET, *heads)
+    with trio.fail_after(30 / PROVERS * PROVER_SECONDS + 1):
+        assert await node.driver.prove_prefix([*(one.peer_id for one in mute), giver.peer], DATASET, *heads)
     with trio.fail_after(PROOF_SECONDS + 1), pytest.raises(Remote, match="nobody proves"):
         await node.driver.prove_prefix([one.peer_id for one in mute], DATASET, *heads)
 

@@ -474,7 +474,8 @@ async def test_a_giver_that_speaks_garbage(autojump_clock: Any, town: Any, speec
 
 
 async def test_peers_that_drip_delay_no_block_and_no_object(autojump_clock: Any, town: Any) -> None:
-    """Twelve boast of a chain and give a byte now and then; new ones come for each head. One gives what was signed."""
+    """Twelve boast of a chain and give a byte now and then; new ones come for each head. One gives what was signed, the
+    object that it names, and small ones in a pack."""
 
     async def drip(stream: Any, _peer: PeerId) -> None:
         with suppress(StreamBroken, trio.BrokenResourceError):
@@ -485,6 +486,7 @@ async def test_peers_that_drip_delay_no_block_and_no_object(autojump_clock: Any,
 
     blocks = town.made_chain("x", 12)
     giver = await town.node("giver")
+    giver.shelf.things.update(zip(NAMES, SMALL, strict=True))
     puller, took = await town.node("puller", connect=[giver]), list[float]()
     for size in range(1, len(blocks) + 1):
         giver.shelf.chains[DATASET] = blocks[:size]
@@ -497,8 +499,9 @@ async def test_peers_that_drip_delay_no_block_and_no_object(autojump_clock: Any,
         wanted, began = sink(town, blocks[:size]), trio.current_time()
         await puller.driver.pull_chain(peers, DATASET, size, wanted)
         await puller.driver.fetch_object(peers, name, len(thing), part := town.Part(name))
+        await puller.driver.fetch_small(peers, NAMES, pack := town.Pack(NAMES))
         took.append(trio.current_time() - began)
-        assert (tuple(wanted.blocks), bytes(part.data)) == (blocks[:size], thing)
+        assert (tuple(wanted.blocks), bytes(part.data), pack.here) == (blocks[:size], thing, SMALL)
     assert took[0] < 4, "nobody is known yet"
     assert max(took[1:]) < 0.3
 
