@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -48,9 +50,10 @@ class FlightExchange(Exchange):
 class FlightTransport(Transport):
     """To the node at ``grpc://HOST:PORT`` or ``grpc+tls://HOST:PORT``; with a token it is asked as its owner."""
 
-    def __init__(self, url: str, token: str = "") -> None:
-        super().__init__(url)
+    def __init__(self, url: str, token: str = "", ca_file: str | os.PathLike[str] | None = None) -> None:
+        super().__init__(url, ca_file)
         self._token = token
+        self._roots = {} if ca_file is None else {"tls_root_certs": Path(ca_file).read_bytes()}
 
     def ask(
         self,
@@ -89,7 +92,7 @@ class FlightTransport(Transport):
     def _acted(self, kind: str, body: bytes, patience: float | None) -> FlightExchange:
         headers = [(b"authorization", f"Bearer {self._token}".encode())] if self._token else []
         with _told(str(self.path)):
-            client = flight.connect(str(self.path))
+            client = flight.connect(str(self.path), **self._roots)
             try:
                 options = flight.FlightCallOptions(headers=headers, timeout=patience)
                 results = iter(client.do_action(flight.Action(kind, body), options))

@@ -12,20 +12,26 @@ from odfd_client.transport import Transport, is_url, part, socket_path
 from odfd_client.values import DatasetInfo, Pin
 
 
-def connect(socket: str | os.PathLike[str] | None = None, *, token: str = "") -> Client:
+def connect(
+    socket: str | os.PathLike[str] | None = None, *, token: str = "", ca_file: str | os.PathLike[str] | None = None
+) -> Client:
     """The node at a control socket: the one that is given, ``ODFD_SOCKET``, or where daemons listen by default.
 
     A URL (``http://HOST:PORT``, ``grpc://HOST:PORT``) reaches a node that answers questions over HTTP or Flight, about
-    what it has published; with a ``token`` of its ``flight.tokens``, about all. Raises Unreachable where none answers.
+    what it has published; with a ``token`` of its ``flight.tokens``, about all. ``ca_file``: certificates (PEM) that
+    the one of a node at ``https`` or ``grpc+tls`` is checked against, in place of the system's. Raises Unreachable
+    where none answers, Invalid.
     """
+    if ca_file is not None and not (is_url(socket) and str(socket).startswith(("https:", "grpc+tls:"))):
+        raise Invalid("certificates are for TLS", rule="url", hint="https://HOST:PORT, or grpc+tls://HOST:PORT")
     if is_url(socket) and str(socket).startswith("grpc"):
         from odfd_client.flight_transport import FlightTransport
 
-        transport: Transport = FlightTransport(str(socket), token)
+        transport: Transport = FlightTransport(str(socket), token, ca_file)
     elif token:
         raise Invalid("a token is for Flight", rule="url", hint="grpc://HOST:PORT, or grpc+tls://HOST:PORT")
     else:
-        transport = Transport(str(socket) if is_url(socket) else socket_path(socket, os.environ))
+        transport = Transport(str(socket) if is_url(socket) else socket_path(socket, os.environ), ca_file)
     transport.get("/datasets")
     return Client(transport)
 

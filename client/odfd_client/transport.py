@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import socket
+import ssl
 from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -156,10 +157,12 @@ class Exchange:
 
 
 class Transport:
-    """Talks to the node that listens at ``path``: a socket, or a URL of HTTP."""
+    """Talks to the node that listens at ``path``: a socket, or a URL of HTTP, with certificates of its own for TLS."""
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, ca_file: str | os.PathLike[str] | None = None) -> None:
+        """Raises Invalid where the file of certificates cannot be used."""
         self.path = path
+        self._tls = None if ca_file is None else _tls(ca_file)
         self._url = urlsplit(path) if isinstance(path, str) else None
 
     @property
@@ -194,8 +197,10 @@ class Transport:
     def _connection(self, patience: float | None) -> _Connection:
         if self._url is None:
             return _SocketConnection(Path(self.path), patience)
-        kind = _TlsConnection if self._url.scheme == "https" else _Connection
-        return kind(self._url.hostname or "", self._url.port, timeout=patience)
+        host, port = self._url.hostname or "", self._url.port
+        if self._url.scheme == "https":
+            return _TlsConnection(host, port, timeout=patience, context=self._tls)
+        return _Connection(host, port, timeout=patience)
 
     def get(self, path: str, query: Mapping[str, object] | None = None) -> Any:
         """The JSON of an answer."""
@@ -204,6 +209,15 @@ class Transport:
             return parsed(exchange.whole())
         finally:
             exchange.close()
+
+
+def _tls(ca_file: str | os.PathLike[str]) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as error:  # ssl.SSLError is one
+        raise Invalid(
+            f"no certificates can be read from {os.fspath(ca_file)}: {error}", rule="ca-file", hint="a file in PEM"
+        ) from error
 
 
 @contextmanager

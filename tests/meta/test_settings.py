@@ -44,7 +44,6 @@ TESTS_ALONE: Final = {
     "ODFD_FLIPS",
     "ODFD_FUZZ",
     "ODFD_ENGINE_RUNS",
-    "ODFD_TEST_JDBC",
 }
 
 

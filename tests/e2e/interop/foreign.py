@@ -1,4 +1,5 @@
-"""Foreign nodes for the tests: js-libp2p from npm and a Kubo built from its source, fetched once into a cache.
+"""Programs of others for the tests, fetched once into a cache: js-libp2p from npm, a Kubo built from its source, and
+Arrow's JDBC driver from Maven.
 
 The cache is ``ODFD_TEST_CACHE``, or ``odfd-tests`` in the user's cache folder: never inside the tree. As a program it
 fills the cache, for whoever has time to spare before the tests.
@@ -24,6 +25,9 @@ from worlds.eventually import PATIENCE
 
 HERE = Path(__file__).parent
 KUBO = "v0.43.0"
+JDBC = "org.apache.arrow:flight-sql-jdbc-driver:18.3.0"
+JDBC_SHA256 = "3f418b46c880e263558c5de669bdbede2c5d4375527ced116fb29f795b03704c"
+COPYING = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy"
 BUILD_SECONDS = 1500
 UNPOLISHED = ("-tags", "nofuse", "-gcflags=all=-N -l -dwarf=false", "-ldflags=-s -w")
 """A Kubo that is quick to build, not to run: optimising it took longer than all that is ever asked of it."""
@@ -97,6 +101,20 @@ def kubo() -> Path:
             run(go, *build, cwd=folder, GOFLAGS="-mod=mod -buildvcs=false", CGO_ENABLED="0")
             target.rename(binary)
     return binary
+
+
+def jdbc_driver() -> Path:
+    """The file of Arrow's driver for Flight SQL. Skips where there is no Maven, fails where the file is another."""
+    name = "-".join(JDBC.split(":")[1:]) + ".jar"
+    folder = cache() / f"jdbc-{JDBC_SHA256[:16]}"
+    with alone(folder):
+        if not (folder / name).exists():
+            maven, new = needed("mvn", "Arrow's JDBC driver"), folder / "new"
+            fetch("JDBC", maven, "-q", "-B", COPYING, f"-Dartifact={JDBC}", f"-DoutputDirectory={new}", cwd=folder)
+            found = hashlib.sha256((new / name).read_bytes()).hexdigest()
+            assert found == JDBC_SHA256, f"{JDBC} is another file: {found}"
+            (new / name).rename(folder / name)
+    return folder / name
 
 
 class JsPeer:
@@ -215,7 +233,7 @@ async def open_kubo(folder: Path) -> AsyncIterator[Kubo]:
 
 
 def main() -> None:
-    for fetched in (js_peer, kubo):
+    for fetched in (js_peer, kubo, jdbc_driver):
         try:
             fetched()
         except pytest.skip.Exception as why:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import os
-import shutil
+import ipaddress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from worlds.eventually import PATIENCE
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000", "2024-01-03T00:00:00Z,Wels,62000")
 TOKEN = "owner-token-of-sixteen"
+LOOPBACK = ipaddress.ip_address("127.0.0.1")
 CITIES = "select city, population from cities order by city"
 
 
@@ -259,9 +259,23 @@ async def test_a_process_of_flight_that_dies_is_started_again(world: Any, worlds
 async def test_flight_over_tls(world: Any, worlds: Any, tmp_path: Path) -> None:
     certificate, key = certified(tmp_path)
     tls = dataclasses.replace(door(tmp_path), certificate=str(certificate), key=str(key))
+
+    def ask(url: str) -> None:
+        owner = odfd_client.connect(url, token=TOKEN, ca_file=certificate)
+        assert owner.open("towns").to_arrow().num_rows == 3
+        anybody = odfd_client.connect(url, ca_file=certificate)
+        assert [each.name for each in anybody.datasets()] == ["cities"]
+        with pytest.raises(odfd_client.Unreachable):
+            odfd_client.connect(url)
+        with pytest.raises(odfd_client.Invalid, match="no certificates"):
+            odfd_client.connect(url, ca_file=key)
+        with pytest.raises(odfd_client.Invalid, match="for TLS"):
+            odfd_client.connect(url.replace("+tls", ""), ca_file=certificate)
+
     async with world.running("alice", private=True, flight=tls) as alice:
         await filled(world, worlds, alice)
         assert url_of(alice).startswith("grpc+tls://")
+        await in_thread(ask, url_of(alice))
         client = client_of(alice, TOKEN, tls_root_certs=certificate.read_bytes(), override_hostname="localhost")
         assert (await in_thread(fetched, client, "select count(*) n from towns")).to_pylist() == [{"n": 3}]
 
@@ -274,7 +288,9 @@ def certified(folder: Path) -> tuple[Path, Path]:
         x509.CertificateBuilder(name, name, private.public_key(), x509.random_serial_number())
         .not_valid_before(dt.datetime(2020, 1, 1))
         .not_valid_after(dt.datetime(2100, 1, 1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(LOOPBACK)]), critical=False
+        )
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(private, hashes.SHA256())
     )
@@ -283,49 +299,3 @@ def certified(folder: Path) -> tuple[Path, Path]:
     plain = serialization.NoEncryption()
     key.write_bytes(private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain))
     return certificate, key
-
-
-JDBC = """
-import java.sql.*;
-public class Ask {
-  public static void main(String[] words) throws Exception {
-    try (Connection connection = DriverManager.getConnection(words[0])) {
-      DatabaseMetaData known = connection.getMetaData();
-      try (ResultSet each = known.getTables(null, null, "%", null)) {
-        while (each.next()) System.out.println("table " + each.getString(2) + "." + each.getString(3)); }
-      try (ResultSet each = known.getPrimaryKeys(null, null, "cities")) {
-        while (each.next()) System.out.println("key " + each.getString(4)); }
-      String text = "select city, population from cities where city > ?";
-      try (PreparedStatement asked = connection.prepareStatement(text)) {
-        asked.setString(1, "Graz");
-        try (ResultSet each = asked.executeQuery()) {
-          while (each.next()) System.out.println("row " + each.getString(1) + " " + each.getLong(2)); } }
-      try (Statement asked = connection.createStatement()) { asked.executeQuery("select * from towns"); }
-      catch (SQLException error) { System.out.println("error " + error.getMessage()); } } } }
-"""
-
-
-async def test_the_jdbc_driver_asks(world: Any, worlds: Any, tmp_path: Path) -> None:
-    """``ODFD_TEST_JDBC`` names the file of Arrow's driver (org.apache.arrow:flight-sql-jdbc-driver)."""
-    driver, java = os.environ.get("ODFD_TEST_JDBC", ""), shutil.which("java")
-    if not java or not driver:
-        pytest.skip("no Java, or ODFD_TEST_JDBC names no Arrow Flight SQL JDBC driver")
-    program = tmp_path / "Ask.java"
-    program.write_text(JDBC)
-    async with world.running("alice", private=True, flight=door(tmp_path)) as alice:
-        await filled(world, worlds, alice)
-        place = url_of(alice).removeprefix("grpc://")
-        url = f"jdbc:arrow-flight-sql://{place}?useEncryption=false&user=anonymous&password=anonymous"
-        command = [java, "--add-opens=java.base/java.nio=ALL-UNNAMED", "-cp", driver, str(program), url]
-        with trio.fail_after(PATIENCE):
-            said = await trio.run_process(command, capture_stdout=True, capture_stderr=True)
-    lines = said.stdout.decode().splitlines()
-    assert lines[:-1] == [
-        "table null.cities",
-        "table current.cities",
-        "key offset",
-        "row Linz 210000",
-        "row Wels 62000",
-    ]
-    assert "no dataset 'towns' here" in lines[-1]
-    assert "Traceback" not in said.stdout.decode()
