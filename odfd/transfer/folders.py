@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
@@ -17,7 +18,7 @@ import msgspec
 
 from chain.codec.blocks import decode_block
 from chain.compare import Relation, compare
-from chain.errors import Conflict, Invalid, NotFound
+from chain.errors import Conflict, Environment, Invalid, NotFound
 from chain.ids import DatasetId
 from chain.model.block import SealedBlock
 from chain.model.events import Seed
@@ -111,6 +112,22 @@ def export_dataset(
     if there != head.hash:
         writer.set_head(head.hash, there)
     return done
+
+
+@contextmanager
+def whole_or_gone(directory: Path) -> Iterator[None]:
+    """Where the disk refuses what is written within it, nothing of it stays in a folder that was new or empty."""
+    is_there = directory.exists()
+    is_new = not is_there or not any(directory.iterdir())
+    try:
+        yield
+    except Environment:
+        if is_new and directory.exists():
+            for each in directory.iterdir():
+                shutil.rmtree(each) if each.is_dir() else each.unlink()
+            if not is_there:
+                directory.rmdir()
+        raise
 
 
 def _was_begun(chain: ChainReader, directory: Path) -> bool:

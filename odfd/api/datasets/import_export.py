@@ -33,7 +33,7 @@ from odfd.runtime.clock import Clock
 from odfd.runtime.tasks import Report, outside
 from odfd.state.directory import StateDirectory
 from odfd.state.remotes import Remotes, name_in, place_of
-from odfd.transfer.folders import Copy, Transfer, export_dataset, import_copy
+from odfd.transfer.folders import Copy, OnProgress, Transfer, export_dataset, import_copy, whole_or_gone
 from odfd.transfer.named import note_links
 from odfd.trust.admission.epoch_switch import epoch_of
 from odfd.trust.ledger.authorities import Authorities
@@ -82,20 +82,17 @@ class ImportExport:
         async def work(report: Report) -> wire.TransferResult:
             await trio.to_thread.run_sync(partial(self._home.need_data, entry.id, entry.name, whole=True))
             report.begin(f"writing {folder}", None, "blocks")
-            done = await trio.to_thread.run_sync(
-                partial(
-                    export_dataset,
-                    self._home.chains,
-                    self._home.objects,
-                    entry.id,
-                    folder,
-                    lambda so_far: _show(report, so_far),
-                )
-            )
-            await trio.to_thread.run_sync(self._export_beside, entry.id, folder)
+            show = partial(_show, report)
+            done = await trio.to_thread.run_sync(lambda: self._exported(entry.id, folder, show))
             return _result(entry.name, str(folder), done)
 
         return work
+
+    def _exported(self, dataset: DatasetId, folder: Path, show: OnProgress) -> Transfer:
+        with whole_or_gone(folder):
+            done = export_dataset(self._home.chains, self._home.objects, dataset, folder, show)
+            self._export_beside(dataset, folder)
+        return done
 
     def _export_beside(self, dataset: DatasetId, folder: Path) -> None:
         """Whoever serves the folder can then be mirrored, in few questions."""

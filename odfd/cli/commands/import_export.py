@@ -35,12 +35,14 @@ def _place(text: str) -> str:
     *TIMES,
     description="Write a dataset in the ODF layout, with what was signed of it. The daemon writes it, so it must\n"
     "be allowed to. From any web server that serves the directory, others import it and mirror it.\n"
-    "With --format, odfctl writes the rows to a file: of the log, or of what holds (--current), at a time.",
-    example="nyc.flights ./out\nweather may.csv --format csv --current --as-of 2024-05-01",
+    "With --format, or to a FILE whose ending is one, odfctl writes the rows: of the log, or of what holds\n"
+    "(--current), at a time. A directory that is there, or a path that ends with /, is a directory by any name.",
+    example="nyc.flights ./out\nweather may.csv --current --as-of 2024-05-01",
 )
 def _export(session: Session, args: argparse.Namespace) -> int:
-    if args.format:
-        return _rows(session, args)
+    form = args.format or _form_of(args.to)
+    if form:
+        return _rows(session, args, form)
     if args.rows_per_file is not None:
         raise Usage("a directory holds all blocks as they are", hint="--format parquet writes rows, so many a file")
     if is_cut(args):
@@ -51,14 +53,21 @@ def _export(session: Session, args: argparse.Namespace) -> int:
     return ExitCode.OK
 
 
-def _rows(session: Session, args: argparse.Namespace) -> int:
+def _form_of(to: str) -> str:
+    """Of a file, by its ending; empty: it is a directory or a URL."""
+    ending = Path(to).suffix.removeprefix(".").lower()
+    is_file = "://" not in to and not to.endswith("/") and not Path(to).expanduser().is_dir()
+    return ending if is_file and ending in FORMS else ""
+
+
+def _rows(session: Session, args: argparse.Namespace, form: str) -> int:
     from odfd.cli.sql.formats import remarks_of
     from odfd.cli.sql.output_file import to_files
 
     if args.rows_per_file is not None and args.rows_per_file < 1:
         raise Usage("a file has a row at the least", hint="--rows-per-file 1000000")
     request = wire.QueryRequest(sql=all_rows(source(args.ref, args)))
-    written = to_files(session.client, request, args.format, Path(args.to).expanduser(), args.rows_per_file)
+    written = to_files(session.client, request, form, Path(args.to).expanduser(), args.rows_per_file)
     for line in (*remarks_of(written.head, written.rows), *written.remarks):
         session.remark(line)
     return ExitCode.OK

@@ -16,8 +16,9 @@ from chain.store.database import open_database
 from chain.store.layout import DirectoryChain, DirectoryWriter, read_head
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
-from odfd.transfer.folders import NotVerified, Transfer, export_dataset, import_dataset
+from odfd.transfer.folders import NotVerified, Transfer, export_dataset, import_dataset, whole_or_gone
 from odfd.verify.verify import VerificationRequest, verify_chain
+from worlds.full_disk import room_for
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"
 NAMES = sorted(folder.name for folder in GOLDEN.iterdir() if folder.is_dir())
@@ -223,3 +224,22 @@ def test_a_folder_that_cannot_be_made_is_named(store: Store, place: str) -> None
     with pytest.raises(Environment, match=f"cannot make the folder {place}") as told:
         export_dataset(store.chains, store.objects, taken.dataset, Path(place))
     assert "disk that you may write to" in told.value.hint
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_full_disk_leaves_no_part_of_a_new_folder(store: Store, tmp_path: Path, is_there: bool) -> None:
+    imported = import_dataset(GOLDEN / "flights", store.chains, store.objects)
+    target = tmp_path / "out"
+    if is_there:
+        target.mkdir()
+    most = max(len(raw) for raw in DirectoryChain(GOLDEN / "flights").raw_blocks(0, imported.blocks))
+    done: list[Transfer] = []
+    with room_for(most - 1), pytest.raises(Environment, match="out"), whole_or_gone(target):
+        export_dataset(store.chains, store.objects, imported.dataset, target, done.append)
+    assert target.exists() == is_there
+    assert not is_there or not list(target.iterdir())
+    export_dataset(store.chains, store.objects, imported.dataset, target)
+    with room_for(0), pytest.raises(Environment), whole_or_gone(target):
+        DirectoryWriter(target).add_block(imported.head, b"x")
+    DirectoryWriter(target)  # what was cut off goes with the next export
+    assert tree(target) == tree(GOLDEN / "flights")
