@@ -11,6 +11,8 @@ JVM_LOST: Final = "engine-jvm"
 """Rule of an EngineLost whose process lives on: only its JVM ended, and the next request gets another."""
 ALIVE: Final = "engine-alive"
 """Rule of an EngineLost whose process ended, or cannot be reached any more."""
+NOT_INSTALLED: Final = "engine-missing"
+"""Rule of an EngineLost where odfd was installed without what the engine is made of: a choice, and no failure."""
 DEADLINE: Final = "engine-deadline"
 MEMORY: Final = "engine-memory"
 DISK: Final = "engine-disk"
@@ -37,7 +39,7 @@ def need_spark() -> None:
     if importlib.util.find_spec("pyspark") is None:
         raise EngineLost(
             "Spark is not installed with this odfd",
-            rule="engine-missing",
+            rule=NOT_INSTALLED,
             hint="docs/install.md says how; without it a node mirrors, verifies and answers queries",
         )
 

@@ -57,7 +57,7 @@ CACHES: Final = ("dataset-views", "statements-judged", "unheld-statements", "pee
 STANDINGS: Final = ("fresh", "stale", "syncing", "unsigned", "refuted", "accused", "forked", "damaged")
 """As ``odfd.control.wire.DatasetState`` calls them."""
 MIRROR_STATES: Final = ("syncing", "current", "waiting", "stalled", "refused", "failed", "paused")
-ENGINE_STATES: Final = ("starting", "failed", "stopped", "idle", "busy")
+ENGINE_STATES: Final = ("starting", "failed", "not-installed", "stopped", "idle", "busy")
 PARTS_OF_A_SECOND: Final = (0.001, 0.005, 0.025, 0.1, 0.25, 1.0, 5.0)
 UP_TO_AN_HOUR: Final = (0.1, 0.5, 2.0, 10.0, 60.0, 300.0, 3600.0)
 

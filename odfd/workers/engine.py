@@ -33,7 +33,7 @@ from engines.contract import (
     ValidateRequest,
     ValidateResponse,
 )
-from engines.errors import EngineLost
+from engines.errors import NOT_INSTALLED, EngineLost
 from engines.provision.host import HostEngine, SparkOptions, spark_engine
 from engines.provision.settings import ENGINE_FAILED
 from engines.provision.warm import WarmEngine
@@ -85,7 +85,8 @@ class NodeEngine:
             return await spark_engine(self._options, self._environ, self._tell)
         except Fault as fault:
             if str(self._why_not) != str(fault):
-                self._logger.error("no engine", fault=str(fault), rule=fault.rule, hint=fault.hint)
+                say = self._logger.info if fault.rule == NOT_INSTALLED else self._logger.error
+                say("no engine", fault=str(fault), rule=fault.rule, hint=fault.hint)
             self._why_not = fault
             self._known.set()
             return None
@@ -105,9 +106,7 @@ class NodeEngine:
     def view(self) -> wire.EngineView:
         """For people, now."""
         if self._host is None:
-            return wire.EngineView(
-                name="spark", state="failed" if self._why_not else "starting", isolation=self._options.isolation.value
-            )
+            return self._absent()
         identity = self._host.identity
         running = self._host.engine.running()
         return wire.EngineView(
@@ -121,6 +120,15 @@ class NodeEngine:
                 for one in running
             ),
         )
+
+    def _absent(self) -> wire.EngineView:
+        isolation, why = self._options.isolation.value, self._why_not
+        if why is None:
+            return wire.EngineView(name="spark", state="starting", isolation=isolation)
+        message = f"{why}: {why.hint}" if why.hint else str(why)
+        if why.rule == NOT_INSTALLED:
+            return wire.EngineView(name="spark", state="not-installed", isolation=isolation, message=message)
+        return wire.EngineView(name="spark", state="failed", isolation=isolation, message=message)
 
     @property
     def host(self) -> HostEngine | None:

@@ -16,6 +16,7 @@ from chain import instant
 from chain.ids import DatasetId, KeyDid
 from chain.wording import plural
 from config.render import toml
+from engines.errors import NOT_INSTALLED
 from odfd.api.datasets.flows import FlowService
 from odfd.api.maintenance.doctor import Doctor, failed, ok
 from odfd.api.views.views import DatasetViews
@@ -164,6 +165,8 @@ class StatusService:
         why = self._engine.why_not
         if why is None:
             return wire.Probe(name="engine", result="warning", message="still starting")
+        if why.rule == NOT_INSTALLED:
+            return wire.Probe(name="engine", result="ok", message=str(why), hint=why.hint)
         return failed("engine", str(why), why.hint)
 
     def _sandbox_probe(self) -> wire.Probe | None:

@@ -48,13 +48,9 @@ def _status(session: Session, args: argparse.Namespace) -> None:
 
 
 def status_text(status: wire.Status) -> str:
-    engine, disk = status.engine, status.disk
+    disk = status.disk
     counted = ", ".join(f"{number} {state}" for state, number in sorted(status.datasets.items()))
     total = sum(status.datasets.values())
-    shown = "none started"
-    if engine:
-        bits = [engine.name, formatting.digest(engine.digest), f"sandbox {engine.sandbox}", engine.state]
-        shown = "  ".join(bit for bit in bits if bit != formatting.NOTHING and not bit.endswith("None"))
     return fields(
         [
             ("node", f"{status.name or '(unnamed)'}  {status.node_id}"),
@@ -74,7 +70,7 @@ def status_text(status: wire.Status) -> str:
                 if counted
                 else "none: odfctl apply, odfctl mirror add",
             ),
-            ("engine", shown),
+            ("engine", _engine(status.engine)),
             ("disk", _disk(disk)),
             ("signing", _signing(status.lost_journals)),
             ("memory", formatting.size(status.memory) if status.memory else ""),
@@ -82,6 +78,15 @@ def status_text(status: wire.Status) -> str:
             ("flows", _flows(status.flows)),
         ]
     )
+
+
+def _engine(engine: wire.EngineView | None) -> str:
+    if engine is None:
+        return "none started"
+    digest = formatting.digest(engine.digest) if engine.digest else ""
+    sandbox = f"sandbox {engine.sandbox}" if engine.sandbox else ""
+    state = engine.state.replace("-", " ") + (f": {clean(engine.message, WHOLE)}" if engine.message else "")
+    return "  ".join(filter(None, (engine.name, digest, sandbox, state)))
 
 
 def _flows(flows: wire.FlowCounts | None) -> str:

@@ -26,7 +26,9 @@ class EngineView(Value, frozen=True, kw_only=True):
     digest: str | None = None
     sandbox: str | None = None
     """Level in use: ``container``, ``image``, ``host`` or ``none``."""
-    state: Literal["stopped", "starting", "idle", "busy", "failed"] = "idle"
+    state: Literal["stopped", "starting", "idle", "busy", "failed", "not-installed"] = "idle"
+    message: str = ""
+    """Why there is none, and what to do."""
     isolation: str = "shared"
     """``shared``: datasets share a process; ``dataset``: each has one of its own."""
     processes: tuple[EngineProcess, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -75,6 +76,20 @@ def test_what_an_engine_says_of_its_own_fault_is_an_error_of_the_log(tmp_path: A
     engine._tell("engine-started", {})
     engine._tell(ENGINE_FAILED, {"message": "a bug", "trace": ("here",)})
     assert journal.said == [ENGINE_FAILED]
+
+
+async def test_where_spark_is_not_installed_nothing_has_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    journal, life = Lines(), Life()
+    engine = NodeEngine(SparkOptions(scratch=tmp_path, cache=tmp_path), {}, journal)  # type: ignore[arg-type]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(engine.run, life)
+        with pytest.raises(EngineLost, match="Spark is not installed"):
+            await engine.identity()
+        life.stopping.set()
+    view = engine.view()
+    assert (view.state, journal.said) == ("not-installed", [])
+    assert "docs/install.md" in view.message
 
 
 async def test_a_node_without_an_engine_stops_when_asked(
