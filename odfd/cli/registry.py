@@ -29,6 +29,7 @@ GROUPS: Final = (
             CommandEntry("status", "who this node is, its peers, datasets, engine and disk", _HERE + "node"),
             CommandEntry("doctor", "try everything the node stands on, and say what to mend", _HERE + "node"),
             CommandEntry("watch", "what happens, as it happens", _HERE + "node"),
+            CommandEntry("top", "the node on a terminal, live: tasks, mirrors, peers, rates", _HERE + "top"),
             CommandEntry("ui", "look at the node in a browser", _HERE + "page"),
             CommandEntry("backup", "copy what the node holds into a folder, while it runs", _HERE + "node"),
             CommandEntry("support", "write a file of what helps others to help, without secrets", _HERE + "support"),

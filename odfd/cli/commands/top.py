@@ -1,0 +1,39 @@
+"""``top``: a live view of the node on a terminal."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Final
+
+from odfd import output
+from odfd.cli.command import Commands, argument, seconds
+from odfd.cli.session import Session
+from odfd.errors import Usage
+
+SOONEST: Final = 0.5
+"""Seconds between two looks, which the node answers."""
+
+commands = Commands()
+
+
+@commands.add(
+    "top",
+    argument("--every", metavar="D", default="2s", help="between two looks (2s)"),
+    description="The node's figures, what needs a person, tasks and mirrors with how fast they are, peers, until q.\n"
+    "Keys: q leaves, space rests or goes on, r looks now, 1 to 4 go to a table, Tab to the next. It only looks.",
+    example="--every 5s",
+)
+def _top(session: Session, args: argparse.Namespace) -> None:
+    if session.output != "table" or not (output.is_terminal() and sys.stdin.isatty()):
+        raise Usage("odfctl top needs a terminal", hint="for programs: odfctl status -o json, odfctl get tasks -o json")
+    every = seconds(args.every)
+    if every < SOONEST:
+        raise Usage(f"{args.every} is too often", hint=f"--every takes {SOONEST:g}s and more")
+    from odfd.cli.top.look import Looker
+
+    looker = Looker(session.client, session.clock)
+    looker.look()
+    from odfd.cli.top.app import TopApp
+
+    TopApp(looker.look, session.clock.now, every).run()

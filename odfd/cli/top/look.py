@@ -1,0 +1,125 @@
+"""Looks at a node again and again for ``odfctl top``: its figures, what moves and how fast, what needs a person."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from odfd.cli.formatting import plural
+from odfd.control import wire
+from odfd.control.client import Client
+from odfd.runtime.clock import Clock
+
+SECOND: Final = 1e9
+SELDOM: Final = 10.0
+"""Seconds between two looks at what costs the node a step for each dataset."""
+TROUBLED: Final = {
+    "refuted": "what it says of its computation is not what comes out of it",
+    "accused": "a validator found that its computation gives something else",
+    "forked": "its key signed two histories",
+    "damaged": "what lies on this disk is not what was written",
+    "unsigned": "its head is signed by nobody",
+}
+"""States of a dataset that wait for a person."""
+MOST_FAILED: Final = 5
+"""Failed tasks that are told of."""
+
+
+class Need(NamedTuple):
+    """Something that waits for a person. The least ``rank`` is the worst."""
+
+    rank: int
+    state: str
+    what: str
+    message: str
+
+
+class Look(NamedTuple):
+    at: float
+    """Seconds on a clock that only goes forward."""
+    status: wire.Status
+    tasks: Sequence[wire.TaskView]
+    mirrors: Sequence[wire.MirrorView]
+    peers: Sequence[wire.PeerInfo]
+    datasets: Sequence[wire.DatasetView]
+    probes: Sequence[wire.Probe]
+
+
+class Looker:
+    """Datasets and probes are asked for seldom; in between the last answer stands."""
+
+    def __init__(self, client: Client, clock: Clock) -> None:
+        self._client, self._clock = client, clock
+        self._last: Look | None = None
+        self._asked = 0.0
+
+    def look(self) -> Look:
+        """Raises the fault that the node tells, or Unreachable."""
+        get, at, last = self._client.get, self._clock.monotonic() / SECOND, self._last
+        if last is None or at - self._asked >= SELDOM:
+            datasets, probes = get("/datasets", list[wire.DatasetView]).value, get("/doctor", list[wire.Probe]).value
+            self._asked = at
+        else:
+            datasets, probes = list(last.datasets), list(last.probes)
+        self._last = Look(
+            at=at,
+            status=get("/status", wire.Status).value,
+            tasks=get("/tasks", list[wire.TaskView]).value,
+            mirrors=get("/mirrors", list[wire.MirrorView]).value,
+            peers=get("/peers", list[wire.PeerInfo]).value,
+            datasets=datasets,
+            probes=probes,
+        )
+        return self._last
+
+
+def rates(before: Look | None, now: Look) -> dict[str, float]:
+    """Bytes a second that came for each mirror, by id, and for each task that counts bytes; of those that moved."""
+    passed = now.at - before.at if before else 0.0
+    if before is None or passed <= 0:
+        return {}
+    were, are = dict(_moved(before)), dict(_moved(now))
+    return {key: (have - were[key]) / passed for key, have in are.items() if key in were and have > were[key]}
+
+
+def _moved(look: Look) -> Iterator[tuple[str, int]]:
+    for mirror in look.mirrors:
+        if mirror.bytes is not None:
+            yield mirror.id, mirror.bytes.have
+    for task in look.tasks:
+        if task.unit == "bytes" and task.state == "running":
+            yield task.id, task.done
+
+
+def needs(look: Look) -> list[Need]:
+    """Worst first."""
+    return sorted([*_of_datasets(look.datasets), *_of_node(look)])
+
+
+def _of_datasets(datasets: Sequence[wire.DatasetView]) -> Iterator[Need]:
+    for one in datasets:
+        if one.state in TROUBLED:
+            yield Need(int(one.state == "unsigned"), one.state, one.name, f"{TROUBLED[one.state]}: {_shown(one)}")
+        elif one.conditions:
+            yield Need(2, ", ".join(one.conditions).lower(), one.name, _shown(one))
+
+
+def _shown(one: wire.DatasetView) -> str:
+    return f"odfctl trust show {one.name}"
+
+
+def _of_node(look: Look) -> Iterator[Need]:
+    for probe in look.probes:
+        if probe.result != "ok":
+            message = f"{probe.message}: {probe.hint}" if probe.hint else probe.message
+            yield Need(0 if probe.result == "failed" else 2, probe.result, probe.name, message)
+    for name, times in (look.status.flows.failing if look.status.flows else {}).items():
+        yield Need(1, "failed", name, f"this flow failed {plural(times, 'time')} in a row: odfctl get flows")
+    if lost := look.status.lost_journals:
+        yield Need(0, "stopped", "signing", f"{plural(lost, 'key')} of this node sign nothing: odfctl trust sign")
+    failed = [task for task in look.tasks if task.state == "failed"]
+    for task in failed[:MOST_FAILED]:
+        yield Need(3, "failed", f"{task.kind} {task.target}".rstrip(), task.fault.detail if task.fault else "")
+    if len(failed) > MOST_FAILED:
+        more = plural(len(failed) - MOST_FAILED, "more task")
+        yield Need(3, "failed", more, "odfctl get tasks lists them")
