@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 
+import msgspec
+
 from chain import instant
 from chain.instant import Instant
 from chain.wording import plural
@@ -65,8 +67,10 @@ class BoardTasks:
     def __init__(self, board: TaskBoard) -> None:
         self._board = board
 
-    async def list(self) -> Sequence[wire.TaskView]:
-        return [task_view(task) for task in self._board.list()]
+    async def list(self, *, brief: bool = False) -> Sequence[wire.TaskView]:
+        """``brief``: without the results of those that are done, which may be large."""
+        views = [task_view(task) for task in self._board.list()]
+        return [msgspec.structs.replace(view, result=None) for view in views] if brief else views
 
     async def get(self, task_id: str) -> wire.TaskView:
         return task_view(self._board.get(task_id))

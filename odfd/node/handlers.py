@@ -64,7 +64,7 @@ def services_of(parts: NodeParts) -> Services:
     search = SearchService(home, parts.views, parts.board.unheld, holders, lambda: parts.policy, context.clock)
     mirrors.suggested_name = search.suggested_name
     networks = _networks(parts, holders, search.index)
-    peers = PeerService(parts.membership)
+    peers = PeerService(parts.membership, home, holders)
     judging = _judging(parts)
     _reconciling(parts, declarations, controllers_of(home, parts.views, flows, parts.scheduler, (networks, judging)))
     applying = _applying(parts, flows, declarations, IntentService(mirrors, networks, peers, judging))

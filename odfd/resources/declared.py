@@ -152,6 +152,17 @@ class DeclaredStore:
             rows = CURRENT.rows(self._db, "TRUE ORDER BY type, key")
         return [found for row in rows if (found := _resource(row)) is not None]
 
+    def labels(self, type_: str) -> dict[str, dict[str, Json]]:
+        """Of those of a type that have any, by did; the others cost nothing."""
+        found: dict[str, dict[str, Json]] = {}
+        for did, key, value in self._db.execute(
+            "SELECT did, l.key, l.value FROM res_labels AS l JOIN res_current USING (id)"
+            " WHERE l.type = ? AND did IS NOT NULL ORDER BY l.key",
+            (type_,),
+        ):
+            found.setdefault(did, {})[key] = json.loads(value)
+        return found
+
     def put(self, resource: DeclaredResource, now: Instant) -> int:
         """Write it as it is to stand; the number of the event. Raises Invalid where another has its name."""
         other = self.named(resource.type, resource.name)

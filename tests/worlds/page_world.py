@@ -292,7 +292,6 @@ def strangers() -> SimpleNamespace:
         datasets=SimpleNamespace(
             list=says(views), describe=says(_detail(views[0])), log=_log, block=says(_block()), tail=says(_rows())
         ),
-        declarations=SimpleNamespace(list=says([_resource(name) for name in ATTACKS])),
         trust=SimpleNamespace(show=says(_trust())),
         lineage=SimpleNamespace(graph=says(_graph())),
         tasks=SimpleNamespace(list=says([_task()]), get=says(_task())),
@@ -306,7 +305,11 @@ def strangers() -> SimpleNamespace:
             )
         ),
         networks=SimpleNamespace(show=says(_network())),
-        peers=SimpleNamespace(list=says([wire.PeerInfo(peer_id=name, addresses=(LOUD,)) for name in ATTACKS])),
+        peers=SimpleNamespace(
+            list=says(
+                [wire.PeerInfo(peer_id=name, addresses=(LOUD,), connected=True, holds=ATTACKS) for name in ATTACKS]
+            )
+        ),
         queries=SimpleNamespace(answer=_answer),
         events=SimpleNamespace(
             kept=lambda _: [_event(number, name) for number, name in enumerate(ATTACKS)], follow=_follow
@@ -328,6 +331,7 @@ def _view(name: str, number: int) -> wire.DatasetView:
         blocks=9,
         records=10 * number,
         bytes=number << 12,
+        labels=dict.fromkeys(ATTACKS[:4], LOUD) if name in ATTACKS else {},
         head="f1620" + "0" * 64,
         watermark="2026-01-01T00:00:00Z",
         state=states[number % len(states)],
@@ -393,13 +397,6 @@ def _rows() -> wire.Records:
     return wire.Records(columns=columns, rows=((7, 0, *ATTACKS), (8, 0, *ATTACKS)))
 
 
-def _resource(name: str) -> wire.ResourceView:
-    labels = dict.fromkeys(ATTACKS[:4], LOUD)
-    return wire.ResourceView(
-        type="Dataset", name=name, schema="", headers={}, id="1", labels=labels, generation=1, updated_at=""
-    )
-
-
 def _trust() -> wire.TrustView:
     def said(who: str) -> wire.AttestationView:
         return wire.AttestationView(
@@ -426,6 +423,7 @@ def _trust() -> wire.TrustView:
         evidence=(found,),
         choices=(wire.ChoiceView(hash=LOUD, message=LOUD),),
         unsigned=LOUD,
+        heads=(wire.HeadView(signer=LOUD, epoch=0, blocks=9, hash=LOUD, issued_at=LOUD, expires_at=LOUD),),
         witnesses=(wire.WitnessView(witness=LOUD, name=LOUD, counts=True, trouble=LOUD),),
     )
 

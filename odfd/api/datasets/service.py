@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import trio
@@ -83,10 +83,11 @@ class DatasetService:
         self._clock = context.clock
 
     async def list(self) -> Sequence[wire.DatasetView]:
-        return self._with_peers(await _in_thread(self._views.all))
+        return self._completed(await _in_thread(self._views.all), await _in_thread(self._labels))
 
     async def get(self, ref: str) -> wire.DatasetView:
-        (view,) = self._with_peers([await _in_thread(lambda: self._views.dataset(self._home.resolve(ref)))])
+        seen = await _in_thread(lambda: self._views.dataset(self._home.resolve(ref)))
+        (view,) = self._completed([seen], await _in_thread(self._labels))
         return view
 
     async def describe(self, ref: str, *, profile: bool = False) -> wire.DatasetDetail:
@@ -155,11 +156,19 @@ class DatasetService:
         """Result: ApplyResult. Manifests that cannot be read raise at once; those refused later are items of it."""
         return await self._applying.submit(request)
 
-    def _with_peers(self, views: Sequence[wire.DatasetView]) -> Sequence[wire.DatasetView]:
+    def _labels(self) -> Mapping[str, dict[str, Any]]:
+        with self._home.database.read() as connection:
+            return DeclaredStore(connection).labels("Dataset")
+
+    def _completed(
+        self, views: Sequence[wire.DatasetView], labels: Mapping[str, dict[str, Any]]
+    ) -> Sequence[wire.DatasetView]:
+        """With what changes while the chain stands still."""
         datasets = [DatasetId.parse(view.id) for view in views]
         counts = self._holders.of(datasets)
         return [
-            msgspec.structs.replace(view, peers=counts[dataset]) for view, dataset in zip(views, datasets, strict=True)
+            msgspec.structs.replace(view, peers=counts[dataset], labels=labels.get(view.id, {}))
+            for view, dataset in zip(views, datasets, strict=True)
         ]
 
     def _log(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
+import msgspec
 import trio
 
 from chain import instant
@@ -36,6 +37,8 @@ _WHOLE_ID: Final = re.compile(r"12D3KooW[1-9A-HJ-NP-Za-km-z]{44}")
 """Base58 of an Ed25519 key as libp2p writes it."""
 SHOW_SECONDS: Final = 0.2
 """How often a mirror's progress is copied into the task that shows it."""
+MAX_HOLDS: Final = 1000
+"""Names of datasets that are told of a peer."""
 PATIENCE_SECONDS: Final = 60.0
 """Without any progress, before the task that made a mirror ends: the spec is kept, and holds no place on the board."""
 
@@ -278,11 +281,23 @@ async def _show(mirror: Mirror, report: Report) -> None:
 class PeerService:
     """The API service for peers."""
 
-    def __init__(self, membership: Membership) -> None:
-        self._membership = membership
+    def __init__(self, membership: Membership, home: StateDirectory, holders: HolderCounts) -> None:
+        self._membership, self._home, self._holders = membership, home, holders
 
-    async def list(self) -> Sequence[wire.PeerInfo]:
-        return [_peer(view) for view in self._membership.peers()]
+    async def list(self, *, holds: bool = False) -> Sequence[wire.PeerInfo]:
+        """``holds``: with the names of what each of them has of what is here."""
+        peers = [_peer(view) for view in self._membership.peers()]
+        if not holds:
+            return peers
+        entries = await trio.to_thread.run_sync(self._home.entries)
+        names = {entry.id: entry.name for entry in entries}
+        held: dict[str, list[str]] = {}
+        for dataset, found in self._holders.peers(names).items():
+            for peer in found:
+                held.setdefault(peer, []).append(names[dataset])
+        return [
+            msgspec.structs.replace(one, holds=tuple(sorted(held.get(one.peer_id, ()))[:MAX_HOLDS])) for one in peers
+        ]
 
     async def show(self, peer: str) -> wire.PeerInfo:
         """By peer id or an unambiguous beginning of it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -19,7 +20,7 @@ from chain.statements.proof import FORK
 from chain.wording import plural
 from odfd.api.trust.evidence import EvidenceService
 from odfd.api.trust.resolutions import PendingDecisions
-from odfd.api.trust.views import attestation_view, decision_view, evidence_view, observation_view, proof_view
+from odfd.api.trust.views import attestation_view, decision_view, evidence_view, head_view, observation_view, proof_view
 from odfd.control import wire
 from odfd.mirrors.first_contact import FIRST_SIGHT, NETWORKS, rung_of
 from odfd.resources.store import Resources
@@ -42,7 +43,10 @@ from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.observations import Sighting
 from odfd.trust.ledger.proofs import Proofs
 from odfd.trust.ledger.recheck_results import Rechecks
+from odfd.trust.ledger.signed_heads import signed_heads
 from odfd.trust.policy.policy import Policy
+
+SHOWN_HEADS: Final = 20
 
 
 class HeadState(NamedTuple):
@@ -168,6 +172,7 @@ class TrustService:
             newest = Ledger(connection).newest_head(entry.id)
             proofs = Proofs(connection).of(entry.id)
             looked_into = {name: each.result for name, each in Rechecks(connection).of(entry.id).items()}
+            heads = tuple(head_view(*each) for each in islice(signed_heads(connection, entry.id), SHOWN_HEADS))
         head = chain.head()
         agree, dissent = self._voices(known)
         sightings, have = evaluator.sighted(entry.id)
@@ -184,6 +189,7 @@ class TrustService:
             attestations=agree,
             dissent=dissent,
             observations=tuple(observation_view(each, self._group(each.observer)) for each in sightings),
+            heads=heads,
             witnesses=tuple(self._heads.witnesses(entry.id, newest[0].epoch if newest else 0)),
             unlisted=sum(self._group(key) is None for key in known.attestations),
             evidence=(

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from chain import instant
 from chain.ids import KeyDid
 from chain.multihash import Multihash
+from chain.statements.envelope import unseal
 from chain.statements.proof import AUTHORITY_FORK, DOUBLE_COSIGN, DOUBLE_VOTE, FORK, Proof
-from chain.statements.statement import Attestation
+from chain.statements.statement import Attestation, HeadStatement
 from odfd.control import wire
 from odfd.trust.evidence.row_diff import RowDifference
 from odfd.trust.ledger.observations import Sighting
@@ -23,6 +24,17 @@ def decision_view(made: Resolution) -> wire.DecisionView:
         hash=str(made.name),
         block=None if made.matter == VERSION else made.place,
         by="witnesses" if made.matter == VERSION and made.place else "person",
+    )
+
+
+def head_view(said: HeadStatement, envelope: bytes) -> wire.HeadView:
+    return wire.HeadView(
+        signer=str(unseal(envelope, HeadStatement.MAX_ENVELOPE).signers[0]),
+        epoch=said.epoch,
+        blocks=said.size,
+        hash=str(said.head),
+        issued_at=said.issued_at,
+        expires_at=said.expires_at,
     )
 
 

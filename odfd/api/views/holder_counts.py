@@ -27,7 +27,11 @@ class HolderCounts:
 
     def of(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, int]:
         """For each of ``datasets``. Looks at each connected peer once, however many datasets there are."""
+        return {dataset: len(peers) for dataset, peers in self.peers(datasets).items()}
+
+    def peers(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, AbstractSet[PeerId]]:
+        """The peers themselves."""
         wanted = tuple(datasets)
         told, asked = self._serving(wanted), self._scheduler.holders(wanted)
         nobody: frozenset[PeerId] = frozenset()
-        return {each: len(told.get(each, nobody) | asked.get(each, nobody)) for each in wanted}
+        return {each: told.get(each, nobody) | asked.get(each, nobody) for each in wanted}

@@ -64,7 +64,7 @@ class Looker:
         self._last = Look(
             at=at,
             status=get("/status", wire.Status).value,
-            tasks=get("/tasks", list[wire.TaskView]).value,
+            tasks=get("/tasks", list[wire.TaskView], {"brief": "1"}).value,
             mirrors=get("/mirrors", list[wire.MirrorView]).value,
             peers=get("/peers", list[wire.PeerInfo]).value,
             datasets=datasets,

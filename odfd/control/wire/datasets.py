@@ -42,6 +42,8 @@ class DatasetView(Value, frozen=True, kw_only=True):
     """Whether anything of it is said or given to others."""
     conditions: tuple[str, ...] = ()
     """What is so beside the state: ``Withheld``, ``Stale``, ``Forked``, ``Abandoned``, ``Tainted`` (by an input)."""
+    labels: dict[str, Any] = msgspec.field(default_factory=dict)
+    """Of its resource."""
 
 
 class SkippedFile(Value, frozen=True, kw_only=True):

@@ -200,6 +200,8 @@ class PeerInfo(Value, frozen=True, kw_only=True):
     blocked: bool = False
     datasets: int | None = None
     """How many it says that it serves; absent: it has not told."""
+    holds: tuple[str, ...] | None = None
+    """Names of datasets of this node that it says it serves, if asked for (``holds``): a thousand at the most."""
 
 
 class ConnectRequest(Request, frozen=True, kw_only=True):

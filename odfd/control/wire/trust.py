@@ -227,6 +227,17 @@ class Resolved(Value, frozen=True, kw_only=True):
     settles: tuple[str, ...]
 
 
+class HeadView(Value, frozen=True, kw_only=True):
+    """A signed word on how long the chain was, as it was recorded here."""
+
+    signer: str
+    epoch: int
+    blocks: int
+    hash: str
+    issued_at: str
+    expires_at: str
+
+
 class TrustView(Value, frozen=True, kw_only=True):
     ref: str
     dataset_id: str
@@ -247,6 +258,8 @@ class TrustView(Value, frozen=True, kw_only=True):
     evidence: tuple[EvidenceView, ...] = ()
     choices: tuple[ChoiceView, ...] = ()
     """What waits for a person's decision."""
+    heads: tuple[HeadView, ...] = ()
+    """The newest that were recorded here, in that order, whatever became of them."""
     unsigned: str = ""
     """Why this node, which publishes it, signs no head of it now."""
     decisions: tuple[DecisionView, ...] = ()

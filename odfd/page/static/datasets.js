@@ -17,13 +17,12 @@ const MEANS = {
 
 export function Datasets({ status, asked }) {
   const datasets = useAsk("/datasets", 10);
-  const labels = useAsk("/resources/Dataset", 60);
   const doctor = useAsk("/doctor", 60);
-  const tasks = useAsk("/tasks", 30);
+  const tasks = useAsk("/tasks?brief=1", 30);
   return html`<h1>Datasets</h1>
     <${Answer} of=${datasets}>${(all) => html`
       <${Needed} needs=${needs(all, doctor.value || [], status, tasks.value || [])} looked=${Boolean(doctor.value && status)} />
-      <${List} all=${all} labels=${labels.value || []} first=${asked.get("q") || ""} />`}<//>`;
+      <${List} all=${all} first=${asked.get("q") || ""} />`}<//>`;
 }
 
 /** What waits for a person, worst first. */
@@ -74,14 +73,13 @@ const ORDERS = {
   bytes: ["Largest first", (one, other) => (other.bytes || 0) - (one.bytes || 0)],
 };
 
-function List({ all, labels, first }) {
+function List({ all, first }) {
   const [text, search] = useState(first);
   const [kind, setKind] = useState("");
   const [state, setState] = useState("");
   const [order, setOrder] = useState("name");
   const [page, turn] = useState(0);
-  const labelled = useMemo(() => new Map(labels.map((one) => [one.name, Object.entries(one.labels || {})])), [labels]);
-  const said = (one) => (labelled.get(one.name) || []).map(([key, value]) => `${key}=${value}`);
+  const said = (one) => Object.entries(one.labels).map(([key, value]) => `${key}=${value}`);
   const found = useMemo(() => {
     const words = text.toLowerCase().split(/\s+/).filter(Boolean);
     const fits = (one) => {
@@ -89,7 +87,7 @@ function List({ all, labels, first }) {
       return (!kind || one.kind === kind) && (!state || one.state === state) && words.every((each) => where.includes(each));
     };
     return all.filter(fits).sort(ORDERS[order][1]);
-  }, [all, labelled, text, kind, state, order]);
+  }, [all, text, kind, state, order]);
   const states = [...new Set(all.map((one) => one.state))].sort();
   const last = Math.max(0, Math.ceil(found.length / PAGE) - 1);
   const at = Math.min(page, last);

@@ -1,9 +1,9 @@
 // Peers, what is announced in the network, and what this node mirrors.
 
 import { ask } from "/api.js";
-import { Act, Answer, Facts, html, Id, Share, State, Table, Text, useAsk, When } from "/parts.js";
+import { Act, Answer, Facts, html, Id, Share, State, Table, Text, useAsk, useRates, When } from "/parts.js";
 import { useState } from "/vendor/hooks.js";
-import { bytes, count, part, plural, shown, short, word } from "/text.js";
+import { bytes, count, part, plural, rate, shown, short, word } from "/text.js";
 
 export function Network({ status }) {
   const name = status && status.networks[0];
@@ -24,12 +24,14 @@ export function Network({ status }) {
 
 function Mirrors() {
   const mirrors = useAsk("/mirrors", 3);
+  const rates = useRates(mirrors.value, (one) => (one.bytes ? one.bytes.have : null));
   return html`<section aria-labelledby="mirrors"><h2 id="mirrors">Mirrors</h2>
     <${Answer} of=${mirrors}>${(all) => html`<${Table} label="Mirrors" rows=${all} keyed=${(one) => one.id} empty="This node mirrors nothing." columns=${[
       { name: "Dataset", of: (one) => html`<a href=${`#/datasets/${part(one.name)}`}><${Text} of=${one.name} most=${80} /></a>` },
       { name: "State", of: (one) => html`<${State} of=${one.state} />` },
       { name: "Blocks", kind: "number", of: (one) => (one.blocks ? html`<${Share} ...${one.blocks} label=${`Blocks of ${shown(one.name, 80)}`} />` : "–") },
       { name: "Data", kind: "number", of: (one) => (one.bytes ? html`<${Share} ...${one.bytes} label=${`Data of ${shown(one.name, 80)}`} />` : "–") },
+      { name: "Rate", kind: "number", of: (one) => rate(rates.get(one.id)) },
       { name: "On disk", kind: "number", of: (one) => bytes(one.held) },
       { name: "Peers", kind: "number", of: (one) => count(one.peers) },
       { name: "Message", of: (one) => html`<${Text} of=${one.message} most=${200} />` },
@@ -80,8 +82,9 @@ function Announced({ name }) {
 }
 
 function Peers() {
-  const peers = useAsk("/peers", 5);
-  return html`<section aria-labelledby="peers"><h2 id="peers">Peers</h2>
+  const peers = useAsk("/peers?holds=1", 5);
+  return html`<${Answer} of=${peers}>${(all) => html`<${Holders} peers=${all.filter((one) => one.connected)} />`}<//>
+    <section aria-labelledby="peers"><h2 id="peers">Peers</h2>
     <${Answer} of=${peers}>${(all) => html`<${Table} label="Peers" rows=${[...all].sort((one, other) => other.connected - one.connected).slice(0, MOST)} keyed=${(one) => one.peerId} empty="No peer is known." columns=${[
       { name: "Peer", of: (one) => html`<${Id} of=${one.peerId} />` },
       { name: "State", of: (one) => html`<${State} of=${one.blocked ? "blocked" : one.connected ? "connected" : "away"} />` },
@@ -90,4 +93,23 @@ function Peers() {
       { name: "Seen", of: (one) => html`<${When} at=${one.lastSeen} />` },
       { name: "Addresses", of: (one) => html`<span class="value"><${Text} of=${one.addresses.join(" ")} most=${200} /></span>` },
     ]} />`}<//></section>`;
+}
+
+const NAMED = 8;
+
+/** Who of the connected peers serves what of this node, by peer. */
+function Holders({ peers }) {
+  if (!peers.length) return null;
+  return html`<section aria-labelledby="holders"><h2 id="holders">Who holds what</h2>
+    <${Table} label="Datasets of this node, by the peers that say they serve them" rows=${peers.slice(0, MOST)} keyed=${(one) => one.peerId} columns=${[
+      { name: "Peer", of: (one) => html`<${Id} of=${one.peerId} />` },
+      { name: "Serves of what is here", kind: "number", of: (one) => count((one.holds || []).length) },
+      { name: "Datasets", of: (one) => html`<${Held} names=${one.holds || []} />` },
+    ]} /></section>`;
+}
+
+function Held({ names }) {
+  const [all, set] = useState(false);
+  return html`${(all ? names : names.slice(0, NAMED)).map((name) => html`<a class="label" href=${`#/datasets/${part(name)}`}><${Text} of=${name} most=${80} /></a> `)}
+    ${names.length > NAMED && html`<button type="button" class="plain" aria-expanded=${all} onClick=${() => set(!all)}>${all ? "Fewer" : `All ${count(names.length)}`}</button>`}`;
 }

@@ -1,7 +1,7 @@
 // Parts that several views are made of.
 
 import { h, Component } from "/vendor/preact.js";
-import { useEffect, useRef, useState } from "/vendor/hooks.js";
+import { useEffect, useMemo, useRef, useState } from "/vendor/hooks.js";
 import htm from "/vendor/htm.js";
 import { get, finished, Problem } from "/api.js";
 import { ago, count, shown, short } from "/text.js";
@@ -35,6 +35,19 @@ export function useAsk(path, every = 0) {
   }, [path, every, turn]);
   const mine = state.path === path ? state : { value: null, problem: null };
   return { value: mine.value, problem: mine.problem, again: () => again((one) => one + 1) };
+}
+
+/** Bytes a second by id, of those of `all` whose `bytes` grew since the answer before. */
+export function useRates(all, bytes) {
+  const before = useRef({ at: 0, have: new Map() });
+  return useMemo(() => {
+    const at = performance.now();
+    const { at: since, have: had } = before.current;
+    const have = new Map((all || []).filter((one) => bytes(one) !== null).map((one) => [one.id, bytes(one)]));
+    before.current = { at, have };
+    const grown = [...have].filter(([id, now]) => since && had.has(id) && now > had.get(id));
+    return new Map(grown.map(([id, now]) => [id, ((now - had.get(id)) * 1000) / (at - since)]));
+  }, [all]);
 }
 
 export function Text({ of, most }) {

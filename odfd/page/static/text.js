@@ -41,6 +41,8 @@ export function bytes(number) {
   return `${unit && number < 100 ? number.toFixed(1) : Math.round(number)} ${units[unit]}`;
 }
 
+export const rate = (number) => (number === undefined ? "–" : `${bytes(number)}/s`);
+
 const STEPS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
 
 export function ago(text, now = Date.now()) {

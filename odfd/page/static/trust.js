@@ -175,6 +175,14 @@ function Voices({ view }) {
       { name: "When", of: (one) => html`<${When} at=${one.at} />` },
       { name: "Trouble", of: (one) => html`<${Text} of=${one.trouble} most=${200} />` },
     ]} />`}
+    ${view.heads.length > 0 && html`<${Table} label="Signed heads, newest first" rows=${view.heads} columns=${[
+      { name: "Head", of: (one) => html`<${Id} of=${one.hash} />` },
+      { name: "Blocks", kind: "number", of: (one) => count(one.blocks) },
+      { name: "Epoch", kind: "number", of: (one) => count(one.epoch) },
+      { name: "Signed by", of: (one) => html`<${Id} of=${one.signer} />` },
+      { name: "Signed", of: (one) => html`<${When} at=${one.issuedAt} />` },
+      { name: "Good until", of: (one) => html`<${Text} of=${one.expiresAt} most=${40} />` },
+    ]} />`}
     <${Facts} of=${[["Epoch", count(view.epoch)], ["Head", html`<${Id} of=${view.head} />`], ["Met first", view.facts.met ? html`<${Text} of=${view.facts.met} />` : "–"]]} />
   </section>`;
 }

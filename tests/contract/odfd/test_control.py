@@ -126,6 +126,17 @@ async def followed(served: Any, ref: Answer[wire.TaskRef]) -> list[wire.TaskView
     return [each.value for each in await trio.to_thread.run_sync(list, snapshots)]
 
 
+async def test_lists_of_tasks_leave_out_results_where_they_are_asked_to(serve: Serve) -> None:
+    async with serve() as served:
+        ref = await served.ask("post", "/collect", wire.TaskRef, wire.CollectRequest())
+        await followed(served, ref)
+        results = [
+            (await served.ask("get", "/tasks", list[wire.TaskView], query)).value[0].result
+            for query in ({}, {"brief": "1"})
+        ]
+        assert [result is None for result in results] == [False, True]
+
+
 async def test_rows_arrive_in_frames_and_what_breaks_is_told(serve: Serve) -> None:
     async with serve() as served:
 

@@ -76,7 +76,7 @@ class Asked:
     def __init__(self) -> None:
         self.paths: list[str] = []
 
-    def get(self, path: str, kind: Any) -> Answer[Any]:
+    def get(self, path: str, kind: Any, query: Any = None) -> Answer[Any]:
         self.paths.append(path)
         return Answer(status() if path == "/status" else [], None)
 

@@ -45,6 +45,12 @@ async def test_what_is_mirrored_is_the_same_and_follows(world: Any, worlds: Any)
         cities = await published(world, worlds, alice)
         view = await bob.mirror(cities, "theirs")
         assert (view.state, view.blocks.have, view.peers, view.serving) == ("current", alice.size("cities"), 1, True)
+        (peer,) = await bob.api.peers.list(holds=True)
+        assert peer.holds == ("theirs",)
+        assert [one.holds for one in await bob.api.peers.list()] == [None]
+        (newest, *_) = told = (await bob.api.trust.show("theirs")).heads
+        assert (newest.blocks, newest.hash) == (alice.size("cities"), str(alice.home.chains.chain(cities).head().hash))
+        assert [one.blocks for one in told] == sorted((one.blocks for one in told), reverse=True)
         mine, theirs = (list(node.home.chains.chain(cities).raw_blocks(0, 99)) for node in (alice, bob))
         assert mine == theirs
         assert (await bob.api.datasets.tail("theirs", 5)).rows == (await alice.api.datasets.tail("cities", 5)).rows

@@ -92,8 +92,12 @@ async def test_r32_resources_are_selected_by_labels_whoever_set_them(world: Any)
         (item,) = (await alice.apply(plain("two"))).items
         assert item.action == "unchanged"
         assert await names(alice, "datasets", "env=dev") == ["two"]
+        assert {one.name: one.labels for one in await alice.api.datasets.list()} == {
+            "one": {"env": "prod", "n": 5}, "two": {"env": "dev"}
+        }  # fmt: skip
         (item,) = (await alice.apply(plain("one", ", labels: {env: prod}"))).items
         assert (item.action, item.changes) == ("updated", ("- labels.n: 5",))
+        assert (await alice.api.datasets.get("one")).labels == {"env": "prod"}
         with pytest.raises(Invalid, match="too large"):
             await alice.api.declarations.label("vs", "a", wire.LabelRequest(labels={"x": "y" * 2_000}))
 
