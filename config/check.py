@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from config.log_levels import part_levels
-from config.model import Engine, Settings
+from config.model import Engine, Http, Settings
 from config.schema import Problem
 
 HTTP_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[0-9.]+):(\d{1,5})")
@@ -68,14 +68,23 @@ def _network(settings: Settings, place: str) -> Iterator[Problem]:
         if not HTTP_ADDRESS.fullmatch(address):
             yield Problem("setting http.listen", f"not an IP address and a port: {address!r}",
                           "write it like 127.0.0.1:8080 or [::]:8080")  # fmt: skip
-    if settings.http.ui and not _is_loopback(settings.http.ui):
-        yield Problem("setting http.ui", f"not an address of this machine alone: {settings.http.ui!r}",
-                      "write it like 127.0.0.1:7464; from elsewhere: ssh -L 7464:127.0.0.1:7464 HOST")  # fmt: skip
+    yield from _page(settings.http)
     for address in settings.metrics.listen:
         if not _is_loopback(address):
             yield Problem("setting metrics.listen", f"not an address of this machine alone: {address!r}",
                           "write it like 127.0.0.1:9464 or [::1]:9464; for others put a proxy with TLS and a password"
                           " before it")  # fmt: skip
+
+
+def _page(http: Http) -> Iterator[Problem]:
+    if bool(http.ui_certificate) != bool(http.ui_key):
+        yield Problem("setting http.ui-key", "TLS needs a certificate and its key", "set http.ui-certificate and it")
+    if http.ui and not HTTP_ADDRESS.fullmatch(http.ui):
+        yield Problem("setting http.ui", f"not an IP address and a port: {http.ui!r}", "write it like 127.0.0.1:7464")
+    elif http.ui and not _is_loopback(http.ui) and not (http.ui_certificate and http.ui_tokens):
+        yield Problem("setting http.ui", f"not an address of this machine alone: {http.ui!r}",
+                      "set http.ui-certificate, http.ui-key and http.ui-tokens too; or write 127.0.0.1:7464, and from"
+                      " elsewhere: ssh -L 7464:127.0.0.1:7464 HOST")  # fmt: skip
 
 
 def _is_loopback(address: str) -> bool:

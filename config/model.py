@@ -110,7 +110,13 @@ class Http:
     )
     ui: str = setting(
         "",
-        "where the page of odfctl ui is, on this machine alone, like 127.0.0.1:7464; empty: a free port, once asked",
+        "where the page of odfctl ui is, like 127.0.0.1:7464; empty: a free port of this machine, once asked; "
+        "addresses beyond this machine need TLS and tokens",
+    )
+    ui_certificate: str = setting("", "file of the certificates for the page, PEM, naming its host; empty: no TLS")
+    ui_key: str = setting("", "file of the certificate's private key, PEM")
+    ui_tokens: str = setting(
+        "", "file of its owner alone, NAME TOKEN a line: each opens the page, and does there what the page does"
     )
 
 

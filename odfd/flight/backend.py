@@ -1,17 +1,12 @@
 """Answers what the process of Flight SQL asks: queries, and what datasets there are. An ASGI application.
 
 The process speaks for whoever gave a token: with one that is known it asks as the node's owner, without one as anybody.
-Tokens stand in a file, a name and a token a line, which is read anew when it changes.
 """
 
 from __future__ import annotations
 
 import base64
-import hashlib
-import hmac
-import stat
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -20,81 +15,18 @@ from starlette.requests import Request
 
 from chain.codec.arrow_schema import schema_of
 from chain.data.arrow_schema import to_arrow
-from chain.errors import Environment, Fault, NotFound, Refused
+from chain.errors import Environment, Fault, NotFound
 from chain.state import ChainState
 from engines.query.requests import RowSelection
 from odfd.control import wire
 from odfd.control.responses import FrameStream, answer, body, problem
+from odfd.control.tokens import Tokens
 from odfd.errors import sole_faults, told_to_others
 from odfd.queries.planning import fold_of
 from odfd.runtime.http import Message, Receive, Send
 from odfd.runtime.supervision import Logger
 
 SendFrame = Callable[[bytes | memoryview], Awaitable[None]]
-MAX_FILE: Final = 1 << 20
-LEAST: Final = 16
-"""Characters of a token."""
-RULE: Final = "flight-token"
-
-
-class Tokens:
-    """``path``: the file; ``None``: there are none. ``required``: nobody asks without one."""
-
-    def __init__(self, path: Path | None, *, required: bool) -> None:
-        self._path, self._required = path, required
-        self._known: frozenset[bytes] = frozenset()
-        self._mark: tuple[int, int, int] | None = None
-
-    def admits(self, token: str) -> bool:
-        """Whether whoever gives it reads as the node's owner does. Called from worker threads.
-
-        Raises Refused for a token that is not known, and for none where one is required; Environment.
-        """
-        if not token:
-            if self._required:
-                raise Refused("a token is needed here", rule=RULE, hint="authorization: Bearer TOKEN, of flight.tokens")
-            return False
-        said = _digest(token)
-        if not any(hmac.compare_digest(said, each) for each in self._read()):
-            raise Refused("the token is not known", rule=RULE, hint="flight.tokens names the file of those that are")
-        return True
-
-    def _read(self) -> frozenset[bytes]:
-        if self._path is None:
-            return frozenset()
-        try:
-            found = self._path.stat()
-            if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-                hint = f"chmod 600 {self._path}"
-                raise Environment(f"others may read the tokens in {self._path}", rule="flight-tokens", hint=hint)
-            mark = (found.st_ino, found.st_mtime_ns, found.st_size)
-            if mark != self._mark:
-                with self._path.open("rb") as file:
-                    self._known = _parsed(file.read(MAX_FILE), self._path)
-                self._mark = mark
-        except OSError as error:
-            hint = "flight.tokens names it"
-            raise Environment(f"cannot read {self._path}: {error.strerror}", rule="flight-tokens", hint=hint) from error
-        return self._known
-
-
-def _parsed(data: bytes, path: Path) -> frozenset[bytes]:
-    found = set()
-    for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
-        words = line.split()
-        if not words or words[0].startswith("#"):
-            continue
-        if len(words) != 2 or len(words[1]) < LEAST:
-            hint = f"a name and a token of at least {LEAST} characters"
-            raise Environment(f"line {number} of {path} is no token", rule="flight-tokens", hint=hint)
-        found.add(_digest(words[1]))
-    return frozenset(found)
-
-
-def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
-
-
 _UNBOUND: Final = RowSelection(limit=0, unbound=True)
 _ALL: Final = RowSelection()
 

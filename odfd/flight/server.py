@@ -31,6 +31,7 @@ from engines.sandbox.process import ConfinedProcess, start
 from odfd.runtime.http import Application, Limits
 from odfd.runtime.serving import HttpServer, Response
 from odfd.runtime.supervision import Life, Logger
+from odfd.runtime.tls import tls_context
 from p2p.budget.silent_connections import SilentConnections
 
 PIECE: Final = 1 << 20
@@ -186,7 +187,9 @@ class FlightServer:
 
     async def run(self, life: Life) -> None:
         """Until asked to stop. Raises Environment when it cannot listen, Refused where no sandbox is good enough."""
-        tls = _tls(self._door)
+        tls = None
+        if self._door.certificate:
+            tls = tls_context(self._door.certificate, self._door.key, "flight.certificate", ("h2",))
         with _folder() as place, _listening(self._door) as listeners:
             scheme = "grpc" if tls is None else "grpc+tls"
             self.urls = tuple(_url(scheme, each) for each in listeners)
@@ -300,22 +303,6 @@ def _listening(door: FlightListener) -> Iterator[list[socket.socket]]:
     finally:
         for listener in made:
             listener.close()
-
-
-def _tls(door: FlightListener) -> ssl.SSLContext | None:
-    if not door.certificate:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(door.certificate, door.key)
-    except (OSError, ssl.SSLError) as error:
-        raise Environment(
-            f"the certificate of Flight cannot be used: {error}", rule="flight-certificate",
-            hint="flight.certificate and flight.key name files in PEM",
-        ) from error  # fmt: skip
-    context.set_alpn_protocols(["h2"])
-    return context
 
 
 def _url(scheme: str, listener: socket.socket) -> str:

@@ -101,7 +101,7 @@ def services_of(parts: NodeParts) -> Services:
         authority=AuthorityService(home, parts.committer, context.clock, parts.signed),
         tasks=BoardTasks(context.board),
         events=LogEvents(context.events),
-        page=PageServer(parts.settings.http.ui, partial(secrets.token_urlsafe, 32), context.logger),
+        page=PageServer(parts.settings.http, partial(secrets.token_urlsafe, 32), context.logger),
     )
 
 

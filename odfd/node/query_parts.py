@@ -18,7 +18,8 @@ from odfd.api.queries.fold_cache import FoldCache
 from odfd.api.queries.public_queries import FlightQueries, PublicQueries
 from odfd.api.queries.service import QueryService
 from odfd.control.assembly import Context
-from odfd.flight.backend import FlightBackend, Tokens
+from odfd.control.tokens import Tokens
+from odfd.flight.backend import FlightBackend
 from odfd.flight.server import FlightListener, FlightServer
 from odfd.queries.folds import FoldStore
 from odfd.queries.inputs import QueryInputs
@@ -62,7 +63,7 @@ def flight_of(
     if not flight.listen:
         return None
     path = Path(flight.tokens) if flight.tokens else None
-    tokens = Tokens(path, required=not all(map(is_loopback, flight.listen)))
+    tokens = Tokens(path, "flight.tokens", required=not all(map(is_loopback, flight.listen)))
     places = (address.rpartition(":") for address in flight.listen)
     door = FlightListener(
         addresses=tuple((host.strip("[]"), int(port)) for host, _, port in places),

@@ -10,9 +10,12 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from http.cookies import CookieError, SimpleCookie
-from typing import Final
+from typing import Final, NamedTuple
+
+import trio
 
 from chain.errors import Fault, Refused
+from odfd.control.tokens import Tokens
 from odfd.errors import PROBLEM_JSON, Usage, http_status, to_problem
 from odfd.page.files import page_files
 from odfd.page.sessions import SESSION_SECONDS, PageSessions
@@ -49,13 +52,21 @@ _NO_SESSION: Final = Refused(
 )
 
 
-class PageApplication:
-    """``api`` serves ``/v1``; ``places`` are the hosts, with ports, by which the page is asked for."""
+class PageDoor(NamedTuple):
+    """How the page is asked for."""
 
-    def __init__(
-        self, api: Application, sessions: PageSessions, places: frozenset[str], now: Callable[[], float]
-    ) -> None:
-        self._api, self._sessions, self._places, self._now = api, sessions, places, now
+    places: frozenset[str]
+    """Hosts, with ports."""
+    scheme: str = "http"
+    tokens: Tokens | None = None
+    """What opens a session beside the addresses of ``odfctl ui``."""
+
+
+class PageApplication:
+    """``api`` serves ``/v1``."""
+
+    def __init__(self, api: Application, sessions: PageSessions, door: PageDoor, now: Callable[[], float]) -> None:
+        self._api, self._sessions, self._door, self._now = api, sessions, door, now
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
@@ -74,11 +85,12 @@ class PageApplication:
     def _check_place(self, scope: Message, headers: Mapping[bytes, bytes]) -> None:
         """Raises Refused for what another page asks, or who was led here by a name that is not this machine's."""
         host, origin = (_text(headers, name) for name in (b"host", b"origin"))
-        if host not in self._places:
+        if host not in self._door.places:
             raise Refused("the page is asked for by the address that odfctl ui tells", rule="page-host")
         is_file = scope["method"] in ("GET", "HEAD") and not scope["path"].startswith("/v1/")
         foreign = _text(headers, b"sec-fetch-site") in ("cross-site", "same-site") and not is_file
-        if foreign or (origin and origin != f"http://{host}") or not (origin or scope["method"] in ("GET", "HEAD")):
+        other = origin and origin != f"{self._door.scheme}://{host}"
+        if foreign or other or not (origin or scope["method"] in ("GET", "HEAD")):
             raise Refused("another page asks, or one that does not say who it is", rule="page-origin")
 
     def _check_session(self, scope: Message, headers: Mapping[bytes, bytes]) -> None:
@@ -96,7 +108,10 @@ class PageApplication:
             return await _say(send, 200, b"{}", "application/json", {"set-cookie": self._set_cookie(headers, "", 0)})
         if scope["method"] != "POST":
             raise Usage("a session is begun with POST", rule="route")
-        opened = self._sessions.begin(await _token(receive), self._now())
+        token = await _token(receive)
+        opened = self._sessions.begin(token, self._now())
+        if opened is None and await self._is_known(token):
+            opened = self._sessions.open(self._now())
         if opened is None:
             raise Refused(
                 "this address was opened before, or too long ago", rule="page-token", hint="ask for another: odfctl ui"
@@ -104,16 +119,25 @@ class PageApplication:
         told = {"set-cookie": self._set_cookie(headers, opened.cookie, int(SESSION_SECONDS))}
         return await _say(send, 200, json.dumps({"key": opened.key}).encode(), "application/json", told)
 
+    async def _is_known(self, token: str) -> bool:
+        """Raises Refused for a token that is not in the file, Environment for a file that cannot be."""
+        tokens = self._door.tokens
+        return tokens is not None and await trio.to_thread.run_sync(tokens.admits, token)
+
     def _check_key(self, headers: Mapping[bytes, bytes]) -> None:
         if not self._sessions.admits(_cookie(headers, self._name(headers)), _text(headers, KEY_HEADER), self._now()):
             raise _NO_SESSION
 
     def _name(self, headers: Mapping[bytes, bytes]) -> str:
         """Of the cookie. Ports share cookies: two nodes of one machine have two names."""
-        return f"odfd-page-{_text(headers, b'host').rpartition(':')[2]}"
+        return f"{self._secure and '__Host-'}odfd-page-{_text(headers, b'host').rpartition(':')[2]}"
 
     def _set_cookie(self, headers: Mapping[bytes, bytes], value: str, seconds: int) -> str:
-        return f"{self._name(headers)}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict"
+        return f"{self._name(headers)}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{self._secure}"
+
+    @property
+    def _secure(self) -> str:
+        return "; Secure" if self._door.scheme == "https" else ""
 
 
 async def _token(receive: Receive) -> str:

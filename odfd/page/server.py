@@ -1,22 +1,31 @@
-"""Runs the page's server on a loopback address: from the start where settings name one, else once it is asked for."""
+"""Runs the page's server: from the start where settings name an address, else on the loopback once it is asked for.
+
+Beyond this machine it speaks TLS alone, by the names of its certificate, and to whoever gives a token.
+"""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Final
 
 import trio
 
 from chain.errors import Environment
+from config.model import Http
 from odfd.control import wire
-from odfd.page.application import PageApplication
+from odfd.control.tokens import Tokens
+from odfd.page.application import PageApplication, PageDoor
 from odfd.page.sessions import TOKEN_SECONDS, PageSessions
 from odfd.runtime.http import Application, Limits
-from odfd.runtime.serving import HttpServer, Response, listening, parsed, url_of
+from odfd.runtime.serving import HttpServer, Response, listening, parsed
 from odfd.runtime.supervision import Life, Logger
+from odfd.runtime.tls import hosts_of, tls_context
 
+HTTPS: Final = 443
+CERTIFICATE: Final = "http.ui-certificate"
 ANYWHERE: Final = "127.0.0.1:0"
 """Where settings name no address: a free port."""
 LIMITS: Final = Limits(idle_seconds=60.0, stall_seconds=20.0, least_bytes=1024, drain_bytes=65_536)
@@ -25,13 +34,15 @@ LIMITS: Final = Limits(idle_seconds=60.0, stall_seconds=20.0, least_bytes=1024, 
 class PageServer:
     """Serves the page over ``api``, which the node gives when it is whole."""
 
-    def __init__(self, address: str, secret: Callable[[], str], logger: Logger) -> None:
-        self._address = address
-        self._place = parsed(address or ANYWHERE, "http.ui")
+    def __init__(self, settings: Http, secret: Callable[[], str], logger: Logger) -> None:
+        """``settings``: those of ``ui``."""
+        self._address, self._settings = settings.ui, settings
+        self._place = parsed(settings.ui or ANYWHERE, "http.ui")
         self._sessions = PageSessions(secret)
         self._logger = logger
         self._asked = trio.Event()
         self._listener: socket.socket | None = None
+        self._url = ""
         self.api: Application | None = None
         self.server = HttpServer("page", [], self._respond, logger, LIMITS)
         self._application: PageApplication | None = None
@@ -55,19 +66,35 @@ class PageServer:
             self._listen()
         assert self._listener is not None
         token = self._sessions.invite(trio.current_time())
-        return wire.PageAddress(url=f"{url_of(self._listener)}/#token={token}", seconds=int(TOKEN_SECONDS))
+        return wire.PageAddress(url=f"{self._url}/#token={token}", seconds=int(TOKEN_SECONDS))
 
     def _listen(self) -> None:
         if self.api is None:
             raise Environment("the node is still starting", rule="http-ui", hint="ask again")
+        said = self._settings
+        hosts: Sequence[str] = (
+            self._place.host if ":" not in self._place.host else f"[{self._place.host}]",
+            "localhost",
+        )
+        if said.ui_certificate:
+            self.server.tls = tls_context(said.ui_certificate, said.ui_key, CERTIFICATE, ("http/1.1",))
+            hosts = hosts_of(said.ui_certificate, CERTIFICATE)
         self._listener = listening(self._place)
         self.server.listeners = [self._listener]
-        port = self._listener.getsockname()[1]
-        names = {self._place.host if ":" not in self._place.host else f"[{self._place.host}]", "localhost"}
-        places = frozenset(f"{name}:{port}" for name in names)
-        self._application = PageApplication(self.api, self._sessions, places, trio.current_time)
-        self._logger.info("page", url=url_of(self._listener))
+        door, self._url = self._door(hosts, self._listener.getsockname()[1])
+        self._application = PageApplication(self.api, self._sessions, door, trio.current_time)
+        self._logger.info("page", url=self._url)
         self._asked.set()
+
+    def _door(self, hosts: Sequence[str], port: int) -> tuple[PageDoor, str]:
+        """And the address that people are told."""
+        said = self._settings
+        tokens = Tokens(Path(said.ui_tokens), "http.ui-tokens", required=True) if said.ui_tokens else None
+        if not said.ui_certificate:
+            return PageDoor(frozenset(f"{host}:{port}" for host in hosts), "http", tokens), f"http://{hosts[0]}:{port}"
+        # Browsers leave the port of the scheme out.
+        places = {f"{host}:{port}" for host in hosts} | (set(hosts) if port == HTTPS else set())
+        return PageDoor(frozenset(places), "https", tokens), f"https://{hosts[0]}:{port}"
 
     async def _serve(self, life: Life) -> None:
         await self._asked.wait()

@@ -53,8 +53,11 @@ class PageSessions:
     def begin(self, token: str, now: float) -> PageSecrets | None:
         """``None``: the token was used, is too old, or never was one."""
         self._forget(now)
-        if self._tokens.pop(_digest(token), None) is None:
-            return None
+        return None if self._tokens.pop(_digest(token), None) is None else self.open(now)
+
+    def open(self, now: float) -> PageSecrets:
+        """A session of one who is known otherwise."""
+        self._forget(now)
         while len(self._sessions) >= SESSIONS:
             del self._sessions[min(self._sessions, key=lambda one: self._sessions[one].used)]
         made = PageSecrets(self._secret(), self._secret())

@@ -27,6 +27,7 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 Application: TypeAlias = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
+HttpStream: TypeAlias = trio.SocketStream | trio.SSLStream
 _CHUNK: Final = 65536
 
 
@@ -53,9 +54,7 @@ class _Gone(Exception):
 class Connection:
     """Serve requests one after another on ``stream`` until either side ends it."""
 
-    def __init__(
-        self, stream: trio.SocketStream, application: Application, limits: Limits, extra: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, stream: HttpStream, application: Application, limits: Limits, extra: Mapping[str, Any]) -> None:
         self._stream, self._application, self._limits, self._extra = stream, application, limits, extra
         self._machine = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
 
@@ -105,9 +104,7 @@ class Connection:
 class _Exchange:
     """One request and its answer."""
 
-    def __init__(
-        self, machine: h11.Connection, stream: trio.SocketStream, limits: Limits, request: h11.Request
-    ) -> None:
+    def __init__(self, machine: h11.Connection, stream: HttpStream, limits: Limits, request: h11.Request) -> None:
         self._machine, self._stream, self._limits, self._request = machine, stream, limits, request
         self._body_over = trio.Event()
         self._start: Message | None = None
@@ -233,6 +230,7 @@ class _Exchange:
             pieces = [b"".join(pieces)]
         with trio.move_on_after(self._limits.stall_seconds), contextlib.suppress(trio.BrokenResourceError, OSError):
             if descriptors:
+                assert isinstance(self._stream, trio.SocketStream)
                 text = b"".join(pieces)
                 rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors).tobytes())]
                 pieces = [text[await self._stream.socket.sendmsg([text], rights) :]]

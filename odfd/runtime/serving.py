@@ -10,9 +10,10 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import ssl
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
@@ -20,7 +21,7 @@ import trio
 
 from chain.errors import Environment, Invalid
 from config.check import HTTP_ADDRESS
-from odfd.runtime.http import Application, Connection, Limits, Message, Receive, Send
+from odfd.runtime.http import Application, Connection, HttpStream, Limits, Message, Receive, Send
 from odfd.runtime.supervision import Life, Logger
 from p2p.budget.silent_connections import SilentConnections
 
@@ -28,6 +29,8 @@ CONNECTIONS: Final = 256
 """Served at once; more wait in the kernel's backlog."""
 SILENT: Final = CONNECTIONS // 2
 """Of these, on which no request is being answered: whoever says nothing keeps nobody out."""
+HANDSHAKE_SECONDS: Final = 10.0
+"""Of TLS."""
 DRAIN_SECONDS: Final = 2.0
 """For answers under way when the daemon stops; followers of events are cut."""
 FULL_PAUSE_SECONDS: Final = 0.1
@@ -57,6 +60,8 @@ class HttpServer:
         self.listeners: Sequence[socket.socket] = list(listeners)
         """At which ``run`` accepts."""
         self._limits = limits
+        self.tls: ssl.SSLContext | None = None
+        """``None``: connections are in the clear."""
         self._slots = trio.Semaphore(CONNECTIONS)
         self._silent = SilentConnections(SILENT)
         self.turned_away = 0
@@ -113,12 +118,24 @@ class HttpServer:
                 address = _address(stream)
                 with leaving, self._silent.silent(address, leaving), self._respond(stream) as response:
                     answer = self._counted(response.application, address, leaving)
-                    await Connection(stream, answer, self._limits, response.told).serve()
+                    secured = await self._secured(stream)
+                    if secured is not None:
+                        await Connection(secured, answer, self._limits, response.told).serve()
                 self.turned_away += leaving.cancelled_caught
         except Exception as error:
             self._logger.error("connection failed", server=self._name, exc_info=error)
         finally:
             self._slots.release()
+
+    async def _secured(self, stream: trio.SocketStream) -> HttpStream | None:
+        """``None``: whoever connected spoke no TLS, or took too long for it."""
+        if self.tls is None:
+            return stream
+        secured = trio.SSLStream(stream, self.tls, server_side=True, https_compatible=True)
+        with trio.move_on_after(HANDSHAKE_SECONDS), suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            await secured.do_handshake()
+            return secured
+        return None
 
     async def _noted(self, send: Send, message: Message) -> None:
         if message["type"] == "http.response.start":

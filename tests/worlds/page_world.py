@@ -249,7 +249,7 @@ class _Strangers:
     async def __aenter__(self) -> tuple[PageServer, Any]:
         self._nursery = trio.open_nursery()
         nursery = await self._nursery.__aenter__()
-        page = PageServer("", partial(secrets.token_urlsafe, 32), node_world.Lines())
+        page = PageServer(model.Http(), partial(secrets.token_urlsafe, 32), node_world.Lines())
         services: Any = strangers()
         page.api = application(services, node_world.Lines())
         life = Life()

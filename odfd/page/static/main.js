@@ -78,7 +78,21 @@ function Page() {
 }
 
 function Closed({ problem }) {
-  return html`<main class="closed"><h1>This page is closed</h1><${Failed} problem=${problem} /></main>`;
+  const field = useRef(null);
+  const [refused, set] = useState(null);
+  const open = async (event) => {
+    event.preventDefault();
+    try {
+      await begin(field.current.value.trim());
+      location.replace("/");
+    } catch (why) {
+      set(why);
+    }
+  };
+  return html`<main class="closed"><h1>This page is closed</h1><${Failed} problem=${refused || problem} />
+    ${location.protocol === "https:" && html`<form class="row" onSubmit=${open}>
+      <label class="grow">Token<input type="password" autocomplete="current-password" ref=${field} required /></label>
+      <button class="main">Open</button></form>`}</main>`;
 }
 
 async function start() {

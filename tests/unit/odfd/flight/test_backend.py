@@ -10,7 +10,8 @@ import pytest
 import structlog
 
 from chain.errors import Environment
-from odfd.flight.backend import FlightBackend, Tokens
+from odfd.control.tokens import Tokens
+from odfd.flight.backend import FlightBackend
 
 TOKEN = "a-token-of-the-owner"
 
@@ -30,7 +31,7 @@ async def test_others_are_told_nothing_of_this_machine(path: str, tmp_path: Path
     file = tmp_path / "tokens"
     file.write_text(f"alice {TOKEN}\n")
     file.chmod(0o600)
-    desk = FlightBackend(_Broken(), Tokens(file, required=False), structlog.get_logger())
+    desk = FlightBackend(_Broken(), Tokens(file, "flight.tokens", required=False), structlog.get_logger())
     async with httpx.AsyncClient(transport=httpx.ASGITransport(desk), base_url="http://desk") as client:
 
         async def told(token: str) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
-import ipaddress
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,16 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 import trio
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 import odfd_client
 from config import model
 from engines.flight.messages import CLASSES, packed, unpacked
+from worlds.certificates import certified
 from worlds.eventually import PATIENCE
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000", "2024-01-03T00:00:00Z,Wels,62000")
 TOKEN = "owner-token-of-sixteen"
-LOOPBACK = ipaddress.ip_address("127.0.0.1")
+LOOPBACK = IPv4Address("127.0.0.1")
 CITIES = "select city, population from cities order by city"
 
 
@@ -257,7 +254,7 @@ async def test_a_process_of_flight_that_dies_is_started_again(world: Any, worlds
 
 
 async def test_flight_over_tls(world: Any, worlds: Any, tmp_path: Path) -> None:
-    certificate, key = certified(tmp_path)
+    certificate, key = certified(tmp_path, addresses=[LOOPBACK])
     tls = dataclasses.replace(door(tmp_path), certificate=str(certificate), key=str(key))
 
     def ask(url: str) -> None:
@@ -278,24 +275,3 @@ async def test_flight_over_tls(world: Any, worlds: Any, tmp_path: Path) -> None:
         await in_thread(ask, url_of(alice))
         client = client_of(alice, TOKEN, tls_root_certs=certificate.read_bytes(), override_hostname="localhost")
         assert (await in_thread(fetched, client, "select count(*) n from towns")).to_pylist() == [{"n": 3}]
-
-
-def certified(folder: Path) -> tuple[Path, Path]:
-    """A certificate that signs itself, and its key."""
-    private = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    made = (
-        x509.CertificateBuilder(name, name, private.public_key(), x509.random_serial_number())
-        .not_valid_before(dt.datetime(2020, 1, 1))
-        .not_valid_after(dt.datetime(2100, 1, 1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(LOOPBACK)]), critical=False
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(private, hashes.SHA256())
-    )
-    certificate, key = folder / "certificate.pem", folder / "key.pem"
-    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    plain = serialization.NoEncryption()
-    key.write_bytes(private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain))
-    return certificate, key
