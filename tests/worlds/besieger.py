@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections import Counter
 from contextlib import AsyncExitStack, suppress
 from functools import partial
@@ -90,8 +91,7 @@ async def tell(sent: Counter[str]) -> None:
         await trio.sleep(1)
 
 
-async def besiege(plan: Plan) -> None:
-    sent: Counter[str] = Counter()
+async def besiege(plan: Plan, sent: Counter[str]) -> None:
     async with AsyncExitStack() as stack:
         stack.enter_context(from_address(plan.address))
         async with trio.open_nursery() as nursery:
@@ -106,5 +106,16 @@ async def besiege(plan: Plan) -> None:
                 nursery.start_soon(partial(live, plan, number, sent))
 
 
+def main() -> None:
+    """What ends an attacker by its own fault is told and counted, and it begins anew: the siege goes on."""
+    plan, sent = msgspec.json.decode(sys.argv[1], type=Plan), Counter[str]()
+    while True:
+        try:
+            trio.run(besiege, plan, sent)
+        except Exception:  # noqa: BLE001  whatever it is: the siege is not over for it
+            traceback.print_exc()
+            sent["attackers that broke by themselves"] += 1
+
+
 if __name__ == "__main__":
-    trio.run(besiege, msgspec.json.decode(sys.argv[1], type=Plan))
+    main()
