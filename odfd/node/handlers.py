@@ -71,7 +71,7 @@ def services_of(parts: NodeParts) -> Services:
     running = RunningParts(
         parts.engine, parts.membership, parts.site, parts.flight, parts.journal_recovery, flows, parts.evaluator.me
     )
-    remote_state = RemoteState(holders, parts.shown_otherwise)
+    remote_state = RemoteState(holders, parts.shown_otherwise, parts.cards.shown_otherwise)
     return Services(
         about=StatusService(home, parts.views, doctor, running, context, parts.settings.node.name),
         datasets=DatasetService(home, parts.views, applying, parts.scheduler, context, remote_state),

@@ -7,8 +7,8 @@ waits, so that a busy dataset costs a look a minute. Spec: docs/spec/trust.md#ca
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import trio
@@ -140,35 +140,36 @@ class CardPublisher:
         with self._home.database.read() as connection:
             before = Cards(connection).of(dataset)
             rights, epoch = Authorities(connection).rights(dataset), Ledger(connection).chain(dataset).epoch
-        if not is_public and (before is None or before.is_withdrawal):
-            return None
         now = self._clock.now()
         key = next((each for each in self._home.keys.held(dataset) if rights.may_write(each.did, now)), None)
-        chain = self._home.chains.chain(dataset)
-        head = chain.head()
-        if key is None or head is None:
+        if key is None:
             return None
         issued = now if before is None else max(now, Instant(before.issued + instant.SECOND))
-        card = Card(
-            dataset=dataset,
-            author=key.did,
-            authority=rights.version,
-            epoch=epoch,
-            size=head.size,
-            issued_at=statement.when(issued),
-            expires_at=statement.when(Instant(issued + LIFETIME)),
-            head=head.hash,
+        signing = {
+            "author": key.did,
+            "authority": rights.version,
+            "issued_at": statement.when(issued),
+            "expires_at": statement.when(Instant(issued + LIFETIME)),
+        }
+        if not is_public:
+            if before is None or before.is_withdrawal:
+                return None
+            # The dataset may be deleted: what was told of it is all that is needed to take it back.
+            return _Draft(key, before, msgspec.structs.replace(before, **signing, chain=None, claims=None))
+        card = self._card(dataset, epoch, signing)
+        return None if card is None else _Draft(key, before, fitted(card))
+
+    def _card(self, dataset: DatasetId, epoch: int, signing: Mapping[str, Any]) -> Card | None:
+        """As the dataset is now; ``None``: it has no block."""
+        chain = self._home.chains.chain(dataset)
+        head = chain.head()
+        if head is None:
+            return None
+        claims = PublisherClaims(
+            name=cut(self._home.name_of(dataset), cards.MAX_NAME), publisher=cut(self._publisher, cards.MAX_NAME)
         )
-        if is_public:
-            card = msgspec.structs.replace(
-                card,
-                chain=facts_of(load_state(chain), chain.block_at(0).system_time),
-                claims=PublisherClaims(
-                    name=cut(self._home.name_of(dataset), cards.MAX_NAME),
-                    publisher=cut(self._publisher, cards.MAX_NAME),
-                ),
-            )
-        return _Draft(key, before, fitted(card))
+        facts = facts_of(load_state(chain), chain.block_at(0).system_time)
+        return Card(**signing, dataset=dataset, epoch=epoch, size=head.size, head=head.hash, chain=facts, claims=claims)
 
     def _sign(self, draft: _Draft) -> None:
         """Raises Invalid for one that nobody would take."""

@@ -60,6 +60,7 @@ class RemoteState(NamedTuple):
     holders: HolderCounts
     gone: Callable[[DatasetId], None]
     """Is told of one that was deleted."""
+    renamed: Callable[[DatasetId], None]
 
 
 class DatasetService:
@@ -74,7 +75,7 @@ class DatasetService:
         context: Context,
         others: RemoteState,
     ) -> None:
-        self._holders, self._gone = others
+        self._holders, self._gone, self._renamed = others
         self._home = home
         self._scheduler = scheduler
         self._views = views
@@ -127,6 +128,7 @@ class DatasetService:
         entry = await _in_thread(lambda: self._home.resolve(ref))
         async with self._home.turns.of(entry.id), self._scheduler.still(entry.id):
             await _in_thread(lambda: self._rename(entry, request.name))
+        self._renamed(entry.id)
         self._events.emit("dataset.renamed", request.name, f"it was {entry.name}", id=str(entry.id))
         return await self.get(str(entry.id))
 

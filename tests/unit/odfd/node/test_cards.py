@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import trio
 
+from chain import instant
 from chain.errors import NotFound
 from config import model
 from odfd.api.network.site_library import NodeSiteLibrary
@@ -89,3 +90,16 @@ async def test_a_withdrawal_reaches_those_who_come_later(world: Any) -> None:
             carol.parts.board.judge(topic, raw, "x")
             with pytest.raises(NotFound, match="shows it no more"):
                 await carol.api.search.card(str(alice.dataset("cities")))
+
+
+async def test_another_name_is_told_and_deletion_takes_back(world: Any) -> None:
+    async with world.running("alice", private=True) as alice, world.running("bob") as bob:
+        await alice.apply(ABOUT)
+        await alice.publish("cities")
+        await until_found(bob, words="cities")
+        await alice.api.datasets.rename("cities", wire.RenameRequest(name="settlements"))
+        world.clock.instant += 61 * instant.SECOND
+        alice.parts.cards.loop.touch_all()
+        await until_found(bob, words="settlements")
+        await alice.api.datasets.delete("settlements")
+        await until_found(bob, there=False)
