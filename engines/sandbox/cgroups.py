@@ -152,8 +152,8 @@ def _make_room(base: Path) -> None:
 
 
 def limit_node(memory: int, root: Path = ROOT, membership: Path = Path("/proc/self/cgroup")) -> str:
-    """Bytes that this process may hold, with what it starts outside of groups; above seven eighths it is slowed, and
-    made to give back what it can. Why nothing keeps that; empty when it is kept."""
+    """Bytes that this process may hold, with what it starts outside of groups. Why nothing keeps that; empty when it is
+    kept. Nothing is set below it at which the kernel slows the process: a node that crawls is worse than one anew."""
     found = find_groups(root, membership)
     if isinstance(found, str):
         return found
@@ -161,7 +161,6 @@ def limit_node(memory: int, root: Path = ROOT, membership: Path = Path("/proc/se
         return "control groups of version 1, which the node does not enter itself"
     node = found.parents["memory"] / NODE
     try:
-        (node / "memory.high").write_text(str(memory // 8 * 7))
         (node / "memory.max").write_text(str(memory))
     except OSError as error:
         return f"{node} takes no limit: {error.strerror}"

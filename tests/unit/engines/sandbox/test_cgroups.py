@@ -75,7 +75,7 @@ def test_the_node_has_a_limit_that_its_jobs_have_no_part_in(tmp_path: Path) -> N
     assert limit_node(8 << 20, tmp_path, membership) == ""
     node = base / "odfd-node"
     assert {file.name: file.read_text() for file in node.iterdir()} == {
-        "cgroup.procs": "0", "memory.high": str(7 << 20), "memory.max": str(8 << 20)
+        "cgroup.procs": "0", "memory.max": str(8 << 20)
     }  # fmt: skip
     membership.write_text("0::/odfd.service/odfd-node\n")
     found = find_groups(tmp_path, membership)
