@@ -75,7 +75,7 @@ class Database:
         self._before_commit: BeforeCommit | None = None
         self.written: Callable[[], None] | None = None
         """Called after each transaction that touched something, by the thread that wrote, without the lock."""
-        self._migrated: set[tuple[str, tuple[str, ...]]] = set()
+        self._migrated: dict[str, tuple[str, ...]] = {}
         self._idle: deque[sqlite3.Connection] = deque()
         with self._faults():
             self._writer = self._connect(_CACHE_KIB)
@@ -188,7 +188,7 @@ class Database:
         Step *n* is the SQL script that leads from version *n* to *n + 1*; steps are only ever added at the end.
         Raises Environment when the file was written by a newer program.
         """
-        wanted = [new for room, steps in rooms if (new := (room, tuple(steps))) not in self._migrated]
+        wanted = [(room, tuple(steps)) for room, steps in rooms if self._migrated.get(room) != tuple(steps)]
         if not wanted:
             return
         with self.write() as connection:
