@@ -5,9 +5,9 @@ batch is read at the cut that the driver saw, in as many tasks as ``partitions``
 of a stream are positions in the chain: the offset of a row, and the block up to which was read. So a batch that Spark
 does again, over restarts too, has the same rows, and a history that was rewritten ends the stream.
 
-Options: ``node`` (a socket or a URL that executors reach too; else as ``connect()``), ``current``, ``asOf``,
-``atBlock``, ``asAt``, ``partitions``, ``pushFilters``. A stream follows the whole log; it takes ``node`` and
-``partitions`` alone.
+Options: ``node`` (a socket or a URL that executors reach too; else as ``connect()``), ``token`` and ``caFile`` as
+``connect()`` takes them, ``current``, ``asOf``, ``atBlock``, ``asAt``, ``partitions``, ``pushFilters``. A stream
+follows the whole log; it takes no time and no ``current``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -27,12 +27,12 @@ from pyspark.sql.types import StructType
 from odfd_client.errors import Invalid, NotFound
 from odfd_client.expressions import Predicate, col
 from odfd_client.relations import Dataset
-from odfd_client.session import connect
+from odfd_client.session import Client, connect
 from odfd_client.values import Pin, Position
 
 _MOST_PARTITIONS = 1024
 _OF_CUTS = ("current", "asof", "atblock", "asat")
-_KNOWN = (*_OF_CUTS, "node", "partitions", "path", "pushfilters")
+_KNOWN = (*_OF_CUTS, "node", "token", "cafile", "partitions", "path", "pushfilters")
 _COMPARED = {
     spark.EqualTo: "__eq__",
     spark.GreaterThan: "__gt__",
@@ -51,6 +51,8 @@ class _Asked:
     current: bool
     clauses: tuple[tuple[str, str], ...]
     partitions: int
+    token: str = field(repr=False)
+    ca_file: str | None
     pushes: bool = False
     where: Predicate | None = None
     """Of rows that need not be sent."""
@@ -60,7 +62,7 @@ class _Asked:
         """Raises Invalid."""
         said = {key.lower(): str(value) for key, value in options.items()}
         if unknown := sorted(set(said) - set(_KNOWN)):
-            hint = "node, current, asOf, atBlock, asAt, partitions and pushFilters are"
+            hint = "node, token, caFile, current, asOf, atBlock, asAt, partitions and pushFilters are"
             raise Invalid(f"{unknown[0]} is no option of the format odf", rule="spark-option", hint=hint)
         if not said.get("path"):
             raise Invalid("no dataset is named", rule="spark-option", hint='load("weather")')
@@ -70,10 +72,14 @@ class _Asked:
         clauses = tuple((key, said[key]) for key in _OF_CUTS[1:] if key in said)
         current = said.get("current", "false").lower() == "true"
         pushes = said.get("pushfilters", "false").lower() == "true"
-        return cls(said["path"], said.get("node"), current, clauses, int(count), pushes)
+        given = said.get("token", ""), said.get("cafile")
+        return cls(said["path"], said.get("node"), current, clauses, int(count), *given, pushes)
+
+    def connect(self) -> Client:
+        return connect(self.node, token=self.token, ca_file=self.ca_file)
 
     def dataset(self) -> Dataset:
-        found = connect(self.node).open(self.name)
+        found = self.connect().open(self.name)
         for key, value in self.clauses:
             found = {"asof": found.at, "atblock": found.at_block, "asat": found.as_at}[key](value)
         found = found.current() if self.current else found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThan, IsNotNull, Not
 
 from odfd_client import NotFound
+from odfd_client import spark as spark_source
 from odfd_client.spark import OdfDataSource, _Rows
 from worlds import node_world
 from worlds.served_node import away, served
@@ -63,6 +65,16 @@ def test_what_spark_would_drop_is_not_asked_for() -> None:
     parameters: dict[str, Any] = {}
     assert asked._asked.where.sql(parameters) == '(("population" > $p0) AND ("city" IS NOT NULL))'
     assert parameters == {"p0": 100_000}
+
+
+def test_a_token_goes_with_what_is_asked_and_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(spark_source, "connect", lambda node, **more: given.append((node, more)))
+    options = {"path": "cities", "node": "grpc+tls://node:1", "token": "hidden", "caFile": "ca.pem"}
+    asked = pickle.loads(pickle.dumps(spark_source._Asked.of(options)))
+    asked.connect()
+    assert given == [("grpc+tls://node:1", {"token": "hidden", "ca_file": "ca.pem"})]
+    assert "hidden" not in repr(asked)
 
 
 def first_block(alice: Any) -> str:
