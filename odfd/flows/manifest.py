@@ -134,11 +134,11 @@ class DesiredFlow(msgspec.Struct, frozen=True, kw_only=True):
 
 def scheduled(owner: DeclaredResource, uri: str) -> Iterator[OwnedPart]:
     """The flow of a dataset that says when it is pulled. ``uri``: the long name of its annotation. Raises Invalid."""
-    said = owner.annotations.get(SCHEDULE, owner.annotations.get(uri))
-    if said is None:
+    annotated = owner.annotations.get(SCHEDULE, owner.annotations.get(uri))
+    if annotated is None:
         return
     try:
-        schedule = msgspec.convert(said, DatasetSchedule)
+        schedule = msgspec.convert(annotated, DatasetSchedule)
     except msgspec.ValidationError as error:
         hint = "schedule: {every: 1h}, or {cron: '@daily', timeZone: Europe/Vienna}"
         raise Invalid(f"{SCHEDULE}: {error}", rule="flow-trigger", hint=hint) from error
@@ -201,16 +201,16 @@ class _Reading:
         return None
 
     def _read_policy(self) -> FlowPolicy:
-        said, usual = self._policy, FlowPolicy()
-        retry = said.retry or RetryPolicy()
+        policy, usual = self._policy, FlowPolicy()
+        retry = policy.retry or RetryPolicy()
         attempts = usual.retry.attempts if retry.max_attempts is None else retry.max_attempts
         if not 1 <= attempts <= _MOST_ATTEMPTS:
             self._note(f"{_POLICY}.retry.maxAttempts", f"{attempts} is out of range", "number-range", "1 to 100")
         return FlowPolicy(
-            suspend=said.suspend,
-            catch_up=self._try(f"{_POLICY}.catchUp", _catch_up, said.catch_up) or usual.catch_up,
-            window=self._length("catchUpWindow", said.catch_up_window, usual.window),
-            cooldown=self._length("cooldown", said.cooldown, usual.cooldown),
+            suspend=policy.suspend,
+            catch_up=self._try(f"{_POLICY}.catchUp", _catch_up, policy.catch_up) or usual.catch_up,
+            window=self._length("catchUpWindow", policy.catch_up_window, usual.window),
+            cooldown=self._length("cooldown", policy.cooldown, usual.cooldown),
             retry=Retry(
                 attempts=attempts,
                 least=self._length("retry.minDelay", retry.min_delay, usual.retry.least),

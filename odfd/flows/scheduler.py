@@ -167,7 +167,7 @@ class Scheduler:
 
     def _ended(self, entry: Entry, outcome: Outcome, message: str, now: Instant) -> Record:
         was, retry = entry.record, entry.plan.policy.retry
-        said = msgspec.structs.replace(
+        record = msgspec.structs.replace(
             was,
             runs=was.runs + 1,
             ended_at=now,
@@ -180,8 +180,8 @@ class Scheduler:
         again = entry.plan.schedule is None or attempts < retry.attempts
         if outcome is Outcome.FAILED and again and was.pending is not None:
             wait = Backoff(first=retry.least / SECOND, most=retry.most / SECOND).wait(attempts, self._chance)
-            return msgspec.structs.replace(said, attempts=attempts, retry_at=Instant(now + int(wait * SECOND)))
-        return msgspec.structs.replace(said, pending=None, attempts=0, retry_at=None)
+            return msgspec.structs.replace(record, attempts=attempts, retry_at=Instant(now + int(wait * SECOND)))
+        return msgspec.structs.replace(record, pending=None, attempts=0, retry_at=None)
 
     def _claim(self, entry: Entry, now: Instant) -> bool:
         """Whether a run begins now."""

@@ -84,5 +84,5 @@ def records(connection: sqlite3.Connection) -> dict[str, Record]:
     return {row[0]: _RECORD.decode(row[1]) for row in RUNS.rows(connection)}
 
 
-def keep_record(connection: sqlite3.Connection, key: str, said: Record) -> None:
-    RUNS.put(connection, key, msgspec.json.encode(said))
+def keep_record(connection: sqlite3.Connection, key: str, record: Record) -> None:
+    RUNS.put(connection, key, msgspec.json.encode(record))

@@ -49,8 +49,8 @@ class ConsumedFiles:
 
         Times after ``now`` tell of wrong clocks, and nothing of files.
         """
-        told = (self._reason(path, now) for path in self._looked_at(paths))
-        return bounded_list(each for each in told if each is not None)
+        reasons = (self._reason(path, now) for path in self._looked_at(paths))
+        return bounded_list(each for each in reasons if each is not None)
 
     def _looked_at(self, paths: Sequence[str]) -> list[str]:
         named = [_name(path) in self.times for path in paths]

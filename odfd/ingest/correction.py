@@ -89,9 +89,9 @@ async def correct(deps: IngestDependencies, dataset: DatasetId, spec: Correction
             if attempt + 1 < ATTEMPTS and await trio.to_thread.run_sync(deps.index.mend, dataset):
                 continue  # what was merged is damaged: the slices themselves have the rows
             raise
-        told = Correction(head=None, blocks=0, counts=NOTHING_READ, before=plan.told[0], after=plan.told[1])
+        planned = Correction(head=None, blocks=0, counts=NOTHING_READ, before=plan.told[0], after=plan.told[1])
         if spec.dry_run or plan.rows is None:
-            return told
+            return planned
         events, objects = await trio.to_thread.run_sync(_written, deps, plan)
         counts = with_written(NOTHING_READ, _OF_PAIR if plan.rows.num_rows == 2 else _OF_RETRACTION)
         try:
@@ -100,7 +100,7 @@ async def correct(deps: IngestDependencies, dataset: DatasetId, spec: Correction
             if attempt + 1 == ATTEMPTS:
                 raise
             continue
-        return msgspec.structs.replace(told, head=head, blocks=len(events), rows=plan.rows.num_rows, counts=counts)
+        return msgspec.structs.replace(planned, head=head, blocks=len(events), rows=plan.rows.num_rows, counts=counts)
     raise AssertionError("the last attempt returns or raises")
 
 
@@ -225,24 +225,24 @@ def _equal(rows: pa.Table, key: Mapping[str, pa.Array]) -> pa.ChunkedArray | Non
     return mask
 
 
-def _the_row(said: pa.Table, vocab: Vocab, spec: CorrectionSpec) -> pa.Table:
+def _the_row(ledger: pa.Table, vocab: Vocab, spec: CorrectionSpec) -> pa.Table:
     """The one row that stands. Raises NotFound, Refused."""
-    ops = np.asarray(said.column(vocab.operation_type)).astype(np.int64)
-    data = said.drop_columns([vocab.offset, vocab.operation_type, vocab.system_time])
+    ops = np.asarray(ledger.column(vocab.operation_type)).astype(np.int64)
+    data = ledger.drop_columns([vocab.offset, vocab.operation_type, vocab.system_time])
     canceller, _ = cancelled_by(row_codes(data), ops)
     standing = np.flatnonzero(positive(ops) & (canceller < 0))
     shown = ", ".join(f"{name}={text}" for name, text in spec.key.items())
     if len(standing) == 1:
-        return said.slice(int(standing[0]), 1)
+        return ledger.slice(int(standing[0]), 1)
     if len(standing):
-        offsets = np.asarray(said.column(vocab.offset))[standing][:5]
+        offsets = np.asarray(ledger.column(vocab.offset))[standing][:5]
         raise Refused(
             f"{len(standing)} rows have {shown}: offsets {', '.join(map(str, offsets))}",
             rule="correct-row",
             hint="name more columns that tell them apart: --key COLUMN=VALUE",
         )
-    if said.num_rows:
-        last = said.column(vocab.offset)[-1].as_py()
+    if ledger.num_rows:
+        last = ledger.column(vocab.offset)[-1].as_py()
         raise NotFound(
             f"the row with {shown} was taken back at offset {last}",
             rule="correct-row",

@@ -203,12 +203,12 @@ def plan_ingest(
     assert state.head is not None
     refuse_links(source.read)
     refuse_quarantine(source.read, source.merge)
-    said = state.vocab
+    names = state.vocab
     vocab = Vocabulary(
-        offset_column=said.offset,
-        operation_type_column=said.operation_type,
-        system_time_column=said.system_time,
-        event_time_column=said.event_time,
+        offset_column=names.offset,
+        operation_type_column=names.operation_type,
+        system_time_column=names.system_time,
+        event_time_column=names.event_time,
     )
     request = IngestRequest(
         dataset_id=state.dataset,

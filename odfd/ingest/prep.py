@@ -198,11 +198,11 @@ async def _pipe(path: Path, command: Sequence[str], target: Path, settings: Inge
             )
     except OSError as error:
         raise Environment(f"cannot run {command[0]}: {error.strerror}", rule="prepare-pipe") from error
-    said = bytearray()
+    stderr = bytearray()
     try:
         with trio.fail_after(settings.pipe_timeout):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(_listen, process, said)
+                nursery.start_soon(_listen, process, stderr)
                 nursery.start_soon(_take, process, command[0], target, settings)
             await process.wait()
     except BaseExceptionGroup as error:
@@ -223,7 +223,7 @@ async def _pipe(path: Path, command: Sequence[str], target: Path, settings: Inge
                 await stream.aclose()
     if process.returncode:
         raise Invalid(
-            f"{command[0]} ended with {process.returncode}: {said.decode('utf-8', 'replace').strip()}",
+            f"{command[0]} ended with {process.returncode}: {stderr.decode('utf-8', 'replace').strip()}",
             rule="prepare-pipe",
         )
 
@@ -235,9 +235,9 @@ async def _take(process: trio.Process, name: str, target: Path, settings: Ingest
             await trio.to_thread.run_sync(out.write, bytes(block))
 
 
-async def _listen(process: trio.Process, said: bytearray) -> None:
+async def _listen(process: trio.Process, stderr: bytearray) -> None:
     """Keep the end of what it complains of."""
     assert process.stderr is not None
     async for block in process.stderr:
-        said += block
-        del said[:-MAX_SAID]
+        stderr += block
+        del stderr[:-MAX_SAID]

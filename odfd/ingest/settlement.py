@@ -91,35 +91,35 @@ def watermark_only(state: ChainState, to: Instant) -> AddData:
 
 def _counted(plan: IngestPlan, answer: Success, written: Operations) -> RowCounts:
     """What became of the rows: as the engine says, but for what its slice and the source say. Raises Invalid."""
-    told = answer.rows or RowCounts()
-    _check_counts(plan.request, told, written)
-    told = msgspec.structs.replace(
-        told, skipped=together(plan.skipped, told.skipped), remarks=all_remarks(plan.remarks, told.remarks)
+    counts = answer.rows or RowCounts()
+    _check_counts(plan.request, counts, written)
+    counts = msgspec.structs.replace(
+        counts, skipped=together(plan.skipped, counts.skipped), remarks=all_remarks(plan.remarks, counts.remarks)
     )
-    return with_written(told, written)
+    return with_written(counts, written)
 
 
-def _check_counts(request: IngestRequest, told: RowCounts, written: Operations) -> None:
+def _check_counts(request: IngestRequest, counts: RowCounts, written: Operations) -> None:
     """Each row that was read is in a slice, or the engine says why it is not."""
-    known = told.read, told.shaped, told.quarantined
+    known = counts.read, counts.shaped, counts.quarantined
     if request.preprocess is None and None not in known:
         read, *others = (each or 0 for each in known)
         if read != sum(others):
             raise Invalid(
-                f"of {plural(told.read or 0, 'record')} that the engine read, {told.shaped} are rows and"
-                f" {told.quarantined} set aside",
+                f"of {plural(counts.read or 0, 'record')} that the engine read, {counts.shaped} are rows and"
+                f" {counts.quarantined} set aside",
                 rule="engine-answer",
             )
     how = traits(request.merge)
     written_of_no_row = how.newest_of_key * written.correct_from + how.whole_state * written.retract
     taken = sum(written) - written_of_no_row
-    parts = (told.unchanged, told.conflicting, told.superseded)
-    if told.shaped is None or None in parts:
+    parts = (counts.unchanged, counts.conflicting, counts.superseded)
+    if counts.shaped is None or None in parts:
         return
-    lost = told.shaped - taken - sum(part for part in parts if part is not None)
+    lost = counts.shaped - taken - sum(part for part in parts if part is not None)
     if lost:
         raise Invalid(
-            f"of {plural(told.shaped, 'row')} the engine wrote {taken}, and its counts do not say what "
+            f"of {plural(counts.shaped, 'row')} the engine wrote {taken}, and its counts do not say what "
             f"became of {lost} of them",
             rule="engine-answer",
         )

@@ -145,11 +145,11 @@ def _clean(error: BaseException, values: _Values, seen: set[int]) -> None:
     seen.add(id(error))
     error.args = tuple(values.hide(each) if isinstance(each, str) else each for each in error.args)
     for name in (*vars(error), "filename", "filename2", "strerror"):
-        if isinstance(told := getattr(error, name, None), str) and values.are_in(told):
+        if isinstance(value := getattr(error, name, None), str) and values.are_in(value):
             with suppress(AttributeError):  # one that only shows what another holds
-                setattr(error, name, values.hide(told))
+                setattr(error, name, values.hide(value))
     parts = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
-    inside = [told for told in vars(error).values() if isinstance(told, BaseException)]  # as URLError's reason
+    inside = [value for value in vars(error).values() if isinstance(value, BaseException)]  # as URLError's reason
     for each in (*parts, *inside, error.__cause__, error.__context__):
         if each is not None and id(each) not in seen:
             _clean(each, values, seen)

@@ -84,10 +84,10 @@ def _child(
     after = msgspec.structs.replace(
         before, name=part.name, annotations=annotations, spec=part.spec, owners=owners, references=references
     )
-    said = (before.name, before.annotations, before.spec) != (after.name, after.annotations, after.spec)
+    has_changed = (before.name, before.annotations, before.spec) != (after.name, after.annotations, after.spec)
     if after == before:
         return before
-    return msgspec.structs.replace(after, generation=before.generation + said, updated_at=now)
+    return msgspec.structs.replace(after, generation=before.generation + has_changed, updated_at=now)
 
 
 def _part(child: DeclaredResource, owner: str) -> str:

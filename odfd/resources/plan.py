@@ -248,14 +248,14 @@ def _kept(
     managers = {} if before is None else dict(before.managers)
     parts: list[dict[str, Json]] = []
     for part in ("labels", "annotations"):
-        said: Mapping[str, Json] = getattr(desired, part)
+        stated: Mapping[str, Json] = getattr(desired, part)
         held: Mapping[str, Json] = {} if before is None else getattr(before, part)
         others = {key: value for key, value in held.items() if managers.get(f"{part}.{key}", APPLY) != manager}
-        for key in said:
+        for key in stated:
             managers.pop(f"{part}.{key}", None)
             if manager != APPLY:
                 managers[f"{part}.{key}"] = manager
-        parts.append({**others, **said})
+        parts.append({**others, **stated})
     standing = {
         f"{part}.{key}" for part, values in zip(("labels", "annotations"), parts, strict=True) for key in values
     }

@@ -69,9 +69,9 @@ def _within(kind: Kind, value: Any, path: str, refers: str | None) -> Iterator[R
 
 def reference_key(text: str, type_: str) -> str:
     """``Type:id``, ``Type:did:…`` or ``Type:name`` in lower case, of ``[Type:](id | did | name)``. Raises Invalid."""
-    said, colon, rest = text.partition(":")
+    prefix, colon, rest = text.partition(":")
     if colon and not text.startswith(_DID):
-        if said != type_:
+        if prefix != type_:
             text = f"expected a {type_}, found {text[:120]!r}"
             raise Invalid(text, rule="reference-type", hint=f"write {type_}:NAME, or the name alone")
         text = rest

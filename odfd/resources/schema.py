@@ -133,8 +133,8 @@ class _Making:
             properties[each.key] = self._of(each.kind) | notes.get(each.name, {})
             required += [each.key] if each.required else []
         about = cls.__dict__.get("__doc__")
-        said = {} if about is None else {"description": " ".join(about.partition("\n\n")[0].split())}
-        return said | {
+        about_it = {} if about is None else {"description": " ".join(about.partition("\n\n")[0].split())}
+        return about_it | {
             "type": "object",
             "properties": properties,
             "required": required,
@@ -174,6 +174,6 @@ def notes_of(cls: type[msgspec.Struct]) -> Mapping[str, JsonSchema]:
         for member in members:
             for mark in getattr(member, "__metadata__", ()):
                 if isinstance(mark, msgspec.Meta):
-                    said = {} if mark.description is None else {"description": mark.description}
-                    notes[each.name] = notes.get(each.name, {}) | said | (mark.extra_json_schema or {})
+                    about_it = {} if mark.description is None else {"description": mark.description}
+                    notes[each.name] = notes.get(each.name, {}) | about_it | (mark.extra_json_schema or {})
     return notes

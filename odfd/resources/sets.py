@@ -101,11 +101,11 @@ def binding(resource_id: str, key: str) -> str:
 
 
 def sealed_secrets(
-    said: Mapping[str, Any], held: Mapping[str, Any], resource_id: str, keys: SecretSealer
+    given: Mapping[str, Any], held: Mapping[str, Any], resource_id: str, keys: SecretSealer
 ) -> dict[str, Any]:
     """As they are kept; those that are as they were keep their sealed text. Raises Invalid for seals of others."""
     kept: dict[str, Any] = {}
-    for key, value in said.items():
+    for key, value in given.items():
         place = binding(resource_id, key)
         if isinstance(value, str):
             before = held.get(key)

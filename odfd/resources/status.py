@@ -84,30 +84,30 @@ def pending(status: ResourceStatus) -> Sequence[ResourceStatus]:
     return (given_up, moved(given_up, "Pending"))
 
 
-def ready(status: ResourceStatus, generation: int, told: Mapping[str, ConditionValue], now: Instant) -> ResourceStatus:
+def ready(status: ResourceStatus, generation: int, seen: Mapping[str, ConditionValue], now: Instant) -> ResourceStatus:
     """An attempt ended well."""
     return ResourceStatus(
         phase=moved(status, "Ready").phase, observed_generation=generation, reconciled_at=now,
-        conditions=_conditions(status, generation, told, now),
+        conditions=_conditions(status, generation, seen, now),
     )  # fmt: skip
 
 
 def failed(
-    status: ResourceStatus, generation: int, told: Mapping[str, ConditionValue], fault: Fault, retry_at: Instant | None,
+    status: ResourceStatus, generation: int, seen: Mapping[str, ConditionValue], fault: Fault, retry_at: Instant | None,
     now: Instant,
 ) -> ResourceStatus:  # fmt: skip
     """An attempt failed."""
     return ResourceStatus(
         phase=moved(status, "Failed").phase, code=fault.rule or type(fault).__name__.lower(), message=fault.message,
         hint=fault.hint, observed_generation=generation, reconciled_at=now, failures=status.failures + 1,
-        retry_at=retry_at, conditions=_conditions(status, generation, told, now),
+        retry_at=retry_at, conditions=_conditions(status, generation, seen, now),
     )  # fmt: skip
 
 
-def is_told(status: ResourceStatus, told: Mapping[str, ConditionValue]) -> bool:
+def is_told(status: ResourceStatus, seen: Mapping[str, ConditionValue]) -> bool:
     """Whether the conditions say that already."""
     held = status.conditions
-    return held.keys() == told.keys() and all(_says(held[key], said) for key, said in told.items())
+    return held.keys() == seen.keys() and all(_says(held[key], value) for key, value in seen.items())
 
 
 def shown(status: ResourceStatus, uri: Mapping[str, str]) -> dict[str, Any]:
@@ -128,18 +128,18 @@ def _shown(each: Condition) -> dict[str, Any]:
 
 
 def _conditions(
-    status: ResourceStatus, generation: int, told: Mapping[str, ConditionValue], now: Instant
+    status: ResourceStatus, generation: int, seen: Mapping[str, ConditionValue], now: Instant
 ) -> Mapping[str, Condition]:
     """One that says what it said keeps its time."""
     found = {}
-    for key, said in told.items():
+    for key, value in seen.items():
         held = status.conditions.get(key)
-        at = held.updated_at if held is not None and _says(held, said) else now
+        at = held.updated_at if held is not None and _says(held, value) else now
         found[key] = Condition(
-            value=said.value, code=said.code, message=said.message, updated_at=at, observed_generation=generation
+            value=value.value, code=value.code, message=value.message, updated_at=at, observed_generation=generation
         )
     return found
 
 
-def _says(held: Condition, said: ConditionValue) -> bool:
-    return (held.value, held.code, held.message) == (said.value, said.code, said.message)
+def _says(held: Condition, value: ConditionValue) -> bool:
+    return (held.value, held.code, held.message) == (value.value, value.code, value.message)

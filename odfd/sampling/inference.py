@@ -66,14 +66,14 @@ class Guess(NamedTuple):
 
 def step_of(read: dict[str, Any]) -> ReadStep:
     """The step that a manifest's mapping means. Raises Invalid."""
-    said = {key: value for key, value in read.items() if key in NAMES}
+    options = {key: value for key, value in read.items() if key in NAMES}
     plain = {key: value for key, value in read.items() if key not in NAMES}
     kind = plain["kind"]
     if kind in KINDS:
-        said["format"], plain["kind"] = kind, KINDS[kind]
-    if said:
+        options["format"], plain["kind"] = kind, KINDS[kind]
+    if options:
         plain["schema"] = {**plain.get("schema", {"fields": []})}
-        plain["schema"]["extra"] = {**plain["schema"].get("extra", {}), READ: said}
+        plain["schema"]["extra"] = {**plain["schema"].get("extra", {}), READ: options}
     found: ReadStep = from_builtins(_STEPS[plain["kind"]], plain)
     if found.schema is None or not found.ddl_schema:
         return found
@@ -260,8 +260,8 @@ def _of_columns(
 def _agreeing(column: GuessedColumn, option: str, value: str) -> GuessedColumn:
     """A column that is spelled as the file is; another is text."""
     kinds = {"decimal": ("DOUBLE",), "thousands": ("DOUBLE",), "date": ("DATE",), "timestamp": ("TIMESTAMP",)}[option]
-    said = getattr(column, option)
-    if column.ddl not in kinds or said == value or (option == "thousands" and column.decimal):
+    stated = getattr(column, option)
+    if column.ddl not in kinds or stated == value or (option == "thousands" and column.decimal):
         return column
     return TEXT._replace(unsure=(f"it is spelled otherwise than {value!r}: convert it in preprocess",))
 

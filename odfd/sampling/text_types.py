@@ -38,12 +38,12 @@ TEXT: Final = GuessedColumn("STRING")
 def column_of(values: Sequence[str]) -> GuessedColumn:
     """Of the values of one column, the empty ones left out."""
     nulls = tuple(word for word in NULLS if word in values)
-    told = tuple(f"{word!r} is taken for no value" for word in nulls)
+    remarks = tuple(f"{word!r} is taken for no value" for word in nulls)
     for words in ((), nulls) if nulls else ((),):
         left = [value.strip() for value in values if value not in words]
         found = _kind(left) if left else None
         if found is not None:
-            return found._replace(nulls=words, unsure=(*found.unsure, *(told if words else ())))
+            return found._replace(nulls=words, unsure=(*found.unsure, *(remarks if words else ())))
     return TEXT
 
 

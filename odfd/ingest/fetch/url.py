@@ -198,8 +198,8 @@ def _address(url: FilledTemplate) -> tuple[str, dict[str, FilledTemplate]]:
     if not at:
         return address, {}
     user, _, password = (urllib.parse.unquote(part) for part in user_info.partition(":"))
-    told = base64.b64encode(f"{user}:{password}".encode()).decode()
-    return address, {"Authorization": FilledTemplate("Basic, of the URL", f"Basic {told}")}
+    credentials = base64.b64encode(f"{user}:{password}".encode()).decode()
+    return address, {"Authorization": FilledTemplate("Basic, of the URL", f"Basic {credentials}")}
 
 
 def _no_host(url: FilledTemplate) -> Invalid:
