@@ -36,6 +36,11 @@ class Said:
         return json.loads(self.out)
 
 
+def around() -> dict[str, str]:
+    """The environment of the tests, without what sets their numbers: a daemon takes it for settings, and refuses."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("ODFD_")}
+
+
 @dataclass
 class Daemon:
     """One state directory, and the process over it."""
@@ -73,7 +78,7 @@ class Daemon:
         command = [*(self.program or usual), str(self.state), *words]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                command, env={**os.environ, **self.environ}, stdout=log, stderr=log, start_new_session=True
+                command, env={**around(), **self.environ}, stdout=log, stderr=log, start_new_session=True
             )
         return self.process
 
@@ -109,7 +114,7 @@ class Daemon:
             capture_output=True,
             timeout=PATIENCE,
             check=False,
-            env={**os.environ, **self.environ, **environ},
+            env={**around(), **self.environ, **environ},
         )
         return Said(done.returncode, done.stdout.decode(), done.stderr.decode())
 
