@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 from chain.data.logical_hash import described
 from chain.errors import Invalid
 from chain.wording import a
-from engines.spark.catalyst.types import struct_type
 
 NOT_NULL: Final = "not-null"
 NULL_KEY: Final = "primary-key-null"
@@ -178,7 +177,7 @@ def misfit_fault(place: str, column: str, type_: pa.DataType, value: str) -> Inv
 def check_read(schema: pa.Schema, place: str, *, queried: bool) -> None:
     """Raises Invalid for columns of a type that no slice can hold; ``queried``: a query makes others of them."""
     for field in schema:
-        if not _known(struct_type if queried else described, field):
+        if not _known(_read_by_spark if queried else described, field):
             raise Invalid(_message(field), rule=_RULE, hint=_hint_of_read(field), place=place)
 
 
@@ -213,6 +212,13 @@ def _known(judge: Callable[[pa.Schema], object], field: pa.Field) -> bool:
     return True
 
 
+def _read_by_spark(schema: pa.Schema) -> object:
+    """Loads Spark's types only here: a node without Spark loads this module too."""
+    from engines.spark.catalyst.types import struct_type
+
+    return struct_type(schema)
+
+
 def _message(field: pa.Field) -> str:
     kind = str(field.type)
     if pa.types.is_map(field.type):
@@ -223,6 +229,6 @@ def _message(field: pa.Field) -> str:
 def _hint_of_read(field: pa.Field) -> str:
     if pa.types.is_duration(field.type):
         return f"declare the columns in the read schema, this one as {field.name} BIGINT: the number of its units"
-    if _known(struct_type, field):
+    if _known(_read_by_spark, field):
         return f"make it a text in preprocess: to_json({field.name}) as {field.name}"
     return "declare the other columns in the read schema, which leaves it out, or write it as a text of JSON"

@@ -101,14 +101,14 @@ def _pull(session: Session, args: argparse.Namespace) -> int:
 
 def pull_request(args: argparse.Namespace) -> dict[str, object]:
     """The JSON of a ``wire.PullRequest``, which is asked before any type is loaded: most pulls have little to do."""
-    wishes = {
+    fields = {
         "refs": args.refs,
         "all": args.all,
         "recursive": args.recursive,
         "repair": args.repair,
         "fetchUncacheable": args.fetch_uncacheable,
     }
-    return {name: wish for name, wish in wishes.items() if wish}
+    return {name: value for name, value in fields.items() if value}
 
 
 _COLUMNS: tuple[TableColumn[wire.PullItem], ...] = (

@@ -1,0 +1,20 @@
+"""A node that was installed without the engine: what its daemon loads does not need Spark."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+LOADS = """
+import sys
+for name in ("pyspark", "py4j", "pandas"):
+    sys.modules[name] = None
+import odfd.api.services, odfd.cli.main, odfd.daemon.main, odfd.daemon.wiring, odfd.node.assembly, odfd.node.handlers
+"""
+
+
+def test_a_daemon_starts_without_spark() -> None:
+    done = subprocess.run([sys.executable, "-c", LOADS], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
