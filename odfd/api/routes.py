@@ -138,6 +138,7 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("GET", "/resources/{type}", _resources),
     ("GET", "/resources/{type}/{name}", lambda s, r: s.declarations.get(_name(r, "type"), _name(r, "name"))),
     ("PUT", "/resources/{type}/{name}/labels", _label),
+    ("POST", "/secrets/rotation", lambda s, _: s.declarations.rotate_secrets()),
     ("DELETE", "/resources/{type}/{name}", lambda s, r: s.declarations.delete(_name(r, "type"), _name(r, "name"))),
     ("GET", "/types", lambda s, _: s.schemas.types()),
     ("GET", "/types/{word}", lambda s, r: s.schemas.explain(_name(r, "word"), r.query_params.get("path", ""))),

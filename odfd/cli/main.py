@@ -17,7 +17,7 @@ from chain.errors import Fault
 from odfd import __version__, output
 from odfd.cli import registry
 from odfd.cli.command import Subparsers
-from odfd.cli.session import FORMATS, MANIFEST, Session
+from odfd.cli.session import FORMATS, MANIFESTS, Session
 from odfd.errors import Bug, ExitCode, Usage, exit_code, render, sole_fault
 
 _TAKES_VALUE: Final = {"--socket", "-o", "--output"}
@@ -84,7 +84,7 @@ def _run(words: Sequence[str]) -> int:
         registry.load(known[name], subparsers)
         _everywhere(subparsers)
         args = parser.parse_args(words)
-        if args.output == MANIFEST and not args.writes_manifests:
+        if args.output in MANIFESTS and not args.writes_manifests:
             raise Usage(f"odfctl {name} has no manifests to show", hint="like odfctl get dataset NAME -o manifest")
         if not gc.isenabled():  # of a program (``odfd.cli.start``)
             gc.freeze()
@@ -138,7 +138,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("--socket", metavar="PATH", default=off, help=shown("socket of the daemon (ODFD_SOCKET)"))
     if "-o" not in parser._option_string_actions:
-        formats = (*FORMATS, MANIFEST)
+        formats = (*FORMATS, *MANIFESTS)
         known = shown("table, json, yaml or ndjson")
         parser.add_argument("-o", "--output", choices=formats, default=off, metavar="FORMAT", help=known)
     loudness = parser.add_mutually_exclusive_group()

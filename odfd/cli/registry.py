@@ -49,6 +49,7 @@ GROUPS: Final = (
             CommandEntry("rename", "call a dataset something else on this node", _HERE + "resources"),
             CommandEntry("label", "set labels of a resource, to select by", _HERE + "resources"),
             CommandEntry("annotate", "set annotations of a resource", _HERE + "resources"),
+            CommandEntry("secret", "the key that values of SecretSets are sealed to", _HERE + "secret"),
             CommandEntry("wait", "until something is so", _HERE + "wait"),
         ),
     ),

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 FORMATS: Final = ("table", "json", "yaml", "ndjson")
 MANIFEST: Final = "manifest"
-"""A format of those commands alone that show what was declared (``writes_manifests``)."""
+LEGACY: Final = "legacy"
+"""The same of datasets, as DatasetSnapshots."""
+MANIFESTS: Final = (MANIFEST, LEGACY)
+"""Formats of those commands alone that show what was declared (``writes_manifests``)."""
 SYSTEM_SOCKET: Final = Path("/run/odfd/control.sock")
 
 

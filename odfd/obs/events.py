@@ -162,6 +162,7 @@ EVENT_KINDS: Final = {
     "resource.failed": "a resource could not be made as it is declared",
     "resource.labelled": "labels or annotations of a resource changed",
     "resource.updated": "a resource was declared in another way",
+    "secret.rotated": "all secrets were sealed to a new key",
     "task.cancelled": "a long operation was cancelled",
     "task.done": "a long operation ended",
     "task.failed": "a long operation failed",

@@ -267,6 +267,10 @@ class DeclaredStore:
         for each in resources:
             self.put(each, now)
 
+    def rewrite(self, resource: DeclaredResource, now: Instant) -> None:
+        """The same in another form: nothing is declared anew."""
+        self._write("Observed", resource, now)
+
     def blank(self, resource_id: str) -> None:
         """Take the specs from events of a resource that others followed: what was superseded is kept nowhere."""
         rows = list(EVENTS.rows(self._db, "id = ? ORDER BY rv DESC", (resource_id,)))

@@ -68,6 +68,8 @@ def names_in(type_: str, spec: Any) -> frozenset[str]:
 class SecretSealer(Protocol):
     """Seals and opens values, each for one place."""
 
+    def is_current(self, sealed: str) -> bool: ...
+
     def seal(self, text: str, binding: str) -> str: ...
     def open(self, sealed: str, bindings: Collection[str]) -> OpenedSecret: ...
 
@@ -117,6 +119,17 @@ def sealed_secrets(
             keys.open(value["value"], (place,))
             kept[key] = value
     return kept
+
+
+def renewed_secrets(spec: Mapping[str, Any], resource_id: str, keys: SecretSealer) -> dict[str, Any]:
+    """With the values that are sealed to a former key sealed to that of now. Raises Environment: its key is lost."""
+    renewed = {}
+    for key, held in spec["secrets"].items():
+        place = binding(resource_id, key)
+        if not keys.is_current(held["value"]):
+            held = {**held, "value": keys.seal(keys.open(held["value"], (place,)).reveal(), place)}
+        renewed[key] = held
+    return {**spec, "secrets": renewed}
 
 
 def _is(sealed: str, text: str, place: str, keys: SecretSealer) -> bool:

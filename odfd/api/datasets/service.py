@@ -12,7 +12,8 @@ import msgspec
 import trio
 
 from chain.codec.arrow_schema import schema_of
-from chain.codec.manifest import block_to_builtins, render_manifest
+from chain.codec.bind import plain_of
+from chain.codec.manifest import block_to_builtins, render_manifest, render_yaml
 from chain.data.arrow_schema import to_arrow
 from chain.data.json_values import plain_rows
 from chain.errors import Invalid, NotFound, Refused
@@ -28,6 +29,7 @@ from chain.wording import agree, plural
 from odfd.api.datasets import quarantine
 from odfd.api.datasets.profiles import profile_of
 from odfd.api.resources.apply import BASE_KIND, ApplyOperation
+from odfd.api.resources.types import TYPES
 from odfd.api.views.holder_counts import HolderCounts
 from odfd.api.views.views import DatasetViews, block_view, schema_view
 from odfd.control import wire
@@ -35,6 +37,7 @@ from odfd.control.assembly import Context
 from odfd.datasets import pushes, reading, row_counts, visibility
 from odfd.datasets.catalog import Catalog, DatasetEntry
 from odfd.datasets.creation import declaration
+from odfd.datasets.manifest import DatasetSpec
 from odfd.datasets.references import drop_references
 from odfd.flows import store as flows
 from odfd.ingest import segments
@@ -47,6 +50,7 @@ from odfd.state.directory import FOLDS, SEGMENTS, StateDirectory
 from odfd.trust.ledger.log import Ledger
 from odfd.verify.damage import Damage
 
+_TYPE: Final = TYPES.written("Dataset")
 MAX_LOG = 10_000
 """Blocks that one ``log`` gives at the most."""
 MAX_DIGITS: Final = 18
@@ -107,7 +111,14 @@ class DatasetService:
         def look() -> wire.ManifestView:
             entry = self._home.resolve(ref)
             state = load_state(self._home.chains.chain(entry.id))
-            return wire.ManifestView(text=render_manifest(declaration(state, entry.name)))
+            declared = declaration(state, entry.name)
+            with self._home.database.read() as connection:
+                row = DeclaredStore(connection).with_did(str(entry.id))
+            beside = {} if row is None else {"labels": row.labels, "annotations": row.annotations}
+            headers = {"name": entry.name, **{key: dict(said) for key, said in beside.items() if said}}
+            spec = plain_of(DatasetSpec(kind=declared.kind, metadata=declared.metadata))
+            text = render_yaml({"$schema": _TYPE.uri, "headers": headers, "spec": spec})
+            return wire.ManifestView(text=text, legacy=render_manifest(declared))
 
         return await _in_thread(look)
 

@@ -13,7 +13,7 @@ import trio
 from chain import instant
 from chain.codec.bind import plain_of
 from chain.codec.manifest import Mistakes
-from chain.errors import Invalid, NotFound, Refused
+from chain.errors import Environment, Invalid, NotFound, Refused
 from odfd.api.resources.intent_types import ORDER, adopted, as_kept, key_of
 from odfd.api.resources.types import TYPES
 from odfd.control import wire
@@ -27,7 +27,7 @@ from odfd.resources.owners import OwnedPart, PartKeeper, owned_fault
 from odfd.resources.plan import DesiredResource, PlannedResource, Rules, plan
 from odfd.resources.references import FinalState, Reference, references_of
 from odfd.resources.selectors import first_equality, matches, parse_selector
-from odfd.resources.sets import OpenedSecret, SecretSealer, binding, names_in, sealed_secrets
+from odfd.resources.sets import OpenedSecret, SecretSealer, binding, names_in, renewed_secrets, sealed_secrets
 from odfd.resources.status import COMMON, ResourceStatus, shown
 from odfd.resources.store import Resources
 from odfd.resources.types import OURS, VERSION, ResourceType, TypeRegistry
@@ -96,8 +96,38 @@ class DeclarationService:
             store.put_all(changed, self._clock.now())
             for each in changed:
                 if each.type == SECRET_SET:
+                    self._renew(store, each)  # the key may be another since it was planned
                     store.blank(each.id)
             self._adopted(connection)
+
+    async def rotate_secrets(self) -> wire.SecretRotation:
+        """Seal all secrets to a new key, and destroy the former. Raises Environment where one cannot be opened."""
+        count = await trio.to_thread.run_sync(self._rotate)
+        self._events.emit("secret.rotated", "", f"{count} values are sealed to a new key")
+        return wire.SecretRotation(values=count)
+
+    def _rotate(self) -> int:
+        """A crash anywhere leaves values that open; the next rotation goes on with it."""
+        self._home.secrets.begin_rotation()
+        with self._home.database.write() as connection:
+            store = self._declared(connection)
+            sets = store.all(SECRET_SET)
+            for each in sets:
+                self._renew(store, each)
+                store.blank(each.id)
+        self._home.secrets.end_rotation()
+        return sum(len(each.spec["secrets"]) for each in sets)
+
+    def _renew(self, store: DeclaredStore, each: DeclaredResource) -> None:
+        try:
+            spec = renewed_secrets(each.spec, each.id, self._home.secrets)
+        except Environment as fault:
+            fault.place = f"SecretSet {each.name}"
+            raise
+        if spec != each.spec:
+            held = store.get(each.id)
+            assert held is not None
+            store.rewrite(msgspec.structs.replace(held, spec=spec), self._clock.now())
 
     def adopt(self) -> None:
         """Take over what came and went by other ways. Blocking."""
@@ -345,6 +375,9 @@ class DrySealing:
 
     def open(self, sealed: str, bindings: Collection[str]) -> OpenedSecret:
         return self._keys.open(sealed, bindings)
+
+    def is_current(self, sealed: str) -> bool:
+        return self._keys.is_current(sealed)
 
 
 def _desired(draft: Draft) -> DesiredResource:

@@ -11,7 +11,7 @@ from chain.errors import NotFound
 from odfd import output
 from odfd.cli import details, kinds
 from odfd.cli.command import REF, YES, Commands, argument, confirm
-from odfd.cli.session import MANIFEST, Session, to_yaml
+from odfd.cli.session import LEGACY, MANIFESTS, Session, to_yaml
 from odfd.control import wire
 from odfd.control.client import Answer, part
 from odfd.errors import ExitCode, Usage
@@ -48,14 +48,11 @@ def one(session: Session, kind: kinds.Kind[V], name: str) -> Answer[V]:
 )
 def _get(session: Session, args: argparse.Namespace) -> int:
     kind = kinds.find(args.kind)
-    if (args.labels or args.watch) and kind not in kinds.DECLARED:
-        known = ", ".join(each.name for each in kinds.DECLARED)
-        raise Usage(f"{kind.name}s have no labels and are not watched", hint=f"these are: {known}")
-    if args.labels and args.names:
-        raise Usage("things are named, or selected by labels", hint="leave one of them out")
+    _check_selection(kind, args)
     if args.watch:
+        _check_declared(kind, "are not watched")
         return _watch(session, kind, args)
-    if session.output == MANIFEST:
+    if session.output in MANIFESTS:
         return _manifest(session, kind, args.names)
     if len(args.names) == 1:
         kind.show(session, one(session, kind, args.names[0]))
@@ -68,9 +65,30 @@ def _get(session: Session, args: argparse.Namespace) -> int:
     return ExitCode.OK
 
 
+def _check_declared(kind: kinds.Kind[Any], text: str) -> None:
+    if kind not in (*kinds.DECLARED, kinds.RESOURCE):
+        known = ", ".join(each.name for each in kinds.DECLARED)
+        raise Usage(f"{kind.name}s {text}", hint=f"these are: {known}")
+
+
+def _check_selection(kind: kinds.Kind[Any], args: argparse.Namespace) -> None:
+    """Raises Usage."""
+    if args.labels:
+        _check_declared(kind, "have no labels")
+    if args.labels and args.names:
+        raise Usage("things are named, or selected by labels", hint="leave one of them out")
+
+
+def _path(kind: kinds.Kind[Any]) -> str:
+    """Of resources of a kind, or of all."""
+    return kind.path if kind is kinds.RESOURCE else f"/resources/{kind.name}"
+
+
 def _labelled(session: Session, kind: kinds.Kind[V], labels: str) -> Answer[list[V]]:
     """Those with labels that are as was asked."""
-    found = session.client.get(f"/resources/{kind.name}", list[wire.ResourceView], {"labels": labels})
+    if kind is kinds.RESOURCE:
+        return session.client.get(kind.path, list[kind.view], {"labels": labels})  # type: ignore[name-defined]
+    found = session.client.get(_path(kind), list[wire.ResourceView], {"labels": labels})
     names = {row.name for row in found.value}
     rows = kind.all(session)
     both = [(value, sent) for value, sent in zip(rows.value, rows.sent, strict=True) if sent["name"] in names]
@@ -84,11 +102,13 @@ def _several(answers: Sequence[Answer[V]]) -> Answer[list[V]]:
 def _watch(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace) -> int:
     asked = {"watch": "true"} | ({"since": args.since} if args.since else {})
     output.end_when_unread()
-    for news in session.client.stream(f"/resources/{kind.name}", wire.ResourceNews, asked):
-        said = news.value
-        if args.names and said.resource is not None and said.resource.name not in args.names:
+    for news in session.client.stream(_path(kind), wire.ResourceNews, asked):
+        said, row = news.value, news.value.resource
+        name = "" if row is None else row.name if kind is not kinds.RESOURCE else kind.key(row)
+        if args.names and row is not None and name not in args.names:
             continue
-        what = "" if said.resource is None else f"  {said.resource.name}  {kinds.labels_text(said.resource.labels)}"
+        phase = f"  {kinds.phase_text(row)}" if row is not None and kind is kinds.RESOURCE else ""
+        what = "" if row is None else f"  {name}{phase}  {kinds.labels_text(row.labels)}"
         session.line(news.sent, f"{said.version}  {said.op}{what}")
         output.flush()
     raise session.client.gone()
@@ -111,8 +131,16 @@ def _resource_manifests(session: Session, kind: kinds.Kind[Any], name: str | Non
     return "---\n".join(texts)
 
 
+def _dataset_manifest(session: Session, name: str) -> str:
+    """What its chain declares, with what is kept beside it here."""
+    said = session.client.get(f"/datasets/{part(name)}/manifest", wire.ManifestView).value
+    return said.legacy if session.output == LEGACY else said.text
+
+
 def manifest_text(session: Session, kind: kinds.Kind[Any], name: str | None) -> str:
     """What ``-o manifest`` shows. Raises Usage for kinds that have none."""
+    if session.output == LEGACY and kind is not kinds.DATASET:
+        raise Usage(f"the kind {kind.name} has no older form", hint="-o manifest shows what there is")
     if kind in kinds.DECLARED and kind is not kinds.DATASET:
         return _resource_manifests(session, kind, name)
     if kind is not kinds.DATASET:
@@ -120,7 +148,7 @@ def manifest_text(session: Session, kind: kinds.Kind[Any], name: str | None) -> 
         raise Usage(f"the kind {kind.name} has no manifest", hint=f"these have: {have}")
     if name is None:
         raise Usage("manifests of datasets are shown one at a time", hint="odfctl get dataset NAME -o manifest")
-    return session.client.get(f"/datasets/{part(name)}/manifest", wire.ManifestView).value.text
+    return _dataset_manifest(session, name)
 
 
 def _manifest(session: Session, kind: kinds.Kind[Any], names: Sequence[str]) -> int:
@@ -170,9 +198,10 @@ def _rename(session: Session, args: argparse.Namespace) -> None:
 @commands.add(
     "delete",
     argument("kind", metavar="KIND"),
-    argument("names", nargs="+", metavar="NAME"),
+    argument("names", nargs="*", default=[], metavar="NAME"),
+    argument("-l", "--labels", metavar="SELECTOR", help="those with labels like 'env=prod,team in (a,b),!old'"),
     YES,
-    description="Remove datasets, mirrors, networks, validators; cancel tasks. A dataset's data is gone for good.",
+    description="Remove datasets, flows, mirrors, networks, validators, sets. A dataset goes with its data, for good.",
     example="dataset nyc.flights --yes",
 )
 def _delete(session: Session, args: argparse.Namespace) -> None:
@@ -180,18 +209,38 @@ def _delete(session: Session, args: argparse.Namespace) -> None:
     if kind.name == "engine":
         raise Usage("engines are not deleted", hint="an unused process ends by itself after engine.idle-seconds")
     if kind.name == "peer":
-        raise Usage("peers are not deleted", hint=f"odfctl peer block {args.names[0]} keeps one away")
-    if len(args.names) > 1:
-        for name in args.names:  # nothing is deleted where one is mistyped
-            one(session, kind, name)
-    if kind.name == "dataset" and not args.yes:
-        things, their = ("dataset", "its") if len(args.names) == 1 else ("datasets", "their")
-        confirm(f"Delete the {things} {', '.join(args.names)} with all {their} data?", "nothing was deleted")
+        raise Usage(
+            "peers are not deleted", hint=f"odfctl peer block {' '.join(args.names[:1]) or 'PEER'} keeps one away"
+        )
+    names = _to_delete(session, kind, args)
+    if (kind.name == "dataset" or args.labels) and names and not args.yes:
+        things, their = (kind.name, "its") if len(names) == 1 else (f"{kind.name}s", "their")
+        data = f" with all {their} data" if kind.name == "dataset" else ""
+        confirm(f"Delete the {things} {', '.join(names)}{data}?", "nothing was deleted")
     gone: list[Answer[Any]] = []
     try:
-        gone += (session.client.delete(f"{kind.path}/{part(name)}", kind.view) for name in args.names)
+        gone += (session.client.delete(f"{kind.path}/{part(name)}", kind.view) for name in names)
     finally:
-        _say_deleted(session, kind, args.names, gone)
+        _say_deleted(session, kind, names, gone)
+
+
+def _to_delete(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace) -> Sequence[str]:
+    """Raises Usage, NotFound: nothing is deleted where one is mistyped."""
+    _check_selection(kind, args)
+    if args.labels:
+        if kind is kinds.RESOURCE:
+            raise Usage(
+                "resources are deleted one kind at a time", hint=f"odfctl delete variableset -l '{args.labels}'"
+            )
+        names = [kind.key(each) for each in _labelled(session, kind, args.labels).value]
+        if not names:
+            session.remark(f"no {kind.name}s have such labels; nothing was deleted")
+        return names
+    if not args.names:
+        raise Usage("nothing is named", hint=f"odfctl delete {kind.name} NAME, or -l SELECTOR")
+    for name in args.names if len(args.names) > 1 else ():
+        one(session, kind, name)
+    return list(args.names)
 
 
 def _say_deleted(session: Session, kind: kinds.Kind[Any], names: Sequence[str], gone: Sequence[Answer[Any]]) -> None:

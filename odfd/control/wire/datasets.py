@@ -238,10 +238,12 @@ class RenameRequest(Request, frozen=True, kw_only=True):
 
 
 class ManifestView(Value, frozen=True, kw_only=True):
-    """What is declared of a dataset: a DatasetSnapshot that, applied again, changes nothing."""
+    """What is declared of a dataset, in two forms that, applied again, change nothing."""
 
     text: str
-    """YAML."""
+    """A resource in YAML."""
+    legacy: str
+    """A DatasetSnapshot in YAML."""
 
 
 class ManifestText(Request, frozen=True, kw_only=True):

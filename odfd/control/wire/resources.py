@@ -71,6 +71,13 @@ class LabelRequest(Request, frozen=True, kw_only=True):
     annotations: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
+class SecretRotation(Value, frozen=True, kw_only=True):
+    """What became of the secrets of a node that got a new key."""
+
+    values: int
+    """That are sealed to it."""
+
+
 class ResourceNews(Value, frozen=True, kw_only=True):
     """A line of a watch: a change, or a bookmark that all that stood was told."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -53,18 +53,21 @@ class Opened:
 
 
 class SecretKeys:
-    """The key of this node that values are sealed to. Blocking; safe to use from any thread."""
+    """The keys of this node that values are sealed to. Blocking; safe to use from any thread."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE
-        self._key: OKPKey | None = None
+        self._kept: list[OKPKey] = []
+        """Those in the file: new values are sealed to the first, others are of a rotation that has not ended."""
+        self._keys: dict[str, OKPKey] = {}
+        """Those that open, by their ids: also former ones, until this process ends."""
         self._making = threading.Lock()
 
     def seal(self, text: str, binding: str) -> str:
         """For one place alone: ``binding``. Makes the key the first time. Raises Environment."""
         from joserfc import jwe
 
-        key = self._load() or self._make()
+        key = self._active() or self._make()
         header = {"alg": ALGORITHMS[0], "enc": ALGORITHMS[1], "kid": key.kid, BINDING: binding}
         return jwe.encrypt_compact(header, text.encode(), key, registry=_registry())
 
@@ -81,8 +84,9 @@ class SecretKeys:
                 "a sealed value that was made for another place", rule="wrong-binding",
                 hint="write the value itself; it is sealed when it is applied",
             )  # fmt: skip
-        key = self._load()
-        if key is None or header.get("kid") != key.kid:
+        self._active()
+        key = self._keys.get(str(header.get("kid")))
+        if key is None:
             raise Environment("the key of a sealed value is not here", rule="undecryptable", hint=_HINT)
         try:
             found = jwe.decrypt_compact(sealed, key, registry=_registry()).plaintext
@@ -90,42 +94,73 @@ class SecretKeys:
         except (JoseError, ValueError) as error:
             raise Environment("a sealed value cannot be opened", rule="undecryptable", hint=_HINT) from error
 
-    def _load(self) -> OKPKey | None:
+    def is_current(self, sealed: str) -> bool:
+        """Whether a value is sealed to the key that new ones are sealed to. Raises Invalid for what is none."""
+        active = self._active()
+        return active is not None and _header(sealed).get("kid") == active.kid
+
+    def begin_rotation(self) -> None:
+        """Seal to a new key from now on; those before still open, also after a crash. Makes none where there is none.
+
+        After a rotation that did not end, that one goes on.
+        """
+        with self._making:
+            if self._active() is not None and len(self._kept) == 1:
+                self._keep([_new_key(), *self._kept])
+
+    def end_rotation(self) -> None:
+        """No value that is kept is sealed to a former key: it is destroyed, and opens here until the end."""
+        with self._making:
+            if len(self._kept) > 1:
+                self._keep(self._kept[:1])
+
+    def _active(self) -> OKPKey | None:
+        """The first of those in the file. Raises Environment."""
         from joserfc.jwk import OKPKey
 
-        if self._key is None and self._path.exists():
+        if not self._kept and self._path.exists():
             try:
-                (stored,) = json.loads(self._path.read_bytes())["keys"]
-                self._key = OKPKey.import_key(stored)
+                stored = [OKPKey.import_key(each) for each in json.loads(self._path.read_bytes())["keys"]]
+                self._hold(stored)
             except (OSError, ValueError, KeyError, TypeError) as error:
-                text = f"{self._path} cannot be read as a set of one key"
+                text = f"{self._path} cannot be read as a set of keys"
                 raise Environment(text, rule="secret-key", hint="restore it from a backup") from error
-        return self._key
+        return self._kept[0] if self._kept else None
 
     def _make(self) -> OKPKey:
         """Durable before anything is sealed to it."""
-        from joserfc.jwk import OKPKey
-
         with self._making:
-            found = self._load()
-            if found is not None:
-                return found
-            made = OKPKey.generate_key("X25519")
-            made.ensure_kid()
-            text = json.dumps({"keys": [made.as_dict(private=True)]}).encode()
-            partial = self._path.with_suffix(".partial")
-            partial.unlink(missing_ok=True)
-            try:
-                with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                    file.write(text)
-                    file.flush()
-                    os.fsync(file.fileno())
-                partial.rename(self._path)
-                sync_folder(self._path.parent)
-            except OSError as error:
-                raise Environment(f"cannot keep {self._path}: {error}", rule="secret-key") from error
-            self._key = made
-            return made
+            if self._active() is None:
+                self._keep([_new_key()])
+            return self._kept[0]
+
+    def _keep(self, keys: Sequence[OKPKey]) -> None:
+        """In the file, and then here. Raises Environment."""
+        text = json.dumps({"keys": [each.as_dict(private=True) for each in keys]}).encode()
+        partial = self._path.with_suffix(".partial")
+        partial.unlink(missing_ok=True)
+        try:
+            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.rename(self._path)
+            sync_folder(self._path.parent)
+        except OSError as error:
+            raise Environment(f"cannot keep {self._path}: {error}", rule="secret-key") from error
+        self._hold(keys)
+
+    def _hold(self, keys: Sequence[OKPKey]) -> None:
+        self._kept = list(keys)
+        self._keys = {**self._keys, **{str(each.kid): each for each in keys}}
+
+
+def _new_key() -> OKPKey:
+    from joserfc.jwk import OKPKey
+
+    made = OKPKey.generate_key("X25519")
+    made.ensure_kid()
+    return made
 
 
 def _registry() -> Any:

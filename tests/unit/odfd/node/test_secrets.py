@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import http.server
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +13,13 @@ from urllib.parse import quote
 
 import msgspec
 import pytest
+import trio
 
 from chain.errors import Invalid
 from config.model import Ingest
+from odfd.api.resources.desired_state import read_desired_state
 from odfd.control import wire
+from worlds.eventually import PATIENCE
 
 TOKEN = "s3cr3t-t0ken"
 MANIFEST = """kind: DatasetSnapshot
@@ -157,6 +161,51 @@ async def test_secrets_are_lost_with_their_key_and_said_to_be(world: Any, server
         assert item.action == "updated"
         (item,) = await alice.pull("cities")
         assert item.outcome == "updated"
+
+
+async def test_secrets_are_sealed_to_a_new_key_and_the_former_is_destroyed(world: Any) -> None:
+    """A rotation that a crash cut off loses nothing, and the next one ends it; as does one under an apply."""
+
+    def keys() -> list[str]:
+        text = (alice.home.directory / "keys" / "secrets.jwks").read_text()
+        return [each["d"] for each in json.loads(text)["keys"]]
+
+    async with world.running("alice") as alice:
+        await alice.apply(SECRET)
+        before = await alice.api.declarations.get("ss", "cities")
+        (first,) = keys()
+        planned = alice.api.declarations.plan(read_desired_state([text(SECRET.replace("KEY:", "NEW:"))]).drafts)
+        assert (await alice.api.declarations.rotate_secrets()).values == 1
+        (second,) = keys()
+        assert first != second
+        assert alice.api.declarations.values("cities") == {"KEY": TOKEN}
+        after = await alice.api.declarations.get("ss", "cities")
+        assert (after.generation, after.spec == before.spec) == (before.generation, False)
+        assert before.spec["secrets"]["KEY"]["value"] not in "\n".join(dump(alice))
+        assert [item.action for item in (await alice.apply(SECRET)).items] == ["unchanged"]
+        alice.api.declarations.commit(planned)
+        alice.home.secrets.begin_rotation()
+        assert len(keys()) == 2
+    async with world.running("alice") as alice:
+        assert alice.api.declarations.values("cities") == {"NEW": TOKEN}
+        assert (await status(alice))["phase"] == "Ready"
+        await alice.api.declarations.rotate_secrets()
+        (third,) = keys()
+        assert third not in (first, second)
+    async with world.running("alice") as alice:
+        assert alice.api.declarations.values("cities") == {"NEW": TOKEN}
+        assert not found_in(alice.home.directory, second)
+
+
+async def status(node: Any) -> dict[str, Any]:
+    with trio.fail_after(PATIENCE):
+        await node.parts.reconciler.settled()
+    found: dict[str, Any] = (await node.api.declarations.get("ss", "cities")).status
+    return found
+
+
+def text(manifest: str) -> wire.ManifestText:
+    return wire.ManifestText(source="m.yaml", text=manifest, base="")
 
 
 NO_SECRETS = ["5", "{value: x}", "{value: x, contentEncoding: rot13}", "{value: x, contentEncoding: jwe}", "[x]"]
