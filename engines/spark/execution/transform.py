@@ -387,7 +387,8 @@ class Transaction:
         if few is not None:
             rows, widths = few
             query = prepared(self._session, self._query.steps, rows, widths, hidden, shape.exact)
-            result = query.run(self._session, rows, run)
+            self._control.progress()
+            result = query.run(rows)
         else:
             self._show(ruling, step, versions)
             plan = run_queries(self._session, self._query.steps)

@@ -2,7 +2,7 @@
 
 Classic PySpark: the JVM is a child of this process and the plans can be looked into. Made once per process, lives as
 long as it; each request works in a session of its own derived from it (``newSession``), so that views of one request
-are never seen by another.
+are never seen by another. Kept plans (``sql.prepared``), in which names were resolved before, share one.
 """
 
 from __future__ import annotations

@@ -1,51 +1,91 @@
 """Keeps the plans of queries: a small transaction puts its rows into one that was made before.
 
-To name views, parse, analyse and rewrite a query takes Spark longer than a thousand rows do, and gives the same each
-time: a plan depends on the texts, on the columns of the inputs and on what is carried through it, on nothing of the
-rows. So it is made once over inputs without rows, and what stands for an input in it is replaced.
+To name views, parse, analyse, rewrite and optimise a query takes Spark longer than a thousand rows do, and gives the
+same each time: a plan depends on the texts, on the columns of the inputs and on what is carried through it, on nothing
+of the rows but that there are not more than ``FEW_ROWS``. So it is made once, over as many rows that are none, and what
+stands for an input in it is replaced. Names were resolved then: kept plans run in one session, in which nothing is ever
+named, and without the records that Spark keeps of queries for its pages.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark.errors.exceptions.captured import convert_exception
+from pyspark.serializers import NoOpSerializer
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.util import _load_from_socket
 
 from chain.model.source import SqlQueryStep
 from engines.spark.catalyst.exact import complete_plan, first_exact, quick_plans
 from engines.spark.catalyst.plans import frame_of, inlined, items, jvm_object, widened
-from engines.spark.rows.tables import frame_of_rows
+from engines.spark.rows.tables import arrow_columns, frame_of_rows
 from engines.spark.sql.queries import run_queries
-from engines.spark.sql.views import name_view, without_hidden
+from engines.spark.sql.views import FEW_ROWS, name_view, without_hidden
 
-Answer = TypeVar("Answer")
 REMEMBERED: Final = 256
 """Queries whose plans are kept."""
-_KEPT: Final[WeakKeyDictionary[Any, OrderedDict[tuple[object, ...], PreparedQuery]]] = WeakKeyDictionary()
-"""Of each JVM. A plan holds nothing of a session."""
-
-
+_SPARK: Final = "org.apache.spark"
+_SETTLED: Final = {"callSite.short": "transaction", "callSite.long": "transaction"}
+"""Else Spark walks through the stack for each."""
 _ONE: Final = "scala.collection.immutable.Map$Map1"
 """A map of one key: to Scala it is a partial function, by which a plan can be transformed."""
 
 
 @dataclass(frozen=True, slots=True)
+class _Kept:
+    """Of one JVM."""
+
+    session: SparkSession
+    """In which kept plans run."""
+    properties: Any
+    """Its settings, which tasks are told."""
+    queries: OrderedDict[tuple[object, ...], PreparedQuery] = field(default_factory=OrderedDict)
+
+    @classmethod
+    def of(cls, session: SparkSession) -> _Kept:
+        own = session.newSession()
+        within: Any = own._jsparkSession
+        convert = jvm_object(session, "scala.jdk.javaapi.CollectionConverters.asJava")
+        properties = jvm_object(session, "java.util.HashMap")(convert(within.sessionState().conf().getAllConfs()))
+        for name, value in _SETTLED.items():
+            properties.put(name, value)
+        return cls(own, properties)
+
+
+_KEPT: Final[WeakKeyDictionary[Any, _Kept]] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True, slots=True)
 class _Plan:
+    frame: DataFrame
+    """Of the analysed plan: what comes out has its columns."""
     root: Any
+    """Optimised."""
     inputs: Sequence[tuple[Any, str]]
     """Its leaves, and the input that each stands for: a union or join with itself has several for one."""
 
-    def over(self, session: SparkSession, data: Mapping[str, Any]) -> DataFrame:
-        root = self.root
+    def run(self, data: Mapping[str, Any], properties: Any) -> pa.Table:
+        session, root = self.frame.sparkSession, self.root
         for leaf, alias in self.inputs:
             filled = leaf.copy(leaf.output(), data[alias], leaf.isStreaming(), leaf.stream())
             root = root.transformUp(jvm_object(session, _ONE)(leaf, filled))
-        return frame_of(session, root)
+        plan = jvm_object(session, f"{_SPARK}.sql.execution.QueryExecution.prepareExecutedPlan")
+        session.sparkContext._jsc.sc().getLocalProperties().putAll(properties)
+        try:
+            rows = self.frame._jdf.toArrowBatchRdd(plan(session._jsparkSession, root))
+            where = jvm_object(session, f"{_SPARK}.api.python.PythonRDD.collectAndServe")(rows)
+        except Py4JJavaError as fault:  # a job that failed of what a row did has a cause, one that was cancelled none
+            raise convert_exception(fault.java_exception.getCause() or fault.java_exception) from None
+        columns = arrow_columns(self.frame.schema)
+        with _load_from_socket(where, NoOpSerializer()) as messages:
+            return pa.Table.from_batches([pa.ipc.read_record_batch(each, columns) for each in messages], columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +96,16 @@ class PreparedQuery:
     """Columns that are carried through."""
     plans: Sequence[_Plan]
     """The quickest first; they may fail of what the complete plan can do."""
+    kept: _Kept
 
-    def run(self, session: SparkSession, rows: Mapping[str, pa.Table], run: Callable[[DataFrame], Answer]) -> Answer:
-        """What ``run`` gives for the query over rows in memory, whose aggregates are exact."""
-        data = {alias: _relation(session, rows[alias]).data() for alias in self.aliases}
-        return first_exact((plan.over(session, data) for plan in self._all(session)), run)
+    def run(self, rows: Mapping[str, pa.Table]) -> pa.Table:
+        """What the query gives over rows in memory; its aggregates are exact."""
+        data = {alias: _relation(self.kept.session, rows[alias]).data() for alias in self.aliases}
+        return first_exact(self._all(), lambda plan: plan.run(data, self.kept.properties))
 
-    def _all(self, session: SparkSession) -> Iterator[_Plan]:
+    def _all(self) -> Iterator[_Plan]:
         yield from self.plans
+        session = self.kept.session
         yield _planned(session, complete_plan(session, self.analysed), self.aliases, self.hidden)
 
 
@@ -74,35 +116,38 @@ def prepared(
     """The plans of a query over inputs with such columns, of which it sees the first ones, as many as ``widths`` says;
     ``hidden`` are carried through it. ``exact``: see ``run_exactly``.
     """
-    kept = _KEPT.setdefault(session.sparkContext._gateway, OrderedDict())
+    gateway = session.sparkContext._gateway
+    kept = _KEPT.get(gateway) or _KEPT.setdefault(gateway, _Kept.of(session))
     key = tuple(steps), tuple((alias, table.schema, widths[alias]) for alias, table in rows.items()), hidden, exact
-    found = kept.get(key)
+    found = kept.queries.get(key)
     if found is None:
         for number, (alias, table) in enumerate(rows.items()):
             name_view(without_hidden(session, _bare(session, table.schema, number), widths[alias]), alias)
         plan = inlined(session, run_queries(session, steps))
-        plans = [_planned(session, each, tuple(rows), hidden) for each in quick_plans(session, plan, exact)]
-        found = kept[key] = PreparedQuery(plan, tuple(rows), hidden, plans)
-        while len(kept) > REMEMBERED:
-            kept.popitem(last=False)
+        plans = [_planned(kept.session, each, tuple(rows), hidden) for each in quick_plans(session, plan, exact)]
+        found = kept.queries[key] = PreparedQuery(plan, tuple(rows), hidden, plans, kept)
+        while len(kept.queries) > REMEMBERED:
+            kept.queries.popitem(last=False)
     return found
 
 
 def _bare(session: SparkSession, schema: pa.Schema, number: int) -> DataFrame:
-    """Stands for an input: a relation of ``number`` + 1 rows that are none, by which it is known again wherever Spark
-    copied it to. As one partition, so that grouping and joining need no exchange.
+    """Stands for an input: a relation of more rows, that are none, than ever take their place, for an optimiser makes
+    use of there being few. By how many it is known again wherever Spark copied it to. As one partition, so that
+    grouping and joining need no exchange.
     """
     relation = _relation(session, schema.empty_table())
-    data = relation.data()
-    for _ in range(number + 1):
-        data = data.appended(None)
+    none = session.sparkContext._gateway.new_array(jvm_object(session, "java.lang.Object"), FEW_ROWS + 1 + number)
+    data = jvm_object(session, "scala.collection.immutable.ArraySeq.unsafeWrapArray")(none)
     bare = relation.copy(relation.output(), data, relation.isStreaming(), relation.stream())
     return frame_of(session, bare).coalesce(1)
 
 
 def _planned(session: SparkSession, plan: Any, aliases: Sequence[str], hidden: tuple[str, ...]) -> _Plan:
-    root = widened(session, plan, hidden) if hidden else plan
-    return _Plan(root, [(leaf, aliases[leaf.data().size() - 1]) for leaf in items(root.collectLeaves())])
+    frame = frame_of(session, widened(session, plan, hidden) if hidden else plan)
+    root = frame._jdf.queryExecution().optimizedPlan()
+    inputs = [(leaf, aliases[leaf.data().size() - FEW_ROWS - 1]) for leaf in items(root.collectLeaves())]
+    return _Plan(frame, root, inputs)
 
 
 def _relation(session: SparkSession, rows: pa.Table) -> Any:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 
 from chain.model.source import SqlQueryStep, TemporalTable, TransformSql
 from conformance.histories import START
 from engines.spark.execution.inputs import Inputs
+from engines.spark.runtime.settings import CONFINEMENT, MEANING
 from engines.spark.sql import prepared as plans
 from engines.spark.sql.prepared import prepared
-from engines.spark.sql.views import FEW
+from engines.spark.sql.views import FEW, FEW_ROWS
 
 pytestmark = pytest.mark.engine
+PATIENCE = 120
 DAILY = "time_bucket(interval '1' day, event_time)"
 QUERIES = {
     "map": ("select event_time, upper(k) as k, v * 2 as v from a where v % 3 <> 0", "a"),
@@ -102,7 +106,54 @@ def test_a_sum_that_leaves_its_type_on_its_way_is_exact(spark):
     rows = {"a": pa.table({"v": pa.array([2**62, 2**62, -(2**62), -(2**62) + 7], pa.int64())})}
     for _ in range(2):
         query = prepared(spark, steps, rows, {"a": 1}, (), exact=False)
-        assert query.run(spark, rows, lambda frame: frame.toArrow()).to_pylist() == [{"s": 7}]
+        assert query.run(rows).to_pylist() == [{"s": 7}]
+
+
+def test_a_plan_is_not_optimised_for_the_rows_that_it_was_made_with(spark):
+    """Of one row there is nothing to group, as Spark knows; and an input without rows gives none."""
+    steps = (SqlQueryStep(query="select v, count(*) as n from a group by v"),)
+    for given, wanted in ([1], {1: 1}), ([1, 1, 2], {1: 2, 2: 1}), ([], {}), ([7] * FEW_ROWS, {7: FEW_ROWS}):
+        rows = {"a": pa.table({"v": pa.array(given, pa.int64())})}
+        found = prepared(spark, steps, rows, {"a": 1}, (), exact=False).run(rows)
+        assert {row["v"]: row["n"] for row in found.to_pylist()} == wanted
+    assert [len(kept.queries) for kept in plans._KEPT.values()] == [1]
+
+
+def test_kept_plans_run_where_nothing_is_named_and_tasks_know_every_setting(spark):
+    rows = {"a": pa.table({"v": pa.array([3], pa.int64())})}
+    query = prepared(spark, (SqlQueryStep(query="select v from a"),), rows, {"a": 1}, (), exact=False)
+    told = spark._jsparkSession.sharedState().statusStore()
+    before = told.executionsCount()
+    assert query.run(rows).to_pylist() == [{"v": 3}]
+    assert told.executionsCount() == before
+    assert [row.name for row in query.kept.session.catalog.listTables()] == []
+    said = {name: query.kept.properties.get(name) for name, _, _ in (*MEANING, *CONFINEMENT)}
+    assert said == {name: value for name, value, _ in (*MEANING, *CONFINEMENT)}
+
+
+def test_a_kept_plan_that_is_cancelled_ends_as_spark_says(spark):
+    text = (
+        "select v from a lateral view explode(sequence(1, 1000)) t as x lateral view explode(sequence(1, 300)) u as y"
+    )
+    steps = (SqlQueryStep(query=f"{text} where x * y = -1"),)
+    rows = {"a": pa.table({"v": pa.array([3] * FEW_ROWS, pa.int64())})}
+    query = prepared(spark, steps, rows, {"a": 1}, (), exact=False)
+    ended = []
+
+    def work():
+        spark.sparkContext.setJobGroup("kept", "cancelled", interruptOnCancel=True)
+        try:
+            query.run(rows)
+        except PySparkException as fault:
+            ended.append(fault)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while not spark.sparkContext.statusTracker().getJobIdsForGroup("kept") and thread.is_alive():
+        thread.join(0.01)
+    spark.sparkContext.cancelJobGroup("kept")
+    thread.join(PATIENCE)
+    assert ended
 
 
 def test_columns_of_other_types_have_plans_of_their_own(spark):
@@ -110,7 +161,7 @@ def test_columns_of_other_types_have_plans_of_their_own(spark):
     for kind in (pa.int32(), pa.int64(), pa.decimal128(5, 2)):
         rows = {"a": pa.table({"v": pa.array([3], kind)})}
         query = prepared(spark, steps, rows, {"a": 1}, (), exact=False)
-        found = query.run(spark.newSession(), rows, lambda frame: frame.toArrow())
+        found = query.run(rows)
         assert found.column("w").to_pylist() == [6]
         assert pa.types.is_decimal(found.schema.field("w").type) == pa.types.is_decimal(kind)
 
@@ -120,4 +171,4 @@ def test_of_many_queries_the_newest_are_kept(spark, monkeypatch):
     rows = {"a": pa.table({"v": pa.array([3], pa.int64())})}
     for number in range(4):
         prepared(spark, (SqlQueryStep(query=f"select v + {number} as w from a"),), rows, {"a": 1}, (), exact=False)
-    assert [len(kept) for kept in plans._KEPT.values()] == [2]
+    assert [len(kept.queries) for kept in plans._KEPT.values()] == [2]
