@@ -14,7 +14,7 @@ from odfd.cli import main, registry
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"
-BESIDE = [DOCS / "flows.md", DOCS / "resources.md", DOCS / "backup.md"]
+BESIDE = [DOCS / f"{name}.md" for name in ("flows", "resources", "backup", "first-node", "join", "troubleshoot")]
 """Documents that run with a daemon and without an engine."""
 WITHOUT_DAEMON = sorted(HERE.glob("*.md"))
 
@@ -90,7 +90,7 @@ def test_the_examples_of_queries_run(play: Callable[..., int], daemon: Path) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("document", BESIDE, ids=lambda path: path.stem)
 def test_the_examples_of_a_page_run(document: Path, play: Callable[..., int], daemon: Path) -> None:
-    assert play(document, ODFD_SOCKET=str(daemon)) >= 8
+    assert play(document, ODFD_SOCKET=str(daemon)) >= 5
 
 
 @pytest.mark.e2e
