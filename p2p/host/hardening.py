@@ -29,7 +29,6 @@ from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.network.exceptions import SwarmException
 from libp2p.network.swarm import Swarm
 from libp2p.peer.id import ID
-from libp2p.peer.peerstore import PeerStore
 from libp2p.rcmgr import new_resource_manager
 from libp2p.rcmgr.connection_limits import ConnectionLimits
 from libp2p.rcmgr.manager import ResourceLimits
@@ -45,6 +44,7 @@ from p2p.budget.work import HANDSHAKE, WorkBudget
 from p2p.host.limits import HostLimits, UnreadBudget
 from p2p.host.muxer import Shared, YamuxConn
 from p2p.host.noise import Handshake, offered
+from p2p.host.peer_store import BoundedPeerStore
 from p2p.pace import Traffic
 from p2p.yamux.limits import Limits as YamuxLimits
 
@@ -283,9 +283,10 @@ def assemble(seed: bytes, limits: HostLimits, traffic: Traffic | None = None) ->
     work = WorkBudget(limits.work)
     shared = Shared(UnreadBudget(limits.max_unread), work, traffic)
     upgrader.muxer_multistream = YamuxUpgrade(limits.yamux, shared, int(limits.handshake_timeout))
-    peerstore = PeerStore()
+    peerstore = BoundedPeerStore(peer_id)
     peerstore.add_key_pair(peer_id, pair)
     swarm = HardenedSwarm(peer_id, peerstore, upgrader, limits, work)
+    peerstore.is_connected = swarm.connections.__contains__
     resources = new_resource_manager(
         limits=ResourceLimits(max_connections=_NO_LIMIT, max_streams=_NO_LIMIT),
         connection_limits=ConnectionLimits(),
