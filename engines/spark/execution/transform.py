@@ -383,7 +383,8 @@ class Transaction:
                 lambda run, before: self._settled(run, before, step, schema, shape.operation),
             )  # fmt: skip
 
-        few = self._inputs.few(step.reads, {alias: each.seen for alias, each in versions.items()}, one_by_one)
+        seen = {alias: each.seen for alias, each in versions.items()}
+        few = None if large else self._inputs.few(step.reads, seen, one_by_one)
         if few is not None:
             rows, widths = few
             query = prepared(self._session, self._query.steps, rows, widths, hidden, shape.exact)
