@@ -25,7 +25,7 @@ from engines.flight.service import MAX_PARAMETERS_BYTES, Answer, FlightSql, Seen
 LOOK_SECONDS: Final = 0.5
 """Between looks at whether clients are still there."""
 ANONYMOUS: Final = "anonymous"
-_TOKEN_RULES: Final = ("flight-token",)
+_TOKENS: Final = "flight-tokens"
 _CREATE, _CLOSE = "CreatePreparedStatement", "ClosePreparedStatement"
 _CANCEL, _CANCEL_QUERY = "CancelFlightInfo", "CancelQuery"
 ACTIONS: Final = {
@@ -259,7 +259,7 @@ def words(fault: Fault) -> str:
 
 
 def _status(fault: Fault) -> Callable[[str], Exception]:
-    if fault.rule in _TOKEN_RULES:
+    if isinstance(fault, Refused) and fault.rule == _TOKENS:
         return flight.FlightUnauthenticatedError  # type: ignore[no-any-return]
     if isinstance(fault, NotFound):
         return pa.ArrowKeyError  # type: ignore[no-any-return]
