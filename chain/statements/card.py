@@ -16,7 +16,7 @@ from chain.errors import Invalid
 from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
 from chain.multihash import Multihash
-from chain.statements.predicate import NS, Count, PredicateBase, StatementPart, When
+from chain.statements.predicate import NS, Count, Expiring, StatementPart, When
 
 CARD: Final = NS + "card/v1"
 MAX_COLUMNS: Final = 64
@@ -63,7 +63,7 @@ class PublisherClaims(StatementPart, frozen=True, kw_only=True):
     """What the publisher's node calls itself."""
 
 
-class Card(PredicateBase, frozen=True, kw_only=True):
+class Card(Expiring, frozen=True, kw_only=True):
     """What is told of a dataset to those who look for one. Replaced by the next; the subject is block size-1."""
 
     KIND: ClassVar[str] = CARD
@@ -75,8 +75,6 @@ class Card(PredicateBase, frozen=True, kw_only=True):
     """Version under which the author may write."""
     epoch: Count
     size: Count
-    issued_at: When
-    expires_at: When
     chain: ChainFacts | None = None
     claims: PublisherClaims | None = None
     head: Annotated[Multihash, "subject"]
@@ -84,14 +82,6 @@ class Card(PredicateBase, frozen=True, kw_only=True):
     @property
     def is_withdrawal(self) -> bool:
         return self.chain is None
-
-    @property
-    def issued(self) -> Instant:
-        return instant.parse(self.issued_at)
-
-    @property
-    def expires(self) -> Instant:
-        return instant.parse(self.expires_at)
 
     @property
     def updated(self) -> Instant:

@@ -7,6 +7,8 @@ from typing import Annotated, ClassVar, Final
 
 import msgspec
 
+from chain import instant
+from chain.instant import Instant
 from chain.statements import canonical
 
 NS: Final = "https://w3id.org/odfd/trust/"
@@ -38,3 +40,23 @@ class PredicateBase(StatementPart, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raises Invalid where fields that are right by themselves do not fit together."""
+
+
+class Issued(PredicateBase, frozen=True, kw_only=True):
+    """What holds from a time on, by the clock of whoever signs it."""
+
+    issued_at: When
+
+    @property
+    def issued(self) -> Instant:
+        return instant.parse(self.issued_at)
+
+
+class Expiring(Issued, frozen=True, kw_only=True):
+    """And until a time."""
+
+    expires_at: When
+
+    @property
+    def expires(self) -> Instant:
+        return instant.parse(self.expires_at)

@@ -20,7 +20,7 @@ from chain.multihash import SHA3_256, Multihash
 from chain.statements import canonical
 from chain.statements.card import CARD as CARD
 from chain.statements.card import Card
-from chain.statements.predicate import NS, Count, PredicateBase, StatementPart, When
+from chain.statements.predicate import NS, Count, Expiring, Issued, PredicateBase, StatementPart, When
 
 STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 
@@ -47,7 +47,7 @@ class TreeHead(StatementPart, frozen=True, kw_only=True):
     root_hash: bytes
 
 
-class HeadStatement(PredicateBase, frozen=True, kw_only=True):
+class HeadStatement(Expiring, frozen=True, kw_only=True):
     """What a writer says of a chain: so many blocks, with this tree, until then. The subject is the last block."""
 
     KIND: ClassVar[str] = HEAD
@@ -58,8 +58,6 @@ class HeadStatement(PredicateBase, frozen=True, kw_only=True):
     size: Count
     root_hash: bytes
     authority: Count
-    issued_at: When
-    expires_at: When
     node: KeyDid | None = None
     """Of the node that publishes, where another key than its own signs: mirrors keep room for it."""
     head: Annotated[Multihash, "subject"]
@@ -68,14 +66,6 @@ class HeadStatement(PredicateBase, frozen=True, kw_only=True):
     def order(self) -> tuple[int, int, int]:
         """Heads are ordered by epoch, size, time of issue; never by the clock alone."""
         return (self.epoch, self.size, self.issued)
-
-    @property
-    def issued(self) -> Instant:
-        return instant.parse(self.issued_at)
-
-    @property
-    def expires(self) -> Instant:
-        return instant.parse(self.expires_at)
 
     def times(self) -> Iterable[str]:
         return self.issued_at, self.expires_at
@@ -249,7 +239,7 @@ class Epoch(StatementPart, frozen=True, kw_only=True):
         return self.base != self.last
 
 
-class Authority(PredicateBase, frozen=True, kw_only=True):
+class Authority(Issued, frozen=True, kw_only=True):
     """Who may speak for a dataset, from this version on. The subject is the dataset's Seed block."""
 
     KIND: ClassVar[str] = AUTHORITY
@@ -259,15 +249,10 @@ class Authority(PredicateBase, frozen=True, kw_only=True):
     version: Annotated[int, msgspec.Meta(ge=1, le=MAX_VERSION)]
     previous: Multihash | None = None
     """Sid of the version before; version 0 is implicit and has none."""
-    issued_at: When
     roots: Roots
     writers: Annotated[tuple[Writer, ...], msgspec.Meta(max_length=MAX_WRITERS)]
     epochs: Annotated[tuple[Epoch, ...], msgspec.Meta(max_length=SHOWN_EPOCHS)] = ()
     head: Annotated[Multihash, "subject"]
-
-    @property
-    def issued(self) -> Instant:
-        return instant.parse(self.issued_at)
 
     def times(self) -> Iterable[str]:
         return self.issued_at, *(writer.expires_at for writer in self.writers)
@@ -310,7 +295,7 @@ class Rules(StatementPart, frozen=True, kw_only=True):
         return Multihash.sha3_256(canonical.encode(msgspec.json.decode(msgspec.json.encode(self, enc_hook=str))))
 
 
-class PolicyStatement(PredicateBase, frozen=True, kw_only=True):
+class PolicyStatement(Issued, frozen=True, kw_only=True):
     """What a network asks from this version on, by the network's own key. The subject is that key, and the rules."""
 
     KIND: ClassVar[str] = POLICY
@@ -321,7 +306,6 @@ class PolicyStatement(PredicateBase, frozen=True, kw_only=True):
     version: Annotated[int, msgspec.Meta(ge=1, le=canonical.MAX_INTEGER)]
     previous: Multihash | None = None
     """Sid of the version before."""
-    issued_at: When
     policy: Rules
     head: Annotated[Multihash, "subject"]
 
@@ -333,10 +317,6 @@ class PolicyStatement(PredicateBase, frozen=True, kw_only=True):
     @property
     def author(self) -> KeyDid:
         return self.key
-
-    @property
-    def issued(self) -> Instant:
-        return instant.parse(self.issued_at)
 
     def times(self) -> Iterable[str]:
         return (self.issued_at,)
