@@ -32,7 +32,8 @@ LAST: Final = "last-backup.json"
 """In the state directory: when and where the last one was written."""
 FOLDERS: Final = ("keys", "evidence")
 """Of the state directory, copied whole; all others are made anew, or hold what is on its way."""
-JOURNALS: Final = ".journal"
+NOT_COPIED: Final = (".journal", ".unborn")
+"""What of the keys is for this state directory alone: the dataset of a key may have begun since its copy."""
 FORMAT: Final = 1
 _PIECE: Final = 1 << 20
 
@@ -213,7 +214,7 @@ def _copy_folder(source: Path, target: Path) -> None:
     for entry in sorted(source.iterdir()):
         if entry.is_dir() and not entry.is_symlink():
             _copy_folder(entry, target / entry.name)
-        elif entry.is_file() and not entry.is_symlink() and JOURNALS not in entry.name:
+        elif entry.is_file() and not entry.is_symlink() and not any(kind in entry.name for kind in NOT_COPIED):
             try:
                 _copy(entry, target / entry.name, Report())
             except FileNotFoundError:

@@ -13,6 +13,8 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from chain.wording import agree, plural
+
 OBJECTS: Final = "objects"
 WORK: Final = (f"{OBJECTS}/.staging", "staging", "uploads")
 """Folders that are emptied at the start."""
@@ -35,6 +37,8 @@ class CrashRecovery(msgspec.Struct, kw_only=True):
     files: int = 0
     bytes: int = 0
     """Of work under way."""
+    keys: int = 0
+    """Of datasets that came to nothing: they were removed."""
     settled: Sequence[str] = ()
     """Datasets whose import had been cut off."""
     unsettled: Sequence[str] = ()
@@ -45,6 +49,9 @@ class CrashRecovery(msgspec.Struct, kw_only=True):
         findings = ["the node was killed" if self.was_killed else "the node was stopped in order"]
         if self.files:
             findings.append(f"{self.files} unfinished files ({max(1, self.bytes >> 10):,} KiB) were removed")
+        if self.keys:
+            were = agree(self.keys, "was", "were")
+            findings.append(f"{plural(self.keys, 'key')} of datasets that came to nothing {were} removed")
         if self.lost:
             findings.append(f"{self.lost} pages of the database's log are damaged: what was committed last is lost")
         if self.settled:

@@ -128,6 +128,8 @@ class StateDirectory:
         """At writing a dataset: what is fetched for one history is never committed to another."""
         for folder in (STAGING, UPLOADS):
             shutil.rmtree(directory / folder, ignore_errors=True)
+        if not self.recovery.lost:  # else a chain that had begun may be among what was
+            self.recovery.keys = sum(not self._settle_key(each) for each in self.keys.unborn())
         database.watch(_KEYS, _UNWATCHED, saved_views.drop)
 
     @contextmanager
@@ -148,6 +150,21 @@ class StateDirectory:
     def name_of(self, dataset: DatasetId) -> str:
         with self.catalog() as catalog:
             return catalog.name_of(dataset)
+
+    @contextmanager
+    def newborn(self) -> Iterator[DatasetId]:
+        """A dataset that is to be committed: its key goes again where that comes to nothing, also by a crash."""
+        made = self.keys.new_dataset_key().dataset_id
+        try:
+            yield made
+        finally:
+            self._settle_key(made)
+
+    def _settle_key(self, dataset: DatasetId) -> bool:
+        """Whether its chain has begun."""
+        has_begun = self.chains.chain(dataset).head() is not None
+        (self.keys.keep_dataset_key if has_begun else self.keys.discard_dataset_key)(dataset)
+        return has_begun
 
     def held_from(self, dataset: DatasetId) -> int:
         """The block from which on the dataset's data is to be here."""

@@ -11,7 +11,6 @@ import sqlite3
 from collections.abc import Callable
 from typing import Final
 
-from chain.errors import Fault
 from chain.ids import DatasetId
 from chain.instant import MILLISECOND, Instant
 from chain.model.events import DatasetKind, Seed, SetInfo
@@ -47,22 +46,18 @@ class QuarantineDatasets:
     def make(self, dataset: DatasetId) -> DatasetId:
         """Raises Invalid when its name is taken."""
         now = Instant(self._now() // MILLISECOND * MILLISECOND)
-        made = self._home.keys.new_dataset_key().dataset_id
         of = self._home.name_of(dataset)
 
-        def name_it(connection: sqlite3.Connection) -> None:
-            resources = Resources(connection)
-            Catalog(resources).add(f"{of}{SUFFIX}", made, now)
-            resources.apply(KIND, str(dataset), str(made).encode(), now)
-
         told = SetInfo(description=f"Records that {of} could not read: {dataset}", keywords=("quarantine",))
-        try:
+        with self._home.newborn() as made:
+
+            def name_it(connection: sqlite3.Connection) -> None:
+                resources = Resources(connection)
+                Catalog(resources).add(f"{of}{SUFFIX}", made, now)
+                resources.apply(KIND, str(dataset), str(made).encode(), now)
+
             founding = (Seed(dataset_id=made, dataset_kind=DatasetKind.ROOT), told)
             self._committer.commit_now(made, None, founding, (), now, name_it)
-        except Fault:
-            if self._home.chains.chain(made).head() is None:
-                self._home.keys.discard_dataset_key(made)
-            raise
         return made
 
 

@@ -297,14 +297,9 @@ class ApplyOperation:
             dataset, state = held
             self._append(desired, dataset, Head(state.head, state.sequence_number) if state.head else None, events)
             return dataset
-        dataset = self._home.keys.new_dataset_key().dataset_id
-        born = (msgspec.structs.replace(events[0], dataset_id=dataset), *events[1:])
-        try:
+        with self._home.newborn() as dataset:
+            born = (msgspec.structs.replace(events[0], dataset_id=dataset), *events[1:])
             self._append(desired, dataset, None, born)
-        except Fault:
-            if self._home.chains.chain(dataset).head() is None:
-                self._home.keys.discard_dataset_key(dataset)
-            raise
         return dataset
 
     def _append(

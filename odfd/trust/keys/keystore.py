@@ -5,6 +5,8 @@
 A key never signs but through its journal, begun before the key is kept: nobody knows what a key without one has said,
 and it says nothing more until ``renew``. The key of a dataset may be taken offline: then ``keys/<did>.offline``
 says that the dataset is ours all the same, and heads are signed by the node's own key, as far as the authority lets it.
+The key of a dataset that is not committed yet has ``keys/<did>.unborn`` beside it, from before the key until after the
+commit: what a crash leaves with one came to nothing, unless there is a chain.
 Secrets are made from the entropy that the caller gives and are not printed,
 logged or backed up by us.
 """
@@ -28,6 +30,7 @@ _NODE: Final = "node"
 _VALIDATOR: Final = "validator"
 _OWN: Final = (_NODE, _VALIDATOR)
 _MODE: Final = 0o600
+_UNBORN: Final = ".unborn"
 _COPY: Final = "restore the file from a copy: nobody else has it"
 
 
@@ -66,10 +69,25 @@ class KeyStore:
         return SigningKey(self._read(path))
 
     def new_dataset_key(self) -> SigningKey:
+        """Of a dataset to be: ``keep_dataset_key`` or ``discard_dataset_key`` follows."""
         seed = self._entropy(32)
         key = SigningKey(seed)
+        try:
+            self._unborn_path(key.dataset_id).touch(_MODE)
+            sync_folder(self._directory)
+        except OSError as error:
+            raise Environment(f"cannot write to {self._directory}: {error}", rule="key-file") from error
         self._make(self._key_path(key.dataset_id), seed)
         return key
+
+    def unborn(self) -> list[DatasetId]:
+        """Datasets whose keys were made, and that may have come to nothing."""
+        return sorted(DatasetId.parse(DID_ODF + path.stem) for path in self._directory.glob(f"*{_UNBORN}"))
+
+    def keep_dataset_key(self, dataset: DatasetId) -> None:
+        """Its chain has begun."""
+        self._unborn_path(dataset).unlink(missing_ok=True)
+        sync_folder(self._directory)  # a dataset that is deleted later keeps its key
 
     def has_dataset_key(self, dataset: DatasetId) -> bool:
         """Whether the dataset is this node's to publish, though its key may be offline."""
@@ -121,10 +139,12 @@ class KeyStore:
         """For a dataset that came to nothing: its key has signed nothing yet."""
         with self._signing:
             unused = self._journal_of(dataset.public_key).is_new
-            self._key_path(dataset).unlink(missing_ok=True)
+            for path in (self._key_path(dataset), _fresh(self._key_path(dataset))):
+                path.unlink(missing_ok=True)
             if unused:
                 self._journal_path(dataset.public_key).unlink(missing_ok=True)
                 del self._journals[dataset.public_key]
+            self._unborn_path(dataset).unlink(missing_ok=True)
 
     def check(self) -> int:
         """Read every key and journal; the number of keys. Raises Environment at the first that cannot be."""
@@ -219,6 +239,9 @@ class KeyStore:
     def _offline_path(self, dataset: DatasetId) -> Path:
         return self._directory / f"{dataset.multibase}.offline"
 
+    def _unborn_path(self, dataset: DatasetId) -> Path:
+        return self._directory / f"{dataset.multibase}{_UNBORN}"
+
     def _key_path(self, dataset: DatasetId) -> Path:
         return self._directory / f"{dataset.multibase}.key"
 
@@ -246,7 +269,7 @@ class KeyStore:
         self._write(path, seed)
 
     def _write(self, path: Path, seed: bytes) -> None:
-        fresh = path.with_suffix(".new")
+        fresh = _fresh(path)
         try:
             with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _MODE), "w") as file:
                 os.fchmod(file.fileno(), _MODE)  # of a file that was there, and whatever the umask takes away
@@ -257,6 +280,11 @@ class KeyStore:
             sync_folder(self._directory)
         except OSError as error:
             raise Environment(f"cannot write the key {path.name}: {error}", rule="key-file") from error
+
+
+def _fresh(path: Path) -> Path:
+    """Where a key is written before it has its name."""
+    return path.with_suffix(".new")
 
 
 def _spoilt(path: Path) -> Environment:

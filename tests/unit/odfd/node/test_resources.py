@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import trio
@@ -20,6 +20,9 @@ from odfd.network.membership import BLOCKED
 from odfd.resources.declared import DeclaredStore
 from odfd.resources.status import moved, pending
 from odfd.resources.store import Resources
+from odfd.state.directory import StateDirectory
+from odfd.trust.keys.keystore import KeyStore
+from odfd.trust.signing.owner_commit import OwnerCommitter
 from odfd.workers import reconciler
 from odfd.workers.reconciler import ObservedState
 from worlds.eventually import PATIENCE
@@ -397,6 +400,50 @@ async def test_p03_observed_generations_follow_and_nothing_is_written_at_rest(wo
         alice.parts.reconciler.touch("VariableSet", "a")
         await status(alice, "vs", "a")
         assert dump(alice) == before
+
+
+class Killed(Exception):
+    """The process ends here."""
+
+
+def kill(*_: object) -> NoReturn:
+    raise Killed
+
+
+@pytest.mark.parametrize("at", ["before the key", "before the commit", "after the commit"])
+async def test_r45_a_key_whose_dataset_came_to_nothing_goes_at_the_start(
+    world: Any, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """And no other: not that of a dataset that was committed, nor of one that was deleted since."""
+    place = {
+        "before the key": (KeyStore, "_make"),
+        "before the commit": (OwnerCommitter, "commit_now"),
+        "after the commit": (KeyStore, "keep_dataset_key"),
+    }[at]
+
+    def keys() -> set[str]:
+        return {each.name for each in (world.folder / "alice" / "state" / "keys").iterdir()}
+
+    async with world.running("alice") as alice:
+        await alice.apply(plain("one"), plain("gone"))
+        await alice.api.datasets.delete("gone")
+        before = keys()
+        with monkeypatch.context() as broken:
+            broken.setattr(*place, kill)
+            if at != "after the commit":
+                broken.setattr(StateDirectory, "_settle_key", kill)
+            with pytest.raises(Bug):
+                await alice.apply(plain("two"))
+    assert [name for name in keys() if name.endswith(".unborn")]
+    async with world.running("alice") as alice:
+        is_there = at == "after the commit"
+        assert [one.name for one in await alice.api.datasets.list()] == ["one", *(["two"] if is_there else [])]
+        assert len(keys() - before) == (2 if is_there else 0), "a key and its journal"
+        assert before <= keys()
+        assert alice.home.recovery.keys == (0 if is_there else 1)
+        assert ("came to nothing" in str(alice.home.recovery)) is not is_there
+        await alice.apply(plain("two"))
+        assert not [name for name in keys() if name.endswith(".unborn")]
 
 
 async def test_r42_an_attempt_that_a_crash_cut_off_is_told_after_the_start(world: Any) -> None:
