@@ -91,6 +91,12 @@ def prefix_of(host: str) -> str:
     return _block(host, 24, 48)
 
 
+@lru_cache(maxsize=4096)
+def line_of(host: str) -> str:
+    """What one subscriber is usually given: an address of IPv4, a /56 of IPv6. Empty as above."""
+    return _block(host, 32, 56)
+
+
 def _block(host: str, of_ip4: int, of_ip6: int) -> str:
     try:
         address = parse_ip(host)

@@ -6,8 +6,7 @@ only the second, over a canonical CBOR map, is believed, and the fields beside i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 from multiformats import CID, multibase, multihash
@@ -16,14 +15,13 @@ from chain import instant
 from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.instant import Instant
-from chain.multibase import varint
 from chain.statements.keys import SigningKey, verify
+from p2p.wire.protobuf import Field, field, read_fields
 
 MAX_RECORD: Final = 10 << 10
 """Bytes, the limit of the specification."""
 SIGNED: Final = b"ipns-signature:"
 _BYTES, _NUMBER, _TEXT_KEY = 0x40, 0x00, 0x60
-Field: TypeAlias = bytes | int
 _KEY: Final = bytes([0x08, 0x01, 0x12, 32])
 """field 1 (type) = 1 (Ed25519) · field 2 (data) of 32 bytes"""
 _CODEC, _HASH, _BASE = "libp2p-key", "identity", "base36"
@@ -108,14 +106,14 @@ def seal(pointer: Pointer, key: SigningKey) -> bytes:
         (8, key.sign(SIGNED + data)),
         (9, data),
     ]
-    return b"".join(_field(number, content) for number, content in fields)
+    return b"".join(field(number, content) for number, content in fields)
 
 
 def unseal(raw: bytes, dataset: DatasetId) -> Pointer:
     """The record of a dataset's name. Whether it has expired is for the caller to say. Raises Invalid."""
     if len(raw) > MAX_RECORD:
         raise Invalid(f"an IPNS record of {len(raw)} bytes", rule="ipns-record", hint=f"at most {MAX_RECORD}")
-    fields = dict(_fields(raw))
+    fields = dict(read_fields(raw, "ipns-record"))
     data, signature = fields.get(9), fields.get(8)
     if not isinstance(data, bytes) or not isinstance(signature, bytes):
         raise _bad("it has no second signature")
@@ -162,39 +160,6 @@ def _head(kind: int, number: int) -> bytes:
         if number < 1 << 8 * size:
             return bytes([kind | code]) + number.to_bytes(size, "big")
     raise _bad(f"the number {number}")
-
-
-def _field(number: int, content: Field) -> bytes:
-    if isinstance(content, int):
-        return varint(number << 3) + varint(content)
-    return varint(number << 3 | 2) + varint(len(content)) + content
-
-
-def _fields(raw: bytes) -> Iterator[tuple[int, Field]]:
-    """Protobuf fields: numbers and bytes; each at most once is expected, the last counts."""
-    at = 0
-    while at < len(raw):
-        tag, at = _varint(raw, at)
-        content, at = _varint(raw, at)
-        if tag & 7 == 0:
-            yield tag >> 3, content
-        elif tag & 7 == 2 and at + content <= len(raw):
-            yield tag >> 3, raw[at : at + content]
-            at += content
-        else:
-            raise _bad("it is not protobuf")
-
-
-def _varint(raw: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 64, 7):
-        if at >= len(raw):
-            break
-        value |= (raw[at] & 0x7F) << shift
-        at += 1
-        if raw[at - 1] < 0x80:
-            return value, at
-    raise _bad("it is not protobuf")
 
 
 def _bad(what: str) -> Invalid:

@@ -42,7 +42,7 @@ from p2p.errors import Violation
 from p2p.host.hardening import ParseError, _read_delimited, bound_negotiation
 from p2p.host.noise import AES, Cipher, Scratch, Unsealer
 from p2p.host.pubsub import IOException
-from p2p.identity import did_of_peer, parse_peer
+from p2p.identity import did_of_peer, parse_peer, peer_of_did
 from p2p.ip import is_global
 from p2p.ipfs import record
 from p2p.kubo.rpc import Kubo
@@ -52,7 +52,7 @@ from p2p.peers.directory import Directory
 from p2p.ports import Judgement, PeerId, StatementRef, Topic
 from p2p.web.folder_url import place_of
 from p2p.web.site import Web
-from p2p.wire import chains, frames, limits, objects, presence, refusal, trust
+from p2p.wire import chains, circuit, frames, limits, objects, presence, protobuf, refusal, trust
 from p2p.wire.frames import DelimitedReader
 from p2p.yamux import frames as yamux_frames
 from p2p.yamux.limits import Limits
@@ -100,6 +100,21 @@ IPFS_PLACES = [
     b"/ipfs/QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWKPbdG",
     b"ipns://k51qzi5uqu5dlmrv00ck5c5vkhe8blzfi58chjpu2u93xfpyqsf33iegtu7bd6/",
     b"/ipns/12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5",
+]
+RELAY, PEER = peer_of_did(OWNER.did), peer_of_did(KEY.did)
+VOUCHER = circuit.seal_voucher(OWNER, RELAY, PEER, 1_800_000_000)
+RESERVATION = circuit.Reservation(
+    expires=1_800_000_000, addresses=(b"\x04\x01\x02\x03\x04\x06\x10\x36",), voucher=VOUCHER
+)
+HOPS = [
+    circuit.HopMessage(
+        kind=circuit.HopKind.STATUS, reservation=RESERVATION, limit=circuit.Limit(60, 1 << 40), status=100
+    ),
+    circuit.HopMessage(kind=circuit.HopKind.CONNECT, peer=PEER, limit=circuit.Limit(60, 1 << 40), status=100),
+]
+STOPS = [
+    circuit.StopMessage(kind=circuit.StopKind.CONNECT, peer=PEER, limit=circuit.Limit(60, 1 << 40)),
+    circuit.StopMessage(kind=circuit.StopKind.STATUS, status=203),
 ]
 INVITATIONS = [
     b'{"bootstrap":["/ip4/10.0.0.1/tcp/4001/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"],"by":"%b",'
@@ -162,7 +177,24 @@ def invited(payload: bytes) -> object:
     return said
 
 
-# Streams of our own protocols
+# Streams of our own protocols, and those of libp2p's relays
+
+
+def undelimited(raw: bytes) -> bytes:
+    (body,) = DelimitedReader(circuit.MAX_MESSAGE + 8).feed(raw)
+    return body
+
+
+def hop(raw: bytes) -> object:
+    message = circuit.decode_hop(raw)
+    assert circuit.decode_hop(undelimited(circuit.encode_hop(message))) == message
+    return message
+
+
+def stop(raw: bytes) -> object:
+    message = circuit.decode_stop(raw)
+    assert circuit.decode_stop(undelimited(circuit.encode_stop(message))) == message
+    return message
 
 
 def reply_of_chain(raw: bytes) -> object:
@@ -349,12 +381,12 @@ def manifest_of(raw: bytes) -> object:
 def signed_anew(raw: bytes) -> bytes:
     """An IPNS record whose second signature is right, whatever it signs."""
     try:
-        data = dict(record._fields(raw)).get(9)
+        data = dict(protobuf.read_fields(raw, "ipns-record")).get(9)
     except Invalid:
         return raw
     if not isinstance(data, bytes):
         return raw
-    return raw + record._field(8, KEY.sign(record.SIGNED + data))
+    return raw + protobuf.field(8, KEY.sign(record.SIGNED + data))
 
 
 TARGETS: Sequence[Target] = (
@@ -381,6 +413,10 @@ TARGETS: Sequence[Target] = (
     simple(presence.decode, [WIRE["peers.presence"]], present),
     simple(presence.decode_ask, [WIRE["peers.ask"]], again(presence.decode_ask, presence.encode_ask)),
     simple(presence.decode_answer, [WIRE["peers.answer"]], answered),
+    simple(circuit.decode_hop, [circuit.encode_hop(each)[2:] for each in HOPS], hop),
+    simple(circuit.decode_stop, [circuit.encode_stop(each)[1:] for each in STOPS], stop),
+    simple(circuit.check_voucher, [VOUCHER], lambda raw: circuit.check_voucher(raw, RELAY, PEER)),
+    simple(protobuf.read_fields, [RECORD, VOUCHER], lambda raw: dict(protobuf.read_fields(raw, "x"))),
     simple(Directory.admit, [WIRE["peers.presence"]], admitted),
     simple(
         PeerBook.restore,

@@ -17,6 +17,7 @@ from chain.instant import Instant
 from chain.statements.keys import SigningKey
 from p2p.ipfs import record
 from p2p.ipfs.record import Pointer
+from p2p.wire import protobuf
 
 KEY = SigningKey(b"\x33" * 32)
 PLACE = "/ipfs/bafkreiem4twkqzsq2aj4shbycd4yvoj2cx72vezicletlhi7dijjciqpui"
@@ -102,6 +103,6 @@ def test_of_another_key_and_too_large() -> None:
 
 def test_what_the_fields_say_must_be_what_is_signed() -> None:
     raw = record.seal(POINTER, KEY)
-    other: Any = record._field(5, 4)
+    other: Any = protobuf.field(5, 4)
     with pytest.raises(Invalid, match="do not say the same"):
         record.unseal(raw + other, KEY.dataset_id)

@@ -1,0 +1,245 @@
+"""Encodes and decodes the messages of libp2p's circuit relay v2, and its reservation vouchers.
+
+A node asks a relay over ``HOP`` to be reached through it (``RESERVE``) or to be led to another node (``CONNECT``); the
+relay leads it there over ``STOP``. Each message is protobuf, after its length as a varint. Fields that are not known
+are passed over. libp2p specifications: circuit relay v2; RFC 2, signed envelopes. Pure.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+import msgspec
+
+from chain import multibase
+from chain.errors import Invalid
+from chain.multibase import varint
+from chain.statements.keys import SigningKey, verify
+from p2p.identity import did_of_peer
+from p2p.ports import PeerId
+from p2p.wire.protobuf import Field, field, read_fields
+
+HOP: Final = "/libp2p/circuit/relay/0.2.0/hop"
+STOP: Final = "/libp2p/circuit/relay/0.2.0/stop"
+MAX_MESSAGE: Final = 4096
+"""Bytes, as in go-libp2p. A reservation with eight addresses and its voucher has 900."""
+MAX_PEER: Final = 64
+"""Bytes of a peer id; those of Ed25519 keys have 38."""
+_RULE: Final = "circuit-message"
+_DOMAIN: Final = b"libp2p-relay-rsvp"
+_VOUCHER: Final = b"\x03\x02"
+"""The type of an envelope's payload."""
+_KEY: Final = bytes([0x08, 0x01, 0x12, 32])
+"""field 1 (type) = 1 (Ed25519) · field 2 (data) of 32 bytes"""
+
+
+class Status(enum.IntEnum):
+    OK = 100
+    RESERVATION_REFUSED = 200
+    RESOURCE_LIMIT_EXCEEDED = 201
+    PERMISSION_DENIED = 202
+    CONNECTION_FAILED = 203
+    NO_RESERVATION = 204
+    MALFORMED_MESSAGE = 400
+    UNEXPECTED_MESSAGE = 401
+
+
+class HopKind(enum.IntEnum):
+    RESERVE = 0
+    CONNECT = 1
+    STATUS = 2
+
+
+class StopKind(enum.IntEnum):
+    CONNECT = 0
+    STATUS = 1
+
+
+class Limit(msgspec.Struct, frozen=True):
+    """Of one circuit; 0: none."""
+
+    seconds: int = 0
+    data: int = 0
+    """Bytes in each direction."""
+
+
+class Reservation(msgspec.Struct, frozen=True, kw_only=True):
+    expires: int
+    """Seconds since the epoch, by the relay's clock."""
+    addresses: tuple[bytes, ...] = ()
+    """Multiaddresses of the relay, as bytes."""
+    voucher: bytes = b""
+
+
+class HopMessage(msgspec.Struct, frozen=True, kw_only=True):
+    kind: HopKind
+    peer: PeerId | None = None
+    reservation: Reservation | None = None
+    limit: Limit = Limit()
+    status: int | None = None
+    """A number that is not among ``Status`` is a refusal all the same."""
+
+
+class StopMessage(msgspec.Struct, frozen=True, kw_only=True):
+    kind: StopKind
+    peer: PeerId | None = None
+    limit: Limit = Limit()
+    status: int | None = None
+
+
+def encode_hop(message: HopMessage) -> bytes:
+    """With its length before it."""
+    reservation = b"" if message.reservation is None else field(3, _reservation_bytes(message.reservation))
+    return _delimited(
+        field(1, message.kind)
+        + _peer_field(message.peer)
+        + reservation
+        + _limit_field(4, message.limit)
+        + (b"" if message.status is None else field(5, message.status))
+    )
+
+
+def encode_stop(message: StopMessage) -> bytes:
+    """With its length before it."""
+    return _delimited(
+        field(1, message.kind)
+        + _peer_field(message.peer)
+        + _limit_field(3, message.limit)
+        + (b"" if message.status is None else field(4, message.status))
+    )
+
+
+def decode_hop(raw: bytes) -> HopMessage:
+    """Without its length. Raises Invalid."""
+    found = _fields(raw)
+    reservation = found.get(3)
+    return HopMessage(
+        kind=HopKind(_kind(found, len(HopKind))),
+        peer=_read_peer(found),
+        reservation=None if reservation is None else _read_reservation(_bytes(reservation)),
+        limit=_read_limit(found.get(4, b"")),
+        status=_status(found.get(5)),
+    )
+
+
+def decode_stop(raw: bytes) -> StopMessage:
+    """Without its length. Raises Invalid."""
+    found = _fields(raw)
+    return StopMessage(
+        kind=StopKind(_kind(found, len(StopKind))),
+        peer=_read_peer(found),
+        limit=_read_limit(found.get(3, b"")),
+        status=_status(found.get(4)),
+    )
+
+
+# --- vouchers --------------------------------------------------------------------------------------------------------
+
+
+def seal_voucher(key: SigningKey, relay: PeerId, peer: PeerId, expires: int) -> bytes:
+    """The relay's word, signed with its key, that ``peer`` is reached through it until then."""
+    payload = field(1, _peer_bytes(relay)) + field(2, _peer_bytes(peer)) + field(3, expires)
+    signature = key.sign(_signed(payload))
+    return field(1, _KEY + key.public) + field(2, _VOUCHER) + field(3, payload) + field(5, signature)
+
+
+def check_voucher(raw: bytes, relay: PeerId, peer: PeerId) -> None:
+    """Raises Invalid unless ``relay``, which has an Ed25519 key, says so of ``peer``."""
+    envelope = _fields(raw)
+    payload = _bytes(envelope.get(3, b""))
+    said = _fields(payload)
+    if (said.get(1), said.get(2)) != (_peer_bytes(relay), _peer_bytes(peer)):
+        raise Invalid("a voucher for another relay or another peer", rule="circuit-voucher")
+    signature = _bytes(envelope.get(5, b""))
+    if envelope.get(2) != _VOUCHER or not verify(did_of_peer(relay).public_key, _signed(payload), signature):
+        raise Invalid("a voucher that the relay did not sign", rule="circuit-voucher")
+
+
+def _signed(payload: bytes) -> bytes:
+    return b"".join(varint(len(part)) + part for part in (_DOMAIN, _VOUCHER, payload))
+
+
+# --- parts -----------------------------------------------------------------------------------------------------------
+
+
+def _delimited(body: bytes) -> bytes:
+    return varint(len(body)) + body
+
+
+def _fields(raw: bytes) -> dict[int, Field]:
+    if len(raw) > MAX_MESSAGE:
+        raise Invalid(f"a message of {len(raw):,} bytes", rule=_RULE, hint=f"at most {MAX_MESSAGE:,}")
+    return dict(read_fields(raw, _RULE))
+
+
+def _kind(found: dict[int, Field], kinds: int) -> int:
+    kind = found.get(1)
+    if not isinstance(kind, int) or kind >= kinds:
+        raise Invalid(f"a message of the kind {kind!r}", rule=_RULE)
+    return kind
+
+
+def _status(found: Field | None) -> int | None:
+    if isinstance(found, bytes):
+        raise Invalid("a status that is no number", rule=_RULE)
+    return found
+
+
+def _bytes(found: Field) -> bytes:
+    if isinstance(found, int):
+        raise Invalid("a number in place of bytes", rule=_RULE)
+    return found
+
+
+def _number(found: Field) -> int:
+    if isinstance(found, bytes):
+        raise Invalid("bytes in place of a number", rule=_RULE)
+    return found
+
+
+def _peer_bytes(peer: PeerId) -> bytes:
+    return multibase.decode("z" + peer)
+
+
+def _peer_field(peer: PeerId | None) -> bytes:
+    return b"" if peer is None else field(2, field(1, _peer_bytes(peer)))
+
+
+def _read_peer(found: dict[int, Field]) -> PeerId | None:
+    """Its addresses are passed over: a relay of ours dials nobody on the word of another."""
+    if 2 not in found:
+        return None
+    raw = _bytes(_fields(_bytes(found[2])).get(1, b""))
+    if not 0 < len(raw) <= MAX_PEER:
+        raise Invalid(f"a peer id of {len(raw)} bytes", rule=_RULE)
+    return PeerId(multibase.encode_base58(raw).removeprefix("z"))
+
+
+def _limit_field(number: int, limit: Limit) -> bytes:
+    parts = b"".join(field(at, value) for at, value in ((1, limit.seconds), (2, limit.data)) if value)
+    return field(number, parts) if parts else b""
+
+
+def _read_limit(raw: Field) -> Limit:
+    found = _fields(_bytes(raw))
+    return Limit(_number(found.get(1, 0)), _number(found.get(2, 0)))
+
+
+def _reservation_bytes(reservation: Reservation) -> bytes:
+    addresses = b"".join(field(2, address) for address in reservation.addresses)
+    voucher = field(3, reservation.voucher) if reservation.voucher else b""
+    expires = field(1, reservation.expires) if reservation.expires else b""
+    return expires + addresses + voucher
+
+
+def _read_reservation(raw: bytes) -> Reservation:
+    expires, addresses, voucher = 0, [], b""
+    for number, content in read_fields(raw, _RULE):
+        if number == 1:
+            expires = _number(content)
+        elif number == 2:
+            addresses.append(_bytes(content))
+        elif number == 3:
+            voucher = _bytes(content)
+    return Reservation(expires=expires, addresses=tuple(addresses), voucher=voucher)

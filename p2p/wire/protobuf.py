@@ -1,0 +1,44 @@
+"""Writes and reads the few fields of protobuf messages that this node speaks: numbers and bytes, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from chain.errors import Invalid
+from chain.multibase import varint
+
+Field: TypeAlias = bytes | int
+
+
+def field(number: int, content: Field) -> bytes:
+    if isinstance(content, int):
+        return varint(number << 3) + varint(content)
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def read_fields(raw: bytes, rule: str) -> Iterator[tuple[int, Field]]:
+    """Each field in its order; of one that comes again the last counts. Raises Invalid, by ``rule``."""
+    at = 0
+    while at < len(raw):
+        tag, at = _varint(raw, at, rule)
+        content, at = _varint(raw, at, rule)
+        if tag & 7 == 0:
+            yield tag >> 3, content
+        elif tag & 7 == 2 and at + content <= len(raw):
+            yield tag >> 3, raw[at : at + content]
+            at += content
+        else:
+            raise Invalid("not a protobuf message of numbers and bytes", rule=rule)
+
+
+def _varint(raw: bytes, at: int, rule: str) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 64, 7):
+        if at >= len(raw):
+            break
+        value |= (raw[at] & 0x7F) << shift
+        at += 1
+        if raw[at - 1] < 0x80 and value < 1 << 64:
+            return value, at
+    raise Invalid("not a protobuf message: a number without end", rule=rule)
