@@ -89,6 +89,9 @@ class Listener:
     def __init__(self, number: int, heard: Heard | None) -> None:
         self._number, self._heard = number, heard
 
+    def to(self, peer: PeerId) -> Listener:
+        return self
+
     def judge(self, topic: Topic, raw: bytes, sender: PeerId) -> Judgement:
         if self._heard is None:
             return Judgement.IGNORE

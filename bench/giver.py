@@ -51,8 +51,10 @@ async def serving(
         head = home.chains.chain(dataset).head()
         return head.size if head else 0
 
-    library = ServingLibrary(home.database, home.chains, home.objects, ServingTerms(frozenset, reach), now)
-    board = LedgerStatementStore(home.database, home.chains, now, frozenset)
+    library = ServingLibrary(
+        home.database, home.chains, home.objects, ServingTerms(lambda some, _=None: frozenset(some), reach), now
+    )
+    board = LedgerStatementStore(home.database, home.chains, now, lambda some, _=None: frozenset(some))
     async with (
         open_host(seed, listen) as host,
         open_network(host) as network,

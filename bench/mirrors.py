@@ -206,6 +206,6 @@ def _sign(home: StateDirectory, key: SigningKey, frontier: Frontier, groups: lis
         expires_at=statement.when(instant.Instant(now + 7 * 86_400 * instant.SECOND)),
         head=head,
     )
-    board = LedgerStatementStore(home.database, home.chains, lambda: now, frozenset)
+    board = LedgerStatementStore(home.database, home.chains, lambda: now, lambda some, _=None: frozenset(some))
     judged = board.judge(Topic.HEADS, envelope.seal(statement.encode(said), key), PeerId("the owner"))
     assert judged is Judgement.ACCEPT

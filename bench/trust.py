@@ -113,7 +113,11 @@ def measure_hearing(size: Size, folder: Path) -> list[Row]:
 def _heard(folder: Path, topic: Topic, batches: Sequence[list[bytes]]) -> Row:
     with at_home(folder) as home:
         board = LedgerStatementStore(
-            home.database, home.chains, lambda: NOW, frozenset, room=StatementQuota(lambda _: True)
+            home.database,
+            home.chains,
+            lambda: NOW,
+            lambda some, _=None: frozenset(some),
+            room=StatementQuota(lambda _: True),
         )
         waiting, signed = iter(batches), [envelope.unseal(raw, statement.MAX_ANY) for raw in batches[0]]
         claimed = [_signature(raw) for raw in batches[0]]

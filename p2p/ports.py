@@ -62,6 +62,9 @@ class Tip(msgspec.Struct, frozen=True):
 class Library(Protocol):
     """What we may give to others. Policy (purpose ``serve``) has been applied behind it. Called from worker threads."""
 
+    def to(self, peer: PeerId) -> Library:
+        """What we may give to this peer, whose key its connection proved; asked anew for each answer. Costs nothing."""
+
     def datasets(self, limit: int) -> Sequence[DatasetId]:
         """Those of which we serve a block at least; of more than ``limit``, some ``limit`` of them."""
 
@@ -105,6 +108,9 @@ class Concern(msgspec.Struct, frozen=True):
 
 class StatementStore(Protocol):
     """Signed statements: heads, authorities, attestations, proofs, bundles. Called from worker threads."""
+
+    def to(self, peer: PeerId) -> StatementStore:
+        """What we may tell this peer (``refs``, ``envelope``), if it keeps to itself what not all may know."""
 
     def judge(self, topic: Topic, envelope: bytes, sender: PeerId) -> Judgement:
         """Admit a gossiped or pulled envelope: limits, signature, order. Records it when new."""
@@ -175,8 +181,13 @@ class Replication(Protocol):
 
     async def announce(self, topic: Topic, envelope: bytes) -> None: ...
 
-    async def pull_statements(self, peer: PeerId, datasets: Sequence[DatasetId] | None = None) -> int:
-        """Anti-entropy with one peer: compare sums, fetch what is missing, show it to the Noticeboard; count them."""
+    async def pull_statements(
+        self, peer: PeerId, datasets: Sequence[DatasetId] | None = None, *, private: bool = False
+    ) -> int:
+        """Anti-entropy with one peer: compare sums, fetch what is missing, show it to the Noticeboard; count them.
+
+        ``private``: what is told of these datasets stays here, and the peer may tell what it shares with this node.
+        """
 
     async def chain_size(self, peer: PeerId, dataset: DatasetId) -> int: ...
 

@@ -64,9 +64,11 @@ class Sealed(msgspec.Struct, frozen=True):
         """Rows that are not damaged: for those who look at the others one by one."""
         return (row for row, whole in self._looked_at(connection, "TRUE", ()) if whole)
 
-    def every(self, connection: sqlite3.Connection) -> Iterator[tuple[Row, bool]]:
+    def every(
+        self, connection: sqlite3.Connection, where: str = "TRUE", values: Sequence[Value] = ()
+    ) -> Iterator[tuple[Row, bool]]:
         """All rows, whole or not, each with whether it is."""
-        return self._looked_at(connection, "TRUE", ())
+        return self._looked_at(connection, where, values)
 
     def damaged(self, connection: sqlite3.Connection) -> Iterator[str]:
         """Names of the damaged rows; reads the whole table."""

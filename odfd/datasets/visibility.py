@@ -1,9 +1,11 @@
-"""Decides which datasets other nodes may know of and get: private until published; every way out asks here.
+"""Decides which datasets others may know of and get, all or one peer: private until published; every way out asks here.
 
 A mark is a person's word, or says how a dataset came. Without one a dataset whose key is here is private unless the
 settings publish all of them; one that is held, with no mark, came from a folder and is private; and of one that is not
 held at all there are only words of others, which are passed on. A mark that is damaged counts as none given: private.
-What is written here holds for whatever is asked after it: nothing is remembered between questions. ADR 19.
+What is private may be shared with some peers (``shares``), and with nobody else it is as if it were not here: each
+question takes the same lookups, whatever the answer. What is written here holds for whatever is asked after it: nothing
+is remembered between questions. ADR 19, ADR 39.
 """
 
 from __future__ import annotations
@@ -11,13 +13,17 @@ from __future__ import annotations
 import enum
 import sqlite3
 from collections.abc import Callable, Collection, Iterable
-from typing import Final, TypeAlias
+from typing import Final, Protocol
 
+from chain.errors import Refused
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.store.base import ChainStore
 from chain.store.database import Database
 from chain.store.seals import Sealed
+from chain.wording import plural
+from odfd.datasets.shares import MAX_PEERS, Shares
+from p2p.ports import PeerId
 
 ROOM: Final = "visibility"
 MARKS: Final = Sealed(
@@ -38,8 +44,10 @@ STEPS: Final = (
 _UNSETTLED: Final = b""
 """Stands for all datasets until it is settled, once, which of them an older version gave to others."""
 
-PublicOf: TypeAlias = Callable[[Iterable[DatasetId]], Collection[DatasetId]]
-"""Those of some datasets that may be spoken of and given."""
+
+class PublicOf(Protocol):
+    def __call__(self, datasets: Iterable[DatasetId], peer: PeerId | None = None, /) -> Collection[DatasetId]:
+        """Those of some datasets that may be spoken of and given: to anybody, or to ``peer``."""
 
 
 class Mark(enum.Enum):
@@ -108,31 +116,56 @@ class Visibility:
         """Whether the settings publish each dataset of this node's own that nobody said anything of."""
         return self._publishes_all()
 
-    def is_public(self, dataset: DatasetId) -> bool:
-        """Whether anything of a dataset may be said or given to others."""
+    def is_public(self, dataset: DatasetId, peer: PeerId | None = None) -> bool:
+        """Whether anything of a dataset may be said or given to anybody, or to ``peer``. All is looked up in any case:
+        the time of an answer does not tell what is private from what is nowhere."""
         with self._database.read() as connection:
-            mark = Marks(connection).of(dataset)
+            mark, shared = Marks(connection).of(dataset), Shares(connection).has(dataset, peer)
+        ours, held = self._has_key(dataset), self._chains.chain(dataset).head() is not None
         if mark is not None:
-            return mark.is_public
-        if self._has_key(dataset):
-            return self._publishes_all()
-        return self._chains.chain(dataset).head() is None
+            return mark.is_public or shared
+        return shared or (self._publishes_all() if ours else not held)
 
-    def public_of(self, datasets: Iterable[DatasetId]) -> frozenset[DatasetId]:
+    def public_of(self, datasets: Iterable[DatasetId], peer: PeerId | None = None, /) -> frozenset[DatasetId]:
         """The same of many, in a few questions."""
         asked = set(datasets)
         if len(asked) <= _FEW:
-            return frozenset(filter(self.is_public, asked))
+            return frozenset(each for each in asked if self.is_public(each, peer))
         with self._database.read() as connection:
-            marks = Marks(connection).all()
+            marks, shared = Marks(connection).all(), Shares(connection).of_peer(peer)
         held, all_of_ours = frozenset(self._chains.datasets()), self._publishes_all()
 
         def is_public(dataset: DatasetId) -> bool:
             if (mark := marks.get(dataset)) is not None:
-                return mark.is_public
-            return all_of_ours if self._has_key(dataset) else dataset not in held
+                return mark.is_public or dataset in shared
+            return dataset in shared or (all_of_ours if self._has_key(dataset) else dataset not in held)
 
         return frozenset(filter(is_public, asked))
+
+    def shared_with(self, dataset: DatasetId) -> list[PeerId]:
+        with self._database.read() as connection:
+            return Shares(connection).peers(dataset)
+
+    def share(self, dataset: DatasetId, peers: Collection[PeerId], now: Instant) -> bool:
+        """A person's word; whether it was not shared with one of them before. Raises Refused for too many."""
+        with self._database.write() as connection:
+            shares = Shares(connection)
+            before = set(shares.peers(dataset))
+            if len(before.union(peers)) > MAX_PEERS:
+                raise Refused(
+                    f"shared with {plural(len(before.union(peers)), 'peer')}",
+                    rule="share-peers",
+                    hint=f"at most {MAX_PEERS:,}: for more, publish it",
+                )
+            for peer in peers:
+                shares.put(dataset, peer, now)
+        return not before.issuperset(peers)
+
+    def revoke(self, dataset: DatasetId, peers: Collection[PeerId]) -> bool:
+        """A person's word; whether it was shared with one of them."""
+        with self._database.write() as connection:
+            dropped = [Shares(connection).drop(dataset, peer) for peer in peers]
+        return any(dropped)
 
     def mark(self, dataset: DatasetId) -> Mark | None:
         with self._database.read() as connection:
@@ -147,10 +180,12 @@ class Visibility:
         return self._say(dataset, Mark.PRIVATE, now)
 
     def _say(self, dataset: DatasetId, mark: Mark, now: Instant) -> bool:
+        """To all alike: nobody in particular has it any more."""
         before = self.is_public(dataset)
         with self._database.write() as connection:
             Marks(connection).put(dataset, mark, now)
-        return before is not mark.is_public
+            was_shared = Shares(connection).clear(dataset)
+        return before is not mark.is_public or was_shared
 
     def is_unsettled(self) -> bool:
         """Whether ``settle`` has not been called yet in the life of this state directory."""
@@ -197,6 +232,7 @@ def deleted(connection: sqlite3.Connection, dataset: DatasetId, now: Instant) ->
     A mirror of what is public in a network is public there without it: evidence about its owner must not end with it.
     """
     marks = Marks(connection)
+    Shares(connection).clear(dataset)
     if marks.of(dataset) is Mark.MIRRORED:
         marks.drop(dataset, Mark.MIRRORED)
     else:

@@ -8,6 +8,7 @@ from is compared again. Implements part of ``p2p.ports.Library``; called from wo
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections import OrderedDict
 from pathlib import Path
@@ -25,6 +26,7 @@ from chain.store.files import disk
 from odfd.datasets.visibility import PublicOf
 from odfd.trust.evidence.bundle import Reader
 from odfd.trust.evidence.bundle_store import BundleStore
+from p2p.ports import PeerId
 
 MAX_PLACES: Final = 65_536
 """Objects of all bundles that are given at one time; bundles asked for longest ago make room."""
@@ -57,6 +59,12 @@ class EvidenceProvider:
         self._spoilt: dict[Multihash, tuple[int, int]] = {}
         """Files that were found damaged, as they were then: nobody makes us read them again and again."""
         self._lock = threading.Lock()
+
+    def to(self, peer: PeerId) -> EvidenceProvider:
+        """The same bundles, asked for by a peer."""
+        given = copy.copy(self)
+        given._public_of = lambda datasets, _=None: self._public_of(datasets, peer)
+        return given
 
     def size(self, name: Multihash) -> int | None:
         """Of a manifest or an object; ``None``: not here, or damaged."""

@@ -1,12 +1,13 @@
-"""Serves peers the blocks and objects of public datasets, as far as purpose ``serve`` permits, and no damaged ones.
+"""Serves peers blocks and objects of what they may have, as far as purpose ``serve`` permits, and no damaged ones.
 
-Implements ``p2p.ports.Library``; called from worker threads. Whether a dataset is public is asked each time, and its
-reach at most once a moment. All that leaves was hashed on its way out; what is found damaged is told to the node, and
-is refused to the peer as not held.
+Implements ``p2p.ports.Library``; called from worker threads. Whether a peer may have a dataset is asked each time, and
+its reach at most once a moment. All that leaves was hashed on its way out; what is found damaged is told to the node,
+and is refused to the peer as not held.
 """
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -26,6 +27,7 @@ from odfd.network.evidence_provider import EvidenceProvider
 from odfd.network.tree_proofs import TreeProofs
 from odfd.network.verified_reads import VerifiedReads
 from odfd.verify.damage import DamagedBlock
+from p2p.ports import PeerId
 
 REACH_AGE: Final = SECOND // 2
 """How old a computed reach may be."""
@@ -52,6 +54,41 @@ class ServingTerms(NamedTuple):
     """Blocks that policy passes on of a dataset that is public."""
 
 
+class Reaches:
+    """How far policy passes datasets on: computed at most once a moment, whoever asks."""
+
+    def __init__(self, reach: Callable[[DatasetId], int], clock: Callable[[], Instant]) -> None:
+        self._reach = reach
+        self._clock = clock
+        self._known: dict[DatasetId, tuple[Instant, Head | None, int]] = {}
+        """When it was computed, of which head, and the blocks within it."""
+        self._moves = 0
+        """Times that something moved: what was computed across one of them is not remembered."""
+        self._lock = threading.Lock()
+
+    def blocks(self, dataset: DatasetId, head: Head, given_age: int) -> int:
+        """By a reach that is no older than REACH_AGE or, where something was within it, ``given_age``."""
+        now = self._clock()
+        with self._lock:
+            at, of, blocks = self._known.get(dataset, (Instant(0), None, 0))
+            moves = self._moves
+        if of != head or not 0 <= now - at < (max(REACH_AGE, given_age) if blocks else REACH_AGE):
+            blocks = self._reach(dataset)
+            with self._lock:
+                if moves == self._moves:
+                    self._known[dataset] = (now, head, blocks)
+        return blocks
+
+    def forget(self, dataset: DatasetId | None = None) -> None:
+        """Of one, or of all."""
+        with self._lock:
+            self._moves += 1
+            if dataset is None:
+                self._known.clear()
+            else:
+                self._known.pop(dataset, None)
+
+
 class ServingLibrary:
     """The data that one node serves."""
 
@@ -70,58 +107,48 @@ class ServingLibrary:
         self._database = database
         self._chains = chains
         self._objects = objects
-        self._public_of, self._reach = terms
+        self._public_of = terms.public_of
+        self._asker: PeerId | None = None
+        """Whom it gives to; ``None``: anybody."""
+        self._reaches = Reaches(terms.reach, clock)
         self._clock = clock
-        self._reaches: dict[DatasetId, tuple[Instant, Head | None, int]] = {}
-        """When it was computed, of which head, and the blocks within it."""
-        self._moves = 0
-        """Times that something moved: what was computed across one of them is not remembered."""
-        self._spoken: dict[Multihash, _Spoken] = {}
+        self._spoken: dict[tuple[PeerId | None, Multihash], _Spoken] = {}
         self._giving = VerifiedReads(objects)
         self._damaged = damaged
         self._prover = TreeProofs(database)
         self._lock = threading.Lock()
 
+    def to(self, peer: PeerId) -> ServingLibrary:
+        """As in the port: the same data, asked for by a peer. What it remembers is shared by all."""
+        given = copy.copy(self)
+        given._asker, given._public_of = peer, lambda datasets, _=None: self._public_of(datasets, peer)
+        given._evidence = None if self._evidence is None else self._evidence.to(peer)
+        return given
+
     def datasets(self, limit: int) -> Sequence[DatasetId]:
         """As in the port. Those that are public are looked at every few seconds: what was served is, until its head
         moves."""
         public = sorted(self._public_of(self._chains.datasets()))
-        return list(islice((one for one in public if self._size_of_public(one, TOLD_AGE)), limit))
+        heads = ((one, self._chains.chain(one).head()) for one in public)
+        return list(islice((one for one, head in heads if head and self._reaches.blocks(one, head, TOLD_AGE)), limit))
 
     def size(self, dataset: DatasetId) -> int:
-        return self._size_of_public(dataset, 0) if self._public_of([dataset]) else 0
-
-    def _size_of_public(self, dataset: DatasetId, given_age: int) -> int:
-        """By a reach that is no older than REACH_AGE or, where something was within it, ``given_age``."""
+        """What is private takes the same lookups as what is not here, of which nothing is remembered either."""
         head = self._chains.chain(dataset).head()
-        if head is None:
-            # Not remembered: strangers may ask for anything.
+        if not self._public_of([dataset]) or head is None:
             return 0
-        now = self._clock()
-        with self._lock:
-            at, of, blocks = self._reaches.get(dataset, (Instant(0), None, 0))
-            moves = self._moves
-        if of != head or not 0 <= now - at < (max(REACH_AGE, given_age) if blocks else REACH_AGE):
-            blocks = self._reach(dataset)
-            with self._lock:
-                if moves == self._moves:
-                    self._reaches[dataset] = (now, head, blocks)
-        return blocks
+        return self._reaches.blocks(dataset, head, 0)
 
     def moved(self, dataset: DatasetId) -> None:
         """Its head was signed, or it was published or made private: another reach counts from now on.
 
         Before others hear of it: whoever does asks at once.
         """
-        with self._lock:
-            self._moves += 1
-            self._reaches.pop(dataset, None)
+        self._reaches.forget(dataset)
 
     def policy_changed(self) -> None:
         """All of it is looked at anew."""
-        with self._lock:
-            self._moves += 1
-            self._reaches.clear()
+        self._reaches.forget()
 
     def blocks(self, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
         """As in the port; those before a damaged one are given. Raises BlockDamaged when that is the first."""
@@ -210,14 +237,15 @@ class ServingLibrary:
     def _served(self, name: Multihash) -> list[tuple[DatasetId, int]]:
         """As ``_named`` of what is here; what comes part by part is looked up now and then, and after each write."""
         writes, now = self._database.writes, self._clock()
-        known = self._spoken.get(name)
-        if known is not None and known.writes == writes and 0 <= now - known.at < REACH_AGE:
-            return known.named
+        for asker in (None, self._asker):
+            known = self._spoken.get((asker, name))
+            if known is not None and known.writes == writes and 0 <= now - known.at < REACH_AGE:
+                return known.named
         named = self._named(name) if self._objects.has(name) else []
         with self._lock:
-            self._spoken.pop(name, None)
+            self._spoken.pop((self._asker, name), None)
             if named:
-                self._spoken[name] = _Spoken(writes, now, named)
+                self._spoken[self._asker, name] = _Spoken(writes, now, named)
             if len(self._spoken) > MAX_SPOKEN:
                 del self._spoken[next(iter(self._spoken))]
         return named

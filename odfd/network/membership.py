@@ -412,8 +412,10 @@ class Membership:
         if self._driver is not None:
             self._driver.look_again()
 
-    async def pull_statements(self, peer: PeerId, datasets: Sequence[DatasetId] | None = None) -> int:
-        return await self._joined().pull_statements(peer, datasets)
+    async def pull_statements(
+        self, peer: PeerId, datasets: Sequence[DatasetId] | None = None, *, private: bool = False
+    ) -> int:
+        return await self._joined().pull_statements(peer, datasets, private=private)
 
     async def chain_size(self, peer: PeerId, dataset: DatasetId) -> int:
         return await self._joined().chain_size(peer, dataset)

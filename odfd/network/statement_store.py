@@ -9,6 +9,7 @@ missing, waits for that version for a while; nothing is remembered as seen whose
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -133,6 +134,12 @@ class LedgerStatementStore:
         self._seen: LRUCache[Multihash, Judgement] = LRUCache(SEEN)
         self._lock = threading.Lock()
 
+    def to(self, peer: PeerId) -> LedgerStatementStore:
+        """As in the port: the same store, asked by a peer."""
+        told = copy.copy(self)
+        told._public_of = lambda datasets, _=None: self._public_of(datasets, peer)
+        return told
+
     @property
     def judged(self) -> int:
         """Statements whose judgement is remembered."""
@@ -162,7 +169,8 @@ class LedgerStatementStore:
             rules = kinds.refs(connection, of_dataset=False, subjects=datasets)
             against = kinds.accusing(connection, datasets or ())
             withdrawn = Cards(connection).withdrawn()
-        public = self._public_of({dataset for dataset, _ in found} | {dataset for _, dataset, _ in against})
+        asked = {dataset for dataset, _ in found} | {dataset for _, dataset, _ in against}
+        public = self._public_of(asked.union(datasets or ()))  # of what is not here too: it takes as long
         rules += [(key, sid) for key, dataset, sid in against if dataset in public]
         kept = [
             StatementRef(sid, dataset) for dataset, sid in found if dataset in public or withdrawn.get(dataset) == sid

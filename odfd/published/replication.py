@@ -132,10 +132,12 @@ class WithPublished:
     async def announce(self, topic: Topic, envelope: bytes) -> None:
         await self._network.announce(topic, envelope)
 
-    async def pull_statements(self, peer: PeerId, datasets: Sequence[DatasetId] | None = None) -> int:
+    async def pull_statements(
+        self, peer: PeerId, datasets: Sequence[DatasetId] | None = None, *, private: bool = False
+    ) -> int:
         if peer in self._shown or (datasets is not None and not (datasets := await self._askable(datasets))):
             return 0
-        return await self._network.pull_statements(peer, datasets)
+        return await self._network.pull_statements(peer, datasets, private=private)
 
     async def _askable(self, datasets: Sequence[DatasetId]) -> list[DatasetId]:
         """Those that peers may be asked about."""

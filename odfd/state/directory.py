@@ -23,7 +23,7 @@ from chain.store import schema
 from chain.store.database import Database, open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
-from odfd.datasets import catalog, pushes, references, row_counts, saved_views, visibility
+from odfd.datasets import catalog, pushes, references, row_counts, saved_views, shares, visibility
 from odfd.datasets.catalog import Catalog, DatasetEntry
 from odfd.datasets.holdings import Holdings
 from odfd.flows import store as flows
@@ -52,7 +52,9 @@ FOLDS: Final = "folds"
 PARTIAL: Final = "partial"
 PARTIAL_EVIDENCE: Final = "partial-evidence"
 """Objects on their way here; these outlive a restart."""
-ROOMS: Final = (schema, references, row_counts, pushes, resources, visibility, log, damage, resume, saved_views, flows)
+ROOMS: Final = (
+    schema, references, row_counts, pushes, resources, visibility, log, damage, resume, saved_views, flows, shares,
+)  # fmt: skip
 """Modules with ``ROOM`` and ``STEPS``: whose tables the database has."""
 NAMES: Final = b"names"
 """Stands for the names of all datasets, in what ``Database.has_changed`` is asked."""
@@ -63,6 +65,7 @@ _KEYS: Final = {
             "damage",
             "held_extents",
             "row_counts",
+            "shares",
             "trust_again",
             "trust_chains",
             "trust_cosignatures",

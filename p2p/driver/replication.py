@@ -187,8 +187,10 @@ class ReplicationDriver:
         self._discovery.look_again()
         await self._statements.announce(topic, envelope)
 
-    async def pull_statements(self, peer: PeerId, datasets: Sequence[DatasetId] | None = None) -> int:
-        return await self._statements.pull(peer, datasets)
+    async def pull_statements(
+        self, peer: PeerId, datasets: Sequence[DatasetId] | None = None, *, private: bool = False
+    ) -> int:
+        return await self._statements.pull(peer, datasets, private=private)
 
     async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:
         return await self._mesh.seek(dataset, beyond)

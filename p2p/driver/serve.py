@@ -153,7 +153,7 @@ class Server:
                 if is_late:
                     body: bytes | memoryview = frame(_busy(request))
                 else:
-                    body = await trio.to_thread.run_sync(answer, self._library, request, self._spare)
+                    body = await trio.to_thread.run_sync(answer, self._library.to(asker.peer), request, self._spare)
                 size = len(body)
             finally:
                 self._feed(ReadDone(asker, size))

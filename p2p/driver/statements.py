@@ -194,19 +194,19 @@ class StatementServer:
         datasets = self._scope.turn(interests)
         return await self._pull(_Tally(self._teller(peer)), datasets) if datasets else 0
 
-    async def pull(self, peer: PeerId, datasets: Sequence[DatasetId] | None = None) -> int:
+    async def pull(self, peer: PeerId, datasets: Sequence[DatasetId] | None = None, *, private: bool = False) -> int:
         """One round of anti-entropy; how many statements were new. Raises PeerFault.
 
         A round that brings something may end before its last question: the next one goes on with the rest. Of all
         datasets nothing is fetched again that the peer gave lately; of some, which are asked for, all is.
         """
-        return await self._pull(_Tally(self._teller(peer, is_asked=datasets is not None)), datasets)
+        return await self._pull(_Tally(self._teller(peer, is_asked=datasets is not None)), datasets, private=private)
 
     def _teller(self, peer: PeerId, *, is_asked: bool = False) -> RoundPeer:
         network = "" if self._standing.book.get(peer).bootstrap else self._host.network_of(peer)
         return RoundPeer(peer=peer, network=network, is_asked=is_asked)
 
-    async def _pull(self, tally: _Tally, datasets: Sequence[DatasetId] | None) -> int:
+    async def _pull(self, tally: _Tally, datasets: Sequence[DatasetId] | None, *, private: bool = False) -> int:
         peer = tally.teller.peer
         if not self._answers.may_begin(tally.teller, trio.current_time()):
             raise PeerFault(peer, "tells so much that is of no use here that it rests", rule="trust-useless")
@@ -214,7 +214,7 @@ class StatementServer:
         stream = await self._standing.open(peer, trust.PROTOCOL, MAX_TRUST_REPLY, ANSWER_PATIENCE)
         try:
             with trio.move_on_after(ROUND_SECONDS) as patience:
-                await self._round(self._reconcile(mine, datasets, tally), stream, tally)
+                await self._round(self._reconcile(mine, datasets, tally, private=private), stream, tally)
                 await stream.end()
             if patience.cancelled_caught and not tally.new:
                 raise TooSlow(peer, f"told nothing new in {ROUND_SECONDS:.0f} s", rule="round")
@@ -226,7 +226,7 @@ class StatementServer:
             await stream.reset()
 
     def _reconcile(
-        self, mine: Sequence[StatementRef], datasets: Sequence[DatasetId] | None, tally: _Tally
+        self, mine: Sequence[StatementRef], datasets: Sequence[DatasetId] | None, tally: _Tally, *, private: bool
     ) -> Reconcile:
         def declined(name: bytes) -> bool:
             return self._answers.is_known(tally.teller, name, trio.current_time())
@@ -235,7 +235,7 @@ class StatementServer:
             now = trio.current_time()
             return self._answers.may_go_on(tally.teller, now) and (not tally.is_wide or self._scope.is_wide(now))
 
-        return Reconcile(mine, datasets, declined, may_go_on)
+        return Reconcile(mine, datasets, declined, may_go_on, private=private)
 
     async def prove(self, peer: PeerId, ask: ProveAsk) -> list[bytes]:
         """The nodes that a peer gives for a proof, unchecked. Raises PeerFault."""
@@ -376,7 +376,7 @@ class StatementServer:
             await trio.sleep(self._host.charge(stream.peer, self._cost(ask)))
             if isinstance(ask, ListAsk):
                 self.forwarding.asked(stream.peer, ask.datasets)
-            tell = await self._answered(ask)
+            tell = await self._answered(ask, stream.peer)
             await stream.write(trust.encode(tell))
 
     def _cost(self, ask: TrustAsk) -> float:
@@ -395,14 +395,16 @@ class StatementServer:
             self._held = len(found)
         return found
 
-    async def _answered(self, ask: TrustAsk) -> TrustTell:
+    async def _answered(self, ask: TrustAsk, peer: PeerId) -> TrustTell:
         """The first proof of a long chain reads all its hashes: one such at a time."""
         limiter = self._proving if isinstance(ask, ProveAsk) else None
-        work = partial(answer, ask, self._refs, self._board.envelope, self._prove)
-        return await trio.to_thread.run_sync(work, limiter=limiter)
+        told, library = self._board.to(peer), self._library.to(peer)
 
-    def _prove(self, ask: ProveAsk) -> list[bytes]:
-        return self._library.prove(ask.dataset, ask.size, old=ask.old, index=ask.index)
+        def prove(ask: ProveAsk) -> list[bytes]:
+            return library.prove(ask.dataset, ask.size, old=ask.old, index=ask.index)
+
+        work = partial(answer, ask, self._refs, told.envelope, prove, told.refs)
+        return await trio.to_thread.run_sync(work, limiter=limiter)
 
 
 def _name(envelope: bytes) -> bytes:

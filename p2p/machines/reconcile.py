@@ -60,6 +60,8 @@ class Done(msgspec.Struct, frozen=True):
 
 
 Effect: TypeAlias = Fetch | Show | Done
+Refs: TypeAlias = Callable[[Sequence[DatasetId] | None], Sequence[StatementRef]]
+"""What is held of some datasets, or of all."""
 
 
 class Reconcile:
@@ -67,6 +69,7 @@ class Reconcile:
 
     ``declined`` tells which names are not worth fetching: sids, and the ``compared`` sums of both sides. ``may_go_on``
     is asked before each question but the first: once it may not, some of what is known to be lacking is the last.
+    ``private``: what is told of ``datasets`` is passed on to nobody.
     """
 
     def __init__(
@@ -75,6 +78,8 @@ class Reconcile:
         datasets: Sequence[DatasetId] | None = None,
         declined: Callable[[bytes], bool] = lambda _: False,
         may_go_on: Callable[[], bool] = lambda: True,
+        *,
+        private: bool = False,
     ) -> None:
         self._mine = mine
         self._declined = declined
@@ -88,7 +93,7 @@ class Reconcile:
         self._scope: set[DatasetId] | None = None if datasets is None else set(datasets)
         if datasets is not None:
             for at in range(0, len(datasets), MAX_DATASETS):
-                self._lists.append(ListAsk(datasets=tuple(datasets[at : at + MAX_DATASETS])))
+                self._lists.append(ListAsk(datasets=tuple(datasets[at : at + MAX_DATASETS]), private=private))
         self._wanted: dict[Multihash, None] = {}
         self._asked: TrustAsk | None = None
         self._pages = 0
@@ -166,18 +171,23 @@ class Reconcile:
 
 def answer(
     ask: TrustAsk,
-    refs: Callable[[Sequence[DatasetId] | None], Sequence[StatementRef]],
+    refs: Refs,
     envelope: Callable[[Multihash], tuple[Topic, bytes] | None],
     prove: Callable[[ProveAsk], Sequence[bytes]] | None = None,
+    kept: Refs | None = None,
 ) -> TrustTell:
-    """The answer to ``ask`` of one who holds ``refs``; always within the limits of the wire."""
+    """The answer to ``ask`` of one who holds ``refs``; always within the limits of the wire.
+
+    ``kept``: of what is asked for by name by one who passes it on to nobody.
+    """
     match ask:
         case SumAsk():
             return Sums({f"{number:02x}": value for number, value in trust.sums(refs(None)).items()})
-        case ListAsk(buckets, datasets, after):
+        case ListAsk(buckets, datasets, after, private):
             chosen = set(buckets) if buckets else set(range(BUCKETS))
             floor = after or Multihash()
-            held = [r for r in refs(datasets or None) if r.sid > floor and trust.bucket(r.dataset) in chosen]
+            told = kept if kept is not None and private and datasets else refs
+            held = [r for r in told(datasets or None) if r.sid > floor and trust.bucket(r.dataset) in chosen]
             held.sort(key=lambda ref: ref.sid)
             return trust.page(held[:MAX_LISTED], more=len(held) > MAX_LISTED)
         case GetAsk(sids):

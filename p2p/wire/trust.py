@@ -63,6 +63,8 @@ class ListAsk(msgspec.Struct, frozen=True, tag="list", tag_field="ask", omit_def
     buckets: Annotated[tuple[Bucket, ...], msgspec.Meta(max_length=BUCKETS)] = ()
     datasets: Annotated[tuple[DatasetId, ...], msgspec.Meta(max_length=MAX_DATASETS)] = ()
     after: Multihash | None = None
+    private: bool = False
+    """Of datasets: whoever asks passes nothing of it on, and may be told what is shared with its key alone."""
 
 
 class GetAsk(msgspec.Struct, frozen=True, tag="get", tag_field="ask"):

@@ -249,6 +249,10 @@ class Member:
             raise Remote(f"{peer} is gone", rule="unreachable")
         return other
 
+    def _given(self, other: Member) -> Library:
+        """What another gives to this one."""
+        return other.library.to(self.peer_id)
+
     def addresses(self) -> Sequence[str]:
         return ()
 
@@ -291,13 +295,16 @@ class Member:
                     await trio.to_thread.run_sync(other.board.judge, topic, envelope, self.peer_id)
                     other._note_shown()
 
-    async def pull_statements(self, peer: PeerId, datasets: Sequence[DatasetId] | None = None) -> int:
+    async def pull_statements(
+        self, peer: PeerId, datasets: Sequence[DatasetId] | None = None, *, private: bool = False
+    ) -> int:
         other = self._other(peer)
+        told = other.board.to(self.peer_id)
 
         def pull() -> int:
             count = 0
-            for ref in other.board.refs(datasets):
-                if (found := other.board.envelope(ref.sid)) is not None:
+            for ref in (told if private else other.board).refs(datasets):
+                if (found := told.envelope(ref.sid)) is not None:
                     self.board.judge(*found, peer)
                     count += 1
             return count
@@ -307,16 +314,16 @@ class Member:
         return pulled
 
     async def chain_size(self, peer: PeerId, dataset: DatasetId) -> int:
-        return await trio.to_thread.run_sync(self._other(peer).library.size, dataset)
+        return await trio.to_thread.run_sync(self._given(self._other(peer)).size, dataset)
 
     async def object_size(self, peer: PeerId, name: Multihash) -> int | None:
         other = self._other(peer)
-        size = await trio.to_thread.run_sync(other.library.object_size, name)
+        size = await trio.to_thread.run_sync(self._given(other).object_size, name)
         return None if size is None else other.lies.size(size)
 
     async def fetch_blocks(self, peer: PeerId, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
         other = self._other(peer)
-        given = await trio.to_thread.run_sync(other.library.blocks, dataset, start, max_bytes)
+        given = await trio.to_thread.run_sync(self._given(other).blocks, dataset, start, max_bytes)
         return other.lies.blocks(list(given))
 
     async def pull_chain(
@@ -341,14 +348,14 @@ class Member:
 
     async def holds(self, peer: PeerId, dataset: DatasetId, tip: Tip) -> bool:
         def shows() -> bool:
-            found = self._other(peer).library.blocks(dataset, tip.size - 1, 1)
+            found = self._given(self._other(peer)).blocks(dataset, tip.size - 1, 1)
             return bool(found) and hashlib.sha3_256(found[0]).digest() == tip.last
 
         return await trio.to_thread.run_sync(shows)
 
     async def prove_prefix(self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeHead, signed: TreeHead) -> bool:
         def prove(peer: PeerId) -> bool:
-            nodes = self._other(peer).library.prove(dataset, signed.size, old=old.size)
+            nodes = self._given(self._other(peer)).prove(dataset, signed.size, old=old.size)
             return is_consistent(old.size, old.root, signed.size, signed.root, nodes)
 
         return any([await trio.to_thread.run_sync(prove, peer) for peer in peers])
@@ -361,7 +368,7 @@ class Member:
             try:
                 while sink.received < size:
                     other = self._other(peer)
-                    data = await trio.to_thread.run_sync(other.library.read_object, name, sink.received, PART)
+                    data = await trio.to_thread.run_sync(self._given(other).read_object, name, sink.received, PART)
                     if not data:
                         raise Remote("has no more")
                     self.bytes += len(data)
@@ -383,7 +390,7 @@ class Member:
                 while sink.received < len(names):
                     other = self._other(peer)
                     wanted = names[sink.received : sink.received + MAX_PACK]
-                    found = await trio.to_thread.run_sync(_small, other.library, wanted)
+                    found = await trio.to_thread.run_sync(_small, self._given(other), wanted)
                     if not found:
                         raise Remote("has no more")
                     self.bytes += sum(map(len, found))
@@ -400,7 +407,7 @@ class Member:
         met: dict[str, PeerId] = {}
         for peer in self.strangers & self._wires.members.keys():
             other = self._wires.members[peer]
-            if other.block not in beyond and other.library.size(dataset):
+            if other.block not in beyond and self._given(other).size(dataset):
                 met.setdefault(other.block, peer)
         self.strangers -= set(met.values())
         return len(met)

@@ -21,6 +21,7 @@ from chain.wording import agree, plural
 from odfd.control import wire
 from odfd.datasets import row_counts
 from odfd.datasets.references import references_hold
+from odfd.datasets.shares import SHARES
 from odfd.datasets.visibility import MARKS, Mark, Marks, Visibility
 from odfd.resources.declared import CURRENT, EVENTS
 from odfd.resources.store import IN_FORCE, INTENT_LOG
@@ -133,7 +134,7 @@ class Doctor:
 
     def _rows(self) -> wire.Probe:
         with self._home.database.read() as connection:
-            tables = (INTENT_LOG, IN_FORCE, EVENTS, CURRENT, VERIFIED, row_counts.COUNTS, MARKS, *SEALED)
+            tables = (INTENT_LOG, IN_FORCE, EVENTS, CURRENT, VERIFIED, row_counts.COUNTS, MARKS, SHARES, *SEALED)
             found = {table: list(table.damaged(connection)) for table in tables}
             strays = connection.execute("PRAGMA foreign_key_check").fetchall()
         spoilt = [name for names in found.values() for name in names]

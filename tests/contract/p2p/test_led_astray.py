@@ -51,6 +51,9 @@ class Nothing:
     def interests(self) -> Sequence[DatasetId]:
         return []
 
+    def to(self, _peer: Any) -> Nothing:
+        return self
+
     def refs(self, datasets: Any = None) -> Sequence[Any]:
         return []
 

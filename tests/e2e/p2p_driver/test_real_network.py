@@ -38,6 +38,9 @@ class Holdings:
     def datasets(self, limit: int) -> Sequence[DatasetId]:
         return [DATASET] if self.chain else []
 
+    def to(self, _peer: PeerId) -> Holdings:
+        return self
+
     def size(self, dataset: DatasetId) -> int:
         return len(self.chain) if dataset == DATASET else 0
 

@@ -87,6 +87,7 @@ CASES: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
         trust.decode_tell,
     ),
     "trust.list": (trust.ListAsk(datasets=(DATASET,), after=NAME), trust.encode, trust.decode_ask),
+    "trust.list.private": (trust.ListAsk(datasets=(DATASET,), private=True), trust.encode, trust.decode_ask),
     "trust.listing": (trust.page([trust.StatementRef(NAME, DATASET)], more=True), trust.encode, trust.decode_tell),
     "trust.get": (trust.GetAsk((NAME,)), trust.encode, trust.decode_ask),
     "trust.statements": (

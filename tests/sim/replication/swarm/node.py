@@ -170,6 +170,9 @@ class Node:
         into[: len(data)] = data
         return self.object_size(name) or 0, len(data)
 
+    def to(self, _peer: PeerId) -> Node:
+        return self
+
     def small_objects(self, names: Sequence[Multihash], largest: int) -> Iterator[bytes]:
         for name in names:
             size = self.object_size(name)

@@ -97,6 +97,9 @@ class Node:
 
     # A noticeboard
 
+    def to(self, _peer: PeerId) -> Node:
+        return self
+
     def refs(self, datasets: Sequence[DatasetId] | None = None) -> list[StatementRef]:
         return [StatementRef(sid, dataset) for sid, (_, _, dataset) in self.board.items()]
 

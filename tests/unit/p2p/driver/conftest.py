@@ -219,6 +219,9 @@ class Shelf:
         self.things: dict[Multihash, bytes] = {}
         self.reads = 0
 
+    def to(self, _peer: PeerId) -> Shelf:
+        return self
+
     def datasets(self, limit: int) -> Sequence[DatasetId]:
         return [*self.chains][:limit]
 
@@ -270,6 +273,9 @@ class Board:
         self.judged: list[tuple[Topic, bytes, PeerId]] = []
         self.wanted: set[DatasetId] = set()
         self.wants_all = True
+
+    def to(self, _peer: PeerId) -> Board:
+        return self
 
     def judge(self, topic: Topic, envelope: bytes, sender: PeerId) -> Judgement:
         self.judged.append((topic, envelope, sender))

@@ -16,6 +16,7 @@ from p2p.driver.serve import MAX_STREAMS
 from p2p.driver.stream_slots import PATIENCE
 from p2p.errors import PeerFault
 from p2p.machines.serving import MAX_WAITING
+from p2p.ports import Topic
 from p2p.wire import chains, objects, presence, trust
 from p2p.wire.chains import BlockRange, Blocks
 from p2p.wire.limits import MAX_REPLY, MAX_REQUEST, MAX_TRUST_REQUEST
@@ -236,3 +237,36 @@ async def test_draining_lets_answers_out_and_takes_no_more(autojump_clock: Any, 
     late = await guest.open_stream(giver.peer, chains.PROTOCOL)
     with pytest.raises(PeerFault):
         await late.receive_some(10)
+
+
+async def test_who_asks_is_whose_key_the_connection_proved(town: Any) -> None:
+    """What is given to one peer is not given to another, whatever it asks: by each protocol that gives."""
+    giver, guest = await giver_and_guest(town)
+    listed = town.bare("listed")
+    town.fabric.join(listed, giver.host)
+    statement = b"ok" + bytes(DATASET)
+    giver.board.held[Multihash.sha3_256(statement)] = (Topic.HEADS, statement, DATASET)
+    nothing = type(giver.shelf)(), type(giver.board)()
+    giver.shelf.to = lambda peer: giver.shelf if peer == listed.peer_id else nothing[0]
+    giver.board.to = lambda peer: giver.board if peer == listed.peer_id else nothing[1]
+    asked = {
+        chains.PROTOCOL: [question(1)],
+        objects.PROTOCOL: [objects.encode_read(ObjectRange(request=1, name=NAME, offset=0, length=9))],
+        trust.PROTOCOL: [
+            trust.encode(trust.GetAsk((Multihash.sha3_256(statement),))),
+            trust.encode(trust.ListAsk(datasets=(DATASET,), private=True)),
+            trust.encode(trust.ProveAsk(dataset=DATASET, size=20, index=1)),
+        ],
+    }
+    for protocol, questions in asked.items():
+        for body in questions:
+            answers = []
+            for host in (listed, guest):
+                stream = FramedStream(await host.open_stream(giver.peer, protocol), giver.peer, MAX_REPLY)
+                await stream.write(body)
+                answers.append(await stream.read())
+                await stream.reset()
+                await trio.testing.wait_all_tasks_blocked()
+            assert None not in answers
+            assert answers[0] != answers[1], body
+            assert DATASET.public_key.hex() not in answers[1].decode("latin-1")

@@ -1,0 +1,67 @@
+"""Keeps with which peers a private dataset is shared: each is a person's word, until it is revoked.
+
+A peer is named by its key, which the handshake of each of its connections proves. A row that is damaged counts as
+none. What is written here holds for whatever is asked after it, as of marks (``visibility``). ADR 39.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final
+
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.store.seals import Sealed
+from p2p.ports import PeerId
+
+ROOM: Final = "shares"
+SHARES: Final = Sealed(
+    "shares", ("dataset", "peer", "at"), "until then it is not shared with that peer: odfctl share NAME --with PEER"
+)
+STEPS: Final = (
+    """
+    CREATE TABLE shares (
+        dataset BLOB NOT NULL,
+        peer TEXT NOT NULL,
+        at INTEGER NOT NULL,
+        PRIMARY KEY (dataset, peer)
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX shares_of_peer ON shares (peer);
+    """,
+    SHARES.step,
+)
+"""Tables, as the steps that made them; steps are added at the end and never changed."""
+MAX_PEERS: Final = 1024
+"""With whom one dataset is shared."""
+
+
+class Shares:
+    """The lists, over one SQLite connection."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+
+    def has(self, dataset: DatasetId, peer: PeerId | None) -> bool:
+        """``None``: anybody, with whom nothing is shared; it is looked up all the same, and takes as long."""
+        row, whole = SHARES.look(self._db, "dataset = ? AND peer = ?", (dataset, peer or ""))
+        return row is not None and whole
+
+    def of_peer(self, peer: PeerId | None) -> frozenset[DatasetId]:
+        found = SHARES.every(self._db, "peer = ?", (peer or "",))
+        return frozenset(DatasetId(row[0]) for row, whole in found if whole)
+
+    def peers(self, dataset: DatasetId) -> list[PeerId]:
+        found = SHARES.every(self._db, "dataset = ? ORDER BY peer", (dataset,))
+        return [PeerId(row[1]) for row, whole in found if whole]
+
+    def put(self, dataset: DatasetId, peer: PeerId, now: Instant) -> None:
+        SHARES.put(self._db, dataset, peer, now)
+
+    def drop(self, dataset: DatasetId, peer: PeerId) -> bool:
+        """Whether there was one."""
+        gone = self._db.execute("DELETE FROM shares WHERE dataset = ? AND peer = ?", (dataset, peer))
+        return gone.rowcount > 0
+
+    def clear(self, dataset: DatasetId) -> bool:
+        """Whether there was any."""
+        return self._db.execute("DELETE FROM shares WHERE dataset = ?", (dataset,)).rowcount > 0

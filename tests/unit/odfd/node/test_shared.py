@@ -1,0 +1,208 @@
+"""A dataset that is shared with some peers: these have it by every way, and for everybody else it is nowhere."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import pytest
+
+from chain.errors import Refused
+from chain.ids import DatasetId, KeyDid
+from chain.multihash import Multihash
+from chain.store.database import open_database
+from odfd.datasets import shares
+from odfd.datasets.references import objects_of
+from odfd.datasets.shares import Shares
+from p2p.driver import serve
+from p2p.identity import peer_of_did
+from p2p.machines import reconcile
+from p2p.wire import chains, trust
+from p2p.wire.chains import BlockRange
+from p2p.wire.frames import PREFIX
+from p2p.wire.objects import ObjectRange, ObjectsAsk
+from p2p.wire.trust import GetAsk, ListAsk, ProveAsk, SumAsk
+
+ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,200000")
+LISTED, REVOKED, STRANGER = (peer_of_did(KeyDid.from_public_key(bytes([at]) * 32)) for at in (1, 2, 3))
+NOWHERE = DatasetId.from_public_key(b"\7" * 32)
+NOTHING = Multihash.sha3_256(b"nowhere")
+
+
+class Subject(NamedTuple):
+    """A dataset, or what is nowhere, by all that somebody may ask for."""
+
+    dataset: DatasetId = NOWHERE
+    object: Multihash = NOTHING
+    sid: Multihash = NOTHING
+
+
+def served(node: Any, peer: Any, request: Any) -> bytes:
+    """The very bytes that go to the wire, as ``p2p.driver.serve`` makes them."""
+    return bytes(serve.answer(node.member.library.to(peer), request, deque())[PREFIX:])
+
+
+def told(node: Any, peer: Any, ask: Any) -> bytes:
+    """As ``p2p.driver.statements`` makes them."""
+    board, library = node.member.board, node.member.library.to(peer)
+    mine = board.to(peer)
+
+    def prove(ask: ProveAsk) -> list[bytes]:
+        return library.prove(ask.dataset, ask.size, old=ask.old, index=ask.index)
+
+    return trust.encode(reconcile.answer(ask, board.refs, mine.envelope, prove, mine.refs))
+
+
+WAYS: dict[str, Callable[[Any, Any, Subject], bytes]] = {
+    "size": lambda node, peer, of: served(node, peer, BlockRange(request=1, dataset=of.dataset, start=0, max_bytes=0)),
+    "blocks": lambda node, peer, of: served(node, peer, BlockRange(request=1, dataset=of.dataset, start=0)),
+    "object": lambda node, peer, of: served(node, peer, ObjectRange(request=1, name=of.object, offset=0, length=100)),
+    "small objects": lambda node, peer, of: served(node, peer, ObjectsAsk(request=1, names=(of.object,))),
+    "proof": lambda node, peer, of: told(node, peer, ProveAsk(dataset=of.dataset, size=1, index=0)),
+    "listing": lambda node, peer, of: told(node, peer, ListAsk(datasets=(of.dataset,), private=True)),
+    "statements": lambda node, peer, of: told(node, peer, GetAsk((of.sid,))),
+}
+OPEN_WAYS: dict[str, Callable[[Any, Any, Subject], bytes]] = {
+    "sums": lambda node, peer, _: told(node, peer, SumAsk()),
+    "listing of all": lambda node, peer, _: told(node, peer, ListAsk(buckets=tuple(range(256)))),
+    "listing that is passed on": lambda node, peer, of: told(node, peer, ListAsk(datasets=(of.dataset,))),
+}
+"""What whoever asks may pass on tells nobody, not even whom it is shared with."""
+
+
+async def a_shared_one(world: Any, worlds: Any, node: Any) -> Subject:
+    """Shared with ``LISTED``, and with ``REVOKED`` no more."""
+    world.write("alice", "a.csv", *ROWS)
+    await node.apply(worlds.ROOT, worlds.DERIVED)
+    await node.pull()
+    cities = node.dataset("cities")
+    visibility, now = node.parts.visibility, node.clock.now()
+    assert visibility.share(cities, [LISTED, REVOKED], now)
+    assert WAYS["size"](node, REVOKED, Subject(cities)) != WAYS["size"](node, REVOKED, Subject())
+    assert visibility.revoke(cities, [REVOKED])
+    node.parts.shown_otherwise(cities)
+    chain = node.home.chains.chain(cities)
+    (name, *_) = (name for at in range(chain.head().size) for name, _ in objects_of(chain.block_at(at)))
+    (ref, *_) = node.member.board.to(LISTED).refs([cities])
+    return Subject(cities, name, ref.sid)
+
+
+async def test_who_has_a_shared_dataset_by_which_way(world: Any, worlds: Any) -> None:
+    """Every way, and everybody: what is not shared with a peer is answered byte by byte as what is nowhere."""
+    async with world.running("alice", private=True) as alice:
+        shared = await a_shared_one(world, worlds, alice)
+        for way, ask in WAYS.items():
+            nowhere = ask(alice, STRANGER, Subject())
+            answers = {peer: ask(alice, peer, shared) for peer in (LISTED, REVOKED, STRANGER)}
+            assert answers[LISTED] != nowhere, way
+            assert answers[REVOKED] == answers[STRANGER] == nowhere == ask(alice, LISTED, Subject()), way
+        for way, ask in OPEN_WAYS.items():
+            before = ask(alice, LISTED, Subject())
+            assert ask(alice, LISTED, shared) == ask(alice, STRANGER, shared) == before, way
+        assert shared.dataset not in alice.member.library.datasets(100), "presences go round"
+        assert shared.dataset not in alice.member.board.interests()
+        await alice.parts.outbox._loop._work()
+        assert alice.member.announced == []
+        await alice.publish("cities")
+        assert all(ask(alice, STRANGER, shared) != ask(alice, STRANGER, Subject()) for ask in WAYS.values())
+        await alice.unpublish("cities")
+        assert all(ask(alice, LISTED, shared) == ask(alice, LISTED, Subject()) for ask in WAYS.values()), "to nobody"
+
+
+async def test_what_is_private_takes_the_lookups_of_what_is_nowhere(world: Any, worlds: Any) -> None:
+    """No time of an answer tells them apart: they ask the database the same, as often."""
+    async with world.running("alice", private=True) as alice:
+        shared = await a_shared_one(world, worlds, alice)
+        towns = Subject(alice.dataset("towns"))
+        for way in ("size", "blocks", "proof", "listing"):
+            for peer in (REVOKED, STRANGER):
+                costs = {len(looked(alice, partial(WAYS[way], alice, peer, of))) for of in (shared, towns, Subject())}
+                assert len(costs) == 1, (way, costs)
+
+
+def looked(node: Any, work: Callable[[], Any]) -> list[str]:
+    """What the database was asked meanwhile."""
+    asked: list[str] = []
+    database, read = node.home.database, node.home.database.read
+
+    @contextmanager
+    def traced() -> Iterator[sqlite3.Connection]:
+        with read() as connection:
+            connection.set_trace_callback(asked.append)
+            try:
+                yield connection
+            finally:
+                connection.set_trace_callback(None)
+
+    database.read = traced
+    try:
+        work()
+    finally:
+        del database.read
+    assert asked
+    return asked
+
+
+async def test_a_transfer_under_way_ends_with_the_next_part(world: Any, worlds: Any) -> None:
+    """What is remembered of objects that are being given is nobody else's, and no longer than the word holds."""
+    async with world.running("alice", private=True) as alice:
+        shared = await a_shared_one(world, worlds, alice)
+        library = alice.member.library.to(LISTED)
+        assert serve.answer(library, ObjectRange(request=1, name=shared.object, offset=0, length=50), deque())
+        assert WAYS["object"](alice, STRANGER, shared) == WAYS["object"](alice, STRANGER, Subject())
+        assert alice.parts.visibility.revoke(shared.dataset, [LISTED])
+        for way, ask in WAYS.items():
+            assert ask(alice, LISTED, shared) == ask(alice, LISTED, Subject()), way
+        rest = serve.answer(library, ObjectRange(request=1, name=shared.object, offset=50, length=50), deque())
+        assert bytes(rest[PREFIX:]) == WAYS["object"](alice, STRANGER, Subject())
+
+
+async def test_sharing_outlives_a_restart_and_not_a_deletion(world: Any, worlds: Any) -> None:
+    async with world.running("alice", private=True) as alice:
+        shared = await a_shared_one(world, worlds, alice)
+    async with world.running("alice", private=True) as alice:
+        assert alice.parts.visibility.shared_with(shared.dataset) == [LISTED]
+        assert chains.decode_chain_reply(WAYS["blocks"](alice, LISTED, shared)).blocks
+        await alice.api.datasets.delete("towns")
+        await alice.api.datasets.delete("cities")
+        assert alice.parts.visibility.shared_with(shared.dataset) == []
+
+
+async def test_many_are_asked_for_as_one_is(world: Any, worlds: Any) -> None:
+    async with world.running("alice", private=True) as alice:
+        shared = await a_shared_one(world, worlds, alice)
+        many = [DatasetId.from_public_key(bytes([at]) * 32) for at in range(9)]
+        asked = [shared.dataset, alice.dataset("towns"), *many]
+        for peer in (LISTED, REVOKED, None):
+            one_by_one = {each for each in asked if alice.parts.visibility.is_public(each, peer)}
+            assert alice.parts.visibility.public_of(asked, peer) == one_by_one
+            assert (shared.dataset in one_by_one) == (peer == LISTED)
+
+
+def test_a_row_that_is_damaged_shares_nothing(tmp_path: Any) -> None:
+    database = open_database(tmp_path / "db")
+    database.migrate(shares.ROOM, shares.STEPS)
+    with database.write() as connection:
+        kept = Shares(connection)
+        kept.put(NOWHERE, LISTED, 7)  # type: ignore[arg-type]
+        kept.put(NOWHERE, REVOKED, 7)  # type: ignore[arg-type]
+        connection.execute("UPDATE shares SET peer = ? WHERE peer = ?", (STRANGER, LISTED))
+        assert [kept.has(NOWHERE, peer) for peer in (LISTED, REVOKED, STRANGER, None)] == [False, True, False, False]
+        assert (kept.peers(NOWHERE), kept.of_peer(STRANGER)) == ([REVOKED], frozenset())
+        assert (kept.drop(NOWHERE, REVOKED), kept.drop(NOWHERE, REVOKED)) == (True, False)
+    database.close()
+
+
+async def test_a_list_has_an_end(world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("odfd.datasets.visibility.MAX_PEERS", 2)
+    async with world.running("alice", private=True) as alice:
+        visibility, now = alice.parts.visibility, alice.clock.now()
+        assert visibility.share(NOWHERE, [LISTED, REVOKED], now)
+        assert not visibility.share(NOWHERE, [LISTED], now)
+        with pytest.raises(Refused, match="shared with 3 peers"):
+            visibility.share(NOWHERE, [STRANGER], now)
+        assert visibility.shared_with(NOWHERE) == sorted([LISTED, REVOKED])
