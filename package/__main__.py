@@ -1,4 +1,4 @@
-"""``python -m package wheel|deb|lock|site|ui``: builds into ``out/``."""
+"""``python -m package wheel|deb|image|lock|site|ui``: builds into ``out/``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ import tomllib
 from pathlib import Path
 from typing import Final
 
+from chain.errors import Fault
+from chain.visible import visible
+from package import image as node_image
 from package.libraries import copy_libraries
+from package.programs import HOME, NOT_SHIPPED, PYTHON, programs
 from package.staging import SHARED, TREE, project, split, stage
 
 OUT: Final = TREE / "out"
@@ -18,17 +22,7 @@ SOURCE_DATE: Final = "1767225600"
 """Seconds since 1970 that archives name as the time of every file: the same source gives the same bytes."""
 UV: Final = (sys.executable, "-m", "uv", "pip")
 NODE_LOCK: Final = TREE / "requirements" / "node.txt"
-DEBIAN_PYTHON: Final = "/usr/bin/python3.11"
-HOME: Final = "usr/lib/odfd"
 DEPENDS: Final = "python3 (>= 3.11), python3 (<< 3.12), debconf, procps, systemd | systemd-standalone-sysusers"
-_PROGRAM: Final = """#!{python} -IP
-import sys
-sys.path.insert(0, "/{home}")
-from odfd_node.launch import {name}
-{name}()
-"""
-_NOT_SHIPPED: Final = ("pyarrow/tests", "pyarrow/include", "pyarrow/src", "numpy/tests", "share", "lib", "bin")
-"""Of what is installed for the package: tests and headers of others, and what is laid out elsewhere."""
 
 
 def main() -> int:
@@ -37,6 +31,8 @@ def main() -> int:
             print(wheel())
         case ["deb"]:
             print(deb())
+        case ["image"]:
+            return image()
         case ["lock"]:
             lock()
         case ["site"]:
@@ -44,7 +40,7 @@ def main() -> int:
         case ["ui"]:
             copy_libraries(OUT / "libraries")
         case _:
-            print("python -m package wheel|deb|lock|site|ui", file=sys.stderr)
+            print("python -m package wheel|deb|image|lock|site|ui", file=sys.stderr)
             return 2
     return 0
 
@@ -92,12 +88,24 @@ def site() -> None:
     _run(sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--clean", "-f", TREE / "mkdocs.yml")
 
 
+def image() -> int:
+    """A node without an engine, as an OCI layout that podman and docker load. Exit code of the process."""
+    layout = OUT / "image"
+    try:
+        digest = node_image.build(layout, TREE / "requirements", wheel(), OUT / "engine-image")
+    except Fault as fault:
+        sys.stderr.write(visible(f"{fault}\n{fault.hint}\n"))
+        return fault.exit_code
+    print(f"manifest {digest}\nlayout   {layout}")
+    return 0
+
+
 def deb() -> Path:
     """A node without an engine, with all that it needs beside Python itself."""
     tree, version = OUT / "deb", project()["version"]
     shutil.rmtree(tree, ignore_errors=True)
     home = tree / HOME
-    target = ("--python", DEBIAN_PYTHON, "--target", home, "--no-deps")
+    target = ("--python", PYTHON, "--target", home, "--no-deps")
     _run(*UV, "install", "-q", *target, "--require-hashes", "--no-build-isolation", "-r", NODE_LOCK)
     _run(*UV, "install", "-q", *target, wheel())
     _lay_out(tree)
@@ -109,14 +117,14 @@ def deb() -> Path:
 
 def _lay_out(tree: Path) -> None:
     """Programs, and what belongs into folders that other packages share."""
-    home, programs = tree / HOME, tree / "usr" / "bin"
-    programs.mkdir(parents=True)
-    for name in ("odfd", "odfctl"):
-        (programs / name).write_text(_PROGRAM.format(python=DEBIAN_PYTHON, home=HOME, name=name))
-        (programs / name).chmod(0o755)
+    home = tree / HOME
+    (tree / "usr" / "bin").mkdir(parents=True)
+    for place, text in programs().items():
+        (tree / place).write_text(text)
+        (tree / place).chmod(0o755)
     for place in SHARED:
         shutil.copytree(home / place, tree / "usr" / place)
-    for folder in [*(home / left for left in _NOT_SHIPPED), *home.rglob("__pycache__")]:
+    for folder in [*(home / left for left in NOT_SHIPPED), *home.rglob("__pycache__")]:
         shutil.rmtree(folder, ignore_errors=True)
     for path in tree.rglob("*"):
         path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)

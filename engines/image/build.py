@@ -25,8 +25,8 @@ from engines.identity import ENGINE, FileDigests, code_digest
 from engines.image import debian
 from engines.image.installed import ENVIRONMENT, PYTHON, SITE, installed_layout, unpack_for_all, write_record
 from engines.image.oci import CODE as CODE_DIGEST
-from engines.image.oci import SPARK, TREE, Descriptor, Item, files_below, write_image, write_layer
-from engines.image.tree import WRITTEN, Entry, digest_of, encode
+from engines.image.oci import SPARK, TREE, Item, LayerContent, files_below, write_image, write_layers
+from engines.image.tree import WRITTEN, digest_of, encode
 
 EPOCH: Final = 1_700_000_000
 """Of all files, unless SOURCE_DATE_EPOCH says another."""
@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def build(layout: Path, packages: Path, wheels: Path, cache: Path) -> tuple[str, str]:
     """Write the layout; digests of manifest and configuration. Raises Environment."""
-    architecture, tag = _architecture()
+    machine, tag = architecture()
     epoch = int(os.environ.get("SOURCE_DATE_EPOCH", EPOCH))
     shutil.rmtree(layout, ignore_errors=True)
     blobs = layout / "blobs" / "sha256"
@@ -82,19 +82,13 @@ def build(layout: Path, packages: Path, wheels: Path, cache: Path) -> tuple[str,
         site = Path(folder, "site")
         install_wheels(_subset(wheels), site, tag, Path(folder))
         parts = (
-            (_base(packages, cache), FOLDERS),
-            (files_below(site, SITE), ()),
-            (_code(), ()),
+            LayerContent(base_items(packages, cache, WRITTEN), FOLDERS),
+            LayerContent(files_below(site, SITE)),
+            LayerContent(_code()),
         )
-        layers: list[Descriptor] = []
-        entries: list[Entry] = []
-        for items, folders in parts:
-            known = frozenset(entry.path for entry in entries if entry.kind == "d")
-            layer, added = write_layer(blobs, items, folders, epoch, known)
-            layers.append(layer)
-            entries += added
+        layers, entries = write_layers(blobs, parts, epoch)
         version = _version(site)
-    config = {"architecture": architecture, "os": "linux", "created": "1970-01-01T00:00:00Z", "config": RUN}
+    config = {"architecture": machine, "os": "linux", "created": "1970-01-01T00:00:00Z", "config": RUN}
     annotations = {
         TREE: digest_of(encode(entries)), SPARK: version, CODE_DIGEST: code_digest(FileDigests(None)),
     }  # fmt: skip
@@ -106,13 +100,14 @@ _LOCK_HEAD: Final = """\
 """
 
 
-def _base(lock: Path, cache: Path) -> Iterator[Item]:
+def base_items(lock: Path, cache: Path, written: Mapping[str, bytes]) -> Iterator[Item]:
+    """Debian's packages of a lock, and files of ours beside them by their absolute paths. Raises Environment."""
     for locked in debian.read_lock(lock):
         yield from debian.items(debian.fetch(locked, cache))
     for name in ("bin", "sbin", "lib", "lib64"):
         yield Item(PurePosixPath(name), f"usr/{name}")
     yield Item(PurePosixPath("usr/bin/sh"), "dash")
-    for place, content in WRITTEN.items():
+    for place, content in written.items():
         yield Item(PurePosixPath(place.lstrip("/")), content)
 
 
@@ -150,17 +145,21 @@ def install_wheels(wanted: str, site: Path, tag: str, folder: Path, python: str 
 
 
 def _forget_place(site: Path) -> None:
-    """Take away what tells where the builder's Python lies: scripts begin with its path, and records hash scripts."""
+    """Take away what tells where the builder's Python lies: scripts begin with its path, records hash scripts,
+    and a wheel that was a file remembers where."""
     shutil.rmtree(site / "bin", ignore_errors=True)
     for record in site.glob("*.dist-info/RECORD"):
         record.unlink()
+    for origin in site.glob("*.dist-info/direct_url.json"):
+        origin.unlink()
 
 
 def _version(site: Path) -> str:
     return next(site.glob("pyspark-*.dist-info")).name.removeprefix("pyspark-").removesuffix(".dist-info")
 
 
-def _architecture() -> tuple[str, str]:
+def architecture() -> tuple[str, str]:
+    """Of this machine, in the words of images and of wheels. Raises Environment where nothing is locked for it."""
     machine = platform.machine()
     if machine not in _ARCHITECTURES:
         raise Environment(

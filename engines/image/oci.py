@@ -146,15 +146,33 @@ def files_below(folder: Path, place: str, skip: frozenset[str] = SKIPPED) -> Ite
             yield Item(PurePosixPath(place, *inside.parts), path, bool(path.stat().st_mode & stat.S_IXUSR))
 
 
-def write_layer(
-    blobs: Path, items: Iterable[Item], folders: Iterable[str], epoch: int, known: frozenset[str]
-) -> tuple[Descriptor, list[Entry]]:
-    """The layer under its digest, and the entries that it adds.
+@dataclass(frozen=True, slots=True)
+class LayerContent:
+    """What one layer adds."""
 
-    ``folders``: empty ones; ``epoch``: seconds for all times; ``known``: folders of earlier layers, left out here.
-    """
-    by_path = {item.path: item for item in items}
-    parents = {parent for path in by_path for parent in path.parents} | set(map(PurePosixPath, folders))
+    items: Iterable[Item]
+    folders: tuple[str, ...] = ()
+    """Empty ones."""
+    owner: int = 0
+    """User and group of all that the layer adds."""
+
+
+def write_layers(blobs: Path, parts: Iterable[LayerContent], epoch: int) -> tuple[list[Descriptor], list[Entry]]:
+    """The layers, lowest first, under their digests, and all entries. ``epoch``: seconds for all times."""
+    layers: list[Descriptor] = []
+    entries: list[Entry] = []
+    for part in parts:
+        known = frozenset(entry.path for entry in entries if entry.kind == "d")
+        layer, added = _write_layer(blobs, part, epoch, known)
+        layers.append(layer)
+        entries += added
+    return layers, entries
+
+
+def _write_layer(blobs: Path, part: LayerContent, epoch: int, known: frozenset[str]) -> tuple[Descriptor, list[Entry]]:
+    """The layer under its digest, and the entries that it adds. ``known``: folders of earlier layers, left out here."""
+    by_path = {item.path: item for item in part.items}
+    parents = {parent for path in by_path for parent in path.parents} | set(map(PurePosixPath, part.folders))
     parents |= {above for folder in parents for above in folder.parents}
     made = sorted(folder for folder in parents - {PurePosixPath(".")} if str(folder) not in known)
     entries = [Entry(str(folder), "d", 0o755, "") for folder in made]
@@ -164,23 +182,23 @@ def write_layer(
         hashed = _Hashing(file)
         with tarfile.open(fileobj=hashed, mode="w|", format=tarfile.PAX_FORMAT) as tar:
             for folder in made:
-                tar.addfile(_info(str(folder), tarfile.DIRTYPE, 0o755, epoch))
+                tar.addfile(_info(str(folder), tarfile.DIRTYPE, 0o755, epoch, part.owner))
             for path in sorted(by_path):
-                entries.append(_add(tar, by_path[path], epoch))
+                entries.append(_add(tar, by_path[path], epoch, part.owner))
     digest = hashed.digest
     staged.replace(blobs / digest.removeprefix("sha256:"))
     return Descriptor(media_type=LAYER, digest=digest, size=hashed.size), entries
 
 
-def _add(tar: tarfile.TarFile, item: Item, epoch: int) -> Entry:
+def _add(tar: tarfile.TarFile, item: Item, epoch: int, owner: int) -> Entry:
     path = str(item.path)
     if isinstance(item.source, str):
-        info = _info(path, tarfile.SYMTYPE, 0o777, epoch)
+        info = _info(path, tarfile.SYMTYPE, 0o777, epoch, owner)
         info.linkname = item.source
         tar.addfile(info)
         return Entry(path, "l", 0o777, item.source)
     mode = 0o755 if item.executable else 0o644
-    info = _info(path, tarfile.REGTYPE, mode, epoch)
+    info = _info(path, tarfile.REGTYPE, mode, epoch, owner)
     if isinstance(item.source, bytes):
         info.size = len(item.source)
         tar.addfile(info, io.BytesIO(item.source))
@@ -193,9 +211,9 @@ def _add(tar: tarfile.TarFile, item: Item, epoch: int) -> Entry:
     return Entry(path, "f", mode, digest)
 
 
-def _info(path: str, kind: bytes, mode: int, epoch: int) -> tarfile.TarInfo:
+def _info(path: str, kind: bytes, mode: int, epoch: int, owner: int) -> tarfile.TarInfo:
     info = tarfile.TarInfo(path)
-    info.type, info.mode, info.mtime = kind, mode, epoch
+    info.type, info.mode, info.mtime, info.uid, info.gid = kind, mode, epoch, owner, owner
     return info
 
 

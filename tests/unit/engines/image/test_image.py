@@ -26,7 +26,18 @@ from engines.image.installed import (
     unpack_for_all,
     write_record,
 )
-from engines.image.oci import CODE, LAYER, TREE, Descriptor, Item, files_below, read_manifest, write_image, write_layer
+from engines.image.oci import (
+    CODE,
+    LAYER,
+    TREE,
+    Descriptor,
+    Item,
+    LayerContent,
+    files_below,
+    read_manifest,
+    write_image,
+    write_layers,
+)
 from engines.image.tree import Entry, digest_of, encode
 from engines.image.unpack import LISTING, ROOTFS, unpacked
 
@@ -47,13 +58,11 @@ def grown(folder: Path, order: list[str], mode: int, times: int) -> Path:
 
 
 def built(layout: Path, tree: Path) -> str:
-    blobs = layout / "blobs" / "sha256"
-    first, entries = write_layer(blobs, files_below(tree, "opt/x"), ("tmp",), 7, frozenset())
-    known = frozenset(entry.path for entry in entries if entry.kind == "d")
     more = [Item(PurePosixPath("opt/x/more"), b"more"), Item(PurePosixPath("etc/hosts"), b"127.0.0.1 localhost\n")]
-    second, added = write_layer(blobs, more, (), 7, known)
-    annotations = {TREE: digest_of(encode([*entries, *added])), CODE: code_digest(FileDigests(None))}
-    return write_image(layout, [first, second], {"os": "linux"}, annotations, "x")[0]
+    parts = (LayerContent(files_below(tree, "opt/x"), ("tmp",)), LayerContent(more, owner=5))
+    layers, entries = write_layers(layout / "blobs" / "sha256", parts, 7)
+    annotations = {TREE: digest_of(encode(entries)), CODE: code_digest(FileDigests(None))}
+    return write_image(layout, layers, {"os": "linux"}, annotations, "x")[0]
 
 
 def test_the_same_inputs_make_the_same_digest(tmp_path: Path) -> None:
