@@ -47,6 +47,7 @@ def controllers_of(
         "Mirror": MirrorController(mirrors),
         "Network": NetworkController(networks),
         "Peer": AsDeclared(),
+        "Repository": AsDeclared(),
         "Validator": ValidatorController(trust),
         "VariableSet": AsDeclared(),
         "SecretSet": SecretController(home.secrets),

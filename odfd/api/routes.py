@@ -171,6 +171,7 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("POST", "/uploads", _stage),
     ("POST", "/apply", _with(wire.ApplyRequest, lambda s: s.datasets.apply)),
     ("POST", "/pull", _with(wire.PullRequest, lambda s: s.flow.pull)),
+    ("POST", "/push", _with(wire.PushRequest, lambda s: s.pushing.push)),
     ("POST", "/import", _with(wire.ImportRequest, lambda s: s.flow.import_)),
     ("POST", "/backup", _with(wire.BackupRequest, lambda s: s.backups.backup)),
     ("POST", "/collect", _with(wire.CollectRequest, lambda s: s.collection.collect)),

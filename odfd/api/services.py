@@ -8,6 +8,7 @@ from odfd.api.datasets.engine_migration import EngineMigrationService
 from odfd.api.datasets.flows import FlowService
 from odfd.api.datasets.history_rewrite import HistoryRewriteService
 from odfd.api.datasets.ingest_pull import IngestPullService
+from odfd.api.datasets.push import PushService
 from odfd.api.datasets.service import DatasetService
 from odfd.api.datasets.verification import VerificationService
 from odfd.api.datasets.visibility import VisibilityService
@@ -43,6 +44,7 @@ class Services:
     datasets: DatasetService
     flow: IngestPullService
     flows: FlowService
+    pushing: PushService
     rewriting: HistoryRewriteService
     collection: GarbageCollection
     backups: BackupService

@@ -183,6 +183,15 @@ def _sets(part: str, now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]
     )
 
 
+def _repositories(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
+    return (
+        TableColumn("NAME", lambda row: row.name),
+        TableColumn("URL", lambda row: row.spec["url"], most=WHOLE),
+        TableColumn("PHASE", phase_text),
+        TableColumn("CHANGED", lambda row: formatting.ago(row.updated_at, now)),
+    )
+
+
 def _resources(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     return (
         TableColumn("TYPE", lambda row: row.type),
@@ -258,15 +267,19 @@ VARIABLE_SET: Final = Kind(
 SECRET_SET: Final = Kind(
     "secretset", ("secretsets", "ss"), "/resources/secretset", _name, partial(_sets, "secrets"), wire.ResourceView
 )
+REPOSITORY: Final = Kind(
+    "repository", ("repositories", "repo"), "/resources/repository", _name, _repositories, wire.ResourceView
+)
 RESOURCE: Final = Kind(
     "resource", ("resources", "all"), "/resources", lambda row: f"{row.type}/{row.name}", _resources, wire.ResourceView,
     single=False,
 )  # fmt: skip
 """Of all types; one is named by its type too: ``Flow/hourly``."""
 KINDS: Final[tuple[Kind[Any], ...]] = (
-    DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, TASK, VARIABLE_SET, SECRET_SET, RESOURCE,
+    DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, TASK, VARIABLE_SET, SECRET_SET, REPOSITORY,
+    RESOURCE,
 )  # fmt: skip
-DECLARED: Final = (DATASET, FLOW, MIRROR, NETWORK, PEER, VALIDATOR, VARIABLE_SET, SECRET_SET)
+DECLARED: Final = (DATASET, FLOW, MIRROR, NETWORK, PEER, VALIDATOR, VARIABLE_SET, SECRET_SET, REPOSITORY)
 """Those that have labels, and can be watched."""
 
 

@@ -24,6 +24,7 @@ _VERBS: Final = {
     "apply": "Applying",
     "ingest": "Ingesting",
     "pull": "Pulling",
+    "push": "Pushing",
     "mirror": "Mirroring",
     "verify": "Verifying",
     "lineage": "Tracing",

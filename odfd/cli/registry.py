@@ -72,6 +72,8 @@ GROUPS: Final = (
             CommandEntry(
                 "pull", "bring up to date: poll the source, run the transform, sync the mirror", _HERE + "ingest_pull"
             ),
+            CommandEntry("push", "give datasets to a repository", _HERE + "repository"),
+            CommandEntry("repo", "repositories: places to push to and to pull from, by name", _HERE + "repository"),
             CommandEntry("flow", "rest or go on with what is pulled by itself", _HERE + "ingest_pull"),
             CommandEntry("reset", "make an earlier block the head", _HERE + "rewriting"),
             CommandEntry("compact", "merge small slices, or keep metadata alone", _HERE + "rewriting"),

@@ -15,6 +15,7 @@ from odfd.api.datasets.engine_migration import EngineMigrationService
 from odfd.api.datasets.flows import FlowService
 from odfd.api.datasets.history_rewrite import HistoryRewriteService
 from odfd.api.datasets.ingest_pull import IngestPullParts, IngestPullService
+from odfd.api.datasets.push import PushService
 from odfd.api.datasets.service import DatasetService, RemoteState
 from odfd.api.datasets.verification import VerificationService
 from odfd.api.datasets.visibility import VisibilityService
@@ -77,6 +78,7 @@ def services_of(parts: NodeParts) -> Services:
         datasets=DatasetService(home, parts.views, applying, parts.scheduler, context, remote_state),
         flow=pulling,
         flows=flows,
+        pushing=PushService(home, parts.visibility, parts.import_export, context.board),
         rewriting=HistoryRewriteService(
             home, parts.committer, parts.scheduler, context, parts.moved, parts.following.apart
         ),

@@ -8,11 +8,13 @@ end the work. Spec: Recommended Dataset Layout; Simple Transfer Protocol.
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -26,7 +28,7 @@ from chain.multihash import Multihash
 from chain.rules.check import ChainChecker
 from chain.state import load_state
 from chain.store.base import Append, ChainReader, ChainStore, Head, ObjectReader, ObjectStore, Step, StoredPage, no_step
-from chain.store.files import disk
+from chain.store.files import disk, make_folder
 from chain.store.layout import (
     PARTS,
     DirectoryChain,
@@ -91,13 +93,46 @@ def export_dataset(
     head = chain.head()
     if head is None:
         raise NotFound(f"no dataset {dataset.short}", rule="dataset-unknown", hint="odfctl get datasets")
-    there = read_head(directory)
-    if there is None and directory.is_dir() and not _was_begun(chain, directory):
-        raise Conflict(
-            f"{directory} is not empty, and not a dataset", rule="export-target", hint="name a new or an empty folder"
-        )
-    start = 0 if there is None else _continues(chain, directory)
-    writer = DirectoryWriter(directory, step)
+    make_folder(directory)
+    with _alone(directory):
+        there = read_head(directory)
+        if there is None and not _was_begun(chain, directory):
+            raise Conflict(
+                f"{directory} is not empty, and not a dataset",
+                rule="export-target",
+                hint="name a new or an empty folder",
+            )
+        start = 0 if there is None else _continues(chain, directory)
+        writer = DirectoryWriter(directory, step)
+        return write_dataset(Missing(chain, objects, dataset, start, head, there), writer, progress)
+
+
+class LayoutWriter(Protocol):
+    """Makes or continues a dataset in the ODF layout. What it is given may be there before ``set_head``, not after."""
+
+    def add_object(self, folder: str, name: Multihash, source: Path) -> None: ...
+    def add_block(self, name: Multihash, raw: bytes) -> None: ...
+
+    def set_head(self, name: Multihash, expected: Multihash | None) -> None:
+        """Raises Conflict when the head is not as expected."""
+
+
+class Missing(NamedTuple):
+    """What a copy of a chain lacks."""
+
+    chain: ChainReader
+    objects: ObjectReader
+    dataset: DatasetId
+    start: int
+    """Number of blocks that it has."""
+    head: Head
+    there: Multihash | None
+    """Its head now."""
+
+
+def write_dataset(missing: Missing, writer: LayoutWriter, progress: OnProgress | None) -> Transfer:
+    """Objects before the blocks that name them, the head when all is there. Raises what the writer raises."""
+    chain, objects, dataset, start, head, there = missing
     done = Transfer(dataset=dataset, head=head.hash)
     named = NamedObjects(load_state(chain, start), objects)
     for raw in chain.raw_blocks(start, head.size):
@@ -112,6 +147,21 @@ def export_dataset(
     if there != head.hash:
         writer.set_head(head.hash, there)
     return done
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Nobody else of this machine writes to a folder meanwhile. Raises Conflict where somebody does."""
+    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise Conflict(
+            f"someone else is writing to {directory}", rule="compare-and-append", hint="try again when they are done"
+        ) from error
+    finally:
+        os.close(opened)
 
 
 @contextmanager

@@ -14,7 +14,10 @@ from odfd.cli import main, registry
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"
-BESIDE = [DOCS / f"{name}.md" for name in ("flows", "resources", "backup", "first-node", "join", "troubleshoot")]
+BESIDE = [
+    DOCS / f"{name}.md"
+    for name in ("flows", "resources", "backup", "first-node", "join", "repositories", "troubleshoot")
+]
 """Documents that run with a daemon and without an engine."""
 WITHOUT_DAEMON = sorted(HERE.glob("*.md"))
 

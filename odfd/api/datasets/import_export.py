@@ -23,11 +23,13 @@ from odfd.control import wire
 from odfd.datasets import visibility
 from odfd.datasets.catalog import Catalog, DatasetEntry, default_name
 from odfd.datasets.references import keep_references
+from odfd.errors import sole_faults
 from odfd.mirrors.object_fetcher import ObjectFetcher
 from odfd.mirrors.progress import MirrorProgress
 from odfd.published.packs import write_packs
 from odfd.published.replication import LastSeen
 from odfd.published.signed import read_statements, signed_state, write_statements
+from odfd.repositories.catalog import Target
 from odfd.resources.store import Resources
 from odfd.runtime.clock import Clock
 from odfd.runtime.tasks import Report, outside
@@ -88,6 +90,17 @@ class ImportExport:
 
         return work
 
+    async def push(self, entry: DatasetEntry, target: Target, report: Report) -> Transfer:
+        """Raises Conflict where the repository has another history, or gets one meanwhile."""
+        await trio.to_thread.run_sync(partial(self._home.need_data, entry.id, entry.name, whole=True))
+        report.begin(f"pushing {entry.name} to {target}", None, "bytes")
+
+        def show(so_far: Transfer) -> None:
+            trio.from_thread.check_cancelled()
+            report.done = so_far.bytes
+
+        return await trio.to_thread.run_sync(self._exported, entry.id, Path(target.at), show)
+
     def _exported(self, dataset: DatasetId, folder: Path, show: OnProgress) -> Transfer:
         with whole_or_gone(folder):
             done = export_dataset(self._home.chains, self._home.objects, dataset, folder, show)
@@ -101,6 +114,20 @@ class ImportExport:
         signed = signed_state(self._home.database, self._home.chains, dataset)
         if signed.is_here:
             write_statements(folder, signed)
+
+    async def pull(self, target: Target, as_name: str | None, report: Report) -> wire.PullItem:
+        """What lies in a repository: nothing new where it is behind the copy that is here. Faults are in the item."""
+        try:
+            with sole_faults():
+                done = await self.import_(wire.ImportRequest(source=target.at, as_name=as_name))(report)
+        except Conflict as fault:
+            if fault.rule == "import-behind":
+                return wire.PullItem(ref=str(target), outcome="up-to-date", message=fault.message)
+            return _failed(target, fault)
+        except Fault as fault:
+            return _failed(target, fault)
+        outcome: Final = "updated" if done.blocks else "up-to-date"
+        return wire.PullItem(ref=done.ref, outcome=outcome, message=f"from {target}", blocks=done.blocks)
 
     def import_(self, request: wire.ImportRequest) -> Work:
         place = place_of(request.source)
@@ -284,6 +311,10 @@ class ImportExport:
         if not isinstance(seed, Seed) or seed.dataset_id != dataset:
             raise BlockDamaged(dataset, 0, "the chain lies under an id that its Seed does not name")
         return True
+
+
+def _failed(target: Target, fault: Fault) -> wire.PullItem:
+    return wire.PullItem(ref=str(target), outcome="failed", message=str(fault), fault=wire.Problem.of(fault))
 
 
 def local_folder(place: str) -> Path:

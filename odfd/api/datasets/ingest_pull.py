@@ -40,6 +40,7 @@ from odfd.ingest.driver import Ingested
 from odfd.ingest.push import FORMATS, PushTerms, push_files
 from odfd.ingest.watermarks import set_watermark
 from odfd.mirrors.scheduler import MirrorScheduler, SchedulerState
+from odfd.repositories.catalog import Repositories, Target, is_target
 from odfd.resources.store import Resources
 from odfd.runtime.slots import Slots, waiting
 from odfd.runtime.tasks import Report, outside
@@ -87,6 +88,7 @@ class IngestPullService:
         self._board = context.board
         self._events = context.events
         self._meter = context.meter
+        self._repositories = Repositories(home.database)
         self._correcting = CorrectionOperations(home, self._ingest, context.events)
 
     async def stage(self, name: str, chunks: AsyncIterable[bytes]) -> wire.Upload:
@@ -156,8 +158,9 @@ class IngestPullService:
 
     async def pull(self, request: wire.PullRequest) -> wire.TaskRef:
         """Result: PullResult."""
+        targets = await trio.to_thread.run_sync(self._targets, request)
         entries = await trio.to_thread.run_sync(self._wanted, request)
-        target = ", ".join(entry.name for entry in entries)
+        target = ", ".join([*map(str, targets), *(entry.name for entry in entries)])
 
         async def work(report: Report) -> wire.PullResult:
             items: dict[DatasetId, wire.PullItem | None] = {}
@@ -173,11 +176,20 @@ class IngestPullService:
                             items[entry.id] = await self._pull_one(entry, part, request)
                 over[entry.id].set()
 
+            async def bring(target: Target) -> None:
+                async with slots.one():
+                    with report.part() as part:
+                        brought.append(await self._import_export.pull(target, request.as_name, part))
+
+            brought: list[wire.PullItem] = []
             # A pull has slots of its own; that of its task is for others.
             async with waiting(connected=False), trio.open_nursery() as nursery:
                 for entry, first in await trio.to_thread.run_sync(self._after, entries, request.repair):
                     nursery.start_soon(one, entry, first)
-            return wire.PullResult(items=tuple(found for each in entries if (found := items[each.id]) is not None))
+                for target in targets:
+                    nursery.start_soon(bring, target)
+            pulled = [found for each in entries if (found := items[each.id]) is not None]
+            return wire.PullResult(items=(*brought, *pulled))
 
         return task_ref(self._board.submit("pull", target, work))
 
@@ -190,11 +202,23 @@ class IngestPullService:
         """Result: TransferResult."""
         return task_ref(self._board.submit("import", request.source, self._import_export.import_(request)))
 
+    def _targets(self, request: wire.PullRequest) -> list[Target]:
+        """What is pulled out of repositories. Raises NotFound, Invalid."""
+        targets = [self._repositories.target(ref) for ref in request.refs if is_target(ref)]
+        if request.as_name is not None and (len(targets), len(request.refs)) != (1, 1):
+            text = "a local name is for one dataset that comes from a repository"
+            raise Invalid(text, rule="pull-name", hint="odfctl pull REPOSITORY/DATASET --as NAME")
+        return targets
+
     def _wanted(self, request: wire.PullRequest) -> list[DatasetEntry]:
-        """Those asked for, inputs before what derives from them."""
+        """Those asked for that are here, inputs before what derives from them."""
         with self._home.catalog() as catalog:
             entries = {entry.id: entry for entry in catalog.entries()}
-            asked = list(entries.values()) if request.all else [catalog.resolve(ref) for ref in request.refs]
+            asked = (
+                list(entries.values())
+                if request.all
+                else [catalog.resolve(ref) for ref in request.refs if not is_target(ref)]
+            )
         among = entries if request.recursive else {entry.id: entry for entry in asked}
         if request.repair:
             return asked

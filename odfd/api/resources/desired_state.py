@@ -19,6 +19,7 @@ from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.datasets.manifest import DatasetSpec, snapshot_of
 from odfd.flows.manifest import SCHEDULE, DesiredFlow, FlowSpec, flow_of
+from odfd.repositories.manifest import RepositorySpec, check_repository
 from odfd.resources.manifest import Draft, is_resource, read_resource
 from odfd.resources.references import reference_key, references_of
 from odfd.resources.sets import SecretSetSpec, VariableSetSpec, check_secrets, check_variables
@@ -171,6 +172,8 @@ class _Reading:
             check_variables(draft)
         elif draft.type.spec is SecretSetSpec:
             check_secrets(draft)
+        elif draft.type.spec is RepositorySpec:
+            check_repository(draft)
         elif draft.type.name in ORDER:
             check_intent(draft)
         self._desired.drafts.append(draft)

@@ -15,6 +15,7 @@ from odfd.api.resources import intent_types
 from odfd.control import wire
 from odfd.datasets import manifest as datasets
 from odfd.flows import manifest as flows
+from odfd.repositories.manifest import RepositorySpec
 from odfd.resources import sets
 from odfd.resources.schema import JsonSchema, fields_of, part_of, schema_of, type_text
 from odfd.resources.types import ODF, OURS, VERSION, ResourceType, TypeRegistry
@@ -134,6 +135,18 @@ spec:
 """,
     ),
     _OWN(
+        name="Repository", context="net", plural="repositories", aliases=("repo",),
+        about="A place of many datasets in the ODF layout, to push to and to pull from (docs/repositories.md).",
+        spec=RepositorySpec,
+        example="""\
+$schema: Repository
+headers:
+  name: archive
+spec:
+  url: file:///srv/odf
+""",
+    ),
+    _OWN(
         name="Validator", context="trust", plural="validators",
         about="Somebody whose verdicts count here.",
         spec=intent_types.ValidatorResourceSpec,
@@ -174,11 +187,6 @@ spec:
         name="WebhookTarget", context="sink", plural="webhooktargets", aliases=("wh",),
         about="A URL that is told of events.",
         instead="odfctl watch -o ndjson tells of events as they happen",
-    ),
-    _OWN(
-        name="Repository", context="net", plural="repositories", aliases=("repo",),
-        about="A place that datasets are pushed to.",
-        instead="odfctl export, odfctl ipfs publish",
     ),
     _OWN(
         name="TrustPolicy", context="trust", plural="trustpolicies", aliases=("tp",),

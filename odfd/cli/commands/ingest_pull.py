@@ -80,7 +80,8 @@ def _send(session: Session, name: str) -> wire.Upload:
 
 @commands.add(
     "pull",
-    argument("refs", nargs="*", metavar="REF"),
+    argument("refs", nargs="*", metavar="REF", help="a dataset that is here, or REPOSITORY/DATASET"),
+    argument("--as", dest="as_name", metavar="NAME", help="local name of what comes from a repository"),
     argument("--all", action="store_true", help="everything here"),
     argument("--recursive", action="store_true", help="inputs first"),
     argument("--repair", action="store_true", help="look at every object again, fetch damaged ones anew"),
@@ -89,7 +90,8 @@ def _send(session: Session, name: str) -> wire.Upload:
         action="store_true",
         help="also from sources that were read and cannot tell whether they changed",
     ),
-    description="Bring datasets up to date: poll the source, run the transform, sync the mirror.",
+    description="Bring datasets up to date: poll the source, run the transform, sync the mirror.\n"
+    "REPOSITORY/DATASET is taken in from a repository, after everything of it is verified (odfctl repo).",
     epilog="example:  odfctl pull nyc.flights.delays --recursive\n\n"
     "exit code 1: something is not up to date, or is a mirror with no peer connected that could tell",
 )
@@ -107,6 +109,7 @@ def pull_request(args: argparse.Namespace) -> dict[str, object]:
         "recursive": args.recursive,
         "repair": args.repair,
         "fetchUncacheable": args.fetch_uncacheable,
+        "asName": args.as_name,
     }
     return {name: value for name, value in fields.items() if value}
 

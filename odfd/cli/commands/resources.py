@@ -18,7 +18,7 @@ from odfd.errors import ExitCode, Usage
 
 V = TypeVar("V", bound=wire.Value)
 
-_KINDS = "dataset, engine, flow, mirror, network, peer, validator, secretset, variableset or task"
+_KINDS = "dataset, engine, flow, mirror, network, peer, repository, validator, secretset, variableset or task"
 
 
 commands = Commands()

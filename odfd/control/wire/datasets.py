@@ -353,6 +353,8 @@ class PullRequest(Request, frozen=True, kw_only=True):
     """Look at every object again and fetch the damaged ones anew."""
     fetch_uncacheable: bool = False
     """Fetch also from sources that were read before and cannot tell whether they changed."""
+    as_name: str | None = None
+    """Local name of the one dataset that is pulled from a repository."""
 
 
 class PullItem(Value, frozen=True, kw_only=True):
@@ -378,6 +380,36 @@ class PullResult(Value, frozen=True, kw_only=True):
 class ExportRequest(Request, frozen=True, kw_only=True):
     to: str
     """Absolute path or URL, as the daemon sees it."""
+
+
+class PushRequest(Request, frozen=True, kw_only=True):
+    refs: tuple[str, ...] = ()
+    all: bool = False
+    """Every dataset that is published."""
+    to: str | None = None
+    """REPOSITORY, or REPOSITORY/NAME for one dataset; the only repository there is."""
+    private: bool = False
+    """Also what is not published."""
+
+
+class PushItem(Value, frozen=True, kw_only=True):
+    ref: str
+    outcome: Literal["pushed", "up-to-date", "private", "failed"]
+    """``private``: it is not published, and all that are were asked for."""
+    place: str = ""
+    """REPOSITORY/NAME."""
+    blocks: int = 0
+    objects: int = 0
+    bytes: int = 0
+    """Of objects."""
+    head: str | None = None
+    fault: Problem | None = None
+
+
+class PushResult(Value, frozen=True, kw_only=True):
+    """Result of the task ``push``."""
+
+    items: tuple[PushItem, ...]
 
 
 class ImportRequest(Request, frozen=True, kw_only=True):

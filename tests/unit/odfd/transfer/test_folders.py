@@ -105,6 +105,21 @@ def test_both_go_on_from_an_earlier_part(store: Store, tmp_path: Path) -> None:
     assert caught.value.rule == "export-behind"
 
 
+def test_of_two_who_write_a_folder_one_is_told(store: Store, tmp_path: Path) -> None:
+    dataset = import_dataset(GOLDEN / "flights", store.chains, store.objects).dataset
+    told: list[Conflict] = []
+
+    def second(_so_far: Transfer) -> None:
+        with pytest.raises(Conflict, match="someone else is writing to") as caught:
+            export_dataset(store.chains, store.objects, dataset, tmp_path / "out")
+        told.append(caught.value)
+
+    first = export_dataset(store.chains, store.objects, dataset, tmp_path / "out", second)
+    assert len(told) == first.blocks
+    assert tree(tmp_path / "out") == tree(GOLDEN / "flights")
+    assert export_dataset(store.chains, store.objects, dataset, tmp_path / "out").blocks == 0
+
+
 def test_nothing_is_kept_of_a_folder_that_does_not_hold(store: Store, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(GOLDEN / "flights", copy)

@@ -1,0 +1,108 @@
+"""Pushes datasets to repositories, each request as a task. One dataset failing harms no other.
+
+A repository is a place to publish (ADR 40): what is private goes nowhere unless the person says so of this push.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import trio
+
+from chain.errors import Conflict, Fault, Invalid, Refused
+from odfd.api.datasets.import_export import ImportExport
+from odfd.control import wire
+from odfd.control.board import task_ref
+from odfd.datasets.catalog import DatasetEntry
+from odfd.datasets.visibility import Visibility
+from odfd.errors import sole_faults
+from odfd.repositories.catalog import Repositories, Target
+from odfd.runtime.tasks import Report, TaskBoard
+from odfd.state.directory import StateDirectory
+
+
+class PushService:
+    """The API service for pushes."""
+
+    def __init__(
+        self, home: StateDirectory, visibility: Visibility, import_export: ImportExport, board: TaskBoard
+    ) -> None:
+        self._home = home
+        self._visibility = visibility
+        self._import_export = import_export
+        self._board = board
+        self._repositories = Repositories(home.database)
+
+    async def push(self, request: wire.PushRequest) -> wire.TaskRef:
+        """Result: PushResult."""
+        entries = await trio.to_thread.run_sync(self._wanted, request)
+        targets = await trio.to_thread.run_sync(self._targets, entries, request.to)
+
+        async def work(report: Report) -> wire.PushResult:
+            items = [await self._one(entry, target, request, report) for entry, target in targets]
+            return wire.PushResult(items=tuple(items))
+
+        return task_ref(self._board.submit("push", ", ".join(entry.name for entry in entries), work))
+
+    def _wanted(self, request: wire.PushRequest) -> Sequence[DatasetEntry]:
+        with self._home.catalog() as catalog:
+            entries = catalog.entries() if request.all else [catalog.resolve(ref) for ref in request.refs]
+        if request.to is not None and "/" in request.to and (request.all or len(entries) != 1):
+            text = f"{request.to[:80]} is the place of one dataset"
+            raise Invalid(text, rule="repository", hint="leave out what follows the /: each goes under its own name")
+        return entries
+
+    def _targets(self, entries: Sequence[DatasetEntry], to: str | None) -> list[tuple[DatasetEntry, Target]]:
+        return [(entry, self._repositories.to_push(to, entry.name)) for entry in entries]
+
+    async def _one(
+        self, entry: DatasetEntry, target: Target, request: wire.PushRequest, report: Report
+    ) -> wire.PushItem:
+        is_public = request.private or await trio.to_thread.run_sync(self._visibility.is_public, entry.id)
+        if request.all and not is_public:
+            return wire.PushItem(ref=entry.name, outcome="private", place=str(target))
+        try:
+            with sole_faults():
+                if not is_public:
+                    raise _private(entry, target)
+                return await self._pushed(entry, target, report)
+        except Fault as fault:
+            problem = wire.Problem.of(fault)
+            return wire.PushItem(ref=entry.name, outcome="failed", place=str(target), fault=problem)
+
+    async def _pushed(self, entry: DatasetEntry, target: Target, report: Report) -> wire.PushItem:
+        try:
+            done = await self._import_export.push(entry, target, report)
+        except Conflict as fault:
+            raise await trio.to_thread.run_sync(partial(_told, fault, target, entry)) from None
+        return wire.PushItem(
+            ref=entry.name, outcome="pushed" if done.blocks else "up-to-date", place=str(target), blocks=done.blocks,
+            objects=done.objects, bytes=done.bytes, head=str(done.head),
+        )  # fmt: skip
+
+
+def _private(entry: DatasetEntry, target: Target) -> Refused:
+    return Refused(
+        f"{entry.name} is private: nothing of it leaves this node",
+        rule="push-private",
+        hint=f"odfctl publish {entry.name}, or give it to this place alone: odfctl push {entry.name} --to {target}"
+        " --private",
+    )
+
+
+def _told(fault: Conflict, target: Target, entry: DatasetEntry) -> Conflict:
+    """What a person who pushes can do about it."""
+    pull = f"odfctl pull {target} --as NAME"
+    match fault.rule:
+        case "compare-and-append":
+            hint = f"odfctl push {entry.name} again; where it is refused, the other history is there: {pull}"
+            return Conflict(f"someone else pushed to {target} meanwhile: {fault.message}", rule="push-raced", hint=hint)
+        case "export-behind":
+            return Conflict(
+                fault.message, rule="push-behind", hint=f"take in what is there first: odfctl pull {target}"
+            )
+        case "export-diverged":
+            hint = f"look at what is there on another node: {pull}; or push under another name: --to {target}-2"
+            return Conflict(fault.message, rule="push-diverged", hint=hint)
+    return fault

@@ -1,0 +1,95 @@
+"""``repo``, ``push``: places of many datasets, by name, and giving datasets to them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from odfd import output
+from odfd.cli import formatting, kinds
+from odfd.cli.command import Commands, argument
+from odfd.cli.commands.apply import apply_texts
+from odfd.cli.progress import submit
+from odfd.cli.session import Session
+from odfd.cli.table import WHOLE, TableColumn, render
+from odfd.control import wire
+from odfd.control.client import part
+from odfd.errors import ExitCode, Usage, exit_code
+from odfd.errors import render as render_fault
+
+commands = Commands()
+repo = commands.group(
+    "repo",
+    description="A repository is a folder or a place on the web with many datasets in the ODF layout, each in\n"
+    "a folder of its name. odfctl push NAME --to REPO gives to it, odfctl pull REPO/NAME takes from it.",
+    example="add archive file:///srv/odf",
+)
+
+
+@repo.add(
+    "add",
+    argument("name", metavar="NAME"),
+    argument("url", metavar="URL|DIR", help="file:///FOLDER or https://HOST/FOLDER"),
+    help="know a repository by a name",
+    description="Know a repository by a name. It is a resource: odfctl apply takes a manifest of one too.",
+    example="archive file:///srv/odf",
+)
+def _add(session: Session, args: argparse.Namespace) -> int:
+    url = args.url if "://" in args.url else Path(args.url).expanduser().resolve().as_uri()
+    manifest = {"$schema": "Repository", "headers": {"name": args.name}, "spec": {"url": url}}
+    return apply_texts(session, (wire.ManifestText(source="repo add", text=json.dumps(manifest)),))
+
+
+@repo.add("list", help="those that are known")
+def _list(session: Session, _: argparse.Namespace) -> None:
+    kinds.REPOSITORY.show_all(session, kinds.REPOSITORY.all(session), "no repository yet: odfctl repo add NAME URL")
+
+
+@repo.add(
+    "remove",
+    argument("name", metavar="NAME"),
+    help="know it no longer; what lies there stays",
+    description="Know it no longer. What lies there stays, and so does what was pulled from it.",
+    example="archive",
+)
+def _remove(session: Session, args: argparse.Namespace) -> None:
+    gone = session.client.delete(f"/resources/repository/{part(args.name)}", wire.ResourceView)
+    session.answer(gone, lambda row: f"{row.name} is known no longer; what lies at {row.spec['url']} stays")
+
+
+@commands.add(
+    "push",
+    argument("refs", nargs="*", metavar="NAME"),
+    argument("--all", action="store_true", help="every dataset that is published"),
+    argument("--to", metavar="REPO[/NAME]", help="where to; not needed where there is one repository"),
+    argument("--private", action="store_true", help="also what is not published: whoever reads the place has it then"),
+    description="Give datasets to a repository: first what is new of data, then blocks, then the head, which\n"
+    "moves only if nobody moved it meanwhile. What was cut off goes on where it stopped.",
+    epilog="example:  odfctl push nyc.flights --to archive\n\n"
+    "exit code 4: a dataset is private, or the place is not written",
+)
+def _push(session: Session, args: argparse.Namespace) -> int:
+    if bool(args.refs) == args.all:
+        raise Usage("say what to push: names of datasets, or --all", hint="odfctl push NAME --to REPOSITORY")
+    request = wire.PushRequest(refs=tuple(args.refs), all=args.all, to=args.to, private=args.private)
+    done = submit(session, "/push", request, wire.PushResult)
+    session.answer(done, lambda done: render(_COLUMNS, done.items))
+    code = ExitCode.OK
+    for fault in (item.fault.fault() for item in done.value.items if item.fault is not None):
+        output.remark(render_fault(fault, session.verbose))
+        code = max(code, ExitCode(exit_code(fault)))
+    if any(item.outcome == "private" for item in done.value.items):
+        session.remark("what is private was not pushed: odfctl publish NAME, or --private")
+    return code
+
+
+_COLUMNS: tuple[TableColumn[wire.PushItem], ...] = (
+    TableColumn("NAME", lambda item: item.ref),
+    TableColumn("DONE", lambda item: item.outcome),
+    TableColumn("BLOCKS", lambda item: f"+{item.blocks:,}" if item.blocks else formatting.NOTHING, right=True),
+    TableColumn("OBJECTS", lambda item: f"+{item.objects:,}" if item.objects else formatting.NOTHING, right=True),
+    TableColumn("BYTES", lambda item: formatting.size(item.bytes) if item.bytes else formatting.NOTHING, right=True),
+    TableColumn("HEAD", lambda item: formatting.digest(item.head)),
+    TableColumn("TO", lambda item: item.place, most=WHOLE),
+)

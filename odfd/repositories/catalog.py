@@ -1,0 +1,74 @@
+"""Finds repositories by their names, and what ``REPOSITORY/DATASET`` means. Blocking."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from chain.errors import Invalid, NotFound, Refused
+from chain.ids import parse_own_name
+from chain.store.database import Database
+from odfd.repositories.manifest import Place, place_of
+from odfd.resources.declared import DeclaredResource, DeclaredStore
+
+TYPE: Final = "Repository"
+
+
+class Target(NamedTuple):
+    """A dataset in a repository."""
+
+    repository: str
+    place: Place
+    dataset: str
+
+    def __str__(self) -> str:
+        """As people write it."""
+        return f"{self.repository}/{self.dataset}"
+
+    @property
+    def at(self) -> str:
+        return self.place.of(self.dataset)
+
+
+def is_target(ref: str) -> bool:
+    """Whether a reference is ``REPOSITORY/DATASET``; neither names nor dids of datasets have a slash."""
+    return "/" in ref and "://" not in ref
+
+
+class Repositories:
+    """Those of a node, as they are declared."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def target(self, text: str, dataset: str = "") -> Target:
+        """``dataset``: its name where only a repository is written. Raises NotFound, Invalid."""
+        name, _, path = text.partition("/")
+        path = path or dataset
+        for part in path.split("/"):
+            parse_own_name(part)
+        resource = self._named(name)
+        return Target(resource.name, place_of(resource.spec["url"]), path)
+
+    def to_push(self, text: str | None, dataset: str) -> Target:
+        """As ``target``; without a text, the one repository there is. Raises also Refused where nothing is written."""
+        target = self.target(self._only() if text is None else text, dataset)
+        if target.place.kind == "web":
+            hint = "whoever keeps the server writes its folder: odfctl push to a file:// repository that it serves"
+            raise Refused(f"{target.repository} is read over HTTP, not written", rule="repository-read-only", hint=hint)
+        return target
+
+    def _named(self, name: str) -> DeclaredResource:
+        with self._database.read() as connection:
+            found = DeclaredStore(connection).named(TYPE, name)
+        if found is None:
+            hint = "odfctl repo list; odfctl repo add NAME URL"
+            raise NotFound(f"there is no repository {name[:80]!r}", rule="repository", hint=hint)
+        return found
+
+    def _only(self) -> str:
+        with self._database.read() as connection:
+            names = [each.name for each in DeclaredStore(connection).all(TYPE)]
+        if len(names) != 1:
+            count = f"there are {len(names)} repositories" if names else "there is no repository"
+            raise Invalid(f"{count}: say which", rule="repository", hint="odfctl push NAME --to REPOSITORY")
+        return names[0]
