@@ -23,6 +23,7 @@ from chain.multihash import Multihash
 from odfd.runtime.tasks import Report
 from odfd.state.crash_recovery import OBJECTS
 from odfd.state.directory import DATABASE, StateDirectory
+from odfd.trust.keys.journal import sync_folder
 
 SNAPSHOTS: Final = "snapshots"
 DESCRIPTION: Final = "snapshot.json"
@@ -130,7 +131,7 @@ class BackupFolder:
             )
             _write(partial / DESCRIPTION, msgspec.json.format(msgspec.json.encode(description)))
             partial.rename(whole)
-            _sync(whole.parent)
+            sync_folder(whole.parent)
             dropped = self._drop(keep)
             last = LastBackup(time=description.time, place=str(self.folder))
             _write(home.directory / LAST, msgspec.json.encode(last))
@@ -242,14 +243,6 @@ def _write(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     beside.rename(path)
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _show(report: Report, done: int, total: int) -> None:

@@ -28,6 +28,7 @@ from engines.contract import InputBlock, Success, TransformInput, TransformReque
 from engines.spark.planning.slice_facts import SliceReader
 from engines.spark.sql.queries import Analyst
 from engines.spark.state.checkpoint import open_blocks
+from worlds.controls import NeverCancelled
 
 TIME = pa.timestamp("ms", "UTC")
 SCHEMA = pa.schema(
@@ -42,14 +43,6 @@ SCHEMA = pa.schema(
 )
 OUT = DatasetId.from_public_key(b"o" * 32)
 SYSTEM_TIME = from_millis(START * 2)
-
-
-class Nobody:
-    """A caller who waits."""
-
-    def check(self) -> None: ...
-
-    def progress(self) -> None: ...
 
 
 class Killed(BaseException):
@@ -238,7 +231,7 @@ class Coordinator:
         )  # fmt: skip
 
     def ask(self, request: TransformRequest) -> Success:
-        answer = transform.run_transform(self.bed.session(), request, Nobody(), self._caches)
+        answer = transform.run_transform(self.bed.session(), request, NeverCancelled(), self._caches)
         assert isinstance(answer, Success), answer
         return answer
 

@@ -8,7 +8,7 @@ the old time and with one of their own) or careless (what is taken back was neve
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
@@ -168,14 +168,21 @@ def careless(rng: random.Random, blocks: int = 12) -> History:
 Maker: TypeAlias = Callable[[random.Random], History]
 
 
-def schedule(rng: random.Random, sizes: Mapping[str, int]) -> list[dict[str, int]]:
-    """How many blocks of each input each transaction takes: 0 to 10, sometimes none of any."""
+def schedule(
+    rng: random.Random, sizes: Mapping[str, int], lots: Sequence[int] = (0, 1, 1, 2, 5, 10)
+) -> list[dict[str, int]]:
+    """How many blocks of each input each transaction takes: one of ``lots``, sometimes none of any."""
     left, takes = dict(sizes), []
     while any(left.values()):
-        step = {alias: min(count, rng.choice([0, 1, 1, 2, 5, 10])) for alias, count in left.items()}
+        step = {alias: min(count, rng.choice(lots)) for alias, count in left.items()}
         left = {alias: count - step[alias] for alias, count in left.items()}
         takes.append(step)
     return takes
+
+
+def few_at_a_time(blocks: int, seed: int, aliases: Iterable[str]) -> list[dict[str, int]]:
+    """A schedule for inputs of as many ``blocks`` each."""
+    return schedule(random.Random(seed), dict.fromkeys(aliases, blocks), (0, 1, 2, 5))
 
 
 Take: TypeAlias = tuple[Mapping[str, int], "int | None"]

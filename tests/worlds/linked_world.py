@@ -7,17 +7,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from chain.codec.blocks import encode_block
 from chain.data.logical_hash import logical_hash
 from chain.data.parquet import write_slice
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model import schema as odf
-from chain.model.block import Block, MetadataBlock
 from chain.model.events import AddData, DatasetKind, DataSlice, OffsetInterval, Seed, SetDataSchema
 from chain.model.schema import DataField, DataSchema
 from chain.multihash import Multihash
 from chain.store.layout import DirectoryWriter
+from worlds.chains import linked as blocks_of
 
 LINK = {"opendatafabric.org/type": {"kind": "ObjectLink", "linkType": {"kind": "Multihash"}}}
 FILES = [b"a picture", b"a film" * 20_000]
@@ -72,16 +71,9 @@ def made(folder: Path, links: list[str], declared: SetDataSchema) -> Path:
         declared,
         AddData(new_data=data),
     ]
-    blocks: list[Block] = []
-    for event in events:
-        content = MetadataBlock(
-            system_time=Instant(10**18),
-            prev_block_hash=blocks[-1].hash if blocks else None,
-            sequence_number=len(blocks),
-            event=event,
-        )
-        blocks.append(encode_block(content))
-        writer.add_block(blocks[-1].hash, blocks[-1].raw)
+    blocks = blocks_of(events, Instant(10**18))
+    for block in blocks:
+        writer.add_block(block.hash, block.raw)
     writer.set_head(blocks[-1].hash, None)
     for each in FILES:
         (folder / "data" / str(Multihash.sha3_256(each))).write_bytes(each)

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-
-def load_worlds() -> Any:
-    path = Path(__file__).parents[2] / "worlds" / "transform_world.py"
-    spec = importlib.util.spec_from_file_location("transform_world", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from worlds import transform_world
 
 
 @pytest.fixture(scope="session")
 def worlds() -> Any:
-    return load_worlds()
+    return transform_world

@@ -21,15 +21,7 @@ from chain.model.source import MergeStrategy, ReadCsv, ReadStep, SqlQueryStep, T
 from chain.multihash import Multihash
 from engines.contract import IngestRequest, Success, TransformOutcome, Vocabulary
 from engines.spark.ingest.run import run_ingest
-
-
-class Waiting:
-    """A control that somebody waits for."""
-
-    def check(self) -> None: ...
-
-    def progress(self) -> None: ...
-
+from worlds.controls import NeverCancelled
 
 ANY_TIME = TransformSql(engine="spark", queries=(SqlQueryStep(query="SET odf.ahead = 'any';"),))
 
@@ -95,7 +87,7 @@ class Dataset:
             needs_event_time=needs,
             allows_null_keys=null_keys,
         )
-        answer = run_ingest(self.spark, request, Waiting())
+        answer = run_ingest(self.spark, request, NeverCancelled())
         assert sorted(path.name for path in self.folder.glob("ingest-*")) == [], "scratch was left behind"
         assert output.exists() == (isinstance(answer, Success) and answer.new_offset_interval is not None)
         if isinstance(answer, Success) and remember:

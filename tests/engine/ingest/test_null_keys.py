@@ -27,6 +27,7 @@ from chain.model.source import (
 )
 from engines.contract import IngestRequest, InvalidQuery, QuarantineTarget, Success, TransformOutcome, Vocabulary
 from engines.spark.ingest.run import run_ingest
+from worlds.controls import NeverCancelled
 
 PK = ("id", "part")
 PLAIN = "event_time TIMESTAMP, id BIGINT, part STRING, v BIGINT"
@@ -38,14 +39,6 @@ STRATEGIES = [
     MergeUpsertStream(primary_key=PK),
 ]
 ROWS = [(1, "a", 1), (2, "", 2), (3, "c", 3), ("", "d", 4)]
-
-
-class Waiting:
-    """A control that somebody waits for."""
-
-    def check(self) -> None: ...
-
-    def progress(self) -> None: ...
 
 
 def has_op(merge: MergeStrategy) -> bool:
@@ -77,7 +70,7 @@ def asked(spark: SparkSession, folder: Path, content: str, merge: MergeStrategy,
             **more,
         }
     )
-    return run_ingest(spark, request, Waiting())
+    return run_ingest(spark, request, NeverCancelled())
 
 
 @pytest.mark.parametrize("merge", STRATEGIES, ids=lambda each: type(each).__name__)

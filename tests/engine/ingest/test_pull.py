@@ -25,18 +25,13 @@ from engines.spark.ingest.run import run_ingest
 from odfd.ingest.driver import IngestDependencies, Ingested, NothingNew, pull_root
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.slices import SliceIndex
+from worlds.controls import NeverCancelled
 from worlds.memory_store import MemoryChains, MemoryObjects
 
 pytestmark = pytest.mark.engine
 
 DATASET = DatasetId.from_public_key(bytes(32))
 SNAPSHOT = MergeSnapshot(primary_key=("carrier",))
-
-
-class Waiting:
-    def check(self) -> None: ...
-
-    def progress(self) -> None: ...
 
 
 class InProcess:
@@ -46,7 +41,7 @@ class InProcess:
         self.spark = spark
 
     async def ingest(self, request: Any, on_progress: Any = None) -> Any:
-        return await trio.to_thread.run_sync(run_ingest, self.spark, request, Waiting())
+        return await trio.to_thread.run_sync(run_ingest, self.spark, request, NeverCancelled())
 
 
 class Crash(Exception):

@@ -21,17 +21,10 @@ from engines.contract import IngestRequest, InvalidQuery, QuarantineTarget, Succ
 from engines.output_check import measured
 from engines.spark.ingest import parse, ranges
 from engines.spark.ingest.run import run_ingest
+from worlds.controls import NeverCancelled
 
 COLUMNS = "event_time TIMESTAMP, id BIGINT NOT NULL, name STRING"
 DATASET = DatasetId.from_public_key(bytes(32))
-
-
-class Waiting:
-    """A control that somebody waits for."""
-
-    def check(self) -> None: ...
-
-    def progress(self) -> None: ...
 
 
 def csv(said: object = "quarantine", **more: Any) -> ReadCsv:
@@ -63,7 +56,7 @@ class Engine:
             quarantine=QuarantineTarget(path=str(self.aside), next_offset=7, follows="f16") if target else None,
             **more,
         )
-        answer = run_ingest(self.spark, request, Waiting())
+        answer = run_ingest(self.spark, request, NeverCancelled())
         assert not list(self.folder.glob("ingest-*")), "scratch was left behind"
         return answer
 

@@ -22,7 +22,7 @@ from chain.data.parquet import write_slice
 from chain.ids import DatasetId
 from chain.instant import from_millis
 from chain.model.source import TransformSql
-from conformance.coordinator import OUT, SCHEMA, TIME, Nobody, block_of, dataset_of, reopened
+from conformance.coordinator import OUT, SCHEMA, TIME, block_of, dataset_of, reopened
 from conformance.histories import DAY, START
 from engines.contract import (
     InputBlock,
@@ -35,6 +35,7 @@ from engines.contract import (
 from engines.spark.execution.transform import SharedCaches, run_transform
 from engines.spark.planning.slice_facts import SliceReader
 from engines.spark.sql.queries import Analyst
+from worlds.controls import NeverCancelled
 
 IN = DatasetId.from_public_key(b"i" * 32)
 SYSTEM_TIME = from_millis(START + 1000 * DAY)
@@ -243,7 +244,7 @@ class Lab:
         session = self.spark.newSession()
         for name, value in self.settings.items():
             session.conf.set(name, value)
-        return run_transform(session, request, Nobody(), caches), checkpoint, data
+        return run_transform(session, request, NeverCancelled(), caches), checkpoint, data
 
     def _empty_slice(self) -> Path:
         path = self.folder / "empty"
@@ -360,7 +361,7 @@ class Kept:
         session = self.lab.spark.newSession()
         for name, value in self.lab.settings.items():
             session.conf.set(name, value)
-        answer = run_transform(session, request, Nobody(), caches)
+        answer = run_transform(session, request, NeverCancelled(), caches)
         assert isinstance(answer, Success), answer
         if answer.new_offset_interval is not None:
             self.slices.append(pq.read_table(data))

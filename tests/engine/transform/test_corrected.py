@@ -16,6 +16,7 @@ import pytest
 import engines.spark.execution.tables as tables
 import engines.spark.execution.transform as transform
 import engines.spark.planning.table_transaction as windowed
+from conformance.histories import few_at_a_time
 from engines.contract import InvalidQuery
 from engines.spark.planning.slice_facts import SliceReader
 from engines.spark.sql.queries import Analyst
@@ -143,15 +144,6 @@ def growing(lab, name, seed, blocks, days=1):
     return lab.given(name, parts)
 
 
-def schedule(seed, aliases):
-    rng, left, takes = random.Random(seed), dict.fromkeys(aliases, BLOCKS), []
-    while any(left.values()):
-        step = {alias: min(count, rng.choice([0, 1, 2, 5])) for alias, count in left.items()}
-        left = {alias: count - step[alias] for alias, count in left.items()}
-        takes.append(step)
-    return takes
-
-
 def seen(got, names=("k", "s", "c")):
     got.data()
     return [(row["op"], int(row["event_time"].timestamp() * 1000), *(row[name] for name in names)) for row in got.rows]
@@ -201,7 +193,7 @@ def case(lab, name, seed):
 @pytest.mark.parametrize("name", CASES)
 def test_closed_windows_are_corrected_in_place(lab, name, seed):
     sql, streams, changing, names, (expected, mark, dropped) = case(lab, name, seed)
-    pieces = lab.run(sql, streams, schedule(seed, streams), restart=True, changelogs=changing)
+    pieces = lab.run(sql, streams, few_at_a_time(BLOCKS, seed, streams), restart=True, changelogs=changing)
     whole = lab.run(sql, streams, [dict.fromkeys(streams, BLOCKS)], changelogs=changing)
     assert seen(pieces, names) == expected
     assert seed or any(op for op, *_ in expected), "histories without corrections prove nothing"
@@ -215,7 +207,7 @@ def test_closed_windows_are_corrected_in_place(lab, name, seed):
 def test_an_input_that_may_be_a_changelog_is_taken_for_one(lab, seed):
     """Chains of derived inputs do not say what they are."""
     sql, streams, _, names, (expected, *_) = case(lab, "changes", seed)
-    assert seen(lab.run(sql, streams, schedule(seed, streams), changelogs=None), names) == expected
+    assert seen(lab.run(sql, streams, few_at_a_time(BLOCKS, seed, streams), changelogs=None), names) == expected
 
 
 def at(days):
@@ -356,7 +348,7 @@ def test_a_broken_engine_is_caught(lab, monkeypatch, mutate, name):
     for seed in range(3):
         sql, streams, changing, names, (expected, mark, dropped) = case(lab, name, seed)
         try:
-            got = lab.run(sql, streams, schedule(seed, streams), changelogs=changing)
+            got = lab.run(sql, streams, few_at_a_time(BLOCKS, seed, streams), changelogs=changing)
             if (seen(got, names), got.watermark, got.late) != (expected, mark * 10**6, dropped):
                 return
         except AssertionError:

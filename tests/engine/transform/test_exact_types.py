@@ -16,11 +16,11 @@ from chain.ids import DatasetId
 from chain.instant import from_millis
 from chain.model.source import TransformSql
 from chain.multihash import Multihash
-from conformance.coordinator import Nobody
 from engines.contract import InputBlock, InvalidQuery, Success, TransformInput, TransformRequest, Vocabulary
 from engines.spark.execution.transform import SharedCaches, run_transform
 from engines.spark.planning.slice_facts import SliceReader
 from engines.spark.sql.queries import Analyst
+from worlds.controls import NeverCancelled
 from worlds.every_type import AT, every_type
 
 pytestmark = pytest.mark.engine
@@ -85,7 +85,9 @@ class Derivation:
             new_checkpoint_path=str(self.folder / f"checkpoint-{self.taken}"),
             output_schema=None if self.force is None else from_arrow(self.force),
         )  # fmt: skip
-        answer = run_transform(self.spark.newSession(), request, Nobody(), SharedCaches(Analyst(), SliceReader()))
+        answer = run_transform(
+            self.spark.newSession(), request, NeverCancelled(), SharedCaches(Analyst(), SliceReader())
+        )
         if isinstance(answer, InvalidQuery):
             return str(answer)
         assert isinstance(answer, Success), answer

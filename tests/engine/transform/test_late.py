@@ -6,12 +6,12 @@ Oracles read the statements one by one. Spec: docs/spec/engine-semantics.md#decl
 from __future__ import annotations
 
 import os
-import random
 
 import pytest
 
 import engines.spark.execution.transform as transform
 import engines.spark.planning.transaction as incremental
+from conformance.histories import few_at_a_time
 from engines.contract import InvalidQuery
 from engines.spark.planning.slice_facts import SliceReader
 from engines.spark.sql.queries import Analyst
@@ -27,17 +27,8 @@ MOVED = """set odf.watermark = 'max - 3 days';
 select timestamp_millis(bigint(unix_millis(event_time) + v % 5 * 86400000)) as event_time, k, v from a"""
 
 
-def schedule(seed, aliases):
-    rng, left, takes = random.Random(seed), dict.fromkeys(aliases, BLOCKS), []
-    while any(left.values()):
-        step = {alias: min(count, rng.choice([0, 1, 2, 5])) for alias, count in left.items()}
-        left = {alias: count - step[alias] for alias, count in left.items()}
-        takes.append(step)
-    return takes
-
-
 def both_ways(lab, sql, streams, seed, changelogs=()):
-    pieces = lab.run(sql, streams, schedule(seed, streams), restart=True, changelogs=changelogs)
+    pieces = lab.run(sql, streams, few_at_a_time(BLOCKS, seed, streams), restart=True, changelogs=changelogs)
     whole = lab.run(sql, streams, [dict.fromkeys(streams, BLOCKS)], changelogs=changelogs)
     assert pieces.rows == whole.rows
     assert pieces.state == whole.state, "state must be a function of the cut"

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import random
 
 import pytest
 
 import engines.spark.planning.lateness as placing
 import engines.spark.planning.transaction as incremental
 from chain.model.source import SqlQueryStep, TemporalTable, TransformSql
+from conformance.histories import few_at_a_time
 
 pytestmark = pytest.mark.engine
 DAY = 86_400_000
@@ -56,15 +56,6 @@ def tuples(replayed, *names):
     return [(int(row["event_time"].timestamp() * 1000), *(row[name] for name in names)) for row in replayed.data()]
 
 
-def schedule(seed, aliases):
-    rng, left, takes = random.Random(seed), dict.fromkeys(aliases, BLOCKS), []
-    while any(left.values()):
-        step = {alias: min(count, rng.choice([0, 1, 2, 5])) for alias, count in left.items()}
-        left = {alias: count - step[alias] for alias, count in left.items()}
-        takes.append(step)
-    return takes
-
-
 def query(sql, keys=("k",), late="drop"):
     sql = f"set odf.late.a = '{late}';\n{sql}" if late else sql
     steps = (SqlQueryStep(query=sql),)
@@ -73,7 +64,7 @@ def query(sql, keys=("k",), late="drop"):
 
 
 def both_ways(lab, sql, streams, seed, changelogs):
-    pieces = lab.run(sql, streams, schedule(seed, streams), restart=True, changelogs=changelogs)
+    pieces = lab.run(sql, streams, few_at_a_time(BLOCKS, seed, streams), restart=True, changelogs=changelogs)
     whole = lab.run(sql, streams, [dict.fromkeys(streams, BLOCKS)], changelogs=changelogs)
     assert pieces.rows == whole.rows
     assert pieces.state == whole.state, "state must be a function of the cut"
@@ -209,7 +200,7 @@ def test_broken_late_rows_are_caught(lab, monkeypatch, mutate):
     for seed in range(6):
         streams = late_ledger(lab, seed, True)
         expected, _ = placed(lab, streams, in_force(lab, streams["b"]))
-        got = lab.run(query(ENRICHED, late=""), streams, schedule(seed, streams), changelogs=["b"])
+        got = lab.run(query(ENRICHED, late=""), streams, few_at_a_time(BLOCKS, seed, streams), changelogs=["b"])
         if tuples(got, "k", "v", "w") != expected:
             return
     raise AssertionError("the broken engine gave the right answers")

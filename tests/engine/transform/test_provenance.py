@@ -34,6 +34,7 @@ from engines.spark.provenance.derive import derive
 from engines.spark.rows.tables import frame_of_rows
 from engines.spark.sql.queries import Analyst
 from engines.spark.state.checkpoint import open_blocks
+from worlds.controls import NeverCancelled
 
 pytestmark = pytest.mark.engine
 SEEDS = range(int(os.environ.get("ODF_SOAK", "1")))
@@ -325,7 +326,7 @@ class World:
             column=column, limit=limit,
             watermark_before=self.marks[number - 1] if number else None, watermark_after=self.marks[number],
         )  # fmt: skip
-        return derive(self.lab.spark.newSession(), request, Nobody(), BENCH)
+        return derive(self.lab.spark.newSession(), request, NeverCancelled(), BENCH)
 
     def named(self, record):
         """(alias, offset) of all rows that were named."""
@@ -389,12 +390,6 @@ def told(row):
 
 def without_op(row):
     return tuple(pair for pair in row if pair[0] != "op")
-
-
-class Nobody:
-    def check(self): ...
-
-    def progress(self): ...
 
 
 def dataset(alias):

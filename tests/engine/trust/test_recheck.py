@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
@@ -17,6 +15,7 @@ from engines.provision.host import SparkOptions, spark_engine
 from engines.provision.settings import WarmthLimits
 from odfd.trust.evidence.bundle_reader import unpacked
 from odfd.trust.validation.recheck import recheck
+from worlds import accused_world, transform_world
 from worlds.eventually import ENGINE_START
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -27,19 +26,8 @@ select window.start as event_time, count(*) as n, sum(k) as total from x group b
 """
 
 
-def load(name: str) -> Any:
-    path = Path(__file__).parents[2] / "worlds" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 async def test_a_lie_with_state_is_confirmed_by_the_command_line(tmp_path: Path) -> None:
     """Windows stay open over steps, so the lying step starts from a checkpoint; the bundle brings it along."""
-    worlds = load("accused_world")
     options = SparkOptions(
         scratch=tmp_path / "scratch",
         cache=tmp_path / "cache",
@@ -51,8 +39,8 @@ async def test_a_lie_with_state_is_confirmed_by_the_command_line(tmp_path: Path)
     host = await spark_engine(options, os.environ, lambda *_: None)
     async with trio.open_nursery() as nursery:
         await nursery.start(host.engine.run)
-        accused = worlds.Accused(
-            load("transform_world"), tmp_path / "world", worlds.LyingEngine(host.engine, column="total")
+        accused = accused_world.Accused(
+            transform_world, tmp_path / "world", accused_world.LyingEngine(host.engine, column="total")
         )
         accused.found(DAILY, host.identity.digest)
         accused.world.add_rows([10, 20, DAY + 5], watermark=1000)
@@ -63,7 +51,7 @@ async def test_a_lie_with_state_is_confirmed_by_the_command_line(tmp_path: Path)
         step = accused.chain.block_at(accused.chain.head().sequence_number).event
         assert step.prev_checkpoint in made.sources
         file = tmp_path / "lie.odfe"
-        file.write_bytes(worlds.packed(made))
+        file.write_bytes(accused_world.packed(made))
         (tmp_path / "again" / "staging").mkdir(parents=True)
         with file.open("rb") as opened, unpacked(opened, "lie.odfe", tmp_path / "again") as case:
             found = await recheck(case, host.engine, tmp_path / "again" / "staging")

@@ -6,11 +6,9 @@ would no longer be understood.
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from securesystemslib.dsse import Envelope
@@ -24,6 +22,7 @@ from chain.statements.card import Card, CardColumn, ChainFacts, PublisherClaims
 from chain.statements.keys import SigningKey
 from odfd.trust.evidence.bundle_reader import AccusedStep, unpacked
 from odfd.trust.validation.recheck import recheck
+from worlds import accused_world, transform_world
 
 HERE = Path(__file__).parent
 OWNER, VALIDATOR = SigningKey(b"o" * 32), SigningKey(b"v" * 32)
@@ -198,26 +197,15 @@ def test_proofs_are_still_proofs(name: str, kind: str, index: int | None, accuse
 
 
 async def test_a_bundle_is_still_evidence(tmp_path: Path) -> None:
-    world = load("accused_world")
     raw = (HERE / "lie.odfe").read_bytes()
     (tmp_path / "staging").mkdir()
     with unpacked(io.BytesIO(raw), "lie.odfe", tmp_path) as case:
         assert isinstance(case, AccusedStep)
         assert Multihash.sha3_256(case.manifest.encode()) == case.manifest.id
-        found = await recheck(case, world.LyingEngine(), tmp_path / "staging")
-    assert (found.result, KeyDid(found.dataset)) == ("confirmed", world.PUBLISHER.did)
+        found = await recheck(case, accused_world.LyingEngine(), tmp_path / "staging")
+    assert (found.result, KeyDid(found.dataset)) == ("confirmed", accused_world.PUBLISHER.did)
     assert found.finding is not None
     assert [(cell.row, cell.column) for cell in found.finding.cells] == [(0, "k")]
-
-
-def load(name: str) -> Any:
-    path = Path(__file__).parents[2] / "worlds" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 async def make(folder: Path) -> None:
@@ -238,6 +226,6 @@ async def make(folder: Path) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as place:
-        accused = load("accused_world").Accused(load("transform_world"), Path(place) / "world")
+        accused = accused_world.Accused(transform_world, Path(place) / "world")
         await accused.publish(2)
         (folder / "lie.odfe").write_bytes(await accused.bundle())

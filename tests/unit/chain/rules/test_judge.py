@@ -29,6 +29,7 @@ from chain.model.schema import DataField, DataSchema
 from chain.multihash import ARROW0_SHA3_256, SHA2_256, SHA3_256, Multihash
 from chain.rules.check import ChainChecker, seal
 from chain.state import ChainState
+from worlds.chains import linked
 
 STAMP = odf.Timestamp(unit=odf.TimeUnit.MILLISECOND, timezone="UTC")
 COLUMNS = (
@@ -41,21 +42,15 @@ COLUMNS = (
 
 def chain_of(count: int, back: int | None = None, every: int = 17) -> list[Block]:
     """Watermarks in a row, with a SetInfo now and then; at ``back`` the watermark goes back."""
-    blocks: list[Block] = []
+    events: list[Seed | SetInfo | AddData] = []
     for number in range(count):
         event: Seed | SetInfo | AddData = AddData(new_watermark=Instant(10**18 + number * 10**9 * (number != back)))
         if number == 0:
             event = Seed(dataset_id=DatasetId.from_public_key(bytes(32)), dataset_kind=DatasetKind.ROOT)
         elif number % every == 0 and number != back:
             event = SetInfo(description=f"{number}")
-        content = MetadataBlock(
-            system_time=Instant(10**18 + number),
-            prev_block_hash=blocks[-1].hash if blocks else None,
-            sequence_number=number,
-            event=event,
-        )
-        blocks.append(encode_block(content))
-    return blocks
+        events.append(event)
+    return linked(events, Instant(10**18), step=1)
 
 
 @given(st.integers(1, 80), st.lists(st.integers(1, 30), min_size=1))

@@ -12,13 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chain.codec.blocks import encode_block
 from chain.compaction import LINKED, Limits, merged, plan_compaction
 from chain.data.parquet import open_slice
 from chain.errors import Conflict, Environment, Invalid, NotFound
 from chain.ids import DatasetId
 from chain.instant import Instant
-from chain.model.block import Block, MetadataBlock
+from chain.model.block import Block
 from chain.model.events import AddData, Checkpoint, DataSlice, OffsetInterval, SetInfo, SourceState
 from chain.multihash import Multihash
 from chain.state import load_state
@@ -29,6 +28,7 @@ from chain.store.rewriting import RewritePlan, plan_merging, plan_metadata, plan
 from chain.store.sqlite import SqliteChains
 from odfd.transfer.folders import import_dataset
 from odfd.verify.verify import VerificationRequest, verify_chain
+from worlds.chains import linked
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"
 LATER = Instant(4_000_000_000 * 10**9)
@@ -174,7 +174,7 @@ def test_a_damaged_slice_is_not_merged(tmp_path: Path) -> None:
 
 def chain_of(seed: int) -> list[Block]:
     lot = random.Random(seed)
-    blocks: list[Block] = []
+    events: list[AddData | SetInfo] = []
     offset = 0
     for number in range(lot.randrange(1, 40)):
         event: AddData | SetInfo = SetInfo(description=str(number))
@@ -185,14 +185,8 @@ def chain_of(seed: int) -> list[Block]:
             data = DataSlice(logical_hash=hash_, physical_hash=hash_, offset_interval=interval, size=count * 10)
             event = AddData(new_data=data if count else None, new_watermark=Instant(number))
             offset += count
-        content = MetadataBlock(
-            system_time=Instant(0),
-            prev_block_hash=blocks[-1].hash if blocks else None,
-            sequence_number=number,
-            event=event,
-        )
-        blocks.append(encode_block(content))
-    return blocks
+        events.append(event)
+    return linked(events, Instant(0))
 
 
 @given(st.integers(0, 1 << 32), st.integers(1, 60), st.integers(1, 400))

@@ -27,6 +27,7 @@ from odfd.trust.witness.witness import CosignRequest
 from odfd.workers.witnessing import RETRY_SECONDS, WitnessEvents, Witnessing, WitnessRequest
 from p2p.ports import Topic, TreeHead
 from worlds.eventually import PATIENCE
+from worlds.node_world import Lines
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 MORE = "2024-01-03T00:00:00Z,Wels,60000"
@@ -271,13 +272,3 @@ async def test_silent_peers_of_one_dataset_keep_no_other_waiting(autojump_clock:
 class Nothing:
     def datasets(self) -> list[DatasetId]:
         return []
-
-
-class Lines:
-    def __init__(self) -> None:
-        self.said: list[tuple[str, dict[str, object]]] = []
-
-    def info(self, event: str, **values: object) -> None:
-        self.said.append((event, values))
-
-    error = info

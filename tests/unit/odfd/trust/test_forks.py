@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 
 from chain import instant
-from chain.codec.blocks import encode_block
 from chain.errors import Remote
 from chain.ids import DatasetId
-from chain.model.block import Block, MetadataBlock
-from chain.model.events import DatasetKind, Seed, SetInfo
+from chain.model.block import Block
 from chain.statements import envelope, proof, statement
 from chain.statements.keys import SigningKey
 from chain.statements.statement import HeadStatement
@@ -28,6 +26,7 @@ from odfd.network.forks import Contradiction, ForkFinder
 from odfd.trust.ledger import log as ledger_room
 from odfd.trust.ledger.log import Ledger
 from p2p.ports import PeerId, PeerView
+from worlds.chains import noted
 
 NOW = instant.parse("2026-11-20T08:00:00Z")
 OWNER = SigningKey(b"o" * 32)
@@ -35,18 +34,7 @@ SENDER, OTHER = PeerId("sender"), PeerId("other")
 
 
 def chain_of(notes: list[str]) -> list[Block]:
-    blocks: list[Block] = []
-    events: list[Any] = [Seed(dataset_id=OWNER.dataset_id, dataset_kind=DatasetKind.ROOT)]
-    events += [SetInfo(description=note) for note in notes]
-    for number, event in enumerate(events):
-        content = MetadataBlock(
-            system_time=NOW,
-            prev_block_hash=blocks[-1].hash if blocks else None,
-            sequence_number=number,
-            event=event,
-        )
-        blocks.append(encode_block(content))
-    return blocks
+    return noted(OWNER.dataset_id, notes, NOW)
 
 
 def head_of(blocks: list[Block]) -> tuple[HeadStatement, bytes]:

@@ -18,12 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain import instant
-from chain.codec.blocks import encode_block
 from chain.errors import Invalid, Refused
 from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
-from chain.model.block import Block, MetadataBlock
-from chain.model.events import DatasetKind, Seed, SetInfo
+from chain.model.block import Block
 from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.statements import authority, canonical, envelope, proof, statement
@@ -59,6 +57,7 @@ from odfd.trust.policy.policy import KeyGroup, Policy, parse_expression
 from odfd.trust.signing import authority_drafts
 from odfd.trust.validation import sampling
 from p2p.ports import Judgement, PeerId, Topic
+from worlds.chains import noted
 
 NOW = instant.parse("2026-11-20T08:00:00Z")
 DAY = 86400 * instant.SECOND
@@ -71,21 +70,7 @@ PEER = PeerId("peer")
 
 
 def chain_of(key: SigningKey, notes: list[str]) -> list[Block]:
-    """A small root chain: its Seed and one block a note."""
-    blocks: list[Block] = []
-    events: list[Any] = [
-        Seed(dataset_id=key.dataset_id, dataset_kind=DatasetKind.ROOT),
-        *(SetInfo(description=note) for note in notes),
-    ]
-    for number, event in enumerate(events):
-        content = MetadataBlock(
-            system_time=NOW,
-            prev_block_hash=blocks[-1].hash if blocks else None,
-            sequence_number=number,
-            event=event,
-        )
-        blocks.append(encode_block(content))
-    return blocks
+    return noted(key.dataset_id, notes, NOW)
 
 
 def head_of(
