@@ -50,13 +50,19 @@ def _network(settings: Settings, place: str) -> Iterator[Problem]:
     p2p = settings.p2p
     if p2p.bootstrap and not p2p.network:
         yield Problem(place, "p2p.bootstrap names peers of no network", 'set p2p.network = "NAME" too')
-    for name, addresses in (("listen", p2p.listen or ()), ("announce", p2p.announce), ("bootstrap", p2p.bootstrap)):
+    for name, addresses in (
+        ("listen", p2p.listen or ()),
+        ("announce", p2p.announce),
+        ("bootstrap", p2p.bootstrap),
+        ("relays", p2p.relays),
+    ):
         for address in addresses:
             if not address.startswith("/"):
                 yield Problem(place if name == "bootstrap" else f"setting p2p.{name}", f"not a multiaddr: {address!r}",
                               "write it like /ip4/0.0.0.0/tcp/4150")  # fmt: skip
-            elif name == "bootstrap" and "/p2p/" not in address:
-                yield Problem(place, f"a bootstrap address names its peer: {address!r}", "end it with /p2p/12D3Koo…")
+            elif name in ("bootstrap", "relays") and "/p2p/" not in address:
+                what = "a bootstrap address" if name == "bootstrap" else "the address of a relay"
+                yield Problem(place, f"{what} names its peer: {address!r}", "end it with /p2p/12D3Koo…")
     if settings.http.witness and not (settings.http.listen and settings.policy.publish.witness):
         yield Problem("setting http.witness", "there is nothing to witness over HTTP, or nowhere to take it",
                       "set http.listen and policy.publish.witness too")  # fmt: skip

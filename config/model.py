@@ -77,6 +77,11 @@ class P2p:
         example=("/ip4/0.0.0.0/tcp/4150",),
     )
     announce: tuple[str, ...] = setting((), "multiaddrs told to others in place of those found; behind a NAT")
+    relays: tuple[str, ...] = setting(
+        (), "relays by which others come to this node, with /p2p/…; behind a router that lets nobody in"
+    )
+    relay: bool = setting(False, "be such a relay, for members of the network that is joined")
+    relay_rate: int = setting(4_194_304, "of all that is carried for others; 0: no cap", unit="B/s", low=0)
     network: str = setting("", "network to join at start; empty: those joined by odfctl")
     bootstrap: tuple[str, ...] = setting((), "peers to meet first in that network, with /p2p/…")
     max_peers: int = setting(64, "connections at once; each costs about 1 MB of buffers", low=1, high=4096)
@@ -85,7 +90,7 @@ class P2p:
     inside: tuple[str, ...] | None = setting(
         None,
         "networks that are not of the Internet, like 192.168.1.0/24, in which peers are dialled that others tell of; "
-        "not said: this machine, while listen, announce and bootstrap name nothing beyond it",
+        "not said: this machine, while listen, announce, bootstrap and relays name nothing beyond it",
         example=("192.168.1.0/24",),
     )
     mdns: bool = setting(False, "find peers of the same network on the LAN, and be found there, by multicast")

@@ -1,6 +1,7 @@
 """Parses and writes the multiaddresses that this host can use: TCP over IPv4, IPv6 or a DNS name.
 
-``/ip4/203.0.113.7/tcp/4001/p2p/12D3KooW…``, ``/dns4/node.example/tcp/4001/p2p/…``, ``/ip4/0.0.0.0/tcp/4001`` to listen.
+``/ip4/203.0.113.7/tcp/4001/p2p/12D3KooW…``, ``/dns4/node.example/tcp/4001/p2p/…``, ``/ip4/0.0.0.0/tcp/4001`` to listen;
+``/ip4/203.0.113.7/tcp/4001/p2p/RELAY/p2p-circuit/p2p/12D3KooW…`` by way of a relay, whose host and port these are.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ MAX_ADDRESS: Final = 400
 _NAME: Final = re.compile(
     r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?(?:\.[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?)*"
 )
+CIRCUIT: Final = "/p2p-circuit"
 _HINT: Final = "it looks like /ip4/203.0.113.7/tcp/4001/p2p/12D3KooW…"
 
 
@@ -32,6 +34,8 @@ class Address(msgspec.Struct, frozen=True):
     host: str
     port: int
     peer: PeerId | None = None
+    relay: PeerId | None = None
+    """Who is at that host and port, where a circuit leads from there to the peer."""
 
     def __str__(self) -> str:
         return self.transport + (f"/p2p/{self.peer}" if self.peer else "")
@@ -43,11 +47,17 @@ class Address(msgspec.Struct, frozen=True):
 
     def at(self, ip: Ip) -> Address:
         """The same at one of its host's addresses."""
-        return Address(f"ip{ip.version}", str(ip), self.port, self.peer)
+        return Address(f"ip{ip.version}", str(ip), self.port, self.peer, self.relay)
+
+    @property
+    def of_relay(self) -> Address:
+        """Where the relay of a circuit is."""
+        return Address(self.network, self.host, self.port, self.relay)
 
     @property
     def transport(self) -> str:
-        return f"/{self.network}/{self.host}/tcp/{self.port}"
+        by_relay = f"/p2p/{self.relay}{CIRCUIT}" if self.relay else ""
+        return f"/{self.network}/{self.host}/tcp/{self.port}{by_relay}"
 
 
 def parse_address(text: str) -> Address:
@@ -55,11 +65,15 @@ def parse_address(text: str) -> Address:
     if len(text) > MAX_ADDRESS:
         raise BadAddress(f"an address of {len(text)} characters", rule="multiaddr", hint=_HINT)
     parts = text.split("/")
+    relay = None
     if "p2p-circuit" in parts:
-        raise BadAddress(
-            f"{text[:120]!r} goes by way of a relay, which is not spoken here", rule="multiaddr-relay",
-            hint="give an address at which the peer itself listens, or forward a port to it; docs/adr/0011-nat.md",
-        )  # fmt: skip
+        if parts.index("p2p-circuit") != 7 or parts[5] != "p2p":
+            raise BadAddress(
+                f"{text[:120]!r} does not name one relay and where it is", rule="multiaddr-relay",
+                hint="it looks like /ip4/203.0.113.7/tcp/4001/p2p/RELAY/p2p-circuit/p2p/PEER",
+            )  # fmt: skip
+        relay = _checked_peer(text, parts[6])
+        del parts[5:8]
     if len(parts) not in (5, 7) or parts[0] or parts[3] != "tcp":
         raise _bad(text, "expected /ip4|ip6|dns…/host/tcp/port, and /p2p/id of the peer")
     network, host, port = parts[1], parts[2], parts[4]
@@ -69,11 +83,10 @@ def parse_address(text: str) -> Address:
     if len(parts) == 7:
         if parts[5] != "p2p":
             raise _bad(text, f"/{parts[5]} is not supported after the port")
-        try:
-            peer = parse_peer(parts[6])
-        except Invalid as error:
-            raise _bad(text, error.message) from error
-    return Address(network, _checked_host(text, network, host), int(port), peer)
+        peer = _checked_peer(text, parts[6])
+    if relay is not None and relay == peer:
+        raise _bad(text, "a relay leads to others, not to itself")
+    return Address(network, _checked_host(text, network, host), int(port), peer, relay)
 
 
 @lru_cache(maxsize=4096)
@@ -104,6 +117,13 @@ def _block(host: str, of_ip4: int, of_ip6: int) -> str:
         return ""
     length = of_ip4 if address.version == 4 else of_ip6
     return str(ipaddress.ip_network((address, length), strict=False))
+
+
+def _checked_peer(text: str, peer: str) -> PeerId:
+    try:
+        return parse_peer(peer)
+    except Invalid as error:
+        raise _bad(text, error.message) from error
 
 
 def _checked_host(text: str, network: str, host: str) -> str:

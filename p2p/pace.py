@@ -42,12 +42,14 @@ class Traffic:
 
 
 class Bandwidth:
-    """What a node takes of its line, whoever the other side is: ``down`` and ``up``, shared by all who use it."""
+    """What a node takes of its line, whoever the other side is: ``down`` and ``up``, shared by all who use it, and
+    ``carried``, for what it relays between others."""
 
-    def __init__(self, down: int = 0, up: int = 0) -> None:
+    def __init__(self, down: int = 0, up: int = 0, carried: int = 0) -> None:
         self.down = Pace(down)
         self.up = Pace(up)
+        self.carried = Pace(carried)
         self.traffic = Traffic()
 
-    def cap(self, down: int, up: int) -> None:
-        self.down.rate, self.up.rate = down, up
+    def cap(self, down: int, up: int, carried: int = 0) -> None:
+        self.down.rate, self.up.rate, self.carried.rate = down, up, carried

@@ -164,6 +164,12 @@ class ReplicationFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Statements that wait to be looked at."""
     answering: int = 0
     """Answers to peers that are under way."""
+    relays: int = 0
+    """Relays by which others may come to this node."""
+    reserved: int = 0
+    """Peers to which others may come by this node,"""
+    circuits: int = 0
+    """and connections that it carries to them."""
 
 
 class Replication(Protocol):

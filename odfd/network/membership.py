@@ -34,6 +34,7 @@ from p2p.driver.replication import ReplicationDriver
 from p2p.driver.settings import ReplicationSettings
 from p2p.host.limits import HostLimits
 from p2p.identity import peer_of_did, peer_of_seed
+from p2p.machines.relay import RelayLimits
 from p2p.pace import Bandwidth, Pace, Traffic
 from p2p.ports import (
     ChainSink,
@@ -96,6 +97,10 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
     lan: int | None = None
     """Port of multicast DNS; ``None``: nobody is looked for on the LAN."""
     bandwidth: Bandwidth = msgspec.field(default_factory=Bandwidth)
+    relays: tuple[str, ...] = ()
+    """Multiaddrs of relays by which others come to this node."""
+    relay: RelayLimits | None = None
+    """What this node carries for others."""
 
 
 class Membership:
@@ -219,14 +224,17 @@ class Membership:
         await self._changed.wait()
 
     def _choose(self, host: HostPort, network: Network) -> None:
-        """The bootstrap peers are a person's own: no stranger takes their room."""
-        addresses = self._bootstrap(network)
-        host.choose([peer for each in addresses if (peer := parse_address(each).peer)], addresses)
+        """The bootstrap peers are a person's own, and so are relays: no stranger takes their room."""
+        host.choose(self._named(network), self._bootstrap(network))
+
+    def _named(self, network: Network) -> frozenset[PeerId]:
+        addresses = (*self._bootstrap(network), *self._options.relays)
+        return frozenset(peer for each in addresses if (peer := parse_address(each).peer))
 
     async def _keep_chosen(self, host: HostPort, driver: ReplicationDriver, network: Network) -> None:
         """Beside them those that a person listed, and publishers of what is mirrored, wherever they say they are."""
         named = self._bootstrap(network)
-        friends = frozenset(peer for each in named if (peer := parse_address(each).peer))
+        friends = self._named(network)
         while True:
             try:
                 known = await trio.to_thread.run_sync(self.known)
@@ -254,6 +262,8 @@ class Membership:
             inside=options.inside,
             lan=options.lan,
             line=options.bandwidth,
+            relays=options.relays,
+            relay=options.relay,
         )
         rng = Random(int.from_bytes(self._options.seed) ^ self._clock.monotonic())  # noqa: S311 - jitter, no secret
         key = SigningKey(self._options.seed)

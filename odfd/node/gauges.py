@@ -153,6 +153,9 @@ class Readings:
         figures, traffic = membership.figures(), membership.traffic
         yield "odfd_peers_connected", figures.connected, _NONE
         yield "odfd_peers_blocked", membership.blocked, _NONE
+        yield "odfd_relay", figures.relays, {"what": "used"}
+        yield "odfd_relay", figures.reserved, {"what": "reservations"}
+        yield "odfd_relay", figures.circuits, {"what": "circuits"}
         yield "odfd_network_received_bytes_total", traffic.received, _NONE
         yield "odfd_network_sent_bytes_total", traffic.sent, _NONE
         for what, number in (

@@ -192,7 +192,8 @@ class NodeParts:
     def _hold_network(self, membership: Callable[..., Membership], ipfs: Ipfs | None) -> None:
         """Who is talked to, where others find what is published, and what goes out by itself."""
         home, settings, context = self.home, self.settings, self.context
-        self.bandwidth = Bandwidth(settings.p2p.download_rate, settings.p2p.upload_rate)
+        self.bandwidth = Bandwidth()
+        self.bandwidth.cap(settings.p2p.download_rate, settings.p2p.upload_rate, settings.p2p.relay_rate)
         self.membership = membership(
             host_options(settings, home, self.bandwidth),
             (self.library, self.board),

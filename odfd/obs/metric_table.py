@@ -132,6 +132,8 @@ METRICS: Final = (
     # Peers
     Metric("odfd_peers_connected", _G, "Peers that are connected."),
     Metric("odfd_peers_blocked", _G, "Peers that a person blocked."),
+    Metric("odfd_relay", _G, "Relays by which others come to this node, peers that have a reservation here, and "
+           "circuits that are carried for them.", {"what": ("used", "reservations", "circuits")}),
     Metric("odfd_network_received_bytes_total", _C, "Bytes received from peers, as they came from the wire."),
     Metric("odfd_network_sent_bytes_total", _C, "Bytes sent to peers, as they went to the wire."),
     Metric("odfd_gossip_dropped_total", _C, "What peers gossiped that was not looked at, or not passed on, for there "

@@ -21,8 +21,10 @@ from odfd.mirrors.object_fetcher import ObjectFetcher, ObjectLimits
 from odfd.network.membership import HostOptions, Network
 from odfd.state.directory import STAGING, StateDirectory
 from odfd.state.remotes import Remotes
+from p2p.address import parse_address
 from p2p.driver.lan import PORT as LAN_PORT
 from p2p.host.limits import HostLimits
+from p2p.machines.relay import RelayLimits
 from p2p.pace import Bandwidth
 from p2p.peers.directory import networks
 from p2p.web.body import Patience
@@ -138,7 +140,18 @@ def host_options(settings: Settings, home: StateDirectory, bandwidth: Bandwidth)
         inside=_checked(p2p.inside),
         lan=LAN_PORT if p2p.mdns else None,
         bandwidth=bandwidth,
+        relays=tuple(map(_checked_relay, p2p.relays)),
+        relay=RelayLimits() if p2p.relay else None,
     )
+
+
+def _checked_relay(text: str) -> str:
+    """Raises Invalid for what is no address of a relay itself."""
+    address = parse_address(text)
+    if address.peer is None or address.relay is not None:
+        hint = "write it like /ip4/203.0.113.7/tcp/4150/p2p/12D3KooW…"
+        raise Invalid(f"p2p.relays: {text!r} does not say where a relay is", rule="multiaddr-relay", hint=hint)
+    return text
 
 
 def _checked(inside: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -159,7 +172,7 @@ def object_limits(settings: Settings) -> ObjectLimits:
 
 def cap_anew(settings: Settings, bandwidth: Bandwidth, object_fetcher: ObjectFetcher, remotes: Remotes) -> None:
     """What a running node takes of the line and of the disk follows its settings, for what is under way too."""
-    bandwidth.cap(settings.p2p.download_rate, settings.p2p.upload_rate)
+    bandwidth.cap(settings.p2p.download_rate, settings.p2p.upload_rate, settings.p2p.relay_rate)
     limits = object_fetcher.limits = object_limits(settings)
     object_fetcher.room.limit = limits.mirror_bytes
     remotes.reserve = limits.disk_reserve

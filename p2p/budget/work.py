@@ -66,6 +66,14 @@ PEERS_QUESTION: Final = 3_000.0
 """To look up who serves sixteen datasets, and to tell of sixty-four peers."""
 
 
+RELAY_QUESTION: Final = 2_000.0
+"""To look up whether a peer is served, to reserve for it or to lead it to another, and to sign that."""
+CARRIED: Final = 100.0
+"""To move a piece of a circuit from one connection to another,"""
+CARRIED_BYTE: Final = 0.006
+"""and to open and to seal each byte of it."""
+
+
 class Party(NamedTuple):
     connection: int
     """A number of its own for each connection."""

@@ -34,6 +34,7 @@ from p2p.wire import presence as wire
 from p2p.wire.limits import (
     MAX_PEERS_ANSWER,
     MAX_PEERS_ASK,
+    MAX_PRESENCE_ADDRESS,
     MAX_PRESENCE_ADDRESSES,
     MAX_PRESENCES,
     MAX_TAGS,
@@ -138,7 +139,9 @@ class Discovery:
             key=key.public,
             issued=self._now(),
             lifetime=LIFETIME,
-            addresses=tuple(dict.fromkeys(addresses))[:MAX_PRESENCE_ADDRESSES],
+            addresses=tuple(one for one in dict.fromkeys(addresses) if len(one) <= MAX_PRESENCE_ADDRESS)[
+                :MAX_PRESENCE_ADDRESSES
+            ],
             tags=tuple(tags),
             more=len(held) > MAX_TAGS,
         )
@@ -173,6 +176,12 @@ class Discovery:
     async def meet(self, peer: PeerId) -> None:
         """Tell a peer who we are, and hear of some others. Raises PeerFault."""
         await self.ask(peer, PeersAsk(wanted=SAMPLE, own=self._own))
+
+    async def is_member(self, peer: PeerId) -> bool:
+        """Whether a connected peer said, signed, that it is in this network; who has just come is asked."""
+        if self.directory.of(peer, self._now()) is None:
+            await contained(self.meet, peer)
+        return self.directory.of(peer, self._now()) is not None
 
     async def ask(self, peer: PeerId, ask: PeersAsk) -> int:
         """How many presences were new. Raises PeerFault; one that does not speak the protocol knows of nobody.

@@ -54,6 +54,13 @@ class Network:
     def choose(self, peers: Iterable[PeerId], addresses: Iterable[str] = (), publishers: Iterable[PeerId] = ()) -> None:
         self._host.choose(peers, addresses, publishers)
 
+    @property
+    def chosen(self) -> frozenset[PeerId]:
+        return self._host.chosen
+
+    def reached_by(self, relays: Mapping[PeerId, str]) -> None:
+        self._host.reached_by(relays)
+
     async def connect(self, multiaddr: str, *others: str, allows: Allows) -> PeerId:
         return await self._host.connect(multiaddr, *others, allows=allows)
 

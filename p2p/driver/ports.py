@@ -52,6 +52,13 @@ class HostPort(Protocol):
 
     def addresses(self) -> Sequence[str]: ...
 
+    @property
+    def chosen(self) -> frozenset[PeerId]:
+        """Peers that a person chose."""
+
+    def reached_by(self, relays: Mapping[PeerId, str]) -> None:
+        """Relays at which this node has a reservation, and the address of each: others are told to come by them."""
+
     async def connect(self, multiaddr: str, *others: str, allows: Allows) -> PeerId:
         """``others`` are more addresses of the same peer; the first that answers is taken. ``allows`` judges each
         address that is dialled, after names are resolved."""

@@ -39,12 +39,15 @@ from p2p.driver.lan import Lan
 from p2p.driver.mesh import Mesh
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort
+from p2p.driver.relay_server import RelayServer
+from p2p.driver.reservations import Reservations
 from p2p.driver.serve import Server
 from p2p.driver.settings import ReplicationSettings
 from p2p.driver.statements import GOSSIP_RATE, StatementServer
 from p2p.driver.transfers import TransferRun, paced
 from p2p.errors import PeerFault, TooSlow, Violation
 from p2p.ip import anywhere
+from p2p.machines.relay import Relay
 from p2p.machines.track_records import TrackRecords
 from p2p.machines.transfer import Shape, Transfer
 from p2p.pace import Pace
@@ -97,11 +100,17 @@ class ReplicationDriver:
         self._histories = Histories(self.fetch_blocks, self._standing)
         self._server = Server(host, library, self._standing, settings.line.up)
         self._pace = settings.line.down
-        reach = Reach(settings.inside, settings.bootstrap)
+        reach = Reach(settings.inside, (*settings.bootstrap, *settings.relays))
         self._discovery = Discovery(host, library, self._standing, settings.network, rng, key, reach)
         forwarding = Forwarding(host, self._discovery.naming, GOSSIP_RATE)
         self._statements = StatementServer(host, board, library, self._standing, settings.network, forwarding)
         self._mesh = Mesh(host, self._standing, self._statements, self._discovery, settings, rng)
+        look_again = self._discovery.look_again
+        self._reservations = Reservations(host, settings.relays, rng, wall, look_again)
+        self._relay_server: RelayServer | None = None
+        if settings.relay is not None and key is not None:
+            relay, is_member = Relay(settings.relay), self._discovery.is_member
+            self._relay_server = RelayServer(host, relay, key, is_member, settings.line.carried, wall)
         self._lan: Lan | None = None
         if settings.lan is not None:
             visit = partial(self._mesh.visit, allows=anywhere)  # where it was heard from
@@ -132,11 +141,16 @@ class ReplicationDriver:
                 nursery.start_soon(self._discovery.run)
                 nursery.start_soon(self._standing.run)
                 nursery.start_soon(self._mesh.run)
+                if self._relay_server is not None:
+                    self._relay_server.join()
+                nursery.start_soon(self._reservations.run)
                 if self._lan is not None:
                     nursery.start_soon(self._lan.run)
                 task_status.started()
         finally:
             self._nursery = None
+            if self._relay_server is not None:
+                self._relay_server.leave()
             self._server.stop()
 
     async def drain(self) -> None:
@@ -170,6 +184,9 @@ class ReplicationDriver:
             peers_unread=self._discovery.dropped,
             judging=self._statements.waiting,
             answering=self._server.answering,
+            relays=self._reservations.count,
+            reserved=0 if self._relay_server is None else self._relay_server.counts[0],
+            circuits=0 if self._relay_server is None else self._relay_server.counts[1],
         )
 
     async def connect(self, multiaddr: str) -> PeerId:

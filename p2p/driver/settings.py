@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from p2p.machines.relay import RelayLimits
 from p2p.pace import Bandwidth
 
 
@@ -29,7 +30,12 @@ class ReplicationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that a peer with questions of a transfer may say nothing before another is asked."""
     lan: int | None = None
     """UDP port of multicast DNS by which peers on one LAN find each other; ``None``: they do not."""
+    relays: tuple[str, ...] = ()
+    """Multiaddrs of relays through which others reach this node; each is dialled again with backoff for ever."""
+    relay: RelayLimits | None = None
+    """What this node carries for others; ``None``: nothing."""
     line: Bandwidth = msgspec.field(default_factory=Bandwidth)
-    """Caps the bytes of chains and objects that this node takes from all peers together, and that it gives."""
+    """Caps the bytes of chains and objects that this node takes from all peers together, those that it gives, and those
+    of all circuits that it carries."""
     drain: float = 5.0
     """Seconds that answers under way may take when the node stops."""

@@ -205,8 +205,10 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
             self.manager.run_task(self._close_connection_async, excess)
 
     async def _handle_inbound_connection(self, read_write_closer: Any, maddr: Any) -> None:
-        """Until the connection ends. The library holds one of its 250 places until the *host* ends."""
-        raw = RawConnection(read_write_closer, False)
+        await self.attend(RawConnection(read_write_closer, False), maddr)
+
+    async def attend(self, raw: Any, maddr: Any) -> None:
+        """A connection that came in, until it ends. The library holds one of its 250 places until the *host* ends."""
         remote = raw.get_remote_address()
         host = remote[0] if remote else ""
         muxed = None

@@ -10,7 +10,7 @@ import errno
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -26,7 +26,7 @@ from libp2p.stream_muxer.exceptions import MuxedConnError, MuxedStreamError
 from libp2p.transport.exceptions import OpenConnectionError
 from multiaddr import Multiaddr
 
-from p2p.address import Address, network_of, parse_address
+from p2p.address import CIRCUIT, Address, network_of, parse_address
 from p2p.dial import NotAllowed, first_of, resolve
 from p2p.errors import (
     AddressInUse,
@@ -40,6 +40,7 @@ from p2p.errors import (
     WrongIdentity,
     only,
 )
+from p2p.host.circuits import Circuits
 from p2p.host.hardening import GuardedHost, assemble
 from p2p.host.interfaces import reachable_at
 from p2p.host.limits import HostLimits
@@ -49,6 +50,8 @@ from p2p.identity import peer_of_seed
 from p2p.ip import Allows, anywhere
 from p2p.pace import Traffic
 from p2p.ports import PeerId
+from p2p.wire.circuit import STOP
+from p2p.wire.limits import MAX_PRESENCE_ADDRESSES
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +68,7 @@ class Host:
         self._announce = announce
         self._dials = trio.CapacityLimiter(limits.max_dials)
         self._dialling: dict[PeerId, trio.Event] = {}
+        self._circuits = Circuits(self._swarm, self.open_stream)
         self._notices = Notices(limits.notices)
         self._swarm.register_notifee(self._notices)
         self.peer_id = peer_id
@@ -81,11 +85,18 @@ class Host:
 
     def addresses(self) -> list[str]:
         """Where others reach us, each with our peer id."""
-        listening = [str(one) for listener in self._swarm.listeners.values() for one in listener.get_addrs()]
-        return [f"{one}/p2p/{self.peer_id}" for one in reachable_at(listening, self._announce)]
+        relays = [f"{address}{CIRCUIT}" for address in self._circuits.relays.values()]
+        direct = reachable_at(self.listening(), self._announce)[: MAX_PRESENCE_ADDRESSES - len(relays)]
+        return [f"{one}/p2p/{self.peer_id}" for one in (*direct, *relays)]
 
     def listening(self) -> list[str]:
         return [str(one) for listener in self._swarm.listeners.values() for one in listener.get_addrs()]
+
+    def reached_by(self, relays: Mapping[PeerId, str]) -> None:
+        """These relays and no others, each at its address, may bring us circuits from now on, and others are told."""
+        if relays and not self._circuits.relays:
+            self.set_handler(STOP, self._circuits.accept)
+        self._circuits.relays = dict(relays)
 
     def block(self, peers: Iterable[PeerId]) -> None:
         """These and no others are neither dialled nor let in from now on; connections stay until they are closed."""
@@ -110,6 +121,11 @@ class Host:
         is_apart = peer in work.chosen or peer in work.publishers
         return peer if is_apart else self.network_of(peer) or peer
 
+    @property
+    def chosen(self) -> frozenset[PeerId]:
+        chosen: frozenset[PeerId] = self._swarm.work.chosen
+        return chosen
+
     def charge(self, peer: PeerId, cost: float) -> float:
         """As ``WorkBudget.charge``; nothing for one that is gone."""
         party = next((conn.muxed_conn.party for conn in self._connections(peer)), None)
@@ -128,7 +144,7 @@ class Host:
         self._swarm.slots.chosen = self._swarm.work.chosen = chosen
         self._swarm.slots.publishers = self._swarm.work.publishers = frozenset(publishers) - chosen
         found = (parse_address(address) for address in addresses)
-        self._swarm.work.chosen_hosts = frozenset(one.host for one in found if one.network.startswith("ip"))
+        self._swarm.work.chosen_hosts = frozenset(one.host for one in found if one.ip and not one.relay)
 
     def is_connected(self, peer: PeerId) -> bool:
         return bool(self._connections(peer))
@@ -163,6 +179,9 @@ class Host:
 
     async def _dial_one(self, address: Address, peer: PeerId, allows: Allows) -> None:
         """To an address, or to each of those that a name stands for."""
+        if address.relay is not None:
+            await self._dial_circuit(address, address.relay, peer, allows)
+            return
         with trio.move_on_after(self._limits.dial_timeout) as patience:
             async with self._dials:
                 try:
@@ -173,6 +192,19 @@ class Host:
                 except NotAllowed as fault:
                     raise Unreachable(peer, fault.message, rule=fault.rule, hint=fault.hint) from fault
                 await first_of([partial(self._dial_ip, address.at(ip), peer) for ip in found], PeerFault)
+        if patience.cancelled_caught:
+            raise TooSlow(peer, f"{address.transport} did not answer within {self._limits.dial_timeout:g} s")
+
+    async def _dial_circuit(self, address: Address, relay: PeerId, peer: PeerId, allows: Allows) -> None:
+        """By way of a relay, which is dialled first, like any peer and where any peer may be."""
+        if relay == self.peer_id:
+            raise Unreachable(peer, "it is reached through this node, and is not connected", rule="dial")
+        with trio.move_on_after(self._limits.dial_timeout) as patience:
+            await self.connect(str(address.of_relay), allows=allows)
+            try:
+                await self._circuits.dial(relay, peer)
+            except SwarmException as error:
+                raise dial_fault(peer, address, error) from error
         if patience.cancelled_caught:
             raise TooSlow(peer, f"{address.transport} did not answer within {self._limits.dial_timeout:g} s")
 
@@ -267,7 +299,7 @@ class Host:
     async def listen(self, address: str) -> None:
         """Raises BadAddress and AddressInUse."""
         parsed = parse_address(address)
-        if parsed.network not in ("ip4", "ip6"):
+        if parsed.network not in ("ip4", "ip6") or parsed.relay is not None:
             raise BadAddress(
                 f"{address!r}: listen on an IP address", rule="multiaddr", hint="like /ip4/0.0.0.0/tcp/4001"
             )
@@ -307,7 +339,9 @@ async def open_host(
     """
     limits = limits or HostLimits()
     for address in announce:
-        parse_address(address)
+        if parse_address(address).relay is not None:
+            hint = "name the relay in p2p.relays: the address is told while it holds a reservation"
+            raise BadAddress(f"{address!r} goes by way of a relay", rule="multiaddr-relay", hint=hint)
     base = assemble(key_seed, limits, traffic)
     try:
         async with base.run([]):

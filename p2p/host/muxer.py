@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import trio
-from libp2p.abc import IMuxedConn, IMuxedStream
+from libp2p.abc import ConnectionType, IMuxedConn, IMuxedStream
 from libp2p.stream_muxer.exceptions import (
     MuxedConnUnavailable,
     MuxedStreamClosed,
@@ -207,7 +207,9 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
         self._initiator: bool = secured_conn.is_initiator
         self.session = Session(initiator=self._initiator, limits=limits, now=trio.current_time())
         socket, out, into, self._early = take_over(secured_conn)
-        self._line = NoiseStream(socket, out, Unsealer(into, shared.scratch), shared.traffic)
+        # What a circuit carries is counted once, by the connection with its relay.
+        traffic = Traffic() if secured_conn.get_connection_type() is ConnectionType.RELAYED else shared.traffic
+        self._line = NoiseStream(socket, out, Unsealer(into, shared.scratch), traffic)
         self._streams: dict[int, MuxedStream] = {}
         self._arrivals = trio.lowlevel.ParkingLot()
         self._slots = trio.lowlevel.ParkingLot()

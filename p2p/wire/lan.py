@@ -103,7 +103,7 @@ def _addresses(strings: Sequence[bytes], source: str) -> Iterator[Address]:
 
 def _is_at(address: Address, source: str) -> bool:
     """Of a link's own address nobody can tell the link."""
-    there = address.ip
+    there = None if address.relay else address.ip
     return there is not None and there == parse_ip(source) and not (there.version == 6 and there.is_link_local)
 
 
@@ -111,5 +111,5 @@ def is_on_lan(address: Address) -> bool:
     """Whether an address of ours is one to tell on a LAN: of this machine or a private network, with IPv6 any but a
     link's own, for most such networks have no private addresses.
     """
-    here = address.ip
+    here = None if address.relay else address.ip
     return here is not None and (here.is_private if here.version == 4 else not here.is_link_local)

@@ -89,7 +89,7 @@ class StatusService:
 
     async def status(self) -> wire.Status:
         states, published, disk = await trio.to_thread.run_sync(self._look)
-        peer = self._membership.peer_id
+        peer, figures = self._membership.peer_id, self._membership.figures()
         network, node = self._membership.network, self._home.keys.node_key().did
         return wire.Status(
             node_id=str(node),
@@ -100,6 +100,9 @@ class StatusService:
             http=self._site.urls if self._site is not None else (),
             flight=self._flight.urls if self._flight is not None else (),
             networks=(network.name,) if network else (),
+            relays=figures.relays,
+            reserved=figures.reserved,
+            circuits=figures.circuits,
             peers=sum(view.connected for view in self._membership.peers()),
             datasets=states,
             published=published,

@@ -64,6 +64,8 @@ def status_text(status: wire.Status) -> str:
             ("flight", "\n         ".join(status.flight)),
             ("networks", ", ".join(status.networks) or "none: odfctl network join NAME --bootstrap ADDRESS"),
             ("peers", str(status.peers)),
+            ("reached", f"by way of {formatting.plural(status.relays, 'relay')}" if status.relays else ""),
+            ("carries", _carries(status)),
             (
                 "datasets",
                 f"{total}  ({counted}), {status.published} published"
@@ -78,6 +80,13 @@ def status_text(status: wire.Status) -> str:
             ("flows", _flows(status.flows)),
         ]
     )
+
+
+def _carries(status: wire.Status) -> str:
+    if not status.reserved and not status.circuits:
+        return ""
+    peers = formatting.plural(status.reserved, "peer")
+    return f"{formatting.plural(status.circuits, 'circuit')}, for {peers} that others do not reach"
 
 
 def _engine(engine: wire.EngineView | None) -> str:

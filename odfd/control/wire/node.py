@@ -72,6 +72,12 @@ class Status(Value, frozen=True, kw_only=True):
     networks: tuple[str, ...] = ()
     peers: int = 0
     """Connected now."""
+    relays: int = 0
+    """By which others may come to this node."""
+    reserved: int = 0
+    """Peers to which others may come by this node,"""
+    circuits: int = 0
+    """and connections that it carries to them."""
     datasets: dict[str, int] = msgspec.field(default_factory=dict)
     """Count by state."""
     published: int = 0

@@ -134,6 +134,8 @@ def far() -> Iterator[Service]:
         "/ip6/::ffff:127.0.0.1/tcp/{}",
         "/ip4/127.0.0.1/tcp/{}",
         "/ip4/0.0.0.0/tcp/{}",
+        "/ip4/127.0.0.1/tcp/{}/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN/p2p-circuit",
+        "/dns4/localhost/tcp/{}/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN/p2p-circuit",
     ],
 )
 @pytest.mark.parametrize("announce", [LAN, ("/ip4/8.8.8.8/tcp/4150",)], ids=["lan", "internet"])

@@ -122,6 +122,7 @@ def test_all_mistakes_at_once_with_place_and_suggestion(tmp_path: Path) -> None:
         ("[policy.validators]\ngroups = [{name='a',keys=['k']},{name='b',keys=['k']}]\n", "the key k twice"),
         ("[policy]\nserve = 'data & attested:1'\n", "no validator's would count"),
         ("[p2p]\nbootstrap = ['/ip4/1.2.3.4/tcp/1']\n", "peers of no network"),
+        ("[p2p]\nrelays = ['/ip4/1.2.3.4/tcp/1']\n", "address of a relay names its peer"),
         ("[p2p]\nnetwork = 'x'\nbootstrap = ['/ip4/1.2.3.4/tcp/1']\n", "a bootstrap address names its peer"),
         ("[p2p]\nlisten = ['0.0.0.0:4150']\n", "not a multiaddr"),
         ("[engine]\ncluster-address = '10.0.0.7'\n", "odfd.toml:2: the engine has settings for a cluster"),

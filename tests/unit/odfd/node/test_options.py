@@ -9,14 +9,18 @@ from typing import Any
 
 import pytest
 
-from chain.errors import Environment, Refused
+from chain.errors import Environment, Invalid, Refused
 from config import model
 from config.model import Settings
 from engines.provision.settings import Isolation
-from odfd.state.component_settings import engine_environ, ingest_settings, spark_options
+from odfd.state.component_settings import engine_environ, host_options, ingest_settings, spark_options
 from odfd.state.directory import open_state_directory
+from p2p.identity import peer_of_seed
+from p2p.pace import Bandwidth
 from p2p.web.body import Patience
 from worlds.manifests import ROOT
+
+RELAY, PEER = peer_of_seed(b"r" * 32), peer_of_seed(b"p" * 32)
 
 
 def test_the_java_of_the_settings_stands_for_that_of_the_person() -> None:
@@ -107,13 +111,28 @@ async def test_uploads_and_ingestion_keep_the_reserve_of_the_disk(world: Any) ->
         assert (await alice.pull("cities"))[0].outcome == "updated"
 
 
+@pytest.mark.parametrize("text", ["/ip4/1.2.3.4/tcp/1", f"/ip4/1.2.3.4/tcp/1/p2p/{RELAY}/p2p-circuit/p2p/{PEER}", "/x"])
+def test_a_relay_is_named_with_its_peer_and_where_it_is(tmp_path: Path, text: str) -> None:
+    where = f"/ip4/1.2.3.4/tcp/4150/p2p/{RELAY}"
+    with open_state_directory(tmp_path) as home:
+        options = host_options(Settings(p2p=model.P2p(relays=(where,), relay=True)), home, Bandwidth())
+        assert options.relays == (where,)
+        assert options.relay is not None
+        assert host_options(Settings(), home, Bandwidth()).relay is None
+        with pytest.raises(Invalid) as refused:
+            host_options(Settings(p2p=model.P2p(relays=(text,))), home, Bandwidth())
+    assert refused.value.hint
+
+
 async def test_caps_follow_a_reload(world: Any) -> None:
     """Of the line, of objects, of all mirrors' data, of what the disk keeps: also for what is under way."""
     async with world.running("alice") as alice:
         line, object_fetcher = alice.parts.bandwidth, alice.parts.object_fetcher
         assert (line.down.rate, line.up.rate, object_fetcher.room.limit) == (0, 0, 0)
         limits = model.Limits(mirror_bytes=7000, object_bytes=600, disk_reserve_bytes=50)
-        alice.assembly.reload(model.Settings(p2p=model.P2p(download_rate=10, upload_rate=20), limits=limits))
+        p2p = model.P2p(download_rate=10, upload_rate=20, relay_rate=30)
+        alice.assembly.reload(model.Settings(p2p=p2p, limits=limits))
         assert (line.down.rate, line.up.rate, object_fetcher.room.limit) == (10, 20, 7000)
+        assert line.carried.rate == 30
         assert (object_fetcher.limits.object_bytes, object_fetcher.limits.disk_reserve) == (600, 50)
         assert alice.parts.remotes.reserve == 50

@@ -92,6 +92,8 @@ class MemoryHost:
         self.address = f"/memory/{name}"
         self.reachable = True
         self.lockstep = False
+        self.chosen: frozenset[PeerId] = frozenset()
+        self.relays: dict[PeerId, str] = {}
         self.apart: set[PeerId] = set()
         """Chosen peers and publishers: they share with nobody."""
 
@@ -105,7 +107,11 @@ class MemoryHost:
         """Nobody is short of places here."""
 
     def choose(self, peers: Iterable[PeerId], addresses: Iterable[str] = (), publishers: Iterable[PeerId] = ()) -> None:
-        self.apart = {*peers, *publishers}
+        self.chosen = frozenset(peers)
+        self.apart = {*self.chosen, *publishers}
+
+    def reached_by(self, relays: Mapping[PeerId, str]) -> None:
+        self.relays = dict(relays)
 
     def charge(self, peer: PeerId, cost: float) -> float:
         """What a peer costs is no matter here."""

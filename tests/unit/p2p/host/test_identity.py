@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.errors import Invalid
-from p2p.address import network_of, parse_address
+from p2p.address import Address, network_of, parse_address
 from p2p.errors import BadAddress
 from p2p.identity import did_of_peer, did_of_seed, parse_peer, peer_of_did, peer_of_seed
 
@@ -47,6 +47,29 @@ def test_any_text_is_a_peer_id_or_invalid(text: str) -> None:
     except Invalid:
         return
     assert peer == text
+
+
+def test_an_address_by_way_of_a_relay() -> None:
+    relay, peer = peer_of_seed(SEED), peer_of_seed(bytes(32))
+    text = f"/ip4/192.0.2.1/tcp/4001/p2p/{relay}/p2p-circuit/p2p/{peer}"
+    address = parse_address(text)
+    assert (str(address), address.relay, address.peer, address.host) == (text, relay, peer, "192.0.2.1")
+    assert str(address.of_relay) == f"/ip4/192.0.2.1/tcp/4001/p2p/{relay}"
+    assert parse_address(address.transport) == Address("ip4", "192.0.2.1", 4001, None, relay)
+    assert address.ip is not None
+    assert address.at(address.ip) == address
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["/p2p-circuit/p2p/{0}", "/ip4/1.2.3.4/tcp/1/p2p-circuit/p2p/{0}", "/ip4/1.2.3.4/tcp/1/p2p/{0}/p2p-circuit/p2p/{0}",
+     "/ip4/1.2.3.4/tcp/1/p2p/{1}/p2p-circuit/p2p/{0}/p2p-circuit/p2p/{0}", "/ip4/1.2.3.4/tcp/1/p2p/x/p2p-circuit",
+     "/ip4/1.2.3.4/tcp/1/p2p/{1}/p2p-circuit/p2p-circuit"],
+)  # fmt: skip
+def test_a_circuit_goes_by_one_relay_that_is_named(text: str) -> None:
+    with pytest.raises(BadAddress) as refused:
+        parse_address(text.format(peer_of_seed(SEED), peer_of_seed(bytes(32))))
+    assert refused.value.hint
 
 
 @given(st.text(alphabet="/ip46dnstcp2.:0123456789ab", max_size=60))

@@ -9,15 +9,18 @@ from hypothesis import strategies as st
 
 from chain.errors import Invalid
 from chain.statements.keys import SigningKey
+from p2p.identity import peer_of_did
 from p2p.wire import presence
 from p2p.wire.presence import PeersAsk, Presence
 
 KEY = SigningKey(bytes(32))
 ports = st.integers(1, 65_535)
+RELAY = peer_of_did(SigningKey(b"r" * 32).did)
 addresses = st.one_of(
     st.builds("/ip4/{}/tcp/{}".format, st.ip_addresses(v=4), ports),
     st.builds("/ip6/{}/tcp/{}".format, st.ip_addresses(v=6), ports),
     st.builds("/dns4/node.example/tcp/{}".format, ports),
+    st.builds("/ip4/{}/tcp/{}/p2p/{}/p2p-circuit".format, st.ip_addresses(v=4), ports, st.just(RELAY)),
 )
 tags = st.sets(st.integers(0, 2**32 - 1), max_size=20).map(sorted).map(tuple)
 presences = st.builds(

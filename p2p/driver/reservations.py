@@ -1,0 +1,124 @@
+"""Keeps reservations at relays, so that others reach a node that they cannot dial (circuit relay v2).
+
+Made with the driver where the settings name relays. A relay that refuses, lies or is gone is told to nobody until it
+has given a reservation again; where more are named than are used at a time, another takes its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+import structlog
+import trio
+
+from chain.errors import Fault, Invalid
+from p2p.address import parse_address
+from p2p.driver.ports import HostPort
+from p2p.errors import TooSlow, Unreachable, Violation
+from p2p.host.messages import read_message
+from p2p.ip import anywhere
+from p2p.peers.book import REDIAL
+from p2p.ports import PeerId
+from p2p.wire.circuit import (
+    HOP,
+    MAX_MESSAGE,
+    HopKind,
+    HopMessage,
+    Status,
+    check_voucher,
+    decode_hop,
+    encode_hop,
+)
+
+MOST_USED: Final = 3
+"""Relays at a time: one may fail, and one be far away."""
+PATIENCE: Final = 10.0
+"""Seconds for one question."""
+SHORTEST, LONGEST = 60.0, 3600.0
+"""Seconds that a reservation is taken to count, whatever the relay's clock says."""
+WATCH: Final = 1.0
+"""Seconds between looks whether the relay is still connected."""
+_LOG = structlog.get_logger("p2p.driver")
+
+
+class Reservations:
+    """Those of one node. ``changed`` is told when others are to come by other relays; ``wall`` gives nanoseconds."""
+
+    def __init__(
+        self, host: HostPort, relays: tuple[str, ...], rng: Random, wall: Callable[[], int], changed: Callable[[], None]
+    ) -> None:
+        self._host = host
+        self._relays = tuple(map(parse_address, relays))
+        self._rng = rng
+        self._wall = wall
+        self._changed = changed
+        self._held: dict[PeerId, str] = {}
+        self._places = trio.CapacityLimiter(MOST_USED)
+
+    @property
+    def count(self) -> int:
+        return len(self._held)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for address in self._relays:
+                assert address.peer is not None, "checked with the settings"
+                nursery.start_soon(self._keep, address.peer, str(address))
+
+    async def _keep(self, relay: PeerId, address: str) -> None:
+        failures = 0
+        while True:
+            async with self._places:
+                try:
+                    await self._host.connect(address, allows=anywhere)
+                    while True:
+                        seconds = await self._reserve(relay)
+                        self._set(relay, address)
+                        failures = 0
+                        await self._connected(relay, seconds / 2)
+                except Fault as fault:
+                    failures += 1
+                    _LOG.info("relay not used", relay=address, fault=str(fault), rule=fault.rule, failures=failures)
+                finally:
+                    self._set(relay, None)
+            await trio.sleep(REDIAL.wait(failures, self._rng))
+
+    def _set(self, relay: PeerId, address: str | None) -> None:
+        held = {peer: each for peer, each in self._held.items() if peer != relay}
+        if address is not None:
+            held[relay] = address
+        if held != self._held:
+            self._held = held
+            self._host.reached_by(held)
+            self._changed()
+
+    async def _connected(self, relay: PeerId, seconds: float) -> None:
+        """For so long. Raises Unreachable when the connection is gone, and the reservation with it."""
+        until = trio.current_time() + seconds
+        while trio.current_time() < until:
+            await trio.sleep(WATCH)
+            if relay not in self._host.peers():
+                raise Unreachable(relay, "the connection with the relay is gone", rule="relay-gone")
+
+    async def _reserve(self, relay: PeerId) -> float:
+        """Seconds that it counts. Raises PeerFault."""
+        with trio.move_on_after(PATIENCE):
+            stream = await self._host.open_stream(relay, HOP)
+            try:
+                await stream.send_all(encode_hop(HopMessage(kind=HopKind.RESERVE)))
+                said = decode_hop(await read_message(stream, relay, MAX_MESSAGE))
+                if said.kind is not HopKind.STATUS or said.status != Status.OK or said.reservation is None:
+                    raise Unreachable(relay, f"it gives no reservation: status {said.status}", rule="relay-refused")
+                if said.reservation.voucher:
+                    check_voucher(said.reservation.voucher, relay, self._host.peer_id)
+                left = said.reservation.expires - self._wall() / 1e9
+                return min(max(left, SHORTEST), LONGEST)
+            except Invalid as error:
+                raise Violation(relay, error.message, rule=error.rule, hint=error.hint) from error
+            finally:
+                with trio.CancelScope(shield=True), trio.move_on_after(1.0):
+                    await stream.reset()
+        raise TooSlow(relay, f"no reservation within {PATIENCE:g} s", rule="relay-patience")

@@ -1,0 +1,145 @@
+"""Makes connections of circuits that relays carry: those that this host dials, and those that its relays bring.
+
+A circuit is a stream with a relay. It becomes a connection as any socket does, by our noise and our muxer from end to
+end: a relay sees sealed bytes, and can do nothing but drop them. The muxer reads and writes sockets, so a pair of them
+stands between it and the stream. A peer that comes by a relay is nobody's neighbour but the relay's: it counts for the
+relay's address wherever addresses are counted. One ``Circuits`` for each host.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import trio
+from libp2p.abc import ConnectionType
+from libp2p.io.trio import TrioTCPStream
+from libp2p.network.connection.raw_connection import RawConnection
+from libp2p.peer.id import ID
+from multiaddr import Multiaddr
+
+from chain.errors import Invalid
+from p2p.address import CIRCUIT
+from p2p.errors import PeerFault, TooSlow, Unreachable, Violation
+from p2p.host.hardening import HardenedSwarm
+from p2p.host.messages import read_message
+from p2p.host.stream import Stream
+from p2p.ports import PeerId
+from p2p.wire.circuit import (
+    HOP,
+    MAX_MESSAGE,
+    HopKind,
+    HopMessage,
+    Status,
+    StopKind,
+    StopMessage,
+    decode_hop,
+    decode_stop,
+    encode_hop,
+    encode_stop,
+)
+
+PATIENCE: Final = 10.0
+"""Seconds for the messages before a circuit."""
+PIECE: Final = 64 << 10
+"""Bytes moved at once between a stream and the socket before it."""
+PARTING: Final = 2.0
+"""Seconds to let go of both."""
+
+
+class CircuitEnd(TrioTCPStream):  # type: ignore[misc]
+    """Our end of the pair of sockets; it says that the relay is at the other end."""
+
+    def __init__(self, stream: trio.SocketStream, remote: tuple[str, int] | None) -> None:
+        super().__init__(stream)
+        self._remote = remote
+
+    def get_remote_address(self) -> tuple[str, int] | None:
+        return self._remote
+
+
+class Circuits:
+    """``open_stream``: to a connected peer."""
+
+    def __init__(self, swarm: HardenedSwarm, open_stream: Callable[[PeerId, str], Awaitable[Stream]]) -> None:
+        self._swarm = swarm
+        self._open_stream = open_stream
+        self.relays: Mapping[PeerId, str] = {}
+        """Those that may bring circuits, and where each is."""
+
+    async def dial(self, relay: PeerId, peer: PeerId) -> None:
+        """To a peer, by way of a relay that we are connected with. Raises PeerFault, and what the library raises."""
+        stream = await self._open_stream(relay, HOP)
+        raw = None
+        try:
+            await self._ask(stream, relay, peer)
+            raw = self._connection(stream, relay, initiator=True)
+            await self._swarm.upgrade_outbound_raw_conn(raw, ID.from_base58(peer))
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await (stream.reset() if raw is None else raw.close())
+            raise
+
+    async def _ask(self, stream: Stream, relay: PeerId, peer: PeerId) -> None:
+        with trio.move_on_after(PATIENCE) as patience:
+            await stream.send_all(encode_hop(HopMessage(kind=HopKind.CONNECT, peer=peer)))
+            try:
+                said = decode_hop(await read_message(stream, relay, MAX_MESSAGE))
+            except Invalid as error:
+                raise Violation(relay, error.message, rule=error.rule, hint=error.hint) from error
+            if said.kind is not HopKind.STATUS or said.status != Status.OK:
+                reason = f"the relay {relay} does not lead there: {name_of(said.status)}"
+                raise Unreachable(peer, reason, rule="relay-refused", hint="is the peer still reserved there?")
+        if patience.cancelled_caught:
+            raise TooSlow(peer, f"the relay {relay} said nothing within {PATIENCE:g} s")
+
+    async def accept(self, stream: Stream, relay: PeerId) -> None:
+        """A circuit that a relay brings: the handler of ``STOP``. Returns when it is over."""
+        status = Status.MALFORMED_MESSAGE
+        with trio.move_on_after(PATIENCE) as patience:
+            with suppress(Invalid):
+                status = self._judge(decode_stop(await read_message(stream, relay, MAX_MESSAGE)), relay)
+            await stream.send_all(encode_stop(StopMessage(kind=StopKind.STATUS, status=status)))
+        if status is Status.OK and not patience.cancelled_caught:
+            raw = self._connection(stream, relay, initiator=False)
+            await self._swarm.attend(raw, raw.get_transport_addresses()[0])
+
+    def _judge(self, asked: StopMessage, relay: PeerId) -> Status:
+        """Who comes is proven by noise and not by what the relay says; this spares a handshake."""
+        if asked.kind is not StopKind.CONNECT or asked.peer is None:
+            return Status.UNEXPECTED_MESSAGE
+        return Status.OK if relay in self.relays and asked.peer not in self._swarm.blocked else Status.PERMISSION_DENIED
+
+    def _connection(self, stream: Stream, relay: PeerId, *, initiator: bool) -> Any:
+        beneath = self._swarm.connections[ID.from_base58(relay)][0]
+        where = Multiaddr(f"{beneath.get_transport_addresses()[0]}/p2p/{relay}{CIRCUIT}")
+        ours, other = (trio.SocketStream(trio.socket.from_stdlib_socket(each)) for each in socket.socketpair())
+        self._swarm.manager.run_task(_bridge, stream, other)
+        end = CircuitEnd(ours, beneath.muxed_conn.get_remote_address())
+        return RawConnection(end, initiator, ConnectionType.RELAYED, [where])
+
+
+def name_of(status: int | None) -> str:
+    """As the specification calls it, where it knows the number."""
+    return next((each.name for each in Status if each == status), f"status {status}")
+
+
+async def _bridge(stream: Stream, end: trio.SocketStream) -> None:
+    """Until one of both is over; then so is the other."""
+
+    async def carry(source: trio.abc.ReceiveStream, sink: trio.abc.SendStream) -> None:
+        with suppress(PeerFault, trio.BrokenResourceError, trio.ClosedResourceError):
+            while data := await source.receive_some(PIECE):
+                await sink.send_all(data)
+        nursery.cancel_scope.cancel()
+
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(carry, stream, end)
+            nursery.start_soon(carry, end, stream)
+    finally:
+        with trio.CancelScope(shield=True), trio.move_on_after(PARTING):
+            await end.aclose()
+            await stream.aclose()

@@ -1,0 +1,241 @@
+"""Circuits between real hosts: who listens nowhere is reached by way of a relay, which sees sealed bytes and serves
+its network alone; one that lies or is gone costs nobody more than the circuit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from random import Random
+from typing import Any
+
+import pytest
+import trio
+
+from chain.statements.keys import SigningKey
+from p2p.driver.network import Network, open_network
+from p2p.driver.replication import ReplicationDriver
+from p2p.driver.settings import ReplicationSettings
+from p2p.errors import PeerFault, StreamBroken, Unreachable, WrongIdentity
+from p2p.host.host import Host, open_host
+from p2p.host.messages import read_message
+from p2p.host.stream import Stream
+from p2p.machines.relay import RelayLimits
+from p2p.ports import PeerId
+from p2p.wire import circuit
+from p2p.wire.circuit import HOP, STOP, HopKind, HopMessage, Limit, Status, StopKind, StopMessage
+from worlds.eventually import PATIENCE, became
+
+ANY_PORT = "/ip4/127.0.0.1/tcp/0"
+WALL = 1_700_000_000_000_000_000
+SECRET = b"what two peers tell each other " * 4000
+
+
+class Nothing:
+    """Library and statements of a node that has none."""
+
+    def datasets(self, limit: int) -> Sequence[Any]:
+        return []
+
+    def interests(self) -> Sequence[Any]:
+        return []
+
+    def refs(self, datasets: Any = None) -> Sequence[Any]:
+        return []
+
+    def envelope(self, sid: Any) -> None:
+        """Nobody asks for one."""
+
+
+class Node:
+    def __init__(self, host: Host, network: Network, driver: ReplicationDriver, life: trio.CancelScope) -> None:
+        self.host, self.network, self.driver, self.life = host, network, driver, life
+        self.over = trio.Event()
+
+    @property
+    def circuits(self) -> list[str]:
+        return [each for each in self.host.addresses() if "/p2p-circuit/" in each]
+
+    async def echoes(self, peer: PeerId, data: bytes = b"are you there?") -> bool:
+        """No more than fits into the window of a stream."""
+        async with await self.host.open_stream(peer, "/echo") as stream:
+            await stream.send_all(data)
+            came = b""
+            while len(came) < len(data):
+                came += await stream.receive_some() or b"."
+            return came == data
+
+
+async def echo(stream: Stream, _peer: PeerId) -> None:
+    async for data in stream:
+        await stream.send_all(data)
+
+
+class Nodes:
+    """Opened one by one, each with a task of its own, so that one can be ended before the others."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+
+    async def open(self, name: bytes, *listen: str, **settings: Any) -> Node:
+        node: Node = await self._nursery.start(partial(self._run, name * 32, listen, settings))
+        return node
+
+    async def _run(
+        self, seed: bytes, listen: Sequence[str], settings: dict[str, Any], task_status: Any = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        nothing: Any = Nothing()
+        with trio.CancelScope() as life:
+            async with (
+                open_host(seed, listen) as host,
+                open_network(host) as network,
+                trio.open_nursery() as nursery,
+            ):
+                chosen = ReplicationSettings(network="test", degree=0, **settings)
+                key = SigningKey(seed)
+                driver = ReplicationDriver(network, nothing, nothing, chosen, Random(1), lambda: WALL, key)
+                host.set_handler("/echo", echo)
+                await nursery.start(driver.run)
+                node = Node(host, network, driver, life)
+                task_status.started(node)
+                await trio.sleep_forever()
+        node.over.set()
+
+
+@asynccontextmanager
+async def world() -> AsyncIterator[Nodes]:
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            yield Nodes(nursery)
+            nursery.cancel_scope.cancel()
+
+
+async def behind(nodes: Nodes, name: bytes, *relays: Node) -> Node:
+    """A node that listens nowhere and is told as reached by way of these."""
+    node = await nodes.open(name, relays=tuple(relay.host.addresses()[0] for relay in relays))
+    await became(lambda: len(node.circuits) == len(relays))
+    return node
+
+
+async def test_who_listens_nowhere_is_reached_and_the_relay_sees_sealed_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world() as nodes:
+        relay = await nodes.open(b"r", ANY_PORT, relay=RelayLimits())
+        seen = bytearray()
+        original = Stream.send_all
+
+        async def tapped(stream: Stream, data: bytes) -> None:
+            if stream.protocol in (HOP, STOP):
+                seen.extend(data)
+            await original(stream, data)
+
+        monkeypatch.setattr(Stream, "send_all", tapped)
+        alice = await behind(nodes, b"a", relay)
+        bob = await nodes.open(b"b")
+        assert await bob.driver.connect(alice.circuits[0]) == alice.host.peer_id
+        assert await bob.echoes(alice.host.peer_id, SECRET)
+        assert await alice.echoes(bob.host.peer_id), "it serves both ways"
+        assert len(seen) > 2 * len(SECRET)
+        assert SECRET[:31] not in seen
+        figures = relay.driver.figures()
+        assert (figures.reserved, figures.circuits) == (1, 1)
+        assert "/p2p-circuit" in bob.host.peers()[alice.host.peer_id]
+        assert alice.host.network_of(bob.host.peer_id) == "127.0.0.0/16", "where the relay is"
+        await bob.host.disconnect(alice.host.peer_id)
+        await became(lambda: relay.driver.figures().circuits == 0)
+        await bob.driver.connect(alice.circuits[0])
+        assert await bob.echoes(alice.host.peer_id)
+
+
+async def ask(node: Host, relay: PeerId, message: bytes) -> int | None:
+    async with await node.open_stream(relay, HOP) as stream:
+        await stream.send_all(message)
+        return circuit.decode_hop(await read_message(stream, relay, circuit.MAX_MESSAGE)).status
+
+
+async def test_strangers_are_not_served() -> None:
+    """No open proxy: who is not in the relay's network, and was not chosen, neither reserves nor is led anywhere."""
+    async with world() as nodes, open_host(b"s" * 32) as stranger:
+        relay = await nodes.open(b"r", ANY_PORT, relay=RelayLimits())
+        alice = await behind(nodes, b"a", relay)
+        here = await stranger.connect(relay.host.addresses()[0])
+        reserve = circuit.encode_hop(HopMessage(kind=HopKind.RESERVE))
+        lead = circuit.encode_hop(HopMessage(kind=HopKind.CONNECT, peer=alice.host.peer_id))
+        assert await ask(stranger, here, reserve) == Status.PERMISSION_DENIED
+        assert await ask(stranger, here, lead) == Status.PERMISSION_DENIED
+        assert await ask(stranger, here, b"\x03abc") == Status.MALFORMED_MESSAGE
+        assert await ask(stranger, here, b"\xff\xff\x7f") == Status.MALFORMED_MESSAGE
+        relay.network.choose([stranger.peer_id])
+        status = circuit.encode_hop(HopMessage(kind=HopKind.STATUS, status=Status.OK))
+        assert await ask(stranger, here, status) == Status.UNEXPECTED_MESSAGE
+        assert await ask(stranger, here, reserve) == Status.OK, "a person chose it"
+        figures = relay.driver.figures()
+        assert (figures.reserved, figures.circuits) == (2, 0)
+
+
+async def test_only_our_relays_bring_circuits() -> None:
+    async with world() as nodes, open_host(b"s" * 32) as stranger:
+        relay = await nodes.open(b"r", ANY_PORT, relay=RelayLimits())
+        alice = await nodes.open(b"a", ANY_PORT, relays=(relay.host.addresses()[0],))
+        await became(lambda: alice.circuits)
+        here = await stranger.connect(alice.host.addresses()[0])
+        async with await stranger.open_stream(here, STOP) as stream:
+            await stream.send_all(circuit.encode_stop(StopMessage(kind=StopKind.CONNECT, peer=stranger.peer_id)))
+            said = circuit.decode_stop(await read_message(stream, here, circuit.MAX_MESSAGE))
+        assert said.status == Status.PERMISSION_DENIED
+
+
+async def test_a_relay_that_leads_to_another_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world() as nodes:
+        relay = await nodes.open(b"r", ANY_PORT, relay=RelayLimits())
+        alice, carol = await behind(nodes, b"a", relay), await behind(nodes, b"c", relay)
+        bob = await nodes.open(b"b")
+        server: Any = relay.driver._relay_server
+        lead = server._lead
+        monkeypatch.setattr(server, "_lead", lambda source, _: lead(source, alice.host.peer_id))
+        with pytest.raises(WrongIdentity):
+            await bob.driver.connect(carol.circuits[0])
+        assert not bob.host.is_connected(carol.host.peer_id)
+
+
+async def test_a_circuit_ends_with_its_bytes_and_another_is_made() -> None:
+    async with world() as nodes:
+        limits = RelayLimits(circuit=Limit(60, 64 << 10))
+        relay = await nodes.open(b"r", ANY_PORT, relay=limits)
+        alice = await behind(nodes, b"a", relay)
+        bob = await nodes.open(b"b")
+        for _ in range(2):
+            await bob.driver.connect(alice.circuits[0])
+            with pytest.raises(StreamBroken):
+                await bob.echoes(alice.host.peer_id, SECRET)
+            await became(lambda: relay.driver.figures().circuits == 0)
+            await became(lambda: not bob.host.is_connected(alice.host.peer_id))
+
+
+async def test_a_relay_that_is_killed_is_told_to_nobody_and_another_leads_on() -> None:
+    async with world() as nodes:
+        one, other = [await nodes.open(name, ANY_PORT, relay=RelayLimits()) for name in (b"1", b"2")]
+        alice = await behind(nodes, b"a", one, other)
+        bob = await nodes.open(b"b")
+        dead = next(each for each in alice.circuits if str(one.host.peer_id) in each)
+        await bob.driver.connect(dead)
+        one.life.cancel()
+        await one.over.wait()
+        await became(lambda: len(alice.circuits) == 1)
+        await became(lambda: not bob.host.is_connected(alice.host.peer_id))
+        with pytest.raises(PeerFault):
+            await bob.driver.connect(dead)
+        await bob.driver.connect(alice.circuits[0])
+        assert await bob.echoes(alice.host.peer_id)
+
+
+async def test_a_relay_leads_to_nobody_by_way_of_itself() -> None:
+    async with world() as nodes:
+        relay = await nodes.open(b"r", ANY_PORT, relay=RelayLimits())
+        carol = await nodes.open(b"c")
+        address = f"{relay.host.addresses()[0]}/p2p-circuit/p2p/{carol.host.peer_id}"
+        with pytest.raises(Unreachable, match="through this node"):
+            await relay.driver.connect(address)
+        bob = await nodes.open(b"b")
+        with pytest.raises(Unreachable, match="NO_RESERVATION"):
+            await bob.driver.connect(address)
