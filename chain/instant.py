@@ -90,8 +90,8 @@ def render(instant: Instant) -> str:
     year, month, day = date_of(days)
     if not FIRST_YEAR <= year <= LAST_YEAR:
         raise Invalid(f"time out of range: {instant} ns", rule="rfc3339")
-    said = f"{year:04d}" if 0 <= year <= 9999 else f"{year:+05d}"
+    years = f"{year:04d}" if 0 <= year <= 9999 else f"{year:+05d}"
     fraction = f".{nanos:09d}" if nanos else ""
     while fraction.endswith("000"):
         fraction = fraction[:-3]
-    return f"{said}-{month:02d}-{day:02d}T{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}{fraction}Z"
+    return f"{years}-{month:02d}-{day:02d}T{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}{fraction}Z"

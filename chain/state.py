@@ -119,15 +119,15 @@ class ChainState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def vocab(self) -> Vocab:
-        said = self.set_vocab
-        if said is None:
+        declared = self.set_vocab
+        if declared is None:
             return Vocab()
         usual = Vocab()
         return Vocab(
-            offset=said.offset_column or usual.offset,
-            operation_type=said.operation_type_column or usual.operation_type,
-            system_time=said.system_time_column or usual.system_time,
-            event_time=said.event_time_column or usual.event_time,
+            offset=declared.offset_column or usual.offset,
+            operation_type=declared.operation_type_column or usual.operation_type,
+            system_time=declared.system_time_column or usual.system_time,
+            event_time=declared.event_time_column or usual.event_time,
         )
 
     @property

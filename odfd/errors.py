@@ -146,9 +146,9 @@ def from_problem(problem: Mapping[str, Any]) -> Fault:
     kind = _BY_NAME.get(text("family"), Bug)
     message = text("detail") or text("title") or "the daemon reported a problem without saying which"
     fault = kind(message, rule=text("rule"), hint=text("hint"), place=text("place"))
-    told = problem.get("causes", [])
+    causes = problem.get("causes", [])
     link: BaseException = fault
-    for cause in told[:MAX_CAUSES] if isinstance(told, list | tuple) else []:
+    for cause in causes[:MAX_CAUSES] if isinstance(causes, list | tuple) else []:
         link.__cause__ = RemoteCause(str(cause))
         link = link.__cause__
     return fault

@@ -101,9 +101,9 @@ class Binding:
         elif isinstance(node.value, dict) and TAG in node.value and isinstance(node.value[TAG].value, str):
             name, fields = str(node.value[TAG].value), node
         else:
-            told = "fields without it" if isinstance(node.value, dict) else found(node.value)
+            what = "fields without it" if isinstance(node.value, dict) else found(node.value)
             hint = f"kinds are {', '.join(_names(variants).values())}"
-            return self._wrong(node, path, f"expected fields with a {TAG!r}, found {told}", "manifest-type", hint)
+            return self._wrong(node, path, f"expected fields with a {TAG!r}, found {what}", "manifest-type", hint)
         variant = _by_name(variants).get(name.casefold())
         if variant is None:
             return self._wrong(node, path, f"unknown kind {name!r}", "unknown-kind", _known(name, _names(variants)))

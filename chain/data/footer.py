@@ -195,24 +195,24 @@ _DICTIONARY_PAGE, _STATISTICS = 11, 12
 
 
 def _metadata(reader: Compact, leaf: Leaf) -> ColumnChunk:
-    said: dict[int, int] = {}
+    numbers: dict[int, int] = {}
     nulls, bounds = None, None
     for number, kind in reader.fields():
         if number in _NEEDED or number == _DICTIONARY_PAGE:
-            said[number] = _number(reader, kind, _NEEDED.get(number, I64))
+            numbers[number] = _number(reader, kind, _NEEDED.get(number, I64))
         elif number == _STATISTICS:
             _expect(kind, STRUCT)
             nulls, bounds = _statistics(reader, leaf)
         else:
             reader.skip(kind)
-    if not said.keys() >= _NEEDED.keys():
+    if not numbers.keys() >= _NEEDED.keys():
         raise _refusal(f"has a chunk of column {leaf.path!r} without its numbers")
-    if said[1] != leaf.kind:
-        raise _refusal(f"has a chunk of physical type {said[1]} in column {leaf.path!r} of type {leaf.kind}")
-    if not 0 <= said[4] < len(CODECS):
-        raise _refusal(f"has a chunk of column {leaf.path!r} in codec {said[4]}, which is none")
-    sizes = said[5], said[6], said[7], said[9]
-    return ColumnChunk(leaf, CODECS[said[4]], *sizes, said.get(_DICTIONARY_PAGE), nulls, bounds)
+    if numbers[1] != leaf.kind:
+        raise _refusal(f"has a chunk of physical type {numbers[1]} in column {leaf.path!r} of type {leaf.kind}")
+    if not 0 <= numbers[4] < len(CODECS):
+        raise _refusal(f"has a chunk of column {leaf.path!r} in codec {numbers[4]}, which is none")
+    sizes = numbers[5], numbers[6], numbers[7], numbers[9]
+    return ColumnChunk(leaf, CODECS[numbers[4]], *sizes, numbers.get(_DICTIONARY_PAGE), nulls, bounds)
 
 
 def _statistics(reader: Compact, leaf: Leaf) -> tuple[int | None, tuple[bytes, bytes] | None]:

@@ -276,9 +276,9 @@ class SliceFile:
             )
         leaf = next(number for number, leaf in enumerate(self.footer.leaves) if leaf.path == column)
         bounds = [group.chunks[leaf].bounds for group in self.footer.groups]
-        said = [each for each in bounds if each is not None]
-        if len(said) == len(bounds):
-            return min(_signed(low) for low, _ in said), max(_signed(high) for _, high in said)
+        known = [each for each in bounds if each is not None]
+        if len(known) == len(bounds):
+            return min(_signed(low) for low, _ in known), max(_signed(high) for _, high in known)
         ends = [pc.min_max(batch.column(0)) for batch in self.batches(columns=[column])]
         lows, highs = ([_raw(one[end]) for one in ends if one[end].is_valid] for end in ("min", "max"))
         return (min(lows), max(highs)) if lows else None

@@ -22,8 +22,8 @@ BY_EVENT_TIME: Final = "event-time"
 
 def says_changelog(schema: DataSchema | None) -> bool | None:
     """Whether rows can be retracted and corrected; ``None`` where the schema does not say, or not in this form."""
-    said = (schema.extra or {}).get(CHANGELOG) if schema is not None else None
-    return said if isinstance(said, bool) else None
+    value = (schema.extra or {}).get(CHANGELOG) if schema is not None else None
+    return value if isinstance(value, bool) else None
 
 
 def says_by_time(schema: DataSchema | None) -> bool:

@@ -97,10 +97,10 @@ def read_options(schema: DataSchema | None) -> ReadOptions:
     return NONE if schema is None else declared_options((schema.extra or {}).get(READ, {}))
 
 
-def declared_options(said: object) -> ReadOptions:
+def declared_options(value: object) -> ReadOptions:
     """The meaning of the attribute's value. Raises Invalid."""
     try:
-        return msgspec.convert(said, ReadOptions)
+        return msgspec.convert(value, ReadOptions)
     except msgspec.ValidationError as error:
         raise Invalid(
             f"options of the read step: {error}", rule=RULE, hint=f"known are {', '.join(NAMES)}; see docs/sources.md"
@@ -139,17 +139,17 @@ def quarantine_of(schema: DataSchema | None) -> Quarantine | None:
     return None if schema is None else declared_quarantine((schema.extra or {}).get(ON_ERROR, FAIL))
 
 
-def declared_quarantine(said: object) -> Quarantine | None:
+def declared_quarantine(value: object) -> Quarantine | None:
     """The meaning of the attribute's value. Raises Invalid."""
-    if said == FAIL:
+    if value == FAIL:
         return None
-    if said == QUARANTINE:
+    if value == QUARANTINE:
         return Quarantine()
     try:
-        return msgspec.convert(said, _Declared).quarantine
+        return msgspec.convert(value, _Declared).quarantine
     except msgspec.ValidationError as error:
         raise Invalid(
-            f"onError: {error}" if isinstance(said, dict) else f"onError: {said!r}",
+            f"onError: {error}" if isinstance(value, dict) else f"onError: {value!r}",
             rule="on-error",
             hint=f"write fail, quarantine, or quarantine: {{maxRows: N, maxPercent: N}} with at most {MAX_ROWS} rows",
         ) from error

@@ -85,8 +85,8 @@ def shown(data_type: DataType) -> str:
             return f"Struct<{', '.join(f'{each.name}: {shown(each.type)}' for each in fields)}>"
         case Map(key_type=key, value_type=value):
             return f"Map<{shown(key)}, {shown(value)}>"
-    said = [each for each in msgspec.structs.astuple(data_type) if each is not None]
-    what = ", ".join(str(each.value) if isinstance(each, TimeUnit) else str(each) for each in said)
+    parameters = [each for each in msgspec.structs.astuple(data_type) if each is not None]
+    what = ", ".join(str(each.value) if isinstance(each, TimeUnit) else str(each) for each in parameters)
     return type(data_type).__name__ + (f"<{what}>" if what else "")
 
 

@@ -26,11 +26,11 @@ DIALECT: Final = "duckdb"
 _Short = Annotated[str, msgspec.Meta(max_length=4000)]
 
 
-class _Said(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class _Object(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A JSON object inside the statement."""
 
 
-class AnswerPin(_Said, frozen=True, kw_only=True):
+class AnswerPin(_Object, frozen=True, kw_only=True):
     name: _Short
     """That the query calls it by."""
     id: _Short
@@ -42,13 +42,13 @@ class AnswerPin(_Said, frozen=True, kw_only=True):
     """How far it was relied on."""
 
 
-class AnswerColumn(_Said, frozen=True, kw_only=True):
+class AnswerColumn(_Object, frozen=True, kw_only=True):
     name: _Short
     type: _Short
     """As Arrow spells it."""
 
 
-class AnswerStatement(_Said, frozen=True, kw_only=True):
+class AnswerStatement(_Object, frozen=True, kw_only=True):
     """What a node says of an answer. The rows are those of the query, ordered by all columns."""
 
     query: Annotated[str, msgspec.Meta(max_length=1 << 20)]
@@ -64,15 +64,15 @@ class AnswerStatement(_Said, frozen=True, kw_only=True):
     time: When
 
 
-def seal(said: AnswerStatement, key: SigningKey) -> bytes:
+def seal(predicate: AnswerStatement, key: SigningKey) -> bytes:
     """A signed envelope. Its subjects are the blocks at which the datasets were cut."""
     subjects = [
         {"digest": {"sha3_256": Multihash.parse(pin.block).digest.hex()}, "name": pin.id}
-        for pin in {(pin.id, pin.block): pin for pin in said.pins}.values()
+        for pin in {(pin.id, pin.block): pin for pin in predicate.pins}.values()
     ]
     body = {
         "_type": STATEMENT_TYPE,
-        "predicate": msgspec.json.decode(msgspec.json.encode(said)),
+        "predicate": msgspec.json.decode(msgspec.json.encode(predicate)),
         "predicateType": QUERY,
         "subject": subjects,
     }
@@ -86,12 +86,12 @@ def unseal(data: bytes) -> tuple[AnswerStatement, tuple[KeyDid, ...]]:
     if not isinstance(value, dict) or value.get("_type") != STATEMENT_TYPE or value.get("predicateType") != QUERY:
         raise Invalid("not a statement about an answer", rule="statement-type", hint=QUERY)
     try:
-        said = msgspec.convert(value.get("predicate"), AnswerStatement)
+        predicate = msgspec.convert(value.get("predicate"), AnswerStatement)
     except msgspec.ValidationError as error:
         raise Invalid(f"not a statement about an answer: {error}", rule="statement") from error
-    instant.parse(said.time)
-    for pin in said.pins:
+    instant.parse(predicate.time)
+    for pin in predicate.pins:
         DatasetId.parse(pin.id)
         Multihash.parse(pin.block)
-    Multihash.parse(said.logical_hash)
-    return said, signed.signers
+    Multihash.parse(predicate.logical_hash)
+    return predicate, signed.signers

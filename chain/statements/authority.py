@@ -75,69 +75,69 @@ def implicit(dataset: DatasetId) -> Rights:
     )
 
 
-def follow(before: Rights, said: Authority, signed: Signed) -> Rights:
+def follow(before: Rights, authority: Authority, signed: Signed) -> Rights:
     """The rights after one more version. Raises Invalid naming the rule that the statement breaks."""
-    _check_place(before, said)
-    roots = _distinct(said.roots.keys, "roots")
-    if said.roots.threshold > len(roots):
+    _check_place(before, authority)
+    roots = _distinct(authority.roots.keys, "roots")
+    if authority.roots.threshold > len(roots):
         raise Invalid(
-            f"a threshold of {said.roots.threshold} with {len(roots)} roots: nobody could sign the next version",
+            f"a threshold of {authority.roots.threshold} with {len(roots)} roots: nobody could sign the next version",
             rule="authority-threshold",
         )
-    writers = _distinct((writer.key for writer in said.writers), "writers")
-    for writer in said.writers:
-        if not said.issued < writer.expires <= said.issued + WRITER_LIFETIME:
+    writers = _distinct((writer.key for writer in authority.writers), "writers")
+    for writer in authority.writers:
+        if not authority.issued < writer.expires <= authority.issued + WRITER_LIFETIME:
             raise Invalid(
                 f"writer {writer.key.short} until {writer.expires_at}",
                 rule="authority-writer-lifetime",
                 hint="a writer is named for at most 400 days from the time of the statement",
             )
-    _check_epochs(before, said, gone=before.writers.keys() - writers)
+    _check_epochs(before, authority, gone=before.writers.keys() - writers)
     _check_signatures(signed, before.roots, before.threshold, f"version {before.version}")
-    _check_signatures(signed, roots, said.roots.threshold, f"version {said.version} itself")
+    _check_signatures(signed, roots, authority.roots.threshold, f"version {authority.version} itself")
     return Rights(
-        dataset=said.dataset,
-        version=said.version,
+        dataset=authority.dataset,
+        version=authority.version,
         sid=signed.sid,
-        seed=said.head,
-        threshold=said.roots.threshold,
+        seed=authority.head,
+        threshold=authority.roots.threshold,
         roots=roots,
-        writers={writer.key: writer.expires for writer in said.writers},
-        epochs=said.epochs,
+        writers={writer.key: writer.expires for writer in authority.writers},
+        epochs=authority.epochs,
     )
 
 
 def walk(dataset: DatasetId, versions: Iterable[tuple[Authority, Signed]]) -> list[Rights]:
     """The rights of every version from 0 on, in order. Raises Invalid at the first that does not follow."""
     rights = [implicit(dataset)]
-    for said, signed in versions:
-        rights.append(follow(rights[-1], said, signed))
+    for authority, signed in versions:
+        rights.append(follow(rights[-1], authority, signed))
     return rights
 
 
-def missing_signatures(before: Rights, said: Authority, signers: Iterable[KeyDid]) -> int:
+def missing_signatures(before: Rights, authority: Authority, signers: Iterable[KeyDid]) -> int:
     """How many more roots must sign ``said``, of the version before or its own, whichever lacks more."""
     have = set(signers)
     old = before.threshold - len(before.roots & have)
-    new = said.roots.threshold - len(have.intersection(said.roots.keys))
+    new = authority.roots.threshold - len(have.intersection(authority.roots.keys))
     return max(old, new, 0)
 
 
-def _check_place(before: Rights, said: Authority) -> None:
-    if said.dataset != before.dataset:
+def _check_place(before: Rights, authority: Authority) -> None:
+    if authority.dataset != before.dataset:
         raise Invalid("an authority of another dataset", rule="authority-dataset")
-    if said.version != before.version + 1:
+    if authority.version != before.version + 1:
         raise Invalid(
-            f"version {said.version} does not follow version {before.version}",
+            f"version {authority.version} does not follow version {before.version}",
             rule="authority-version",
             hint="versions are walked one by one from the dataset's id",
         )
-    if said.previous != before.sid:
+    if authority.previous != before.sid:
         raise Invalid(
-            f"version {said.version} does not name the version {before.version} that is known as the one before it",
+            f"version {authority.version} does not name the version {before.version} that is known before it",
             rule="authority-previous",
         )
-    if before.seed is not None and said.head != before.seed:
+    if before.seed is not None and authority.head != before.seed:
         raise Invalid(
             "two versions name different first blocks",
             rule="authority-seed",
@@ -156,11 +156,11 @@ def _distinct(named: Iterable[KeyDid], what: str) -> frozenset[KeyDid]:
     return distinct
 
 
-def _check_epochs(before: Rights, said: Authority, gone: Iterable[KeyDid]) -> None:
+def _check_epochs(before: Rights, authority: Authority, gone: Iterable[KeyDid]) -> None:
     """Epochs are only appended, one a version, and the list shows the newest sixteen."""
-    opened = said.epochs[-1] if said.epochs and said.epochs[-1].number == before.epoch + 1 else None
+    opened = authority.epochs[-1] if authority.epochs and authority.epochs[-1].number == before.epoch + 1 else None
     listed = before.epochs if opened is None else (*before.epochs, opened)
-    if said.epochs != listed[-SHOWN_EPOCHS:]:
+    if authority.epochs != listed[-SHOWN_EPOCHS:]:
         raise Invalid(
             "the epochs are not those of the version before and at most one new",
             rule="authority-epochs",

@@ -148,8 +148,8 @@ def decode_verifier_key(text: str) -> VerifierKey:
 
 def verifier_key(name: str, kind: int, public_key: bytes) -> str:
     """As the configuration of witnesses and logs writes a key: ``name+id+base64``."""
-    told = base64.b64encode(bytes([kind]) + public_key).decode()
-    return f"{name}+{key_id(name, kind, public_key).hex()}+{told}"
+    encoded = base64.b64encode(bytes([kind]) + public_key).decode()
+    return f"{name}+{key_id(name, kind, public_key).hex()}+{encoded}"
 
 
 def _text(raw: bytes, what: str) -> str:

@@ -230,7 +230,7 @@ def _check_double_vote(raw: bytes, one: bytes, other: bytes) -> Proof:
         raise Invalid("attestations of different datasets or epochs do not contradict each other", rule="proof-vote")
     if first.validator != second.validator:
         raise Invalid("attestations of two validators do not contradict each other", rule="proof-vote")
-    earlier, later = sorted((first, second), key=lambda said: said.serial)
+    earlier, later = sorted((first, second), key=lambda vote: vote.serial)
     before = by_first if earlier is first else by_second
     same = first.serial == second.serial and by_first.sid != by_second.sid
     broken = later.serial == earlier.serial + 1 and later.previous != before.sid
@@ -246,7 +246,7 @@ def _check_authority_fork(raw: bytes, one: bytes, other: bytes, rights_at: Right
     if (first.dataset, first.version) != (second.dataset, second.version) or by_first.sid == by_second.sid:
         raise Invalid("the proof rests on two statements of one version", rule="proof-authority-fork")
     before = _known(rights_at, first.dataset, first.version - 1)
-    rights = [follow(before, said, signed) for said, signed in ((first, by_first), (second, by_second))]
+    rights = [follow(before, authority, signed) for authority, signed in ((first, by_first), (second, by_second))]
     roots = before.roots.union(*(each.roots for each in rights))
     return Proof(
         kind=AUTHORITY_FORK,
@@ -271,10 +271,10 @@ def _head(sealed: bytes, rights_at: RightsAt) -> _Head:
 
 
 def _authority(sealed: bytes) -> tuple[Authority, Signed]:
-    signed, said = _open(sealed)
-    if not isinstance(said, Authority):
+    signed, predicate = _open(sealed)
+    if not isinstance(predicate, Authority):
         raise Invalid("an authority fork's proof rests on two authorities", rule="proof-authority-fork")
-    return said, signed
+    return predicate, signed
 
 
 def _known(rights_at: RightsAt, dataset: DatasetId, version: int) -> Rights:
@@ -285,20 +285,20 @@ def _known(rights_at: RightsAt, dataset: DatasetId, version: int) -> Rights:
 
 
 def _vote(sealed: bytes) -> tuple[Attestation, Signed]:
-    signed, said = _open(sealed)
-    if not isinstance(said, Attestation):
+    signed, predicate = _open(sealed)
+    if not isinstance(predicate, Attestation):
         raise Invalid("a double vote's proof rests on two attestations", rule="proof-vote")
-    if said.validator not in signed.signers:
+    if predicate.validator not in signed.signers:
         raise Invalid("an attestation not signed by its validator accuses nobody", rule="proof-vote")
-    return said, signed
+    return predicate, signed
 
 
 def _open(sealed: bytes) -> tuple[Signed, AnyPredicate]:
     signed = envelope.unseal(sealed, statement.MAX_ANY)
-    said = statement.decode_any(signed.payload)
-    if len(sealed) > said.MAX_ENVELOPE:
+    predicate = statement.decode_any(signed.payload)
+    if len(sealed) > predicate.MAX_ENVELOPE:
         raise Invalid("a statement larger than its kind may be", rule="envelope-size")
-    return signed, said
+    return signed, predicate
 
 
 def _first_difference(size: int, ours: Leaves, theirs: Leaves) -> int | None:

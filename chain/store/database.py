@@ -231,14 +231,14 @@ class Database:
                 hint=f"the file is damaged: {_WAY_OUT}",
             ) from error
 
-    def copy_to(self, target: Path, told: Callable[[int, int], None]) -> None:
+    def copy_to(self, target: Path, progress: Callable[[int, int], None]) -> None:
         """A copy as of now, while others go on writing. ``told`` is given pages left and pages in all.
 
         Raises Environment.
         """
         with self.read() as connection, contextlib.closing(sqlite3.connect(target)) as copy:
             connection.execute("SELECT 1 FROM versions LIMIT 1").fetchone()  # from here on it sees one moment
-            connection.backup(copy, pages=_COPIED, progress=lambda _status, left, total: told(left, total))
+            connection.backup(copy, pages=_COPIED, progress=lambda _status, left, total: progress(left, total))
             copy.execute("PRAGMA journal_mode = DELETE")  # one file; whoever opens it sets its own
 
     def damage(self) -> list[str]:

@@ -63,8 +63,8 @@ class _Rows(io.RawIOBase):
             if kind == _ROWS:
                 self._rest = memoryview(content)
             elif kind == _END:
-                said = parsed(content)
-                self.end = said if isinstance(said, dict) else {}
+                end = parsed(content)
+                self.end = end if isinstance(end, dict) else {}
             else:
                 raise Bug("what came is no frame of rows", rule="query-frame")
         count = min(len(target), len(self._rest))

@@ -32,7 +32,7 @@ class FlightExchange(Exchange):
         pieces = []
         while count:
             while not self._rest:
-                with _told(str(self._path)):
+                with _translated_faults(str(self._path)):
                     result = next(self._results, None)
                 if result is None:
                     raise gone(self._path)
@@ -72,26 +72,26 @@ class FlightTransport(Transport):
         """Of the node's datasets, or of one of them. Raises NotFound, Unreachable."""
         exchange = self._acted(DATASETS, b"", ANSWER_SECONDS)
         try:
-            with _told(str(self.path)):
+            with _translated_faults(str(self.path)):
                 data = b"".join(result.body.to_pybytes() for result in exchange._results)
         finally:
             exchange.close()
         if data.startswith(FAULT):
             raise from_problem(parsed(data[HEADER.size :]))
-        said = parsed(data)
+        value = parsed(data)
         ref = unquote(path.removeprefix("/datasets").removeprefix("/"))
-        if not isinstance(said, list):
+        if not isinstance(value, list):
             raise Bug("the node's list of datasets is not understood", rule="answer")
         if not ref:
-            return said
-        found = [each for each in said if ref in (each.get("name"), each.get("id"))]
+            return value
+        found = [each for each in value if ref in (each.get("name"), each.get("id"))]
         if not found:
             raise NotFound(f"no dataset {ref!r} here", rule="query-dataset", hint="c.datasets() lists them")
         return found[0]
 
     def _acted(self, kind: str, body: bytes, patience: float | None) -> FlightExchange:
         headers = [(b"authorization", f"Bearer {self._token}".encode())] if self._token else []
-        with _told(str(self.path)):
+        with _translated_faults(str(self.path)):
             client = flight.connect(str(self.path), **self._roots)
             try:
                 options = flight.FlightCallOptions(headers=headers, timeout=patience)
@@ -103,15 +103,15 @@ class FlightTransport(Transport):
 
 
 @contextmanager
-def _told(path: str) -> Iterator[None]:
+def _translated_faults(path: str) -> Iterator[None]:
     """Within it, a fault of the connection is told as one of ours."""
     try:
         yield
     except (flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError) as error:
-        said = str(error).partition(". Detail:")[0]
-        raise Refused(said, rule="flight-token", hint="connect(url, token=…), of the node's flight.tokens") from error
+        reason = str(error).partition(". Detail:")[0]
+        raise Refused(reason, rule="flight-token", hint="connect(url, token=…), of the node's flight.tokens") from error
     except (pa.ArrowException, OSError) as error:
-        said = str(error).partition(". gRPC client debug")[0][:300]
+        reason = str(error).partition(". gRPC client debug")[0][:300]
         raise Unreachable(
-            f"no node answers at {path}: {said}", rule="connection", hint="flight.listen says where"
+            f"no node answers at {path}: {reason}", rule="connection", hint="flight.listen says where"
         ) from error

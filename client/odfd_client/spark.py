@@ -43,7 +43,7 @@ _COMPARED = {
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _ReadOptions:
     """What the options say; goes to executors."""
 
     name: str
@@ -58,7 +58,7 @@ class _Asked:
     """Of rows that need not be sent."""
 
     @classmethod
-    def of(cls, options: Any) -> _Asked:
+    def of(cls, options: Any) -> _ReadOptions:
         """Raises Invalid."""
         said = {key.lower(): str(value) for key, value in options.items()}
         if unknown := sorted(set(said) - set(_KNOWN)):
@@ -103,15 +103,15 @@ class OdfDataSource(DataSource):  # type: ignore[misc]
         return "odf"
 
     def schema(self) -> StructType:
-        with _Asked.of(self.options).dataset().limit(0).answer() as answer:
+        with _ReadOptions.of(self.options).dataset().limit(0).answer() as answer:
             return from_arrow_schema(pa.schema([field.with_type(_readable(field.type)) for field in answer.schema]))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        asked = _Asked.of(self.options)
+        asked = _ReadOptions.of(self.options)
         return (_FilteringReader if asked.pushes else _BatchReader)(asked, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
-        asked = _Asked.of(self.options)
+        asked = _ReadOptions.of(self.options)
         if asked.current or asked.clauses:
             raise Invalid("a stream follows the whole log", rule="spark-option", hint="leave out current and all times")
         return _StreamReader(asked, schema)
@@ -120,7 +120,7 @@ class OdfDataSource(DataSource):  # type: ignore[misc]
 class _BatchReader(DataSourceReader):  # type: ignore[misc]
     """One cut, for ever the same rows."""
 
-    def __init__(self, asked: _Asked, schema: StructType) -> None:
+    def __init__(self, asked: _ReadOptions, schema: StructType) -> None:
         self._asked, self._schema = asked, schema
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -152,7 +152,7 @@ class _FilteringReader(_BatchReader):
 class _StreamReader(DataSourceStreamReader):  # type: ignore[misc]
     """The log as it grows. An offset is what ``odfd_client`` calls a position."""
 
-    def __init__(self, asked: _Asked, schema: StructType) -> None:
+    def __init__(self, asked: _ReadOptions, schema: StructType) -> None:
         self._asked, self._schema = asked, schema
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -191,14 +191,14 @@ class _StreamReader(DataSourceStreamReader):  # type: ignore[misc]
         return _batches(self._asked, self._schema, partition)
 
 
-def _predicate(said: spark.Filter) -> Predicate | None:
+def _predicate(expression: spark.Filter) -> Predicate | None:
     """``None``: of a kind, a column or a value that is left to Spark."""
-    name: tuple[str, ...] = getattr(said, "attribute", ())
+    name: tuple[str, ...] = getattr(expression, "attribute", ())
     if len(name) != 1:
         return None
-    if isinstance(said, spark.IsNotNull):
+    if isinstance(expression, spark.IsNotNull):
         return col(name[0]).is_not_null()
-    way, value = _COMPARED.get(type(said)), getattr(said, "value", None)
+    way, value = _COMPARED.get(type(expression)), getattr(expression, "value", None)
     if way is None or not isinstance(value, bool | int | str):
         return None
     found: Predicate = getattr(col(name[0]), way)(value)
@@ -213,7 +213,7 @@ def _ranges(pin: Pin, first: int, last: int, count: int) -> list[InputPartition]
     return [_Rows(pin.said(), low, high - 1) for low, high in itertools.pairwise(edges)]
 
 
-def _batches(asked: _Asked, schema: StructType, rows: _Rows) -> Iterator[pa.RecordBatch]:
+def _batches(asked: _ReadOptions, schema: StructType, rows: _Rows) -> Iterator[pa.RecordBatch]:
     """As Spark wants them: of exactly its types."""
     dataset = asked.dataset().pinned(Pin.of(rows.pin))
     if rows.first is not None and rows.last is not None:

@@ -23,11 +23,11 @@ class Pin:
     """What the query says of time at this dataset."""
 
     @classmethod
-    def of(cls, said: Mapping[str, Any]) -> Pin:
+    def of(cls, fields: Mapping[str, Any]) -> Pin:
         """Raises Invalid for what is no pin."""
         try:
-            number = said["sequenceNumber"]
-            texts = [said["name"], said["id"], said["block"], said.get("at", "")]
+            number = fields["sequenceNumber"]
+            texts = [fields["name"], fields["id"], fields["block"], fields.get("at", "")]
         except (KeyError, TypeError, AttributeError) as error:
             raise Invalid(f"not a pin: {error} is missing", rule="query-pin") from error
         if type(number) is not int or not all(isinstance(each, str) for each in texts):
@@ -62,17 +62,17 @@ class Told:
     remarks: tuple[str, ...]
 
     @classmethod
-    def of(cls, said: Mapping[str, Any]) -> Told:
+    def of(cls, fields: Mapping[str, Any]) -> Told:
         """Raises Bug for what a node does not say."""
         try:
             return cls(
-                pins=tuple(Pin.of(each) for each in said["pins"]),
-                standing=str(said["standing"]),
+                pins=tuple(Pin.of(each) for each in fields["pins"]),
+                standing=str(fields["standing"]),
                 standings=tuple(
                     ReadStanding(str(each["name"]), str(each["fact"]), int(each["blocks"]), int(each["of"]))
-                    for each in said["standings"]
+                    for each in fields["standings"]
                 ),
-                remarks=tuple(map(str, said.get("remarks", ()))),
+                remarks=tuple(map(str, fields.get("remarks", ()))),
             )
         except (KeyError, TypeError, ValueError, Invalid) as error:
             raise Bug(f"what the node says of its answer is not understood: {error}", rule="answer") from error
@@ -96,21 +96,21 @@ class DatasetInfo:
     """By which fact it may be relied on; empty: by none that is known."""
 
     @classmethod
-    def of(cls, said: Mapping[str, Any]) -> DatasetInfo:
+    def of(cls, fields: Mapping[str, Any]) -> DatasetInfo:
         """Raises Bug for what a node does not say."""
         try:
             return cls(
-                name=said["name"],
-                id=said["id"],
-                kind=said["kind"],
-                blocks=said["blocks"],
-                records=said.get("records"),
-                bytes=said.get("bytes"),
-                watermark=said.get("watermark"),
-                head=said.get("head"),
-                state=said.get("state", ""),
-                owner=bool(said.get("owner")),
-                rely_on=str((said.get("relyOn") or {}).get("fact", "")),
+                name=fields["name"],
+                id=fields["id"],
+                kind=fields["kind"],
+                blocks=fields["blocks"],
+                records=fields.get("records"),
+                bytes=fields.get("bytes"),
+                watermark=fields.get("watermark"),
+                head=fields.get("head"),
+                state=fields.get("state", ""),
+                owner=bool(fields.get("owner")),
+                rely_on=str((fields.get("relyOn") or {}).get("fact", "")),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise Bug(f"what the node says of a dataset is not understood: {error}", rule="answer") from error

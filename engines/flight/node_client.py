@@ -177,8 +177,8 @@ def _gone() -> Environment:
 
 def _fault(data: bytes | memoryview) -> Fault:
     try:
-        told = msgspec.json.decode(data, type=dict[str, Any])
+        problem = msgspec.json.decode(data, type=dict[str, Any])
     except msgspec.DecodeError:
         return _gone()
-    words = {name: str(told.get(name, "")) for name in ("rule", "hint", "place")}
-    return _FAMILIES.get(str(told.get("family")), Environment)(str(told.get("detail", "it failed")), **words)
+    words = {name: str(problem.get(name, "")) for name in ("rule", "hint", "place")}
+    return _FAMILIES.get(str(problem.get("family")), Environment)(str(problem.get("detail", "it failed")), **words)

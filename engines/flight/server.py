@@ -244,8 +244,8 @@ def keep_traces() -> None:
     def name_of(kind: Any, value: Any = None, trace: Any = None, **_: Any) -> list[str]:
         error = kind if value is None else value
         if not isinstance(error, pa.ArrowException | flight.FlightError):
-            said = "".join(traceback.TracebackException(type(error), error, trace).format())
-            sys.stderr.write(said)
+            text = "".join(traceback.TracebackException(type(error), error, trace).format())
+            sys.stderr.write(text)
         return [type(error).__name__]
 
     traceback.format_exception = name_of  # type: ignore[assignment]

@@ -58,11 +58,11 @@ def controllers_of(
 
 def check_conditions(controllers: Mapping[str, Controller]) -> None:
     """Raises ValueError."""
-    said: dict[str, str] = {}
+    owners: dict[str, str] = {}
     for type_, each in controllers.items():
         for key in each.conditions:
-            if said.setdefault(key, type_) != type_:
-                raise ValueError(f"{key} is told of by both {said[key]} and {type_}")
+            if owners.setdefault(key, type_) != type_:
+                raise ValueError(f"{key} is told of by both {owners[key]} and {type_}")
 
 
 class AsDeclared:

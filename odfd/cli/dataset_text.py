@@ -93,9 +93,9 @@ def rows_text(rows: wire.RowCounts | None) -> str:
     if rows is None:
         return ""
     parts = [f"{number:,} {word}" for field, word in _SAID.items() if (number := getattr(rows, field))]
-    told = [text for text in (skipped_text(rows.skipped), *rows.remarks) if text]
+    remarks = [text for text in (skipped_text(rows.skipped), *rows.remarks) if text]
     if rows.read is None:
-        return "; ".join(part for part in (", ".join(parts), *told) if part)
+        return "; ".join(part for part in (", ".join(parts), *remarks) if part)
     left_out = rows.read - (rows.shaped or 0) - (rows.quarantined or 0)
     if left_out > 0:
         parts.append(f"{left_out:,} left out by preprocess")
@@ -103,7 +103,7 @@ def rows_text(rows: wire.RowCounts | None) -> str:
         if rows.appended:
             parts.insert(0, f"{rows.appended:,} appended")
         parts = [f"{rows.read:,} read: {', '.join(parts)}"] if rows.read else [", ".join(parts)]
-    return "; ".join([*parts, *told])
+    return "; ".join([*parts, *remarks])
 
 
 def skipped_text(skipped: Sequence[wire.SkippedFile]) -> str:

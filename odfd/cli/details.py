@@ -52,42 +52,42 @@ def dataset(detail: wire.DatasetDetail) -> str:
     return "\n\n".join(part.rstrip() for part in parts if part)
 
 
-def card(told: wire.CardView) -> str:
+def card(view: wire.CardView) -> str:
     """Of a dataset that is not here: what its publisher tells, and what is known here of that."""
-    licence = f"{told.license}  {told.license_url}".rstrip() or "not said"
+    licence = f"{view.license}  {view.license_url}".rstrip() or "not said"
     head = fields(
         [
-            ("name", told.name),
-            ("id", told.id),
-            ("publisher", told.publisher or "gives no name"),
-            ("signed by", told.author),
-            ("signed", formatting.moment(told.signed_at)),
-            ("standing", told.standing),
-            ("peers", formatting.count(told.peers)),
-            ("namesakes", f"{told.namesakes} other datasets are called so" if told.namesakes else ""),
-            ("kind", told.kind),
-            ("about", clean(told.description, 200)),
-            ("keywords", ", ".join(told.keywords)),
+            ("name", view.name),
+            ("id", view.id),
+            ("publisher", view.publisher or "gives no name"),
+            ("signed by", view.author),
+            ("signed", formatting.moment(view.signed_at)),
+            ("standing", view.standing),
+            ("peers", formatting.count(view.peers)),
+            ("namesakes", f"{view.namesakes} other datasets are called so" if view.namesakes else ""),
+            ("kind", view.kind),
+            ("about", clean(view.description, 200)),
+            ("keywords", ", ".join(view.keywords)),
             ("license", clean(licence, 200)),
-            ("records", formatting.count(told.records)),
-            ("blocks", formatting.count(told.blocks)),
-            ("watermark", formatting.moment(told.watermark)),
-            ("created", formatting.moment(told.created_at)),
-            ("updated", formatting.moment(told.updated_at)),
-            ("inputs", ", ".join(told.inputs)),
+            ("records", formatting.count(view.records)),
+            ("blocks", formatting.count(view.blocks)),
+            ("watermark", formatting.moment(view.watermark)),
+            ("created", formatting.moment(view.created_at)),
+            ("updated", formatting.moment(view.updated_at)),
+            ("inputs", ", ".join(view.inputs)),
         ]
     )
-    columns = [f"  {clean(each.name, 64):<32} {clean(each.type, 64)}".rstrip() for each in told.columns]
-    if told.more_columns:
-        columns.append(f"  and {told.more_columns} more")
+    columns = [f"  {clean(each.name, 64):<32} {clean(each.type, 64)}".rstrip() for each in view.columns]
+    if view.more_columns:
+        columns.append(f"  and {view.more_columns} more")
     return "\n".join([head, "columns", *columns] if columns else [head])
 
 
-def _license(said: wire.License | None) -> str:
-    if said is None:
+def _license(license_: wire.License | None) -> str:
+    if license_ is None:
         return "not said"
-    short = said.spdx_id or said.short_name
-    return clean(f"{said.name} ({short})  {said.website_url}", 200)
+    short = license_.spdx_id or license_.short_name
+    return clean(f"{license_.name} ({short})  {license_.website_url}", 200)
 
 
 def _rows(totals: wire.RowTotals | None) -> str:
@@ -95,8 +95,8 @@ def _rows(totals: wire.RowTotals | None) -> str:
     if totals is None:
         return "not counted here: this node read none for it"
     rows = totals.rows
-    said = rows_text(rows) or f"{formatting.count(rows.read)} read, {formatting.count(rows.appended)} appended"
-    return f"{said}, in {formatting.plural(totals.transactions, 'transaction')} since block #{totals.since_block}"
+    counted = rows_text(rows) or f"{formatting.count(rows.read)} read, {formatting.count(rows.appended)} appended"
+    return f"{counted}, in {formatting.plural(totals.transactions, 'transaction')} since block #{totals.since_block}"
 
 
 def plain(value: Mapping[str, Any]) -> str:

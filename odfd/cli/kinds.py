@@ -214,8 +214,8 @@ def phase_text(row: wire.ResourceView) -> str:
 
 def conditions_text(status: Mapping[str, Any]) -> str:
     """By the last part of their URIs."""
-    said = {key.rpartition("/")[2]: each["value"] for key, each in status.get("conditions", {}).items()}
-    return labels_text(said)
+    conditions = {key.rpartition("/")[2]: each["value"] for key, each in status.get("conditions", {}).items()}
+    return labels_text(conditions)
 
 
 def labels_text(labels: Mapping[str, Any]) -> str:

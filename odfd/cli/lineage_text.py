@@ -25,16 +25,16 @@ def record_tree(answer: wire.Lineage) -> str:
     return "\n".join(lines)
 
 
-def _record(known: Mapping[Key, wire.LineageRecord], key: Key, told: set[Key], note: str) -> Iterator[str]:
+def _record(known: Mapping[Key, wire.LineageRecord], key: Key, shown: set[Key], note: str) -> Iterator[str]:
     record = known.get(key)
     if record is None:
         yield f"record {key[1]}{note}  (not followed: the answer was long enough)"
         return
     head = f"{clean(record.ref, 60)} {key[1]}{_OPS.get(record.op or 0, '')}"
-    if key in told:
+    if key in shown:
         yield f"{head}{note}  (told above)"
         return
-    told.add(key)
+    shown.add(key)
     place = f"  block #{record.sequence_number}" if record.sequence_number is not None else ""
     yield f"{head}{note}{place}{_values(record.row)}"
     parts = [*_why(record), *_sources(record)]
@@ -47,7 +47,7 @@ def _record(known: Mapping[Key, wire.LineageRecord], key: Key, told: set[Key], n
         yield f"{_branch(at == last)}{part}"
     for row in rows:
         at += 1
-        below = _record(known, (row.id, row.offset), told, _row_text(row, record))
+        below = _record(known, (row.id, row.offset), shown, _row_text(row, record))
         for number, line in enumerate(below):
             yield f"{_branch(at == last) if not number else _stem(at == last)}{line}"
     if more > 0:
@@ -128,19 +128,19 @@ def _named(inputs: Sequence[wire.LineageInput]) -> str:
     return ", ".join(clean(each.ref, 60) for each in inputs)
 
 
-def _above(nodes: Mapping[str, wire.LineageNode], identity: str, told: set[str]) -> Iterator[str]:
+def _above(nodes: Mapping[str, wire.LineageNode], identity: str, shown: set[str]) -> Iterator[str]:
     node = nodes[identity]
-    if identity in told:
+    if identity in shown:
         yield f"{clean(node.ref, 60)}  (told above)"
         return
-    told.add(identity)
+    shown.add(identity)
     yield _dataset(node)
     inputs = node.inputs
     for number, each in enumerate(inputs, 1):
         if each.id not in nodes:
             yield f"{_branch(number == len(inputs))}{clean(each.ref, 60)}  (not followed)"
             continue
-        for at, line in enumerate(_above(nodes, each.id, told)):
+        for at, line in enumerate(_above(nodes, each.id, shown)):
             yield f"{_branch(number == len(inputs)) if not at else _stem(number == len(inputs))}{line}"
 
 

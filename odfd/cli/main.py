@@ -32,9 +32,9 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
 @cache
 def _width() -> int:
-    said = os.environ.get("COLUMNS", "")
-    if said.isdecimal() and int(said) > 0:
-        return int(said) - 2
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns) > 0:
+        return int(columns) - 2
     try:
         return os.get_terminal_size(1).columns - 2
     except OSError:

@@ -112,8 +112,8 @@ def to_yaml(value: Any) -> str:
         return str(yaml.dump(value, Dumper=dumper, sort_keys=False, width=120, **more))
 
     try:
-        said = dumped(value, allow_unicode=True)
+        text = dumped(value, allow_unicode=True)
     except UnicodeEncodeError:  # halves of characters, which YAML has no words for
         value = visible_values(value)
-        said = dumped(value, allow_unicode=True)
-    return said if is_visible(said) else dumped(value)  # the same with escapes
+        text = dumped(value, allow_unicode=True)
+    return text if is_visible(text) else dumped(value)  # the same with escapes

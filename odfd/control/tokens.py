@@ -33,8 +33,8 @@ class Tokens:
             if self._required:
                 raise Refused("a token is needed here", rule=self._rule, hint=f"one of the file in {self._setting}")
             return False
-        said = _digest(token)
-        if not any(hmac.compare_digest(said, each) for each in self._read()):
+        digest = _digest(token)
+        if not any(hmac.compare_digest(digest, each) for each in self._read()):
             hint = f"{self._setting} names the file of those that are"
             raise Refused("the token is not known", rule=self._rule, hint=hint)
         return True

@@ -131,14 +131,14 @@ def _data_summary(event: DataEvent) -> str:
     return ", ".join(parts) or "no data"
 
 
-def columns_of(said: SetDataSchema) -> Sequence[tuple[str, str, bool, str]]:
+def columns_of(schema: SetDataSchema) -> Sequence[tuple[str, str, bool, str]]:
     """Name, type as ODF spells it, whether it may be null, and its comment. Raises Invalid for an unreadable schema."""
     return [
         (field.name, spell(field.type).removesuffix("?"), isinstance(field.type, Option), _comment(field))
-        for field in schema_of(said).fields
+        for field in schema_of(schema).fields
     ]
 
 
 def _comment(field: DataField) -> str:
-    said = (field.extra or {}).get(_DESCRIPTION)
-    return said if isinstance(said, str) else ""
+    comment = (field.extra or {}).get(_DESCRIPTION)
+    return comment if isinstance(comment, str) else ""

@@ -267,10 +267,10 @@ async def _is_ready(process: ConfinedProcess) -> bool:
 
 async def _words(process: ConfinedProcess) -> str:
     """Its last words, when it says no more."""
-    said = b""
+    output = b""
     while piece := await process.stderr.receive_some(1 << 16):
-        said = (said + piece)[-_LAST_WORDS:]
-    lines = said.decode("utf-8", "replace").strip().splitlines()
+        output = (output + piece)[-_LAST_WORDS:]
+    lines = output.decode("utf-8", "replace").strip().splitlines()
     return lines[-1][:300] if lines else "it said nothing"
 
 

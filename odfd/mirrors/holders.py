@@ -35,7 +35,7 @@ Inquire: TypeAlias = Callable[[DatasetId, str], Awaitable[None]]
 """Raises Remote, Invalid, and Refused for a place that this node cannot read."""
 
 
-class _Said(msgspec.Struct, frozen=True):
+class _Serving(msgspec.Struct, frozen=True):
     """Who said to serve a dataset, and when (trio's clock)."""
 
     at: float
@@ -91,7 +91,7 @@ class Holders:
         """``inquire`` hears what is published at a place."""
         self._inquire = inquire
         self._replication = replication
-        self._said: dict[DatasetId, _Said] = {}
+        self._said: dict[DatasetId, _Serving] = {}
         self._turn = 0
 
     def connected(self) -> list[PeerId]:
@@ -125,7 +125,7 @@ class Holders:
                     await probe.settled.wait()
                 if not probe.by_proven:
                     nursery.start_soon(self._ask_all, ask, probe.all_are_asked())
-        self._said[dataset] = _Said(trio.current_time(), frozenset(probe.found))
+        self._said[dataset] = _Serving(trio.current_time(), frozenset(probe.found))
         return probe.found
 
     def _ranked(self, proven: list[PeerId], others: list[PeerId]) -> tuple[list[PeerId], list[PeerId]]:

@@ -200,29 +200,29 @@ class ObjectFetcher:
         self._turn += 1
         turn = self._turn % max(1, len(peers))
         order = sorted([*peers[turn:], *peers[:turn]], key=lambda peer: self._stalled.get(peer, 0))
-        said = _Said()
-        async with offers(self._replication, order, name, said.reasons) as asking:
+        offered = _Offers()
+        async with offers(self._replication, order, name, offered.reasons) as asking:
             with trio.CancelScope() as others:
                 async for offer in asking.found:
                     if offer[1] > WORD:
-                        said.large.append(offer)
+                        offered.large.append(offer)
                         asking.all_at_once.set()
                         others.deadline = min(others.deadline, trio.current_time() + HASTE)
                         continue
                     others.deadline = math.inf
                     await asking.taking.acquire()
-                    if await self._take_offer(spec, name, offer, HASTE, said):
+                    if await self._take_offer(spec, name, offer, HASTE, offered):
                         return offer[1]
                     asking.taking.release()
-                    if said.large:
+                    if offered.large:
                         others.deadline = trio.current_time() + HASTE
-        for patience, waiting in ((HASTE, said.large), (PATIENCE, said.stalled)):
+        for patience, waiting in ((HASTE, offered.large), (PATIENCE, offered.stalled)):
             for offer in sorted(waiting, key=lambda each: each[1]):
-                if await self._take_offer(spec, name, offer, patience, said):
+                if await self._take_offer(spec, name, offer, patience, offered):
                     return offer[1]
-        if said.no_room is not None:
-            raise said.no_room
-        reasons = said.reasons
+        if offered.no_room is not None:
+            raise offered.no_room
+        reasons = offered.reasons
         text = "; ".join(f"{peer}: {reason}" for peer, reason in list(reasons.items())[:MAX_TOLD])
         raise Remote(
             f"object {name.short}, which a row links to: no peer could give it: {text}",
@@ -231,22 +231,24 @@ class ObjectFetcher:
         )
 
     async def _take_offer(
-        self, spec: MirrorSpec | None, name: Multihash, offer: Offer, patience: float, said: _Said
+        self, spec: MirrorSpec | None, name: Multihash, offer: Offer, patience: float, offered: _Offers
     ) -> bool:
         peer, size = offer
         if size > self.limits.object_bytes:
-            said.reasons[peer] = f"it has {size:,} bytes, and limits.object-bytes allows {self.limits.object_bytes:,}"
+            offered.reasons[peer] = (
+                f"it has {size:,} bytes, and limits.object-bytes allows {self.limits.object_bytes:,}"
+            )
             return False
         try:
             await self._fetch_promised(spec, peer, name, size, patience)
         except Environment as fault:
-            said.no_room = fault  # by the word of this one: another may say less
+            offered.no_room = fault  # by the word of this one: another may say less
             return False
         except Remote as fault:
-            said.reasons[peer] = fault.message
+            offered.reasons[peer] = fault.message
             if fault.rule == STALLED:
                 self._stalled[peer] = self._stalled.get(peer, 0) + 1
-                said.stalled.append(offer)
+                offered.stalled.append(offer)
             return False
         self._stalled.pop(peer, None)
         return True
@@ -342,7 +344,7 @@ class ObjectFetcher:
                 await trio.to_thread.run_sync(sink.close)
 
 
-class _Said:
+class _Offers:
     """What peers say of one linked object."""
 
     def __init__(self) -> None:

@@ -127,22 +127,22 @@ class CardIndex:
 
     def _matches(self, query: CardQuery, now: Instant) -> list[DatasetId]:
         terms, values = ["expires > ?"], [int(now)]
-        said: list[object] = []
+        parameters: list[object] = []
         if query.license:
-            terms, said = [*terms, "license = ?"], [*said, query.license.casefold()]
+            terms, parameters = [*terms, "license = ?"], [*parameters, query.license.casefold()]
         if query.column:
-            terms, said = [*terms, "instr(cards.columns, ?)"], [*said, f"/{query.column.casefold()}/"]
+            terms, parameters = [*terms, "instr(cards.columns, ?)"], [*parameters, f"/{query.column.casefold()}/"]
         if query.updated_after is not None:
-            terms, said = [*terms, "updated >= ?"], [*said, int(query.updated_after)]
+            terms, parameters = [*terms, "updated >= ?"], [*parameters, int(query.updated_after)]
         words = _WORD.findall(query.words)[:MAX_WORDS]
         source, order = "cards", "updated DESC, dataset"
         if words:
             source = "words JOIN cards ON cards.number = words.rowid"
             order = "bm25(words, 4, 2, 3, 1, 1), dataset"
-            terms, said = [*terms, "words MATCH ?"], [*said, " ".join(f'"{word}"*' for word in words)]
+            terms, parameters = [*terms, "words MATCH ?"], [*parameters, " ".join(f'"{word}"*' for word in words)]
         rows = self._db.execute(
             f"SELECT dataset FROM {source} WHERE {' AND '.join(terms)} ORDER BY {order} LIMIT ?",  # noqa: S608
-            (*values, *said, MAX_MATCHES),
+            (*values, *parameters, MAX_MATCHES),
         )
         return [DatasetId(dataset) for (dataset,) in rows]
 

@@ -151,8 +151,8 @@ def _policy(parts: EventContext, statement: PolicyStatement, _name: str) -> None
 
 
 def _card(parts: EventContext, card: Card, name: str) -> None:
-    said = "its publisher shows it no more" if card.claims is None else f"called {card.claims.name}"
-    parts.context.events.emit("card.heard", name, said)
+    text = "its publisher shows it no more" if card.claims is None else f"called {card.claims.name}"
+    parts.context.events.emit("card.heard", name, text)
 
 
 EVENTS: Final[dict[str, Callable[[EventContext, Any, str], None]]] = {

@@ -85,12 +85,12 @@ class NodeMeter:
                     yield MetricSample(metric, labels, total, counts)
 
 
-def labels_of(metric: Metric, said: Mapping[str, str]) -> Labels:
+def labels_of(metric: Metric, labels: Mapping[str, str]) -> Labels:
     """The values in the order of the table. Raises KeyError for a label that is missing, ValueError for a value that
     is not listed where the table has no ``other``."""
-    if said.keys() != metric.labels.keys():
-        raise KeyError(f"{metric.name} has the labels {', '.join(metric.labels) or 'none'}, not {', '.join(said)}")
-    return tuple(_value(metric, label, said[label]) for label in metric.labels)
+    if labels.keys() != metric.labels.keys():
+        raise KeyError(f"{metric.name} has the labels {', '.join(metric.labels) or 'none'}, not {', '.join(labels)}")
+    return tuple(_value(metric, label, labels[label]) for label in metric.labels)
 
 
 def _value(metric: Metric, label: str, value: str) -> str:

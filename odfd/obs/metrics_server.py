@@ -97,7 +97,7 @@ class MetricsServer:
 
 
 async def _say(send: Send, status: int, body: bytes, kind: str = _TEXT) -> None:
-    told = {"content-type": kind, "content-length": str(len(body)), "cache-control": "no-store"}
-    headers = [(name.encode(), value.encode()) for name, value in told.items()]
+    fields = {"content-type": kind, "content-length": str(len(body)), "cache-control": "no-store"}
+    headers = [(name.encode(), value.encode()) for name, value in fields.items()]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -181,8 +181,8 @@ async def _say(send: Send, status: int, body: bytes, kind: str, more: Mapping[st
     await send({"type": "http.response.body", "body": body})
 
 
-def _headers(told: Mapping[str, str]) -> Iterator[tuple[bytes, bytes]]:
-    yield from ((name.encode(), value.encode()) for name, value in {**_ALWAYS, **told}.items())
+def _headers(more: Mapping[str, str]) -> Iterator[tuple[bytes, bytes]]:
+    yield from ((name.encode(), value.encode()) for name, value in {**_ALWAYS, **more}.items())
 
 
 def _text(headers: Mapping[bytes, bytes], name: bytes) -> str:

@@ -36,7 +36,7 @@ def _dataset(name: str, card: Card) -> dict[str, Any]:
     assert facts is not None, "it was not taken back"
     assert claims is not None, "it was not taken back"
     access = {"@id": f"{quote(name, safe='')}/"}
-    told = {
+    fields = {
         "@id": str(card.dataset),
         "@type": ["dcat:Dataset", "schema:Dataset"],
         "dct:identifier": str(card.dataset),
@@ -59,12 +59,12 @@ def _dataset(name: str, card: Card) -> dict[str, Any]:
             "dct:conformsTo": {"@id": _LAYOUT},
         },
     }
-    return _said(told)
+    return _without_empty(fields)
 
 
-def _said(told: Mapping[str, Any]) -> dict[str, Any]:
+def _without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
     """What is empty is left out."""
-    return {name: value for name, value in told.items() if value not in ("", None, [])}
+    return {name: value for name, value in fields.items() if value not in ("", None, [])}
 
 
 def _time(text: str) -> dict[str, str]:

@@ -193,9 +193,9 @@ def listening(place: ListenAddress) -> socket.socket:
     try:
         return socket.create_server((place.host, place.port), family=family, backlog=BACKLOG)
     except OSError as error:
-        told = os.strerror(error.errno) if error.errno else str(error)
+        reason = os.strerror(error.errno) if error.errno else str(error)
         raise Environment(
-            f"cannot serve HTTP at {place.host} port {place.port}: {told}", rule=_rule(place.setting),
+            f"cannot serve HTTP at {place.host} port {place.port}: {reason}", rule=_rule(place.setting),
             hint=f"another program may have the port: choose another in {place.setting}, or 0 for any",
         ) from error  # fmt: skip
 

@@ -27,9 +27,9 @@ def hosts_of(certificate: str, setting: str) -> tuple[str, ...]:
 
     try:
         first = x509.load_pem_x509_certificate(Path(certificate).read_bytes())
-        said = first.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        names = said.get_values_for_type(x509.DNSName)
-        addresses = said.get_values_for_type(x509.IPAddress)
+        extension = first.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names = extension.get_values_for_type(x509.DNSName)
+        addresses = extension.get_values_for_type(x509.IPAddress)
     except (OSError, ValueError, x509.ExtensionNotFound) as error:
         raise _unusable(setting, str(error)) from error
     hosts = [*(name.lower() for name in names if "*" not in name)]

@@ -76,9 +76,9 @@ class Site:
         body = await taken(receive, MAX_SUBMISSION)
         if not isinstance(body, bytes):
             return await answer.whole(b"", "text/plain", _ANEW, body, {"connection": "close"})
-        said = await self._ask(receiver.add_checkpoint, body)
-        kind = "text/x.tlog.size" if said.status == 409 else "text/plain; charset=utf-8"
-        return await answer.whole(said.body, kind, _ANEW, said.status)
+        reply = await self._ask(receiver.add_checkpoint, body)
+        kind = "text/x.tlog.size" if reply.status == 409 else "text/plain; charset=utf-8"
+        return await answer.whole(reply.body, kind, _ANEW, reply.status)
 
     async def _give(self, path: str, wanted: str, answer: _Answer) -> None:
         ref, _, file = path.strip("/").partition("/")
@@ -148,8 +148,8 @@ class _Answer:
 
     async def begin(self, status: int, length: int, headers: Mapping[str, str], *, last: bool) -> None:
         self.begun = True
-        told = {"content-length": str(length), **headers}
-        raw = [(name.encode(), value.encode()) for name, value in told.items()]
+        fields = {"content-length": str(length), **headers}
+        raw = [(name.encode(), value.encode()) for name, value in fields.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
         if last:
             await self.more(b"", last=True)

@@ -106,8 +106,8 @@ class CardPublisher:
         settled = await trio.to_thread.run_sync(self._settle, dataset)
         if settled.signed is not None:
             card, name = settled.signed, await trio.to_thread.run_sync(self._home.name_of, dataset)
-            said = "taken back" if card.is_withdrawal else f"of {plural(card.size, 'block')}"
-            self._events.emit("card.signed", name, said)
+            text = "taken back" if card.is_withdrawal else f"of {plural(card.size, 'block')}"
+            self._events.emit("card.signed", name, text)
         if settled.following is not None:
             self._schedule(dataset, max(settled.following, Instant(now + LEAST)))
 

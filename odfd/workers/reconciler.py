@@ -331,8 +331,8 @@ def _with_dangling(seen: ObservedState, dangling: Sequence[str]) -> ObservedStat
     """What is said of all types alike."""
     if not dangling:
         return seen
-    said = ConditionValue(value=True, message=f"not here: {', '.join(dangling)}")
-    return msgspec.structs.replace(seen, told={**seen.told, DANGLING: said})
+    condition = ConditionValue(value=True, message=f"not here: {', '.join(dangling)}")
+    return msgspec.structs.replace(seen, told={**seen.told, DANGLING: condition})
 
 
 def _is_at_rest(resource: DeclaredResource) -> bool:

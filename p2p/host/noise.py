@@ -193,10 +193,10 @@ def computes_aes(cpuinfo: str) -> bool:
 def offered() -> Sequence[Suite]:
     """The best first. A machine that does not say what it has offers what everybody has."""
     try:
-        said = _CPUINFO.read_text(errors="replace")
+        cpuinfo = _CPUINFO.read_text(errors="replace")
     except OSError:
-        said = ""
-    return (AES, CHACHA) if computes_aes(said) else (CHACHA,)
+        cpuinfo = ""
+    return (AES, CHACHA) if computes_aes(cpuinfo) else (CHACHA,)
 
 
 class NoiseStream(trio.abc.AsyncResource):

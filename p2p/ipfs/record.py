@@ -126,14 +126,14 @@ def unseal(raw: bytes, dataset: DatasetId) -> Pointer:
     if not (isinstance(sequence, int) and isinstance(ttl, int)):
         raise _bad("its fields are of other types")
     try:
-        said = Pointer(
+        pointer = Pointer(
             value=value.decode(), sequence=sequence, expires=instant.parse(validity.decode()), ttl=ttl
         )  # fmt: skip
     except UnicodeDecodeError as error:
         raise _bad("its fields are not text") from error
-    if _cbor(said, value, validity) != data:
+    if _cbor(pointer, value, validity) != data:
         raise _bad("the fields and what is signed do not say the same")
-    return said
+    return pointer
 
 
 def _cbor(pointer: Pointer, value: bytes, validity: bytes) -> bytes:

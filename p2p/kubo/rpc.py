@@ -105,8 +105,8 @@ class Kubo(Opened):
         await self._call("files/mkdir", {"arg": folder, "parents": "true", **_FORMAT})
         options = {"to-files": folder + "/", "pin": "false", "quieter": "true", "progress": "false", **_ADDED}
         while files:
-            told = await self._call("add", options, files, slow=True)
-            done = files[: len(told.splitlines())]
+            reply = await self._call("add", options, files, slow=True)
+            done = files[: len(reply.splitlines())]
             if not done or await self.size_of(f"{folder}/{done[-1].name}") is None:
                 raise Remote(
                     f"the Kubo at {self._api} did not take {(done or files)[-1].name}", rule="ipfs-refused",
@@ -222,8 +222,8 @@ class Kubo(Opened):
                 hint=_AGAIN,
             ) from error  # fmt: skip
         except httpx.HTTPError as error:
-            told = str(error) or type(error).__name__
-            raise Remote(f"the Kubo at {self._api} cannot be reached: {told}", rule="ipfs-api", hint=_HINT) from error
+            reason = str(error) or type(error).__name__
+            raise Remote(f"the Kubo at {self._api} cannot be reached: {reason}", rule="ipfs-api", hint=_HINT) from error
         finally:
             await body.aclose()
 
@@ -243,10 +243,10 @@ class Kubo(Opened):
                 f"the Kubo at {self._api} does not let us in", rule="ipfs-token",
                 hint="put what its API.Authorizations asks for into [ipfs] token",
             )  # fmt: skip
-        told = _message(bytes(raw)) or f"status {response.status_code}"
-        if any(each in told for each in _MISSING):
-            return Missing(f"Kubo: {told}", rule="ipfs-missing")
-        return Remote(f"Kubo refused {what}: {told[:300]}", rule="ipfs-refused", hint=_HINT)
+        reason = _message(bytes(raw)) or f"status {response.status_code}"
+        if any(each in reason for each in _MISSING):
+            return Missing(f"Kubo: {reason}", rule="ipfs-missing")
+        return Remote(f"Kubo refused {what}: {reason[:300]}", rule="ipfs-refused", hint=_HINT)
 
 
 async def _whole(what: str, parts: AsyncIterator[bytes], limit: int) -> bytes:

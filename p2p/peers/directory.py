@@ -72,21 +72,21 @@ class Directory:
         ``now`` is in milliseconds since the epoch.
         """
         try:
-            said = wire.decode(raw)
+            presence = wire.decode(raw)
         except Invalid:
             return Judgement.REJECT
-        if said.expires <= now or said.issued > now + MAX_SKEW:
+        if presence.expires <= now or presence.issued > now + MAX_SKEW:
             return Judgement.IGNORE
-        peer = said.peer
+        peer = presence.peer
         known = self._known.get(peer)
-        if peer == self._me or (known is not None and known.presence.issued >= said.issued):
+        if peer == self._me or (known is not None and known.presence.issued >= presence.issued):
             return Judgement.IGNORE
-        if not wire.is_signed(raw, said, self._network):
+        if not wire.is_signed(raw, presence, self._network):
             return Judgement.REJECT
         source = known.source if known else sender
         self.forget(peer)
-        self._make_room(len(said.tags), source, now)
-        self._keep(_Known(said, raw, source))
+        self._make_room(len(presence.tags), source, now)
+        self._keep(_Known(presence, raw, source))
         return Judgement.ACCEPT
 
     def _keep(self, known: _Known) -> None:

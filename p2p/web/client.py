@@ -249,8 +249,8 @@ class Posts(Opened):
         except (trio.TooSlowError, httpx.TimeoutException) as error:
             raise Remote(f"{url}: no answer in {self._patience:g} s", rule="web-slow", hint=_AGAIN) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            told = str(error) or type(error).__name__
-            raise Remote(f"{url} cannot be asked: {told[:300]}", rule="web-failed", hint=_AGAIN) from error
+            reason = str(error) or type(error).__name__
+            raise Remote(f"{url} cannot be asked: {reason[:300]}", rule="web-failed", hint=_AGAIN) from error
 
     async def _post(self, url: str, body: bytes, limit: int) -> Answer:
         request = self._client.build_request("POST", url, content=body, headers={"Content-Type": "text/plain"})

@@ -148,8 +148,8 @@ def check_voucher(raw: bytes, relay: PeerId, peer: PeerId) -> None:
     """Raises Invalid unless ``relay``, which has an Ed25519 key, says so of ``peer``."""
     envelope = _fields(raw)
     payload = _bytes(envelope.get(3, b""))
-    said = _fields(payload)
-    if (said.get(1), said.get(2)) != (_peer_bytes(relay), _peer_bytes(peer)):
+    fields = _fields(payload)
+    if (fields.get(1), fields.get(2)) != (_peer_bytes(relay), _peer_bytes(peer)):
         raise Invalid("a voucher for another relay or another peer", rule="circuit-voucher")
     signature = _bytes(envelope.get(5, b""))
     if envelope.get(2) != _VOUCHER or not verify(did_of_peer(relay).public_key, _signed(payload), signature):

@@ -71,8 +71,8 @@ def decode(packet: bytes, network: str, source: str) -> LanPacket:
     if message.is_query():
         return LanPacket(asks=any(each.name.lower() == SERVICE and each.type == _PTR for each in message.questions))
     texts = (each for each in message.answers() if isinstance(each, DNSText) and _is_ours(each.name))
-    said = [list(_strings(each.text)) for each in texts]
-    mine = [each for strings in said if f"network={network}".encode() in strings for each in strings]
+    records = [list(_strings(each.text)) for each in texts]
+    mine = [each for strings in records if f"network={network}".encode() in strings for each in strings]
     return LanPacket(told=tuple(_addresses(mine, source))[:MAX_ADDRESSES])
 
 

@@ -161,22 +161,22 @@ def decode_ask(body: bytes) -> PeersAsk:
 
 
 def encode_answer(presences: Iterable[bytes]) -> bytes:
-    told = list(presences)
-    return bytes([ANSWER_KIND, len(told)]) + b"".join(len(one).to_bytes(2, "big") + one for one in told)
+    answered = list(presences)
+    return bytes([ANSWER_KIND, len(answered)]) + b"".join(len(one).to_bytes(2, "big") + one for one in answered)
 
 
 def decode_answer(body: bytes, ask: PeersAsk) -> list[bytes]:
     """Raw presences. Raises Invalid; more than were asked for are not an answer."""
     if len(body) < 2 or body[0] != ANSWER_KIND or body[1] > ask.wanted:
         raise Invalid(f"not an answer about peers: {body[:8].hex()}…", rule="peers-answer")
-    at, told = 2, []
+    at, answered = 2, []
     for _ in range(body[1]):
         length = int.from_bytes(body[at : at + 2], "big")
-        told.append(body[at + 2 : at + 2 + length])
+        answered.append(body[at + 2 : at + 2 + length])
         at += 2 + length
     if at != len(body):
         raise Invalid(f"{body[1]} presences do not fill {len(body)} bytes", rule="peers-answer")
-    return told
+    return answered
 
 
 def _bad(what: str) -> Invalid:

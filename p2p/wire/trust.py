@@ -218,5 +218,5 @@ def compared(mine: Mapping[int, str], theirs: Sums) -> bytes:
 
 def differing(mine: Mapping[int, str], theirs: Sums) -> Sequence[int]:
     """Buckets of which the other side has something that I may lack, in order."""
-    told = {int(name, 16): value for name, value in theirs.buckets.items()}
-    return [number for number, value in sorted(told.items()) if mine.get(number) != value]
+    sums = {int(name, 16): value for name, value in theirs.buckets.items()}
+    return [number for number, value in sorted(sums.items()) if mine.get(number) != value]

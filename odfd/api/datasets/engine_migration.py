@@ -68,13 +68,13 @@ class EngineMigrationService:
     async def _prove(self, entry: DatasetEntry, request: wire.ProveRequest, report: Report) -> wire.ProofReport:
         chain = self._home.chains.chain(entry.id)
         state = await trio.to_thread.run_sync(load_state, chain)
-        said = state.set_transform
-        if said is None or state.last_transform is None:
+        declared = state.set_transform
+        if declared is None or state.last_transform is None:
             raise Invalid(
                 f"{entry.name} has no transaction of a transform", rule="prove", hint="name a derived dataset"
             )
         await trio.to_thread.run_sync(partial(self._home.need_data, entry.id, entry.name, whole=True))
-        identity = await self._deps.engines.engine(said.transform.engine).identity()
+        identity = await self._deps.engines.engine(declared.transform.engine).identity()
         report.begin(f"re-running {entry.name} on {identity.name} {identity.version}", None, "transforms")
         failures: list[wire.Failure] = []
         transforms = 0
@@ -98,23 +98,23 @@ class EngineMigrationService:
             ok=not failures,
             failures=tuple(failures),
         )
-        if failures or request.dry_run or said.transform.version == identity.digest:
+        if failures or request.dry_run or declared.transform.version == identity.digest:
             return proof
-        return await self._record(entry, state, said, identity, proof)
+        return await self._record(entry, state, declared, identity, proof)
 
     async def _record(
         self,
         entry: DatasetEntry,
         state: ChainState,
-        said: SetTransform,
+        declared: SetTransform,
         identity: EngineIdentity,
         proof: wire.ProofReport,
     ) -> wire.ProofReport:
         if not self._home.keys.has_dataset_key(entry.id):
             return proof
         assert state.head is not None
-        transform = msgspec.structs.replace(said.transform, version=identity.digest)
-        event = msgspec.structs.replace(said, transform=transform)
+        transform = msgspec.structs.replace(declared.transform, version=identity.digest)
+        event = msgspec.structs.replace(declared, transform=transform)
         head = await self._committer.commit(
             entry.id,
             Head(state.head, state.sequence_number),

@@ -62,8 +62,8 @@ class QuarantineDatasets:
 
 
 def _found(resources: Resources, dataset: DatasetId) -> DatasetId | None:
-    said = resources.get(KIND, str(dataset))
-    if said is None or not said.spec:
+    resource = resources.get(KIND, str(dataset))
+    if resource is None or not resource.spec:
         return None
-    found = DatasetId.parse(said.spec.decode())
+    found = DatasetId.parse(resource.spec.decode())
     return found if Catalog(resources).find(found) is not None else None

@@ -99,18 +99,18 @@ class LineageService:
                     waiting.append(below)
 
     def _node(self, catalog: Catalog, dataset: DatasetId, relation: str) -> wire.LineageNode:
-        said = {"ref": catalog.name_of(dataset), "id": str(dataset), "relation": relation}
+        fields = {"ref": catalog.name_of(dataset), "id": str(dataset), "relation": relation}
         chain = self._home.chains.chain(dataset)
         if chain.head() is None:
             problem = wire.Problem.of(absent(catalog.name_of(dataset), dataset))
-            return msgspec.convert({**said, "problem": msgspec.to_builtins(problem)}, wire.LineageNode)
+            return msgspec.convert({**fields, "problem": msgspec.to_builtins(problem)}, wire.LineageNode)
         state = load_state(chain)
         inputs = [
             {"ref": catalog.name_of(each), "id": str(each), "alias": alias} for each, alias in self._inputs(dataset)
         ]
         return msgspec.convert(
             {
-                **said,
+                **fields,
                 "kind": "derivative" if state.set_transform is not None else "root",
                 "records": state.next_offset,
                 "watermark": None if state.watermark is None else instant.render(state.watermark),

@@ -223,8 +223,8 @@ class Doctor:
                 found[self._home.name_of(dataset)] = _few([f"#{spot.sequence} {spot.message}" for spot in spots])
         if not found:
             return ok("damage", "none is known; odfctl verify REF looks for it")
-        told = _few([f"{name}: {what}" for name, what in found.items()])
-        return failed("damage", told, _REPAIR.format(next(iter(found))))
+        shown = _few([f"{name}: {what}" for name, what in found.items()])
+        return failed("damage", shown, _REPAIR.format(next(iter(found))))
 
     def _chains(self) -> wire.Probe:
         """What stands around blocks: under which id they lie, and which objects they are said to name."""

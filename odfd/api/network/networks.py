@@ -190,13 +190,13 @@ class NetworkService:
         return tuple(announced)
 
 
-def _view(said: Invitation, text: str) -> wire.InvitationView:
+def _view(invitation: Invitation, text: str) -> wire.InvitationView:
     return wire.InvitationView(
         text=text,
-        network=said.network,
-        bootstrap=said.bootstrap,
-        by=str(said.by),
-        expires_at=said.expires_at,
-        policy_key=None if said.policy_key is None else str(said.policy_key),
-        rules=rule_lines(said.rules),
+        network=invitation.network,
+        bootstrap=invitation.bootstrap,
+        by=str(invitation.by),
+        expires_at=invitation.expires_at,
+        policy_key=None if invitation.policy_key is None else str(invitation.policy_key),
+        rules=rule_lines(invitation.rules),
     )

@@ -79,9 +79,9 @@ class SearchService:
         dataset = DatasetId.parse(ref)
         card = await trio.to_thread.run_sync(self.index.card, dataset)
         if card is None or card.is_withdrawal:
-            said = "its publisher shows it no more" if card is not None else "nobody told what it is"
+            reason = "its publisher shows it no more" if card is not None else "nobody told what it is"
             hint = f"odfctl mirror add {ref} takes it, if a peer has it"
-            raise NotFound(f"{dataset.short}: {said}", rule="card", hint=hint)
+            raise NotFound(f"{dataset.short}: {reason}", rule="card", hint=hint)
         counts = self._holders.of([dataset])
         (shown,) = await trio.to_thread.run_sync(self._ranked, [card], counts, 0)
         return shown

@@ -60,7 +60,7 @@ class AnswerProof:
             schema = reader.schema
             digest = logical_hash(reader)
         standings = {each.name: each.fact for each in head.standings}
-        said = AnswerStatement(
+        predicate = AnswerStatement(
             query=sql,
             dialect=DIALECT,
             engine=engine(),
@@ -77,7 +77,7 @@ class AnswerProof:
             standing=head.standing,
             time=when(self._signer.now()),
         )  # fmt: skip
-        found: dict[str, Any] = json.loads(answer.seal(said, self._signer.key()))
+        found: dict[str, Any] = json.loads(answer.seal(predicate, self._signer.key()))
         return found
 
 

@@ -446,9 +446,9 @@ def _declared(planned: PlannedResource) -> wire.ApplyItem:
     )  # fmt: skip
 
 
-def _with_warnings(item: wire.ApplyItem, said: Mapping[tuple[str, str], tuple[str, ...]]) -> wire.ApplyItem:
+def _with_warnings(item: wire.ApplyItem, warnings: Mapping[tuple[str, str], tuple[str, ...]]) -> wire.ApplyItem:
     """With those that came of reading its manifest."""
-    more = said.get((item.kind, item.name.casefold()), ())
+    more = warnings.get((item.kind, item.name.casefold()), ())
     return msgspec.structs.replace(item, warnings=(*more, *item.warnings)) if more else item
 
 
@@ -456,15 +456,15 @@ def _asks_engine(snapshot: DatasetSnapshot) -> bool:
     return snapshot.kind is DatasetKind.DERIVATIVE and any(isinstance(e, SetTransform) for e in snapshot.metadata)
 
 
-def refusal(said: Sequence[Diagnostic], place: str) -> Invalid:
+def refusal(diagnostics: Sequence[Diagnostic], place: str) -> Invalid:
     """All that an engine refuses of a query, in one message, and what it doubts, which may be the reason; what to write
     instead is the hint."""
-    if all(each.severity is not Severity.ERROR for each in said):
+    if all(each.severity is not Severity.ERROR for each in diagnostics):
         return Invalid("the engine refuses this query without a reason", rule="query", place=place)
-    said = sorted(said, key=lambda each: each.severity is not Severity.ERROR)
-    remedies = dict.fromkeys(each.replace for each in said if each.replace)
+    diagnostics = sorted(diagnostics, key=lambda each: each.severity is not Severity.ERROR)
+    remedies = dict.fromkeys(each.replace for each in diagnostics if each.replace)
     hint = f"instead: {'; '.join(remedies)}" if remedies else ""
-    return Invalid("; ".join(each.message for each in said), rule=said[0].code, hint=hint, place=place)
+    return Invalid("; ".join(each.message for each in diagnostics), rule=diagnostics[0].code, hint=hint, place=place)
 
 
 def _diagnostic_text(each: Diagnostic) -> str:

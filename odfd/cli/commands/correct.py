@@ -90,5 +90,5 @@ def _result_text(done: wire.CorrectResult) -> str:
     rows = [{"\0": "-", **before}]
     if after is not None and done.outcome != "unchanged":
         rows.append({"\0": "+", **after})
-    said = _SAYS[done.outcome][done.dry_run]
-    return f"{done.ref}: {said}\n{render(columns, rows)}"
+    outcome = _SAYS[done.outcome][done.dry_run]
+    return f"{done.ref}: {outcome}\n{render(columns, rows)}"

@@ -49,17 +49,17 @@ def _explain(session: Session, args: argparse.Namespace) -> None:
         session.answer(found, _text)
 
 
-def _text(said: wire.Explanation) -> str:
-    where = said.name + (f".{said.path}" if said.path else "")
-    lines = [f"{where}  {said.type}".rstrip(), f"  {said.uri}"]
-    lines += ["", said.description] if said.description else []
-    if said.fields:
+def _text(explanation: wire.Explanation) -> str:
+    where = explanation.name + (f".{explanation.path}" if explanation.path else "")
+    lines = [f"{where}  {explanation.type}".rstrip(), f"  {explanation.uri}"]
+    lines += ["", explanation.description] if explanation.description else []
+    if explanation.fields:
         columns: tuple[TableColumn[wire.FieldView], ...] = (
             TableColumn("FIELD", lambda row: row.name + ("*" if row.required else "")),
             TableColumn("TYPE", lambda row: row.type, most=60),
             TableColumn("", lambda row: row.description, most=WHOLE),
         )
-        lines += ["", render(columns, said.fields)]
-    if said.example:
-        lines += ["", "example:", *(f"  {line}" for line in said.example.splitlines())]
+        lines += ["", render(columns, explanation.fields)]
+    if explanation.example:
+        lines += ["", "example:", *(f"  {line}" for line in explanation.example.splitlines())]
     return "\n".join(lines)

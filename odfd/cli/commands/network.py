@@ -65,27 +65,27 @@ def _join(session: Session, args: argparse.Namespace) -> None:
 
 def _accepted(session: Session, text: str, yes: bool) -> wire.NetworkRequest:
     """Shows an invitation and asks. Raises Refused, Usage."""
-    said = session.client.post("/invitations", wire.InvitationView, wire.InvitationText(text=text)).value
-    for line in _lines(said):
+    invitation = session.client.post("/invitations", wire.InvitationView, wire.InvitationText(text=text)).value
+    for line in _lines(invitation):
         output.remark(line)
     if not yes:
-        confirm(f"Join {said.network}?", f"{said.network} is not joined")
-    return wire.NetworkRequest(name=said.network, invitation=said.text)
+        confirm(f"Join {invitation.network}?", f"{invitation.network} is not joined")
+    return wire.NetworkRequest(name=invitation.network, invitation=invitation.text)
 
 
-def _lines(said: wire.InvitationView) -> list[str]:
+def _lines(invitation: wire.InvitationView) -> list[str]:
     """Who invites, and what is asked."""
-    told = [
-        ("network", said.network),
-        ("invited by", said.by),
-        ("until", said.expires_at),
-        *(("first peer", each) for each in said.bootstrap),
-        ("policy of", said.policy_key or "nobody: this node's own holds"),
-        *(("  it asks", each) for each in said.rules),
+    rows = [
+        ("network", invitation.network),
+        ("invited by", invitation.by),
+        ("until", invitation.expires_at),
+        *(("first peer", each) for each in invitation.bootstrap),
+        ("policy of", invitation.policy_key or "nobody: this node's own holds"),
+        *(("  it asks", each) for each in invitation.rules),
     ]
-    if said.policy_key:
-        told.append(("", "what makes this node's policy stricter holds as soon as it is heard; the rest waits for you"))
-    return [f"{name:<11} {value}".rstrip() for name, value in told]
+    if invitation.policy_key:
+        rows.append(("", "what makes this node's policy stricter holds as soon as it is heard; the rest waits for you"))
+    return [f"{name:<11} {value}".rstrip() for name, value in rows]
 
 
 @network.add(

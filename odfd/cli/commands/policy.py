@@ -72,18 +72,18 @@ def _rules_text(view: wire.NetworkRulesView) -> str:
 def rules_of(file: str) -> wire.NetworkRulesRequest:
     """What a file says; the daemon checks the values. Raises Environment, Invalid."""
     try:
-        said = tomllib.loads(Path(file).read_text(encoding="utf-8"))
+        document = tomllib.loads(Path(file).read_text(encoding="utf-8"))
     except OSError as error:
         raise Environment(f"cannot read {file}: {error.strerror}", rule="file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise Invalid(f"{file} is no TOML: {error}", rule="policy-file") from error
-    rules: dict[str, Any] = {name: said.pop(name) for name in ("use", "serve") if name in said}
-    tables = {name: said.pop(name, {}) for name in ("validators", "witness", "fresh")}
+    rules: dict[str, Any] = {name: document.pop(name) for name in ("use", "serve") if name in document}
+    tables = {name: document.pop(name, {}) for name in ("validators", "witness", "fresh")}
     for name, table in tables.items():
         if not isinstance(table, dict):
             raise Invalid(f"{file}: [{name}] is no table", rule="policy-file", hint=_SAYS)
     validators, witness, fresh = tables.values()
-    unknown = [*said, *(set(validators) - set(_VALIDATORS)), *(set(witness) - set(_WITNESS)),
+    unknown = [*document, *(set(validators) - set(_VALIDATORS)), *(set(witness) - set(_WITNESS)),
                *(set(fresh) - {"max-stale"})]  # fmt: skip
     if unknown:
         raise Invalid(

@@ -103,13 +103,13 @@ def _watch(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace) ->
     asked = {"watch": "true"} | ({"since": args.since} if args.since else {})
     output.end_when_unread()
     for news in session.client.stream(_path(kind), wire.ResourceNews, asked):
-        said, row = news.value, news.value.resource
+        change, row = news.value, news.value.resource
         name = "" if row is None else row.name if kind is not kinds.RESOURCE else kind.key(row)
         if args.names and row is not None and name not in args.names:
             continue
         phase = f"  {kinds.phase_text(row)}" if row is not None and kind is kinds.RESOURCE else ""
         what = "" if row is None else f"  {name}{phase}  {kinds.labels_text(row.labels)}"
-        session.line(news.sent, f"{said.version}  {said.op}{what}")
+        session.line(news.sent, f"{change.version}  {change.op}{what}")
         output.flush()
     raise session.client.gone()
 
@@ -133,8 +133,8 @@ def _resource_manifests(session: Session, kind: kinds.Kind[Any], name: str | Non
 
 def _dataset_manifest(session: Session, name: str) -> str:
     """What its chain declares, with what is kept beside it here."""
-    said = session.client.get(f"/datasets/{part(name)}/manifest", wire.ManifestView).value
-    return said.legacy if session.output == LEGACY else said.text
+    manifest = session.client.get(f"/datasets/{part(name)}/manifest", wire.ManifestView).value
+    return manifest.legacy if session.output == LEGACY else manifest.text
 
 
 def manifest_text(session: Session, kind: kinds.Kind[Any], name: str | None) -> str:
@@ -172,8 +172,8 @@ def _describe(session: Session, args: argparse.Namespace) -> None:
         except NotFound:
             if not args.name.startswith("did:"):
                 raise
-            told = session.client.get(f"/cards/{part(args.name)}", wire.CardView)
-            session.answer(told, details.card)
+            card = session.client.get(f"/cards/{part(args.name)}", wire.CardView)
+            session.answer(card, details.card)
             session.remark(f"it is not here, and this is what its publisher tells of it: odfctl mirror add {args.name}")
         else:
             session.answer(detail, details.dataset)

@@ -31,7 +31,7 @@ MAX_FILE: Final = 16 << 20
 class ProvenAnswer(msgspec.Struct, frozen=True):
     """A proven answer: who said what, and its rows if they lie with it."""
 
-    said: AnswerStatement
+    predicate: AnswerStatement
     signers: tuple[KeyDid, ...]
     rows: pa.Table | None
 
@@ -39,7 +39,7 @@ class ProvenAnswer(msgspec.Struct, frozen=True):
 class Found(msgspec.Struct, frozen=True):
     """What the same question gives here."""
 
-    said: AnswerStatement
+    predicate: AnswerStatement
     rows: pa.Table | None
 
 
@@ -54,26 +54,26 @@ def read(name: str) -> ProvenAnswer | None:
         return None
     if not isinstance(document, dict) or "statement" not in document:
         return None
-    said, signers = answer.unseal(json.dumps(document["statement"]).encode())
+    predicate, signers = answer.unseal(json.dumps(document["statement"]).encode())
     rows = _rows(str(document.get("rows", "")), name)
-    if rows is not None and str(logical_hash(rows)) != said.logical_hash:
+    if rows is not None and str(logical_hash(rows)) != predicate.logical_hash:
         raise Invalid(
             f"the rows in {name} are not those that were signed", rule="query-prove", hint="ask for the file anew"
         )
-    return ProvenAnswer(said, signers, rows)
+    return ProvenAnswer(predicate, signers, rows)
 
 
-def run(session: Session, told: ProvenAnswer, folders: Sequence[str]) -> dict[str, Any]:
+def run(session: Session, proven: ProvenAnswer, folders: Sequence[str]) -> dict[str, Any]:
     """What came of it, as ``trust recheck`` shows it."""
     from odfd.cli.offline.folder_queries import ask_folders
 
     request = wire.QueryRequest(
-        sql=told.said.query,
+        sql=proven.predicate.query,
         pins=tuple(
             wire.Pin(name=pin.name, id=pin.id, block=pin.block, sequence_number=pin.sequence_number, at=pin.at)
-            for pin in told.said.pins
+            for pin in proven.predicate.pins
         ),
-        by_pins=bool(told.said.pins),
+        by_pins=bool(proven.predicate.pins),
         prove=True,
     )
     try:
@@ -85,8 +85,8 @@ def run(session: Session, told: ProvenAnswer, folders: Sequence[str]) -> dict[st
     except (NotFound, Refused, Environment, Unreachable, Invalid) as fault:
         if isinstance(fault, Unreachable):
             fault.hint = "odfctl trust recheck FILE --from DIR needs no daemon"
-        return _view(told, "unable", _why(fault))
-    return _compared(told, found)
+        return _view(proven, "unable", _why(fault))
+    return _compared(proven, found)
 
 
 def _ask(session: Session, request: wire.QueryRequest) -> tuple[Any, pa.Table]:
@@ -103,29 +103,33 @@ def _ask(session: Session, request: wire.QueryRequest) -> tuple[Any, pa.Table]:
 def _found(proof: Any, rows: pa.Table) -> Found:
     from chain.statements import answer
 
-    said, _ = answer.unseal(json.dumps(proof).encode())
-    return Found(said, rows)
+    predicate, _ = answer.unseal(json.dumps(proof).encode())
+    return Found(predicate, rows)
 
 
-def _compared(told: ProvenAnswer, found: Found) -> dict[str, Any]:
-    if found.said.logical_hash == told.said.logical_hash:
-        return _view(told, "confirmed", "")
-    if found.said.engine != told.said.engine:
-        return _view(told, "unable", f"here is {found.said.engine}, and {told.said.engine} answered: they may differ")
-    if found.said.columns != told.said.columns:
-        return _view(told, "refuted", "its columns are others")
-    if told.rows is None:
-        return _view(told, "refuted", "which row differs first cannot be told: the file does not carry its rows")
-    return _view(told, "refuted", "") | _difference(told.rows, found.rows)
+def _compared(proven: ProvenAnswer, found: Found) -> dict[str, Any]:
+    if found.predicate.logical_hash == proven.predicate.logical_hash:
+        return _view(proven, "confirmed", "")
+    if found.predicate.engine != proven.predicate.engine:
+        return _view(
+            proven,
+            "unable",
+            f"here is {found.predicate.engine}, and {proven.predicate.engine} answered: they may differ",
+        )
+    if found.predicate.columns != proven.predicate.columns:
+        return _view(proven, "refuted", "its columns are others")
+    if proven.rows is None:
+        return _view(proven, "refuted", "which row differs first cannot be told: the file does not carry its rows")
+    return _view(proven, "refuted", "") | _difference(proven.rows, found.rows)
 
 
-def _difference(said: pa.Table, found: pa.Table | None) -> dict[str, Any]:
+def _difference(signed: pa.Table, found: pa.Table | None) -> dict[str, Any]:
     """The first row that differs, of both."""
     from chain.data.json_values import plain_rows
 
     assert found is not None
-    ours = plain_rows(found.slice(0, said.num_rows + 1))
-    theirs = plain_rows(said)
+    ours = plain_rows(found.slice(0, signed.num_rows + 1))
+    theirs = plain_rows(signed)
     for number in range(max(len(ours), len(theirs))):
         here = ours[number] if number < len(ours) else None
         there = theirs[number] if number < len(theirs) else None
@@ -134,19 +138,19 @@ def _difference(said: pa.Table, found: pa.Table | None) -> dict[str, Any]:
     return {}
 
 
-def _view(told: ProvenAnswer, result: str, reason: str) -> dict[str, Any]:
-    said = told.said
+def _view(proven: ProvenAnswer, result: str, reason: str) -> dict[str, Any]:
+    predicate = proven.predicate
     return {
         "result": result,
         "kind": "query",
-        "signedBy": [str(key) for key in told.signers],
-        "signedAt": said.time,
-        "query": said.query,
-        "engine": said.engine,
-        "pins": [msgspec.to_builtins(pin) for pin in said.pins],
-        "standing": said.standing,
-        "rows": said.rows,
-        "logicalHash": said.logical_hash,
+        "signedBy": [str(key) for key in proven.signers],
+        "signedAt": predicate.time,
+        "query": predicate.query,
+        "engine": predicate.engine,
+        "pins": [msgspec.to_builtins(pin) for pin in predicate.pins],
+        "standing": predicate.standing,
+        "rows": predicate.rows,
+        "logicalHash": predicate.logical_hash,
         "reason": reason,
     }
 

@@ -94,11 +94,11 @@ def _detail(session: Session, named: str) -> dict[str, Any]:
     from odfd.control.client import part
 
     at = of_dataset["number"] or of_dataset["hash"]
-    told = session.client.get(f"/datasets/{part(of_dataset['ref'])}/blocks/{part(at)}", wire.BlockDetail).value
-    beside = {"hash": told.hash, "manifestVersion": told.manifest_version, "size": told.size}
-    if told.former_epoch is not None:
-        beside["formerEpoch"] = told.former_epoch
-    return _described(told.manifest_version, told.manifest, beside, told.unknown_fields)
+    detail = session.client.get(f"/datasets/{part(of_dataset['ref'])}/blocks/{part(at)}", wire.BlockDetail).value
+    beside = {"hash": detail.hash, "manifestVersion": detail.manifest_version, "size": detail.size}
+    if detail.former_epoch is not None:
+        beside["formerEpoch"] = detail.former_epoch
+    return _described(detail.manifest_version, detail.manifest, beside, detail.unknown_fields)
 
 
 def _of_directory(directory: str, number: str | None, name: str | None) -> Block:

@@ -79,16 +79,16 @@ async def _answer(home: StateDirectory, request: wire.QueryRequest) -> list[tupl
     inputs = QueryInputs(home, DamageRegistry(home, clock, lambda *_: None))
     signer = Signer(home.keys.node_key, clock.now, home.folder(STAGING), limits.temporary)
     queries = QueryService(Planner(home, _shown, evaluator), processes, inputs, signer)
-    said = bytearray()
+    answer = bytearray()
 
     async def take(data: bytes | memoryview) -> None:
-        said.extend(data)
+        answer.extend(data)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(processes.run)
         await processes.serving.wait()
         await queries.answer(request, take)
         nursery.cancel_scope.cancel()
-    frames = list(FrameReader().feed(bytes(said)))
+    frames = list(FrameReader().feed(bytes(answer)))
     assert frames[-1][0] == END
     return frames

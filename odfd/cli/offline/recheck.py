@@ -67,12 +67,12 @@ def _document(session: Session, args: argparse.Namespace) -> int:
     """A proven answer, or a proof of two statements."""
     from odfd.cli.offline import answer_recheck
 
-    told = answer_recheck.read(args.file)
-    if told is None:
+    proven = answer_recheck.read(args.file)
+    if proven is None:
         session.show(_proof(args.file), _proof_text)
         return ExitCode.OK
     session.remark("asking the same of the same blocks")
-    view = answer_recheck.run(session, told, args.folders)
+    view = answer_recheck.run(session, proven, args.folders)
     session.show(view, answer_recheck.text)
     return {"confirmed": ExitCode.OK, "refuted": ExitCode.NO}.get(view["result"], ExitCode.ENVIRONMENT)
 

@@ -85,10 +85,10 @@ def _value(done: Restored) -> dict[str, Any]:
 
 
 def _text(done: Restored) -> str:
-    said = done.snapshot
-    counted = f"{formatting.plural(said.objects - len(done.damaged), 'object')} ({formatting.size(said.bytes)})"
+    copy = done.snapshot
+    counted = f"{formatting.plural(copy.objects - len(done.damaged), 'object')} ({formatting.size(copy.bytes)})"
     lines = [
-        f"restored the state of {formatting.moment(said.time)} to {done.directory}: {counted}, all of it as backed up",
+        f"restored the state of {formatting.moment(copy.time)} to {done.directory}: {counted}, all of it as backed up",
         *([f"left out, damaged: {', '.join(done.damaged)}"] if done.damaged else []),
         *([SIGNING.format(keys=done.directory / "keys")] if done.keys else []),
     ]

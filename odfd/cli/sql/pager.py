@@ -22,11 +22,11 @@ def pager_of(environ: Mapping[str, str]) -> Sequence[str] | None:
     import shlex
     import shutil
 
-    said = environ.get("PAGER", "less")
+    command = environ.get("PAGER", "less")
     if environ.get("TERM", "dumb") == "dumb":
         return None
     try:
-        words = shlex.split(said)
+        words = shlex.split(command)
     except ValueError:
         return None
     return words if words and words != ["cat"] and shutil.which(words[0]) else None

@@ -64,6 +64,6 @@ class Cards:
 
 def read(sealed: bytes) -> Card:
     """The card of an envelope that was admitted before. Raises Invalid."""
-    said = statement.decode_any(envelope.unseal(sealed, Card.MAX_ENVELOPE).payload)
-    assert isinstance(said, Card), "a row of this table is a card"
-    return said
+    predicate = statement.decode_any(envelope.unseal(sealed, Card.MAX_ENVELOPE).payload)
+    assert isinstance(predicate, Card), "a row of this table is a card"
+    return predicate

@@ -71,7 +71,7 @@ def test_a_token_goes_with_what_is_asked_and_is_not_shown(monkeypatch: pytest.Mo
     given: list[Any] = []
     monkeypatch.setattr(spark_source, "connect", lambda node, **more: given.append((node, more)))
     options = {"path": "cities", "node": "grpc+tls://node:1", "token": "hidden", "caFile": "ca.pem"}
-    asked = pickle.loads(pickle.dumps(spark_source._Asked.of(options)))
+    asked = pickle.loads(pickle.dumps(spark_source._ReadOptions.of(options)))
     asked.connect()
     assert given == [("grpc+tls://node:1", {"token": "hidden", "ca_file": "ca.pem"})]
     assert "hidden" not in repr(asked)
