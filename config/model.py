@@ -236,6 +236,15 @@ class Flows:
     )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Webhooks:
+    inside: tuple[str, ...] = setting(
+        (),
+        "networks that are not of the Internet in which WebhookTargets may be, also without TLS",
+        example=("192.168.1.0/24",),
+    )
+
+
 class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Keys that speak with one voice."""
 
@@ -366,6 +375,7 @@ class Settings:
     flight: Flight = field(default_factory=Flight)
     ingest: Ingest = field(default_factory=Ingest)
     flows: Flows = field(default_factory=Flows)
+    webhooks: Webhooks = field(default_factory=Webhooks)
     policy: Policy = field(default_factory=Policy)
     ipfs: Ipfs = field(default_factory=Ipfs)
     limits: Limits = field(default_factory=Limits)

@@ -11,8 +11,9 @@ from typing import Final
 
 import trio
 
-from chain.errors import Environment, NotFound
+from chain.errors import Environment, NotFound, Remote
 from chain.ids import DatasetId
+from chain.wording import plural
 from odfd.api.datasets.flows import FlowService
 from odfd.api.network.networks import NetworkService
 from odfd.api.resources.desired_state import read_desired_state
@@ -27,6 +28,7 @@ from odfd.resources.sets import SecretSealer, binding
 from odfd.resources.status import UNRESOLVED, ConditionValue
 from odfd.state.directory import StateDirectory
 from odfd.workers.reconciler import Controller, ObservedState
+from odfd.workers.webhooks import FAILING, WebhookWorker
 
 SILENT: Final = ("Network", "SecretSet", "Validator")
 """Types of which no event tells that they are as declared no longer."""
@@ -37,10 +39,10 @@ def controllers_of(
     views: DatasetViews,
     flows: FlowService,
     mirrors: MirrorScheduler,
-    others: tuple[NetworkService, TrustService],
+    others: tuple[NetworkService, TrustService, WebhookWorker],
 ) -> Mapping[str, Controller]:
     """By type. Raises ValueError where two tell one condition: a mistake of ours."""
-    networks, trust = others
+    networks, trust, webhooks = others
     found: dict[str, Controller] = {
         "Dataset": DatasetController(home, views),
         "Flow": FlowController(flows),
@@ -51,6 +53,7 @@ def controllers_of(
         "Validator": ValidatorController(trust),
         "VariableSet": AsDeclared(),
         "SecretSet": SecretController(home.secrets),
+        "WebhookTarget": WebhookController(webhooks),
     }
     check_conditions(found)
     return found
@@ -194,6 +197,28 @@ class ValidatorController(AsDeclared):
             if each.key == did:
                 return ObservedState(told={"Counts": ConditionValue(value=not each.suspended, message=each.reason)})
         raise NotFound("no policy names it", rule="validator", hint="apply it again")
+
+
+class WebhookController(AsDeclared):
+    """Whether it answers, and what was given up."""
+
+    conditions: Collection[str] = ("Answers",)
+
+    def __init__(self, webhooks: WebhookWorker) -> None:
+        self._webhooks = webhooks
+
+    async def observe(self, resource: DeclaredResource) -> ObservedState:
+        calls, waiting = await self._webhooks.state(resource)
+        failing = calls.failures >= FAILING
+        lost = f"{plural(calls.dead, 'delivery', 'deliveries')} given up" if calls.dead else ""
+        told = {"Answers": ConditionValue(value=not failing, message=lost)}
+        if not failing:
+            return ObservedState(told=told)
+        text = f"{calls.said}; {plural(waiting, 'delivery waits', 'deliveries wait')}"
+        return ObservedState(told=told, fault=Remote(text, rule="webhook-failed", hint="it is tried again by itself"))
+
+    async def finalize(self, resource: DeclaredResource) -> None:
+        await self._webhooks.remove(resource)
 
 
 class SecretController(AsDeclared):

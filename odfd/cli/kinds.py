@@ -192,6 +192,17 @@ def _repositories(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     )
 
 
+def _webhooks(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
+    return (
+        TableColumn("NAME", lambda row: row.name),
+        TableColumn("URL", lambda row: row.spec["url"], most=80),
+        TableColumn("PHASE", phase_text),
+        TableColumn("CONDITIONS", lambda row: conditions_text(row.status), most=80),
+        TableColumn("CHANGED", lambda row: formatting.ago(row.updated_at, now)),
+        TableColumn("", lambda row: row.status.get("message", ""), most=WHOLE),
+    )
+
+
 def _resources(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
     return (
         TableColumn("TYPE", lambda row: row.type),
@@ -264,6 +275,14 @@ VARIABLE_SET: Final = Kind(
     partial(_sets, "variables"),
     wire.ResourceView,
 )
+WEBHOOK: Final = Kind(
+    "webhooktarget",
+    ("webhooktargets", "webhook", "webhooks", "wh"),
+    "/resources/webhooktarget",
+    _name,
+    _webhooks,
+    wire.ResourceView,
+)
 SECRET_SET: Final = Kind(
     "secretset", ("secretsets", "ss"), "/resources/secretset", _name, partial(_sets, "secrets"), wire.ResourceView
 )
@@ -276,10 +295,10 @@ RESOURCE: Final = Kind(
 )  # fmt: skip
 """Of all types; one is named by its type too: ``Flow/hourly``."""
 KINDS: Final[tuple[Kind[Any], ...]] = (
-    DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, TASK, VARIABLE_SET, SECRET_SET, REPOSITORY,
+    DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, TASK, VARIABLE_SET, SECRET_SET, REPOSITORY, WEBHOOK,
     RESOURCE,
 )  # fmt: skip
-DECLARED: Final = (DATASET, FLOW, MIRROR, NETWORK, PEER, VALIDATOR, VARIABLE_SET, SECRET_SET, REPOSITORY)
+DECLARED: Final = (DATASET, FLOW, MIRROR, NETWORK, PEER, VALIDATOR, VARIABLE_SET, SECRET_SET, REPOSITORY, WEBHOOK)
 """Those that have labels, and can be watched."""
 
 

@@ -46,6 +46,7 @@ def assembly_of(parts: NodeParts, services: Services) -> Assembly:
         Child("collection", parts.collection.run, restart),
         Child("publications", parts.publications.loop.run, restart),
         Child("flows", parts.flows.run, restart),
+        Child("webhooks", parts.webhooks.run, restart),
         Child("reconciler", parts.reconciler.run, restart),
     ]
     api = services.page.api = application(services, parts.context.logger)

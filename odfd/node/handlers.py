@@ -67,7 +67,8 @@ def services_of(parts: NodeParts) -> Services:
     networks = _networks(parts, holders, search.index)
     peers = PeerService(parts.membership, home, holders)
     judging = _judging(parts)
-    _reconciling(parts, declarations, controllers_of(home, parts.views, flows, parts.scheduler, (networks, judging)))
+    others = (networks, judging, parts.webhooks)
+    _reconciling(parts, declarations, controllers_of(home, parts.views, flows, parts.scheduler, others))
     applying = _applying(parts, flows, declarations, IntentService(mirrors, networks, peers, judging))
     running = RunningParts(
         parts.engine, parts.membership, parts.site, parts.flight, parts.journal_recovery, flows, parts.evaluator.me

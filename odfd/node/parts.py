@@ -6,6 +6,7 @@ It is the only module that imports every package. It makes parts and passes them
 from __future__ import annotations
 
 import os
+import secrets
 import sqlite3
 from collections.abc import Callable, Collection
 from functools import partial
@@ -72,6 +73,7 @@ from odfd.state.component_settings import (
     query_isolation,
     query_limits,
     spark_options,
+    webhook_networks,
 )
 from odfd.state.damage import DamageRegistry
 from odfd.state.directory import PARTIAL, PARTIAL_EVIDENCE, SEGMENTS, STAGING, StateDirectory
@@ -96,6 +98,7 @@ from odfd.workers.ipfs_publication import PublicationService, PublicationTerms
 from odfd.workers.journal_recovery import JournalRecovery
 from odfd.workers.reconciler import Reconciler
 from odfd.workers.repair import Repair
+from odfd.workers.webhooks import WebhookWorker
 from p2p.ip import Allows, is_global
 from p2p.kubo.rpc import Ipfs
 from p2p.pace import Bandwidth
@@ -222,10 +225,12 @@ class NodeParts:
         """The garbage collection, the publication to IPFS, and what pulls by itself."""
         home, context, settings = self.home, self.context, self.settings
         self.collection = GarbageCollection(home, context, settings.node.collect_hours, self.quota.concerns)
+        terms = PublicationTerms(self._served, self.visibility)
         self.publications = PublicationService(
-            home, self.remotes.publisher, PublicationTerms(self._served, self.visibility), self._on_ipfs, context
+            home, self.remotes.publisher, terms, lambda: self.settings.policy.publish.ipfs, context
         )
         self.flows = FlowWorker(home, context, self._follow)
+        self.webhooks = WebhookWorker(home, context, webhook_networks(settings), partial(secrets.token_hex, 16))
         self.flight = flight_of(settings, home, (self.queries, self.public_queries), context)
 
     def _follow(self) -> FollowSettings:
@@ -332,6 +337,7 @@ class NodeParts:
         """Raises Invalid for a policy that cannot be: then all stays as it was."""
         with self.home.database.read() as connection:
             self.effective_policy.policy(connection, settings)
+        self.webhooks.inside = webhook_networks(settings)
         self.settings = settings
         cap_anew(settings, self.bandwidth, self.object_fetcher, self.remotes)
         self.ingest_deps.settings = ingest_settings(settings, self.home, os.environ)
@@ -346,16 +352,8 @@ class NodeParts:
         self.views.refresher.loop.poke()
         self._tell_notes()
         self.scheduler.poke_all()
-        judged = (
-            self.validator,
-            self.observer,
-            self.suspension_review,
-            self.rechecker,
-            self.witnessing,
-            self.submissions,
-            self.flows,
-        )
-        for part in judged:
+        judged = (self.validator, self.observer, self.suspension_review, self.rechecker, self.witnessing)
+        for part in (*judged, self.submissions, self.flows):
             part.loop.touch_all()
         self.context.events.emit("policy.changed", message=f"use {self.policy.use}, serve {self.policy.serve}")
 
@@ -411,7 +409,7 @@ class NodeParts:
     def signed(self, dataset: DatasetId, signed: Signed) -> None:
         self.library.moved(dataset)
         self.outbox.put_signed(dataset, signed)
-        for part in (self.publications, self.submissions, self.flows, self.cards):
+        for part in (self.publications, self.submissions, self.flows, self.webhooks, self.cards):
             self.in_loop(part.loop.touch, dataset)
 
     def _attested(self, dataset: DatasetId, signed: Signed) -> None:
@@ -437,15 +435,12 @@ class NodeParts:
         self.moved(dataset)
         self.heads.loop.touch(dataset)
 
-    def _on_ipfs(self) -> bool:
-        return self.settings.policy.publish.ipfs
-
     def shown_otherwise(self, dataset: DatasetId) -> None:
         """It was published or made private, came or went: what others are told of this node changes at once."""
         self.library.moved(dataset)
         self.in_loop(self.membership.look_again)
         self.in_loop(self.cards.shown_otherwise, dataset)
-        for part in (self.publications, self.submissions, self.flows):
+        for part in (self.publications, self.submissions, self.flows, self.webhooks):
             self.in_loop(part.loop.touch, dataset)
 
     def _may_sign_again(self) -> None:
@@ -454,7 +449,7 @@ class NodeParts:
 
     def moved(self, dataset: DatasetId) -> None:
         followers = (self.suspension_review, self.rechecker, self.validator, self.observer, self.witnessing)
-        for part in (*followers, self.publications, self.flows):
+        for part in (*followers, self.publications, self.flows, self.webhooks):
             part.loop.touch(dataset)
 
     def _dependencies(self) -> tuple[IngestDependencies, TransformDependencies]:

@@ -171,4 +171,7 @@ EVENT_KINDS: Final = {
     "verdict.not-reproducible-here": "this machine cannot run a transform again",
     "verdict.put-off": "a transform could not be run again yet",
     "verdict.reproduced": "a transform run again here gave the same result",
+    "webhook.answered": "a webhook that failed answers again",
+    "webhook.failed": "five calls of a webhook in a row failed",
+    "webhook.given-up": "a webhook was not told of a change: it failed for a day",
 }

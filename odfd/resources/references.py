@@ -23,6 +23,8 @@ from odfd.resources.manifest import UUID
 from odfd.resources.schema import notes_of
 
 _DID: Final = "did:"
+SETS: Final = ("SecretSet", "VariableSet")
+"""Types that a reference may name a part of: ``SecretSet:hooks#key``."""
 
 
 class Reference(msgspec.Struct, frozen=True):
@@ -68,13 +70,18 @@ def _within(kind: Kind, value: Any, path: str, refers: str | None) -> Iterator[R
 
 
 def reference_key(text: str, type_: str) -> str:
-    """``Type:id``, ``Type:did:…`` or ``Type:name`` in lower case, of ``[Type:](id | did | name)``. Raises Invalid."""
+    """``Type:id``, ``Type:did:…`` or ``Type:name`` in lower case, of ``[Type:](id | did | name)[#part]``.
+
+    Raises Invalid.
+    """
     prefix, colon, rest = text.partition(":")
     if colon and not text.startswith(_DID):
         if prefix != type_:
             text = f"expected a {type_}, found {text[:120]!r}"
             raise Invalid(text, rule="reference-type", hint=f"write {type_}:NAME, or the name alone")
         text = rest
+    if type_ in SETS:
+        text = text.partition("#")[0]
     if "#" in text:
         raise Invalid(f"a {type_} has no part {text[:120]!r}", rule="reference-part", hint="leave out # and the part")
     if text.startswith(DID_ODF):

@@ -24,6 +24,7 @@ from odfd.state.remotes import Remotes
 from p2p.address import parse_address
 from p2p.driver.lan import PORT as LAN_PORT
 from p2p.host.limits import HostLimits
+from p2p.ip import IpNetwork
 from p2p.machines.relay import RelayLimits
 from p2p.pace import Bandwidth
 from p2p.peers.directory import networks
@@ -137,7 +138,7 @@ def host_options(settings: Settings, home: StateDirectory, bandwidth: Bandwidth)
         folder=home.folder("peers"),
         network=Network(name=p2p.network, bootstrap=p2p.bootstrap) if p2p.network else None,
         patience=p2p.idle_seconds,
-        inside=_checked(p2p.inside),
+        inside=None if p2p.inside is None else _checked("p2p", p2p.inside),
         lan=LAN_PORT if p2p.mdns else None,
         bandwidth=bandwidth,
         relays=tuple(map(_checked_relay, p2p.relays)),
@@ -154,12 +155,18 @@ def _checked_relay(text: str) -> str:
     return text
 
 
-def _checked(inside: tuple[str, ...] | None) -> tuple[str, ...] | None:
+def webhook_networks(settings: Settings) -> tuple[IpNetwork, ...]:
+    """Raises Invalid."""
+    return networks(_checked("webhooks", settings.webhooks.inside))
+
+
+def _checked(section: str, inside: tuple[str, ...]) -> tuple[str, ...]:
     """Raises Invalid for what is no network."""
     try:
-        networks(inside or ())
+        networks(inside)
     except ValueError as error:
-        raise Invalid(f"p2p.inside: {error}", rule="p2p-inside", hint="write networks like 192.168.1.0/24") from error
+        hint = "write networks like 192.168.1.0/24"
+        raise Invalid(f"{section}.inside: {error}", rule=f"{section}-inside", hint=hint) from error
     return inside
 
 

@@ -38,6 +38,7 @@ from odfd.trust.keys.keystore import KeyStore
 from odfd.trust.keys.secret_keys import SecretKeys
 from odfd.trust.ledger import kinds, log
 from odfd.verify import damage, resume
+from odfd.webhooks import store as webhooks
 
 DATABASE: Final = "odfd.sqlite"
 STAGING: Final = "staging"
@@ -54,6 +55,7 @@ PARTIAL_EVIDENCE: Final = "partial-evidence"
 """Objects on their way here; these outlive a restart."""
 ROOMS: Final = (
     schema, references, row_counts, pushes, resources, visibility, log, damage, resume, saved_views, flows, shares,
+    webhooks,
 )  # fmt: skip
 """Modules with ``ROOM`` and ``STEPS``: whose tables the database has."""
 NAMES: Final = b"names"
@@ -103,6 +105,7 @@ _UNWATCHED: Final = (
     "versions",
     *declared.TABLES,
     *saved_views.TABLES,
+    *webhooks.TABLES,
 )
 """What is shown of datasets does not rest on these rows: a chain that changes has another head, and a mirror that is
 logged is in force."""

@@ -318,6 +318,7 @@ _SUBJECTS: Final = {
     "flow": ("Flow",),
     "mirror": ("Mirror", "Dataset"),
     "validator": ("Validator",),
+    "webhook": ("WebhookTarget",),
 }
 """Families of events, to the types that their subjects are names of."""
 

@@ -24,6 +24,7 @@ from odfd.resources.manifest import Draft, is_resource, read_resource
 from odfd.resources.references import reference_key, references_of
 from odfd.resources.sets import SecretSetSpec, VariableSetSpec, check_secrets, check_variables
 from odfd.resources.types import TypeRegistry
+from odfd.webhooks.target import WebhookTargetSpec, check_target
 
 
 class DesiredSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,6 +175,8 @@ class _Reading:
             check_secrets(draft)
         elif draft.type.spec is RepositorySpec:
             check_repository(draft)
+        elif draft.type.spec is WebhookTargetSpec:
+            check_target(draft)
         elif draft.type.name in ORDER:
             check_intent(draft)
         self._desired.drafts.append(draft)

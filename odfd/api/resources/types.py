@@ -19,6 +19,7 @@ from odfd.repositories.manifest import RepositorySpec
 from odfd.resources import sets
 from odfd.resources.schema import JsonSchema, fields_of, part_of, schema_of, type_text
 from odfd.resources.types import ODF, OURS, VERSION, ResourceType, TypeRegistry
+from odfd.webhooks import target as webhooks
 
 _ODF: Final = ResourceType
 _OWN: Final = partial(ResourceType, base=OURS)
@@ -91,6 +92,22 @@ headers:
 spec:
   secrets:
     apiKey: s3cr3t-of-the-house
+    signing: whsec_bm90IGEgc2VjcmV0IG9mIGFueWJvZHkgYXQgYWxs
+""",
+    ),
+    _ODF(
+        name="WebhookTarget", context="sink", plural="webhooktargets", aliases=("wh", "webhook"),
+        about="A URL that is called when datasets come, move or go: signed as Standard Webhooks say, at least once.",
+        spec=webhooks.WebhookTargetSpec, annotations={webhooks.POLICY: webhooks.WebhookPolicy},
+        example="""\
+$schema: WebhookTarget
+headers:
+  name: com.example.hook
+  annotations:
+    webhookPolicy: {datasets: ["house.%"], events: [dataset.ref.updated]}
+spec:
+  url: https://hooks.example.org/odf
+  secret: SecretSet:sensors#signing
 """,
     ),
     _OWN(
@@ -182,11 +199,6 @@ spec:
     _ODF(
         name="PersistentVolume", context="storage", plural="persistentvolumes", aliases=("pv",),
         about="A place where data of datasets is kept.", instead="data is kept in the state directory of the node",
-    ),
-    _ODF(
-        name="WebhookTarget", context="sink", plural="webhooktargets", aliases=("wh",),
-        about="A URL that is told of events.",
-        instead="odfctl watch -o ndjson tells of events as they happen",
     ),
     _OWN(
         name="TrustPolicy", context="trust", plural="trustpolicies", aliases=("tp",),

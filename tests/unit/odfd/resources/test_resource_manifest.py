@@ -242,7 +242,7 @@ NOT_YET: dict[str, tuple[str, ...]] = {
     "labels-annotations.resource": ("unknown-field",),
     "sink-webhook-dataset-events.flow": ("unknown-kind", "unknown-kind"),
     "sink-webhook-dataset-events.webhook-target-canonical": ("unknown-type", "unknown-field"),
-    "sink-webhook-dataset-events.webhook-target": ("type-without-effect",),
+    "sink-webhook-dataset-events.webhook-target": ("manifest-type",),
     "source-polling-url.flow": ("unknown-field", "unknown-field"),
     "source-polling-url.proj-latest": ("type-without-effect",),
     "source-polling-url.source": ("type-without-effect",),

@@ -1,0 +1,1 @@
+"""Tells URLs that people declare what becomes of datasets."""

@@ -1,0 +1,56 @@
+"""Calls one webhook: a POST that is judged where it dials, follows nobody, and reads no answer but its status.
+
+A host is resolved once, and only addresses that may be are dialled: those of the Internet over TLS, and those of
+networks that the owner of the node names. No proxy of the environment is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import httpx
+import trio
+
+from chain.errors import Remote
+from p2p.dial import NotAllowed
+from p2p.ip import Allows, Ip, IpNetwork, within
+from p2p.web.client import machine_authorities, new_client
+
+CALL_SECONDS: Final = 10.0
+_RULE: Final = "webhook-unreachable"
+_HINT: Final = "it is tried again by itself; docs/resources.md says what a receiver has to do"
+
+
+def judge(url: str, inside: tuple[IpNetwork, ...]) -> Allows:
+    """Where ``url`` may lead: in the clear to no place of the Internet."""
+    if url.startswith("https:"):
+        return within(inside)
+
+    def is_inside(ip: Ip) -> bool:
+        return any(ip.version == network.version and ip in network for network in inside)
+
+    return is_inside
+
+
+async def call(url: str, headers: Mapping[str, str], body: bytes, allows: Allows) -> int:
+    """The status of the answer, which is 2xx. Raises Remote for another and for none."""
+    try:
+        with trio.fail_after(CALL_SECONDS):
+            async with (
+                new_client(allows, timeout=CALL_SECONDS, verify=machine_authorities(), trust_env=False) as client,
+                client.stream("POST", url, headers=dict(headers), content=body) as response,
+            ):
+                status = response.status_code
+    except NotAllowed as error:
+        hint = "name its network in webhooks.inside, if it is right; http:// is for such networks alone"
+        raise Remote(
+            f"{httpx.URL(url).host} is where no webhook is called", rule="webhook-address", hint=hint
+        ) from error
+    except (trio.TooSlowError, httpx.TimeoutException) as error:
+        raise Remote(f"no answer in {CALL_SECONDS:g} seconds", rule=_RULE, hint=_HINT) from error
+    except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+        raise Remote((str(error) or type(error).__name__)[:300], rule=_RULE, hint=_HINT) from error
+    if not 200 <= status < 300:
+        raise Remote(f"it answered {status}", rule=_RULE, hint=_HINT)
+    return status

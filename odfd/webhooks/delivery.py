@@ -1,0 +1,135 @@
+"""Decides what is to be told of a dataset, signs it as Standard Webhooks ask, and says when it is tried again. Pure.
+
+What is told is the way from the head that was told last to the head of now. So one delivery of a dataset is open at a
+time, news that come meanwhile are one delivery after it, and what waits never grows with what happens.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from chain import instant
+from chain.errors import Environment
+from chain.instant import SECOND, Instant
+from chain.store.base import Head
+from odfd.webhooks.target import CREATED, DELETED, UPDATED
+
+PREFIX: Final = "whsec_"
+LEAST_SECRET: Final = 24
+"""Bytes, of Standard Webhooks: a shorter one can be guessed from a call."""
+FIRST_PAUSE: Final = 5 * SECOND
+LONGEST_PAUSE: Final = 3600 * SECOND
+GIVEN_UP_AFTER: Final = 24 * 3600 * SECOND
+LEAST_ATTEMPTS: Final = 8
+"""Before one is given up, however old it is: the node may have been off for a day."""
+
+
+class ToldHead(msgspec.Struct, frozen=True, rename="camel"):
+    hash: str
+    sequence_number: int
+
+
+class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+    """One call, however often it is tried: its id and its body stay."""
+
+    id: str
+    body: str
+    head: ToldHead | None
+    """What is told with it."""
+    name: str
+    made: Instant
+    attempts: int = 0
+
+
+class ToldDataset(msgspec.Struct, frozen=True, kw_only=True):
+    """What one target knows of one dataset."""
+
+    name: str
+    head: ToldHead | None
+    delivery: Delivery | None = None
+
+
+class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the calls of one target."""
+
+    generation: int
+    """Of the declaration at which it was told nothing of what was there."""
+    delivered: int = 0
+    dead: int = 0
+    """Given up."""
+    failures: int = 0
+    """Calls that failed since one did not."""
+    said: str = ""
+    """Of the last call."""
+
+
+def told_head(head: Head | None) -> ToldHead | None:
+    return None if head is None else ToldHead(str(head.hash), head.sequence_number)
+
+
+def event_of(before: ToldHead | None, head: ToldHead | None) -> str | None:
+    """What happened in between; ``None``: nothing."""
+    if before == head:
+        return None
+    return CREATED if before is None else DELETED if head is None else UPDATED
+
+
+def new_delivery(
+    event: str, dataset: str, name: str, way: tuple[ToldHead | None, ToldHead | None], new_id: str, now: Instant
+) -> Delivery:
+    """``way``: the heads before and after."""
+    before, head = way
+    data: dict[str, Any] = {
+        "dataset": {"id": dataset, "name": name},
+        "oldRef": before and msgspec.to_builtins(before),
+        "newRef": head and msgspec.to_builtins(head),
+    }
+    body = json.dumps({"type": event, "timestamp": instant.render(now), "data": data}, separators=(",", ":"))
+    return Delivery(id=f"msg_{new_id}", body=body, head=head, name=name, made=now)
+
+
+def pause_after(attempts: int, draw: Callable[[int], int]) -> int:
+    """Nanoseconds until the next one; ``draw`` gives a number below the one it is given."""
+    most = min(LONGEST_PAUSE, FIRST_PAUSE << min(attempts - 1, 20))
+    return most // 2 + draw(most // 2)
+
+
+def is_dead(delivery: Delivery, now: Instant) -> bool:
+    """Whether it is given up after an attempt that failed."""
+    return delivery.attempts >= LEAST_ATTEMPTS and now - delivery.made >= GIVEN_UP_AFTER
+
+
+def signing_key(secret: str) -> bytes:
+    """Raises Environment for what would sign nothing."""
+    try:
+        given = secret.startswith(PREFIX)
+        key = base64.b64decode(secret.removeprefix(PREFIX), validate=True) if given else secret.encode()
+    except (binascii.Error, ValueError):
+        key = b""
+    if len(key) < LEAST_SECRET:
+        raise Environment(
+            f"the secret is shorter than {LEAST_SECRET} bytes, or is no base64 after {PREFIX}",
+            rule="webhook-secret",
+            hint=f"apply the SecretSet with another, like {PREFIX}$(openssl rand -base64 32)",
+        )
+    return key
+
+
+def signed_headers(delivery: Delivery, key: bytes, now: Instant) -> dict[str, str]:
+    """Of one attempt: its time is signed too, so that a receiver tells an old call that comes again."""
+    at = str(now // SECOND)
+    mac = hmac.new(key, f"{delivery.id}.{at}.{delivery.body}".encode(), hashlib.sha256).digest()
+    return {
+        "Content-Type": "application/json",
+        "webhook-id": delivery.id,
+        "webhook-timestamp": at,
+        "webhook-signature": f"v1,{base64.b64encode(mac).decode()}",
+    }

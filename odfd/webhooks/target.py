@@ -1,0 +1,106 @@
+"""Says what a WebhookTarget may be: a URL, a secret of a SecretSet, and what it is called for. Pure.
+
+The URL is shown to whoever may read resources, so it holds no credentials; the secret stays in its SecretSet.
+"""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from chain.errors import Invalid
+from odfd.resources.manifest import Draft, described
+from odfd.resources.references import refers_to
+from odfd.resources.types import ODF, VERSION
+
+POLICY: Final = "webhookPolicy"
+_URI: Final = f"{ODF}/sink/{VERSION}/WebhookPolicy"
+CREATED: Final = "dataset.created"
+UPDATED: Final = "dataset.ref.updated"
+DELETED: Final = "dataset.deleted"
+EVENTS: Final = (CREATED, UPDATED, DELETED)
+MAX_URL: Final = 2048
+
+
+class WebhookTargetSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Where it is called, and what its calls are signed with."""
+
+    url: Annotated[str, described("https://…; http:// in networks that webhooks.inside names.")]
+    secret: Annotated[
+        str, described("SecretSet:NAME#KEY: 24 bytes or more, or whsec_ and base64."), refers_to("SecretSet")
+    ]
+
+
+class WebhookPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What it is called for."""
+
+    datasets: Annotated[tuple[str, ...], described("Names; % stands for anything. All.")] | None = None
+    events: Annotated[tuple[str, ...], described(f"Of {', '.join(EVENTS)}. All.")] | None = None
+
+    def wants(self, event: str) -> bool:
+        return self.events is None or event in self.events
+
+    def names(self, dataset: str) -> bool:
+        if self.datasets is None:
+            return True
+        return any(_pattern(each).fullmatch(dataset) for each in self.datasets)
+
+
+def policy_of(annotations: Mapping[str, Any]) -> WebhookPolicy:
+    """Also of annotations that were set by hand. Raises Invalid."""
+    try:
+        policy = msgspec.convert(annotations.get(POLICY) or annotations.get(_URI) or {}, WebhookPolicy)
+    except msgspec.ValidationError as error:
+        raise Invalid(
+            f"{POLICY}: {error}", rule="webhook-policy", hint="{datasets: [NAME], events: [dataset.ref.updated]}"
+        ) from error
+    _check_events(policy)
+    return policy
+
+
+def check_target(draft: Draft) -> None:
+    """Adds to the mistakes of a draft."""
+    draft.attempt("spec.url", _check_url, draft.spec.url)
+    draft.attempt("spec.secret", secret_key, draft.spec.secret)
+    if POLICY in draft.typed:
+        draft.attempt(f"headers.annotations.{POLICY}", lambda _: _check_events(draft.typed[POLICY]), "")
+
+
+def secret_key(reference: str) -> str:
+    """The key in the set that it refers to. Raises Invalid."""
+    key = reference.partition("#")[2]
+    if not key:
+        text = "a secret is written in a SecretSet, and referred to with its key"
+        raise Invalid(text, rule="webhook-secret", hint="secret: SecretSet:NAME#KEY")
+    return key
+
+
+def _check_url(text: str) -> None:
+    """Raises Invalid."""
+    try:
+        url = urllib.parse.urlsplit(text)
+        host, _ = url.hostname, url.port
+    except ValueError as error:
+        raise Invalid(f"not a URL: {error}", rule="webhook-url", hint="like https://example.org/hook") from error
+    if url.scheme not in ("https", "http") or not host or len(text) > MAX_URL or not text.isascii():
+        raise Invalid("a webhook is called at a URL of the web", rule="webhook-url", hint="https://example.org/hook")
+    if url.username is not None or url.password is not None:
+        text = "a URL is shown to whoever reads resources, and this one has credentials"
+        raise Invalid(text, rule="webhook-url", hint="take them out: calls are signed, and the receiver checks that")
+    if url.fragment or any(each <= " " for each in text):
+        raise Invalid("a URL with a fragment or a space", rule="webhook-url", hint="https://example.org/hook")
+
+
+def _check_events(policy: WebhookPolicy) -> None:
+    for each in policy.events or ():
+        if each not in EVENTS:
+            hint = f"known are {', '.join(EVENTS)}"
+            raise Invalid(f"there is no event {each[:60]!r}", rule="webhook-policy", hint=hint)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, text.split("%"))), re.IGNORECASE)

@@ -1,0 +1,227 @@
+"""Targets that are called when datasets come, move and go."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import trio
+
+from chain.errors import Invalid
+from chain.instant import SECOND
+from config.model import Webhooks
+from odfd.webhooks.delivery import GIVEN_UP_AFTER
+from odfd.workers.webhooks import FAILING
+from worlds.eventually import PATIENCE, became
+
+KEY = b"thirty-two bytes for a test only"
+INSIDE = {"webhooks": Webhooks(inside=("127.0.0.0/8",))}
+
+
+class Receiver(http.server.ThreadingHTTPServer):
+    """Keeps what it was called with, and answers as it is told."""
+
+    status = 204
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        """Ids and bodies."""
+
+    def events(self) -> list[str]:
+        return [f"{body['type'].removeprefix('dataset.')} {body['data']['dataset']['name']}" for _, body in self.calls]
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        name, at = self.headers["webhook-id"], self.headers["webhook-timestamp"]
+        mac = base64.b64encode(hmac.digest(KEY, f"{name}.{at}.".encode() + body, hashlib.sha256)).decode()
+        is_right = self.headers["webhook-signature"] == f"v1,{mac}"
+        self.server.calls.append((name, json.loads(body)))
+        self.send_response(self.server.status if is_right else 401)
+        self.send_header("Location", "http://127.0.0.1:1/elsewhere")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    made = Receiver()
+    thread = threading.Thread(target=made.serve_forever, args=(0.01,))
+    thread.start()
+    yield made
+    made.shutdown()
+    thread.join()
+    made.server_close()
+
+
+SECRET = f"$schema: SecretSet\nheaders: {{name: hooks}}\nspec: {{secrets: {{key: {KEY.decode()}}}}}\n"
+
+
+def target(receiver: Receiver, policy: str = "{}", url: str = "") -> str:
+    url = url or f"http://127.0.0.1:{receiver.server_address[1]}/hook"
+    headers = f"{{name: hook, annotations: {{webhookPolicy: {policy}}}}}"
+    return f"$schema: WebhookTarget\nheaders: {headers}\nspec: {{url: '{url}', secret: 'SecretSet:hooks#key'}}\n"
+
+
+def dataset(name: str, about: str = "") -> str:
+    events = f"[{{kind: SetInfo, description: {about}}}]" if about else "[]"
+    return f"$schema: Dataset\nheaders: {{name: {name}}}\nspec: {{kind: Root, metadata: {events}}}\n"
+
+
+async def status(node: Any) -> dict[str, Any]:
+    with trio.fail_after(PATIENCE):
+        await node.parts.reconciler.settled()
+    found: dict[str, Any] = (await node.api.declarations.get("webhook", "hook")).status
+    return found
+
+
+def now(node: Any, world: Any, nanoseconds: int = 0) -> None:
+    """What waits for a time is looked at; so much later."""
+    world.clock.instant += nanoseconds
+    node.parts.webhooks.loop.poke()
+
+
+async def test_a_target_is_told_once_of_what_comes_moves_and_goes(world: Any, receiver: Receiver) -> None:
+    """And of nothing that was there, or that it does not want."""
+    async with world.running("alice", **INSIDE) as alice:
+        await alice.apply(dataset("old"))
+        policy = "{datasets: [o%], events: [dataset.created, dataset.ref.updated, dataset.deleted]}"
+        await alice.apply(SECRET, target(receiver, policy))
+        assert (await status(alice))["phase"] == "Ready"
+        before = str(alice.home.chains.chain(alice.dataset("old")).head().hash)
+        await alice.apply(dataset("one"), dataset("two"), dataset("old", "news"))
+        await became(lambda: len(receiver.calls) == 2)
+        assert sorted(receiver.events()) == ["created one", "ref.updated old"]
+        (moved,) = (body["data"] for _, body in receiver.calls if body["type"] == "dataset.ref.updated")
+        head = alice.home.chains.chain(alice.dataset("old")).head()
+        assert moved["dataset"]["id"] == str(alice.dataset("old"))
+        assert moved["oldRef"] == {"hash": before, "sequenceNumber": 0}
+        assert moved["newRef"] == {"hash": str(head.hash), "sequenceNumber": head.sequence_number}
+        await alice.api.datasets.delete("one")
+        await became(lambda: len(receiver.calls) == 3)
+        assert receiver.events()[-1] == "deleted one"
+        await alice.apply(dataset("one"))
+        await became(lambda: len(receiver.calls) == 4)
+        assert receiver.events()[-1] == "created one"
+        assert len({name for name, _ in receiver.calls}) == 4
+        await became(lambda: not alice.parts.webhooks._at_work)  # else the last comes again after the start
+    async with world.running("alice", **INSIDE) as alice:
+        now(alice, world)
+        await alice.apply(dataset("other"))
+        await became(lambda: len(receiver.calls) == 5)
+        assert receiver.events()[-1] == "created other"
+        await alice.api.declarations.delete("webhook", "hook")
+        await alice.parts.reconciler.settled()
+        with alice.home.database.read() as connection:
+            assert connection.execute("SELECT count(*) FROM webhook_told").fetchone() == (0,)
+
+
+async def test_what_fails_comes_again_under_its_id_and_joins_what_came_meanwhile(
+    world: Any, receiver: Receiver
+) -> None:
+    """Also over a restart, after which nothing of it is lost."""
+    async with world.running("alice", **INSIDE) as alice:
+        await alice.apply(SECRET, target(receiver), dataset("a"))
+        await status(alice)
+        receiver.status = 302
+        await alice.apply(dataset("a", "one"))
+        for count in range(1, FAILING):
+            await became(lambda count=count: len(receiver.calls) == count)
+            await became(lambda: not alice.parts.webhooks._at_work)
+            now(alice, world, 3600 * SECOND)
+        await alice.apply(dataset("a", "two"))
+        await alice.apply(dataset("a", "three"))
+        await became(lambda: len(receiver.calls) == FAILING)
+        await became(lambda: not alice.parts.webhooks._at_work)
+        failed = await status(alice)
+        assert (failed["phase"], failed["code"]) == ("Failed", "webhook-failed")
+        assert failed["message"] == "it answered 302; 1 delivery waits"
+    async with world.running("alice", **INSIDE) as alice:
+        receiver.status = 200
+        now(alice, world, 3600 * SECOND)
+        await became(lambda: len(receiver.calls) == FAILING + 2)
+        assert len({name for name, _ in receiver.calls[:-1]}) == 1
+        first, last = (body["data"] for _, body in receiver.calls[-2:])
+        assert first["newRef"] == last["oldRef"]
+        assert last["newRef"]["sequenceNumber"] == first["newRef"]["sequenceNumber"] + 2
+        assert receiver.calls[0][1] == receiver.calls[-2][1]
+        await became(lambda: not alice.parts.webhooks._at_work)
+        assert (await status(alice))["phase"] == "Ready"
+
+
+async def test_a_delivery_that_fails_for_a_day_is_given_up_and_counted(world: Any, receiver: Receiver) -> None:
+    async with world.running("alice", **INSIDE) as alice:
+        await alice.apply(SECRET, target(receiver), dataset("a"))
+        await status(alice)
+        receiver.status = 500
+        await alice.apply(dataset("a", "one"))
+        for count in range(1, 9):
+            await became(lambda count=count: len(receiver.calls) == count)
+            await became(lambda: not alice.parts.webhooks._at_work)
+            now(alice, world, GIVEN_UP_AFTER)
+        assert "webhook.given-up" in {each.kind for each in alice.events.kept()}
+        receiver.status = 200
+        await alice.apply(dataset("a", "two"))
+        await became(lambda: len(receiver.calls) == 9)
+        first, last = (body["data"] for _, body in receiver.calls[-2:])
+        assert first["newRef"] == last["oldRef"]
+        await became(lambda: not alice.parts.webhooks._at_work)
+        said = await status(alice)
+        (answers,) = [value for key, value in said["conditions"].items() if key.endswith("/Answers")]
+        assert (said["phase"], answers["value"], answers["message"]) == ("Ready", True, "1 delivery given up")
+
+
+async def test_no_webhook_leads_into_our_own_house(world: Any, receiver: Receiver) -> None:
+    """Where nobody named a network of it."""
+    async with world.running("alice") as alice:
+        await alice.apply(SECRET, target(receiver), dataset("a"))
+        await status(alice)
+        await alice.apply(dataset("a", "one"))
+        kinds = lambda: {each.kind for each in alice.events.kept()}  # noqa: E731
+        await became(lambda: "webhook.failed" in kinds() or now(alice, world, 3600 * SECOND))
+        assert (await status(alice))["message"].startswith("127.0.0.1 is where no webhook is called")
+        assert not receiver.calls
+
+
+async def test_a_target_waits_for_its_secret(world: Any, receiver: Receiver) -> None:
+    async with world.running("alice", **INSIDE) as alice:
+        await alice.apply(target(receiver), dataset("a"))
+        assert ((said := await status(alice))["phase"], said["code"]) == ("Failed", "unresolved-reference")
+        await alice.apply(SECRET)
+        await became(lambda: alice.parts.reconciler.queue.is_idle)
+        assert (await status(alice))["phase"] == "Ready"
+        await alice.apply(dataset("a", "one"))
+        await became(lambda: receiver.events() == ["ref.updated a"])
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("spec: {url: 'ftp://a/b', secret: 'SecretSet:a#b'}", 3),
+        ("spec: {url: 'https://me:pw@a/b', secret: 'SecretSet:a#b'}", 3),
+        ("spec: {url: 'https://a/b#c', secret: 'SecretSet:a#b'}", 3),
+        ("spec: {url: 'https://a:99999/b', secret: 'SecretSet:a#b'}", 3),
+        ("spec: {url: 'https://a/b', secret: swordfish}", 3),
+        ("spec: {url: 'https://a/b', secret: 'VariableSet:a#b'}", 3),
+    ],
+)
+async def test_what_is_no_target_is_refused_at_its_line(world: Any, text: str, place: int) -> None:
+    async with world.running("alice") as alice:
+        with pytest.raises(Invalid) as caught:
+            await alice.apply(f"$schema: WebhookTarget\nheaders: {{name: hook}}\n{text}")
+        assert caught.value.place == f"m0.yaml:{place}"
+        assert caught.value.rule in ("webhook-url", "webhook-secret", "reference-type")
+        assert "pw@" not in str(caught.value)
