@@ -66,15 +66,17 @@ async def test_an_answer_is_proven_and_rechecked(world: Any, tmp_path: Path, cap
         shown = [json.loads(line)["carrier"] for line in capfd.readouterr().out.splitlines()]
         assert shown == sorted(shown)
         assert len(shown) == answered.rows > 2
-        told = answer_recheck.read(str(file))
-        assert told is not None
-        assert told.signers == (alice.home.keys.node_key().did,)
-        assert [(pin.name, pin.sequence_number, pin.standing) for pin in told.said.pins] == [("airlines", 6, "data")]
-        view = await trio.to_thread.run_sync(lambda: answer_recheck.run(session(bob), told, ()))
+        proven = answer_recheck.read(str(file))
+        assert proven is not None
+        assert proven.signers == (alice.home.keys.node_key().did,)
+        assert [(pin.name, pin.sequence_number, pin.standing) for pin in proven.predicate.pins] == [
+            ("airlines", 6, "data")
+        ]
+        view = await trio.to_thread.run_sync(lambda: answer_recheck.run(session(bob), proven, ()))
         assert (view["result"], view["reason"]) == ("confirmed", ""), "under another name"
         assert "confirmed" in answer_recheck.text(view)
 
-        lie = forged(alice, told)
+        lie = forged(alice, proven)
         view = await trio.to_thread.run_sync(lambda: answer_recheck.run(session(bob), lie, ()))
         assert (view["result"], view["row"], view["said"][1]) == ("refuted", 1, "Nobody's Airline")
         assert "Nobody's Airline" in answer_recheck.text(view)
@@ -82,7 +84,7 @@ async def test_an_answer_is_proven_and_rechecked(world: Any, tmp_path: Path, cap
         with pytest.raises(Refused, match="first"):
             await alice.api.queries.answer(wire.QueryRequest(sql="select first(name) from airlines", prove=True), taken)
         await bob.api.datasets.delete("carriers")
-        view = await trio.to_thread.run_sync(lambda: answer_recheck.run(session(bob), told, ()))
+        view = await trio.to_thread.run_sync(lambda: answer_recheck.run(session(bob), proven, ()))
         assert view["result"] == "unable"
         assert "airlines" in view["reason"]
     document = json.loads(file.read_text())
@@ -92,19 +94,19 @@ async def test_an_answer_is_proven_and_rechecked(world: Any, tmp_path: Path, cap
         answer_recheck.read(str(file))
 
 
-def forged(alice: Any, told: Any) -> Any:
+def forged(alice: Any, proven: Any) -> Any:
     """The same, signed over other rows."""
     import msgspec
     import pyarrow as pa
 
     from chain.data.logical_hash import logical_hash
 
-    rows = told.rows.to_pylist()
+    rows = proven.rows.to_pylist()
     rows[1]["name"] = "Nobody's Airline"
-    table = pa.Table.from_pylist(rows, told.rows.schema)
-    said = msgspec.structs.replace(told.said, logical_hash=str(logical_hash(table)))
-    said, signers = statements.unseal(statements.seal(said, alice.home.keys.node_key()))
-    return answer_recheck.ProvenAnswer(said, signers, table)
+    table = pa.Table.from_pylist(rows, proven.rows.schema)
+    predicate = msgspec.structs.replace(proven.predicate, logical_hash=str(logical_hash(table)))
+    predicate, signers = statements.unseal(statements.seal(predicate, alice.home.keys.node_key()))
+    return answer_recheck.ProvenAnswer(predicate, signers, table)
 
 
 def test_folders_tell_without_a_daemon(tmp_path: Path) -> None:
@@ -112,8 +114,8 @@ def test_folders_tell_without_a_daemon(tmp_path: Path) -> None:
     from odfd.cli.offline.folder_queries import ask_folders
 
     proof, rows = ask_folders(wire.QueryRequest(sql="select 1 as n", prove=True), [str(AIRLINES)], tmp_path / "a")
-    told = answer_recheck.ProvenAnswer(*statements.unseal(json.dumps(proof).encode()), rows)
+    proven = answer_recheck.ProvenAnswer(*statements.unseal(json.dumps(proof).encode()), rows)
     made = Session(Namespace(output="json", quiet=True, verbose=False, socket=str(tmp_path / "none")))
-    assert answer_recheck.run(made, told, [str(AIRLINES)])["result"] == "confirmed"
-    view = answer_recheck.run(made, told, ())
+    assert answer_recheck.run(made, proven, [str(AIRLINES)])["result"] == "confirmed"
+    view = answer_recheck.run(made, proven, ())
     assert (view["result"], "--from" in view["reason"]) == ("unable", True)

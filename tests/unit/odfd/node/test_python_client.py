@@ -105,7 +105,7 @@ async def test_an_answer_is_proven(world: Any, worlds: Any, folder: Path) -> Non
         assert told is not None
         assert told.rows.equals(proof.rows)
         assert told.signers == (alice.home.keys.node_key().did,)
-        assert [pin.block for pin in told.said.pins] == [query.pin.block]
+        assert [pin.block for pin in told.predicate.pins] == [query.pin.block]
     with pytest.raises(Environment, match="cannot write"):
         proof.save(folder / "nowhere" / "answer.json")
 
