@@ -1,6 +1,6 @@
-"""Looks at what resources stand for, one controller a type: whether each is as declared, and what is to be told of it.
+"""Observes declared resources, one controller per type: compares each with its declaration and reports its conditions.
 
-Each asks the part of the node that does the work, never the intent: a status says what is.
+A controller asks the part of the node that does the work, never the declaration: a status reports what exists.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Tells others what this node's published datasets are: signs a card of each, and takes it back when it is private.
+"""Signs and gossips a card, the public description, of each published dataset; withdraws those of private ones.
 
-Works while its ``loop`` runs. A dataset is touched when it moves or is published or unpublished; what is not due yet
-waits, so that a busy dataset costs a look a minute. Spec: docs/spec/trust.md#cards.
+Works while its ``loop`` runs. A dataset is touched when it moves or is published or unpublished. A card that is not due
+yet waits, so that a busy dataset costs at most one check a minute. Spec: docs/spec/trust.md#cards.
 """
 
 from __future__ import annotations

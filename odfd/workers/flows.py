@@ -1,8 +1,8 @@
-"""Pulls datasets by themselves: when a flow's schedule says so, and derived ones when their inputs have new data.
+"""Starts pulls by themselves: on the schedule of a flow, and for derived datasets when their inputs have new data.
 
-``odfd.flows.scheduler`` decides; here runs are begun, as the same tasks that ``odfctl pull`` makes, and their records
-are kept. What is new is told by commits and by mirrors, and found once after a start by comparing heads: nobody looks
-around in between. Alive while ``run`` is; a run that is cut off by a stop begins again after the next start.
+``odfd.flows.scheduler`` decides; this worker starts the runs, as the same tasks that ``odfctl pull`` makes, and keeps
+their records. Commits and mirrors report new data, and one comparison of heads after a start finds earlier data; the
+worker never polls. Alive while ``run`` is; a run that a stop interrupts begins again after the next start.
 """
 
 from __future__ import annotations

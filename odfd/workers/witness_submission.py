@@ -1,9 +1,9 @@
 """Submits this node's signed heads to public witnesses, and gossips the cosignatures that they return.
 
-After a new head, never on its way: each witness is asked by itself, one dataset at a time, not oftener than every half
-minute for each, ever later while it does not answer, and anew when its cosignature ages. What is sent says nothing that
-the signed head did not say. Touch a dataset in ``loop`` when its head was signed. Spec: c2sp.org/tlog-witness;
-docs/spec/trust.md#witnesses; ADR 16.
+Submission follows a new head and never delays it. Each witness is asked independently: one dataset at a time, at most
+every half minute per dataset, at growing intervals while it does not answer, and again when its cosignature ages. A
+request discloses nothing that the signed head does not. Touch a dataset in ``loop`` when its head was signed.
+Spec: c2sp.org/tlog-witness; docs/spec/trust.md#witnesses; ADR 16.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Remembers what was declined: until when it is not to be fetched again, and why. Sans-IO.
+"""Remembers which identifiers this node declined to fetch, why, and until when. Sans-IO.
 
-What one declined once is not asked for before its pause is over, and the pause doubles each time that it is declined
-again; so whoever goes on offering it costs a question now and then, and not its bytes for ever. Bounded: what was
-declined longest ago is forgotten first. ``UselessBytes`` bounds, by peer, what is of no use and always new.
+A declined identifier is not requested again before its pause ends, and the pause doubles with each refusal: a peer that
+keeps offering it costs an occasional question, not its bytes. Bounded: the entry declined longest ago is forgotten
+first. ``UselessBytes`` bounds, per peer, the bytes of content that is always new and of no use.
 """
 
 from __future__ import annotations

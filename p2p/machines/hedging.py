@@ -1,4 +1,4 @@
-"""Tells when the part of a transfer that all wait for is asked of more peers, and of how many."""
+"""Decides when the part of a transfer that blocks all later ones is requested from more peers, and from how many."""
 
 from __future__ import annotations
 

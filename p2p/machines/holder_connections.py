@@ -1,8 +1,9 @@
-"""Says for which dataset of interest others that serve it are to be met next, and remembers when that was tried.
+"""Chooses the dataset of interest for which the node connects to more holders next. Sans-IO.
 
-What is said of a dataset is passed on by those who want it, and in a large network may reach nobody else: so who
-wants one stays connected with some that serve it. Two at least: where each follows one other, two that follow each
-other hear of nothing. And now and then one more, by lot: those two may have lost the publisher, or lie. Sans-IO.
+Only nodes that want a dataset pass on its statements, so in a large network they may reach nobody else; a node that
+wants a dataset therefore stays connected to peers that serve it. It keeps two: if each followed one other, two nodes
+that follow each other would hear nothing. Now and then it adds one at random, because both may have lost the publisher
+or may lie.
 """
 
 from __future__ import annotations

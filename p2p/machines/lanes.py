@@ -1,8 +1,8 @@
-"""Orders work that waits by who sent it: blocks of addresses take turns, and in each its senders. Sans-IO.
+"""Orders waiting work fairly by sender: address blocks take turns, and the senders within a block take turns. Sans-IO.
 
-A sender that sends much waits behind itself and keeps nobody else waiting; many keys of one block of addresses wait
-behind each other. The whole is bounded in number and bytes; when it is full, the newest goes of the heaviest sender of
-the heaviest block, so that who sends little loses nothing to who sends much, under however many keys.
+A sender that sends much waits behind its own work and delays nobody else; many keys of one address block wait behind
+each other. The whole is bounded in number and bytes. When it is full, the newest item of the heaviest sender in the
+heaviest block is dropped, so that a light sender loses nothing to a heavy one, however many keys that one uses.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Runs anti-entropy with one peer: compares sums, lists differences, fetches missing statements.
 
-``Reconcile`` is the asking side, one per round with one peer: it is handed each answer and says what to ask next, until
-``Done``. ``answer`` is the other side, a pure function of a question and of what is held. Whether a statement is valid
-or wanted is decided by who is shown it. Spec: docs/spec/trust.md#gossip.
+``Reconcile`` is the requesting side, one per round with one peer: it takes each answer and returns the next request,
+until ``Done``. ``answer`` is the responding side, a pure function of a request and of the statements held. The caller
+decides whether a statement is valid or wanted. Spec: docs/spec/trust.md#gossip.
 """
 
 from __future__ import annotations

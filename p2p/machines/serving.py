@@ -1,9 +1,9 @@
-"""Decides which request is answered next: fair between blocks of addresses, peers, and what one peer asks for.
+"""Decides which request is answered next: fair between address blocks, peers, and the subjects that one peer requests.
 
-One machine per node, over both data protocols. It hands out turns: one answer to a peer is read while the one before is
-written, and no more, so that a slow reader holds two in memory and delays nobody; reads from disk are at most
-``readers`` at a time. Within one peer, subjects take turns by bytes (deficit round robin), so a million-block chain
-does not hold up a small one. It never reads or writes: the driver performs ``Read`` and says when it is done.
+One machine per node serves both data protocols. While one answer to a peer is written, the next is read, and no more: a
+slow reader holds two answers in memory and delays nobody. At most ``readers`` reads from disk run at a time. The
+subjects of one peer take turns by bytes (deficit round robin), so a million-block chain does not hold up a small one.
+The machine does no I/O: the driver performs each ``Read`` and reports when it is done.
 """
 
 from __future__ import annotations

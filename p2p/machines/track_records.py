@@ -1,8 +1,8 @@
-"""Remembers how each peer served us in transfers before, so that those who give are asked before those who stall.
+"""Remembers how each peer served this node in earlier transfers, so that productive peers are asked before slow ones.
 
-No blame: who stalls is asked later, and is asked where nobody else is left. What a peer gave counts once it proved
-true; what it let us wait for counts once another peer gave it in its place. Keys are free: what a key without a record
-lets us wait for counts against every such key of its block of addresses.
+A record is no accusation: a peer that stalls is asked later, and still asked where no other is left. Bytes count for a
+peer once they are verified; a wait counts against it once another peer has delivered in its place. New keys cost
+nothing, so a wait on a key without a record counts against all such keys of its address block.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Plans the transfer of units ``[start, target)`` in order, from several peers that may be slow, silent or lying.
 
-The thing is a chain (units are blocks) or an object (units are bytes); both are an interval of which peers send parts,
-and a judge behind the driver that takes parts in order and says whether they are good. The machine plans who is asked
-for what, keeps what came too early within a window, turns from those who stall to others, and finds the liar. It never
-looks into a part. One machine per wanted thing; it ends with ``Completed`` or ``GaveUp``.
+A chain (units are blocks) and an object (units are bytes) are both an interval of which peers send parts; a verifier
+behind the driver takes parts in order and says whether they are good. The machine plans which peer is asked for which
+part, keeps early parts within a window, moves requests from stalling peers to others, and identifies the liar. It never
+looks into a part. One machine per transfer; it ends with ``Completed`` or ``GaveUp``.
 
-Blame: a part may be bad only because an earlier one, of another peer, was. So when a judge rejects what several
-contributed to, nobody is accused; the machine goes back to where the judge says and takes everything from one peer at a
-time. What is rejected then is that peer's alone.
+Blame: a part may be bad only because an earlier one, of another peer, was. When the verifier rejects parts of several
+peers, none is accused: the machine returns to the position that the verifier names and takes everything from one peer
+at a time, so that the next rejected part is that peer's alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Finds or makes the quarantine datasets: those that take the records which other datasets could not read.
+"""Finds or creates quarantine datasets, which keep the records that another dataset could not read.
 
-Which is whose is a resource of this node, so that both may be renamed. A new one is called as the dataset it is of,
-with ``.quarantine`` behind it; it is a dataset as any other, private until it is published. It outlives the other one.
-Synchronous.
+A resource of this node links the two, so that both may be renamed. A new quarantine dataset takes the name of its
+dataset with ``.quarantine`` appended, is private until it is published, and outlives that dataset. Synchronous.
 """
 
 from __future__ import annotations

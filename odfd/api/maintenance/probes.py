@@ -1,8 +1,8 @@
-"""Probes for ``odfctl doctor`` the clock, what a node relies on, and what others' reliance on it hangs on.
+"""Probes for ``odfctl doctor`` the clock, the node's policy, root keys and witnesses, and datasets with wrong times.
 
-These are the policy in force, the roots whose keys lie on this machine, witnesses of which none may be missing, and
-datasets that hold times from a wrong clock. Synchronous; the cost is a look at each dataset of this node's own: at one
-or two of its blocks, and at more, by halves, of those whose times are ahead.
+The probes check the policy in force, root keys that lie on this machine, required witnesses, and datasets whose times
+come from a wrong clock. Synchronous; each of the node's own datasets costs a read of one or two blocks, and a binary
+search over its blocks where its times are ahead.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes statements about answers: rows are kept on disk until the last is there, then hashed, and that is signed."""
+"""Signs statements about answers: spools the rows to disk until the last arrives, hashes them, and signs the hash."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Keeps what holds of datasets, so that the next query folds only what came since.
+"""Caches the current rows of datasets (folds of their changelogs), so that a query folds only rows added since.
 
-A fold is made after a query that had much to fold, in a process that reads this dataset alone: what strangers put into
-one dataset cannot change what another's fold says. No query waits for it.
+A fold is made after a query that had much to fold, in a process that reads this dataset alone: rows that a stranger
+puts into one dataset cannot change the fold of another. No query waits for it.
 """
 
 from __future__ import annotations

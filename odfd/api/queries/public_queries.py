@@ -1,7 +1,7 @@
-"""Answers questions of others: over what policy serves them, in turns of their own, so that the node's owner has some.
+"""Answers queries of other people over the datasets that policy serves, on half of the query processes at most.
 
-A dataset that is not served is not there, whatever is asked of it; of one that is served in part the rest is not there.
-Who asks over Flight with a token is answered as the node's owner.
+A dataset that is not served is reported as absent, and so is the part that is not served of a dataset served in part.
+A Flight client with a valid token is answered as the node's owner.
 """
 
 from __future__ import annotations

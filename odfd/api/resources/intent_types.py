@@ -1,7 +1,7 @@
-"""Types of resources that stand for intents of this node: mirrors, networks, peers that are shut out, and validators.
+"""Types of resources that declare intents of this node: mirrors, networks, blocked peers, and validators.
 
-The intent is the truth, whoever made it: a manifest, or a command. Here is what each type may say, the form in which
-its spec is kept, and which spec an intent has. Pure; ``odfd.api.intents`` brings them about.
+The intent is authoritative, whether a manifest or a command made it. This module defines the fields of each type, the
+form in which its spec is kept, and the spec that belongs to an intent. Pure; ``odfd.api.intents`` carries them out.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Lists the types of resources that this node knows, serves their JSON Schemas, and explains them field by field.
 
-They are of ODF and its own: those that act, and those that do not yet.
+They are ODF's types and the node's own, both those that have an effect and those that have none yet.
 """
 
 from __future__ import annotations

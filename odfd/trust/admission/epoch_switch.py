@@ -1,7 +1,7 @@
 """Determines what a new epoch means for the blocks held here: which are kept, and which are given up. Pure.
 
-An epoch that replaces nothing is followed unasked; whether a node follows one that does is its policy's to say
-(docs/spec/trust.md#epochs).
+A node follows an epoch that replaces nothing without asking; its policy decides whether it follows one that replaces
+blocks (docs/spec/trust.md#epochs).
 """
 
 from __future__ import annotations

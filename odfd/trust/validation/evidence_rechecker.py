@@ -1,10 +1,11 @@
 """Re-checks evidence that listed validators name, for datasets held here: fetches the bundle and runs its step again.
 
-One bundle at a time, the most urgent first, never while the validator works. What is found is this node's own verdict
-(docs/spec/trust.md#rechecks): the published step is wrong where three more runs, each in a fresh engine process, gave
-one and the same other answer; it is right where the run began at the first step, for what a published checkpoint hides
-is not seen from there. Whose evidence is untrue rests for a day; what could not be had or run is tried again after
-growing pauses. Works while its ``loop`` runs. Spec: docs/spec/trust.md#rechecks, #room.
+It takes one bundle at a time, the most urgent first, and none while the validator works. The result is this node's own
+verdict (docs/spec/trust.md#rechecks): the published step is wrong if three more runs, each in a fresh engine process,
+gave one and the same other answer; it is right only if the run began at the first step, because a run from a published
+checkpoint cannot see an error in that checkpoint. Evidence of a validator whose evidence was untrue waits for a day; a
+bundle that could not be fetched or run is retried after growing pauses. Works while its ``loop`` runs.
+Spec: docs/spec/trust.md#rechecks, #room.
 """
 
 from __future__ import annotations

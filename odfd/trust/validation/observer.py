@@ -1,9 +1,9 @@
 """Fetches the declared sources of others' root datasets, and signs whether the same rows are found there.
 
-Alive while ``run`` is; a dataset is touched when it moves. Of each only the newest block of data is looked at, and only
-within a day of it: a source shows its last state, and older blocks cannot be fetched any more. A source that cannot be
-reached is asked again; one that not everybody may fetch is left alone. Unlike heads and verdicts, observations are not
-journalled: of one block the later one holds, and nobody is accused by two. Spec: docs/spec/trust.md#observations.
+Alive while ``run`` is; a dataset is touched when it moves. The observer checks only the newest block of data, within a
+day of its time: a source shows its last state, so older blocks cannot be fetched any more. It retries a source that is
+unreachable and skips one that is not open to everybody. Unlike heads and verdicts, observations are not journalled: the
+later one of a block replaces the earlier, and two of them accuse nobody. Spec: docs/spec/trust.md#observations.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Runs the step of an unpacked bundle again and reports what that shows, without daemon, network or trust in anyone.
 
-It begins at the checkpoint that the accused published, when the bundle holds it, for who signs a step signs what it
-started from; else at the first step. It blames only on the engine that the transform pins, for a query that the
-engine finds strict, and for the very answer that the bundle names. Spec: docs/spec/trust.md#bundles.
+The run starts from the checkpoint that the accused published, when the bundle holds it (a signature of a step covers
+its starting state), else at the first step. It confirms an accusation only on the engine that the transform pins, for a
+query that the engine finds strict, and for exactly the answer that the bundle names. Spec: docs/spec/trust.md#bundles.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decides whether a witness may cosign a tree after its last cosignature of the same origin: rules of tlog-witness.
 
-One decision for all who ask: a mirror shows the old tree in its own blocks, a witness without a copy has it proven by
-peers, and a log sends the proof with its question. What differs is how ``begins`` is answered. Pure.
+All requesters share this decision and differ in how ``begins`` is answered: a mirror finds the old tree in its own
+blocks, a witness without a copy has peers prove it, and a log sends the proof with its request. Pure.
 Spec: docs/spec/trust.md#witnesses; c2sp.org/tlog-witness.
 """
 

@@ -1,8 +1,9 @@
 """Asks a public witness to cosign a tree of this node: one tree, one witness, a few requests. Sans-IO.
 
-It is told which size it is taken to have cosigned last. If that is another, it says so, and is asked again with the
-proof from there. A cosignature is believed when it verifies under the key that the settings name. What one refuses it
-is asked again after long. Spec: c2sp.org/tlog-witness; docs/spec/trust.md#witnesses; ADR 16.
+A request names the size that the witness is believed to have cosigned last; if that is wrong, the witness answers with
+the right one, and the next request proves consistency from there. A cosignature counts once it verifies under the
+configured key. A witness that refuses a tree is asked again after a long pause.
+Spec: c2sp.org/tlog-witness; docs/spec/trust.md#witnesses; ADR 16.
 """
 
 from __future__ import annotations

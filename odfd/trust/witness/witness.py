@@ -1,10 +1,9 @@
-"""Cosigns others' trees, and never two of one origin unless one is the beginning of the other.
+"""Cosigns trees of others, and never two trees of one origin unless one is a prefix of the other.
 
-What it cosigned last of each origin, with the head that made it do so, is compared and stored in one transaction, and
-journalled, before the cosignature leaves: the head is kept because without it a split is seen and cannot be proven. Of
-what is mirrored the blocks show how a tree goes on; of what is not, ``question`` says what has to be proven by peers,
-and ``settle`` cosigns when it was. Spec: docs/spec/trust.md#witnesses;
-c2sp.org/tlog-witness.
+The witness compares with the last tree that it cosigned for the origin, stores the new one with its head in one
+transaction, and journals it, before the cosignature leaves; without the stored head a split could be seen but not
+proven. For a mirrored dataset its blocks show that the tree continues; for another, ``question`` returns what peers
+have to prove, and ``settle`` cosigns once they did. Spec: docs/spec/trust.md#witnesses; c2sp.org/tlog-witness.
 """
 
 from __future__ import annotations
