@@ -24,9 +24,9 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
     most: float
 
     def whole(self, failures: int) -> float:
-        """Seconds after the ``failures``-th failure in a row (from 1), for who waits alone."""
+        """Seconds to wait after the ``failures``-th failure in a row (from 1), without jitter."""
         return min(self.most, self.first * 2.0 ** min(failures - 1, MAX_DOUBLINGS))
 
     def wait(self, failures: int, rng: Chance) -> float:
-        """The same for who waits among others: half to all of it, by chance."""
+        """The same with jitter, where many wait for one thing: a random share between half and all of it."""
         return self.whole(failures) * (0.5 + 0.5 * rng.random())

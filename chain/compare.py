@@ -57,7 +57,7 @@ class _Named(Protocol):
 
 
 class HashedChain(Protocol):
-    """What is asked of each side; every ``ChainReader`` of the store is one."""
+    """The reads that a comparison needs of each side; every ``ChainReader`` of the store provides them."""
 
     def head(self) -> _Named | None: ...
 

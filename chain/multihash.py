@@ -39,7 +39,7 @@ class Multihash(bytes):
 
     @classmethod
     def sha3_256_of(cls, file: BufferedReader) -> Multihash:
-        """Of what is left to read of a file, in bounded memory. Raises OSError."""
+        """The sha3-256 of the rest of an open file, in bounded memory. Raises OSError."""
         return cls(_PREFIXES[SHA3_256] + hashlib.file_digest(file, "sha3_256").digest())
 
     @classmethod

@@ -241,7 +241,7 @@ class _Head(Protocol):
 
 
 class StateReader(Protocol):
-    """What is asked of a stored chain; every ``ChainReader`` of the store is one."""
+    """The reads that ``load_state`` needs of a stored chain; every ``ChainReader`` of the store provides them."""
 
     def head(self) -> _Head | None: ...
 

@@ -71,7 +71,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mistakes(Invalid):
-    """Several things wrong with one input; ``faults`` holds each by itself, in the order of the text."""
+    """Several mistakes of one input; ``faults`` holds each of them, in the order of the text."""
 
     def __init__(self, source: str, faults: tuple[Invalid, ...]) -> None:
         lines = "".join(f"\n  {fault}" + (f" ({fault.hint})" if fault.hint else "") for fault in faults)

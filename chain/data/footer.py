@@ -58,7 +58,7 @@ class RowGroup(NamedTuple):
 
 
 class ParquetFooter(NamedTuple):
-    """What is read of FileMetaData. Numbers of rows are as the file has them, of any sign."""
+    """The fields of FileMetaData that are read. Row counts are as the file states them, of any sign."""
 
     rows: int
     leaves: tuple[Leaf, ...]

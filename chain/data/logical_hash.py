@@ -62,7 +62,7 @@ Rows: TypeAlias = pa.Table | pa.RecordBatch | pa.RecordBatchReader
 
 @functools.lru_cache(maxsize=64)
 def described(schema: pa.Schema) -> tuple[bytes, tuple[bytes, ...], bool]:
-    """What is hashed of a schema: its names, the types of its leaves; whether there is a nullable struct.
+    """The hashed parts of a schema: names and types of leaves, and whether there is a nullable struct.
 
     Remembered: slices of one dataset are alike, and small ones are many. Raises Invalid.
     """

@@ -226,7 +226,7 @@ MergeStrategy: TypeAlias = MergeAppend | MergeLedger | MergeSnapshot | MergeChan
 
 
 class MergeTraits(NamedTuple):
-    """What a merge strategy means to all who need not know how it merges."""
+    """Properties of a merge strategy that matter to callers which do not merge."""
 
     asks_history: bool = False
     """Rows that are in the dataset decide what of a batch is news."""

@@ -93,7 +93,7 @@ class NoSourceAfterDisable(Rule):
 
 
 class DisabledSourceExists(Rule):
-    """What is disabled was active."""
+    """A source that is disabled was active before."""
 
     name = "disable-active-source"
     clause = "DisablePushSource, DisablePollingSource"

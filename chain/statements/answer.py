@@ -80,7 +80,7 @@ def seal(predicate: AnswerStatement, key: SigningKey) -> bytes:
 
 
 def unseal(data: bytes) -> tuple[AnswerStatement, tuple[KeyDid, ...]]:
-    """What is said, and who signed it. Raises Invalid."""
+    """The predicate and its signers. Raises Invalid."""
     signed = envelope.unseal(data, MAX_ENVELOPE)
     value = canonical.decode(signed.payload)
     if not isinstance(value, dict) or value.get("_type") != STATEMENT_TYPE or value.get("predicateType") != QUERY:

@@ -62,7 +62,7 @@ class Rights(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def implicit(dataset: DatasetId) -> Rights:
-    """Version 0: the key that the id is, and nobody else."""
+    """Version 0: only the key that is the dataset's id may write."""
     key = dataset_key(dataset)
     return Rights(
         dataset=dataset,

@@ -64,7 +64,7 @@ class PublisherClaims(StatementPart, frozen=True, kw_only=True):
 
 
 class Card(Expiring, frozen=True, kw_only=True):
-    """What is told of a dataset to those who look for one. Replaced by the next; the subject is block size-1."""
+    """A dataset's public description, for search. The next card replaces it; its subject is block size-1."""
 
     KIND: ClassVar[str] = CARD
     MAX_ENVELOPE: ClassVar[int] = 8 << 10

@@ -60,7 +60,7 @@ def message(tree: TreeCheckpoint, seconds: int) -> bytes:
 
 
 def cosign(key: SigningKey, tree: TreeCheckpoint, now: Instant) -> Cosignature:
-    """Sign. Whoever calls has compared the tree with the last one signed, and stored it, before this leaves."""
+    """Sign. The caller has compared the tree with the last one it signed, and stored it, before sending this."""
     seconds = now // SECOND
     data = seconds.to_bytes(_TIME_SIZE, "big") + key.sign(message(tree, seconds))
     line = line_of(VerifierKey(str(key.did), COSIGNATURE_KEY, key.public), data)

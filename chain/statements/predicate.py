@@ -43,7 +43,7 @@ class PredicateBase(StatementPart, frozen=True, kw_only=True):
 
 
 class Issued(PredicateBase, frozen=True, kw_only=True):
-    """What holds from a time on, by the clock of whoever signs it."""
+    """A predicate with a time of issue, by the signer's clock."""
 
     issued_at: When
 

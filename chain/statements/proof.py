@@ -48,7 +48,7 @@ RightsAt: TypeAlias = Callable[[DatasetId, int], Rights | None]
 
 
 def first_rights(dataset: DatasetId, version: int) -> Rights | None:
-    """What is known without asking anyone: version 0."""
+    """Rights that need no statement: version 0 of the authority."""
     return implicit(dataset) if version == 0 else None
 
 

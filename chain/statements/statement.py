@@ -240,7 +240,7 @@ class Epoch(StatementPart, frozen=True, kw_only=True):
 
 
 class Authority(Issued, frozen=True, kw_only=True):
-    """Who may speak for a dataset, from this version on. The subject is the dataset's Seed block."""
+    """The keys that may sign for a dataset, from this version on. The subject is the dataset's Seed block."""
 
     KIND: ClassVar[str] = AUTHORITY
     MAX_ENVELOPE: ClassVar[int] = 16 << 10

@@ -73,7 +73,7 @@ def is_signed_by(tree: TreeCheckpoint, line: str, key: VerifierKey) -> bool:
 
 
 def decode(raw: bytes) -> Submission:
-    """A request of ours or of others who submit trees of ours. Raises Invalid."""
+    """A request that submits a tree of this project's origins. Raises Invalid."""
     if len(raw) > MAX_SUBMISSION:
         raise Invalid(f"request of {len(raw)} bytes, the limit is {MAX_SUBMISSION}", rule="submission-size")
     head, apart, note = raw.partition(b"\n\n")

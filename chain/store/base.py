@@ -29,7 +29,7 @@ Step: TypeAlias = Callable[[str], None]
 
 
 def no_step(_: str) -> None:
-    """What is called where nobody looks on."""
+    """Progress callback that does nothing."""
 
 
 class Head(msgspec.Struct, frozen=True):

@@ -37,7 +37,7 @@ def check_file(path: Path, name: Multihash) -> None:
 
 @contextlib.contextmanager
 def disk(place: Path) -> Iterator[None]:
-    """Turns what the system says about a file into Environment, or NotFound when it is not there."""
+    """Turns an OSError about a file into Environment, or NotFound when the file is absent."""
     try:
         yield
     except FileNotFoundError as error:

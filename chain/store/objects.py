@@ -188,7 +188,7 @@ class DiskObjects:
         return copy
 
     def remove(self, name: Multihash) -> None:
-        """Forgets the object, wherever it is. Nothing when it is not there."""
+        """Removes the object from the files or the database; no effect when it is absent."""
         self.remove_all((name,))
 
     def remove_all(self, names: Sequence[Multihash]) -> None:
@@ -291,7 +291,7 @@ class DiskObjects:
 
 
 def sound_path(objects: ObjectReader, name: Multihash) -> Path:
-    """The object's file, hashed just now: for whoever makes something new of it. Raises NotFound, ObjectDamaged."""
+    """The object's file, hashed by this call, to derive new files from. Raises NotFound, ObjectDamaged."""
     path = objects.path(name)
     check_file(path, name)
     return path

@@ -57,11 +57,11 @@ class Sealed(msgspec.Struct, frozen=True):
         return next(self.rows(connection, where, values), None)
 
     def look(self, connection: sqlite3.Connection, where: str, values: Sequence[Value]) -> tuple[Row | None, bool]:
-        """The first row, whether it is whole or not, and whether it is: for those who can do without it."""
+        """The first row, damaged or not, and whether its seal holds; for callers that can do without it."""
         return next(self._looked_at(connection, where, values), (None, True))
 
     def whole(self, connection: sqlite3.Connection) -> Iterator[Row]:
-        """Rows that are not damaged: for those who look at the others one by one."""
+        """The rows whose seal holds; callers handle damaged ones one by one."""
         return (row for row, whole in self._looked_at(connection, "TRUE", ()) if whole)
 
     def every(

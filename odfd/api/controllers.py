@@ -84,7 +84,7 @@ class AsDeclared:
 
 
 class DatasetController(AsDeclared):
-    """How far it may be relied on is for those who ask; here is what its chain is to this node."""
+    """Reports the state of a dataset's chain on this node, not how far it may be relied on."""
 
     conditions: Collection[str] = ("DatasetState",)
 

@@ -132,7 +132,7 @@ def resolve_dataset(ref: str, meant: Mapping[str, str], catalog: Catalog) -> Dat
 
 
 def default_name(dataset: DatasetId) -> DatasetName:
-    """For a dataset that nobody named."""
+    """The name of a dataset that was given none."""
     return DatasetName(f"odf-{dataset.public_key.hex()[:12]}")
 
 

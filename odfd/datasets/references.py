@@ -139,7 +139,7 @@ def move_links(connection: sqlite3.Connection, dataset: DatasetId, start: int, m
 
 
 def drop_references(connection: sqlite3.Connection, dataset: DatasetId) -> list[Multihash]:
-    """Forget a dataset's references; the objects that nobody names any more."""
+    """Forget a dataset's references; the objects that no block names any more."""
     named: set[bytes] = set()
     for table in _TABLES:
         rows = connection.execute(f"DELETE FROM {table} WHERE dataset = ? RETURNING object", (dataset,))  # noqa: S608

@@ -99,7 +99,7 @@ class ChainRepair:
         self._holders = holders
 
     async def mend(self, dataset: DatasetId) -> RepairedChain:
-        """Raises NotFound for a block that nobody has, Environment for a database that is spoilt itself."""
+        """Fetch and store spoilt blocks. Raises NotFound when no peer has one, Environment for a damaged database."""
         rows = await trio.to_thread.run_sync(self._forget_rows)
         truth = await trio.to_thread.run_sync(self._truth, dataset)
         mending = await trio.to_thread.run_sync(self._look, dataset, truth)

@@ -95,7 +95,7 @@ class Holders:
         self._turn = 0
 
     def connected(self) -> list[PeerId]:
-        """Whoever could be asked."""
+        """The connected peers that could be asked."""
         return [view.peer for view in self._views()]
 
     def _views(self) -> list[PeerView]:

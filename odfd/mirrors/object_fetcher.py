@@ -200,29 +200,29 @@ class ObjectFetcher:
         self._turn += 1
         turn = self._turn % max(1, len(peers))
         order = sorted([*peers[turn:], *peers[:turn]], key=lambda peer: self._stalled.get(peer, 0))
-        offered = _Offers()
-        async with offers(self._replication, order, name, offered.reasons) as asking:
+        seen = _Offers()
+        async with offers(self._replication, order, name, seen.reasons) as asking:
             with trio.CancelScope() as others:
                 async for offer in asking.found:
                     if offer[1] > WORD:
-                        offered.large.append(offer)
+                        seen.large.append(offer)
                         asking.all_at_once.set()
                         others.deadline = min(others.deadline, trio.current_time() + HASTE)
                         continue
                     others.deadline = math.inf
                     await asking.taking.acquire()
-                    if await self._take_offer(spec, name, offer, HASTE, offered):
+                    if await self._take_offer(spec, name, offer, HASTE, seen):
                         return offer[1]
                     asking.taking.release()
-                    if offered.large:
+                    if seen.large:
                         others.deadline = trio.current_time() + HASTE
-        for patience, waiting in ((HASTE, offered.large), (PATIENCE, offered.stalled)):
+        for patience, waiting in ((HASTE, seen.large), (PATIENCE, seen.stalled)):
             for offer in sorted(waiting, key=lambda each: each[1]):
-                if await self._take_offer(spec, name, offer, patience, offered):
+                if await self._take_offer(spec, name, offer, patience, seen):
                     return offer[1]
-        if offered.no_room is not None:
-            raise offered.no_room
-        reasons = offered.reasons
+        if seen.no_room is not None:
+            raise seen.no_room
+        reasons = seen.reasons
         text = "; ".join(f"{peer}: {reason}" for peer, reason in list(reasons.items())[:MAX_TOLD])
         raise Remote(
             f"object {name.short}, which a row links to: no peer could give it: {text}",
@@ -231,24 +231,22 @@ class ObjectFetcher:
         )
 
     async def _take_offer(
-        self, spec: MirrorSpec | None, name: Multihash, offer: Offer, patience: float, offered: _Offers
+        self, spec: MirrorSpec | None, name: Multihash, offer: Offer, patience: float, seen: _Offers
     ) -> bool:
         peer, size = offer
         if size > self.limits.object_bytes:
-            offered.reasons[peer] = (
-                f"it has {size:,} bytes, and limits.object-bytes allows {self.limits.object_bytes:,}"
-            )
+            seen.reasons[peer] = f"it has {size:,} bytes, and limits.object-bytes allows {self.limits.object_bytes:,}"
             return False
         try:
             await self._fetch_promised(spec, peer, name, size, patience)
         except Environment as fault:
-            offered.no_room = fault  # by the word of this one: another may say less
+            seen.no_room = fault  # by the word of this one: another may say less
             return False
         except Remote as fault:
-            offered.reasons[peer] = fault.message
+            seen.reasons[peer] = fault.message
             if fault.rule == STALLED:
                 self._stalled[peer] = self._stalled.get(peer, 0) + 1
-                offered.stalled.append(offer)
+                seen.stalled.append(offer)
             return False
         self._stalled.pop(peer, None)
         return True

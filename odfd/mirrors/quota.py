@@ -158,7 +158,7 @@ class BlockQuota:
             self._taken -= size
 
     def close(self) -> None:
-        """Give back what is left."""
+        """Release the rest of the reservation."""
         self.give_back(self._taken)
 
 

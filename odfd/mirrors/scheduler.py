@@ -99,7 +99,7 @@ class Mirror(msgspec.Struct):
 
     @property
     def lacks_peers(self) -> bool:
-        """Whether somebody new may have what nobody gave."""
+        """Whether a newly connected peer may have what no peer gave so far."""
         return self.is_unasked or self.state not in _SETTLED
 
     @property

@@ -58,7 +58,7 @@ class Synced(msgspec.Struct, frozen=True):
 
 
 class Current(msgspec.Struct, frozen=True):
-    """There is nothing newer that is known to be signed. With no ``peers`` there was nobody to ask either."""
+    """No newer signed head is known. With no ``peers`` there was none to ask either."""
 
     peers: int
     connected: int
@@ -69,7 +69,7 @@ class Current(msgspec.Struct, frozen=True):
 
 
 class NobodyHasIt(msgspec.Struct, frozen=True):
-    """Nobody can give what is asked for now."""
+    """No peer can give the requested blocks now."""
 
     reason: str
 
@@ -142,7 +142,7 @@ class MirrorSync:
         return self._holders.still(datasets)
 
     async def ask_around(self, dataset: DatasetId) -> None:
-        """Ask connected peers for what is newer than is known here; what they know is heard before this returns."""
+        """Ask connected peers for newer heads; their answers are processed before this returns."""
         await self._holders.news(dataset)
 
     async def _sync(self, spec: MirrorSpec, tally: MirrorProgress, begun: Callable[[], None]) -> Outcome:

@@ -140,7 +140,7 @@ class NodeEngine:
 
     @asynccontextmanager
     async def fresh(self) -> AsyncIterator[Engine]:
-        """A process that nobody else uses, nor used before. Raises EngineLost."""
+        """A new engine process for this caller alone. Raises EngineLost."""
         async with (await self._engine()).fresh() as engine:
             yield engine
 

@@ -42,7 +42,7 @@ ALONE: Final = "alone"
 
 
 class RecoveryPeers(Protocol):
-    """What is asked of the replication layer."""
+    """The replication layer as recovery needs it."""
 
     def peers(self) -> Sequence[PeerView]: ...
 

@@ -125,7 +125,7 @@ class Reconciler:
         self.loop.poke()
 
     async def settled(self) -> None:
-        """Until nothing waits and nothing is at work; what is due later does not count."""
+        """Returns when no resource waits or is worked on; attempts that are due later do not count."""
         while True:
             turned = self.turned
             self.loop.poke()

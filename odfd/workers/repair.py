@@ -88,7 +88,7 @@ class Repair:
         return Repaired(mended.blocks, mended.rows, damaged.count)
 
     async def catch_up(self, entry: DatasetEntry) -> int:
-        """Fetch what is signed of a dataset of ours and is not here, as after a backup; the number of blocks.
+        """Fetch signed blocks of an own dataset that are absent, as after a restore; the number of blocks.
 
         Mirrors of others do so by themselves. Raises NotFound when nobody serves it, Remote, and what syncing raises.
         """

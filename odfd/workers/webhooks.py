@@ -56,7 +56,7 @@ FAILING: Final = 5
 
 
 class WebhookState(NamedTuple):
-    """What is to be told of a target."""
+    """The delivery state of a target."""
 
     calls: CallRecord
     waiting: int

@@ -36,7 +36,7 @@ MAX_TOLD: Final = 1024
 
 
 class WitnessPeers(Protocol):
-    """What is asked of the replication layer."""
+    """The replication layer as witnessing needs it."""
 
     async def prove_prefix(
         self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeHead, signed: TreeHead

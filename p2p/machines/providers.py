@@ -147,7 +147,7 @@ class Providers:
             self.drop(peer, reason)
 
     def ready(self, start: int, now: float) -> list[Provider]:
-        """Those who may be asked for unit ``start`` now, as far as rest and what they have go."""
+        """Peers that may be asked for unit ``start`` now: they have it, and are not resting."""
         return [one for one in self._awake(now) if one.available is None or one.available > start]
 
     def lacking(self, start: int, now: float) -> list[Provider]:

@@ -176,7 +176,7 @@ def answer(
     prove: Callable[[ProveAsk], Sequence[bytes]] | None = None,
     kept: Refs | None = None,
 ) -> TrustTell:
-    """The answer to ``ask`` of one who holds ``refs``; always within the limits of the wire.
+    """The answer to ``ask`` from a node that holds ``refs``; always within the limits of the wire.
 
     ``kept``: of what is asked for by name by one who passes it on to nobody.
     """

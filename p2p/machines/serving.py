@@ -71,7 +71,7 @@ class Gone(msgspec.Struct, frozen=True):
 
 
 class Read(msgspec.Struct, frozen=True):
-    """Read what is asked, write it, and say so."""
+    """The driver reads what the request names, writes it, and reports that it did."""
 
     asker: Asker
     request: Request

@@ -64,13 +64,13 @@ class TrackRecords:
         return peer in self._usual and self._count(peer, now) < MISSES
 
     def misses(self, peer: PeerId, now: float) -> int:
-        """Of who is not proven, those of its block of addresses included."""
+        """Misses of a peer; for an unproven one, those of its address block too."""
         if self.is_proven(peer, now):
             return 0
         return self._count(peer, now) + (0 if peer in self._usual else self._count(self._network_of(peer), now))
 
     def slowness(self, peer: PeerId) -> int:
-        """0 for who is quick, and for who is not known."""
+        """0 for a quick peer, and for an unknown one."""
         return max(0, round(math.log2(max(self._usual.get(peer, ALIKE), ALIKE) / ALIKE)))
 
     def _count(self, name: str, now: float) -> int:

@@ -151,7 +151,7 @@ class Completed(msgspec.Struct, frozen=True):
 
 
 class GaveUp(msgspec.Struct, frozen=True):
-    """The end: nobody is left to ask. ``reasons`` names each peer's last failure."""
+    """The transfer failed: no peer is left to ask. ``reasons`` names each peer's last failure."""
 
     reasons: tuple[tuple[PeerId, str], ...]
 

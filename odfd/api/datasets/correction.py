@@ -23,7 +23,7 @@ class CorrectionOperations:
         self._events = events
 
     async def correct(self, entry: DatasetEntry, request: wire.CorrectRequest) -> wire.CorrectResult:
-        """Nobody else writes the dataset meanwhile.
+        """Append the correction. No other writer touches the dataset meanwhile.
 
         Raises Refused for what is not this node's own, and as ``odfd.ingest.correction.correct``.
         """

@@ -63,7 +63,7 @@ class FlowService:
         return await self._paused(name, paused=False)
 
     async def delete(self, name: str) -> wire.FlowView:
-        """Answers with what it was. Refused for what nobody declared."""
+        """Remove a flow; the result is its last view. Raises Refused for a flow that is not declared."""
         await self.check_unowned("Flow", name)
         try:
             key, entry = await self._find(name)

@@ -52,7 +52,7 @@ Work = Callable[[Report], Awaitable[wire.TransferResult]]
 
 
 class AttendingStore(StatementStore, Protocol):
-    """A statement store that keeps what is said of a dataset while a person brings it."""
+    """A statement store that keeps statements about a dataset while a person imports it."""
 
     def attend(self, dataset: DatasetId) -> AbstractContextManager[None]: ...
 

@@ -130,7 +130,7 @@ class IngestPullService:
         return task_ref(self._board.submit("ingest", entry.name, work))
 
     async def set_watermark(self, ref: str, request: wire.WatermarkRequest) -> wire.TaskRef:
-        """Result: PullResult with one item. Refused for what is no root of this node's own."""
+        """Result: PullResult with one item. Raises Refused unless it is a root of this node's own."""
         entry, to = await trio.to_thread.run_sync(self._home.resolve, ref), instant.parse(request.time)
 
         async def work(report: Report) -> wire.PullResult:
@@ -147,7 +147,7 @@ class IngestPullService:
         return task_ref(self._board.submit("watermark", entry.name, work))
 
     async def correct(self, ref: str, request: wire.CorrectRequest) -> wire.TaskRef:
-        """Result: CorrectResult. Refused for what is no ledger of this node's own."""
+        """Result: CorrectResult. Raises Refused unless it is a ledger of this node's own."""
         entry = await trio.to_thread.run_sync(self._home.resolve, ref)
 
         async def work(report: Report) -> wire.CorrectResult:

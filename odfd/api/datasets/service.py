@@ -106,7 +106,7 @@ class DatasetService:
         return await _in_thread(look)
 
     async def manifest(self, ref: str) -> wire.ManifestView:
-        """What is declared of it now."""
+        """The manifest of the dataset as it is declared now."""
 
         def look() -> wire.ManifestView:
             entry = self._home.resolve(ref)
@@ -135,7 +135,7 @@ class DatasetService:
         return view
 
     async def rename(self, ref: str, request: wire.RenameRequest) -> wire.DatasetView:
-        """Its local name alone; whoever else has it calls it as before."""
+        """Change the dataset's local name; its name on other nodes does not change."""
         entry = await _in_thread(lambda: self._home.resolve(ref))
         async with self._home.turns.of(entry.id), self._scheduler.still(entry.id):
             await _in_thread(lambda: self._rename(entry, request.name))

@@ -133,7 +133,7 @@ class MirrorService:
         return view
 
     async def pause(self, ref: str) -> wire.MirrorView:
-        """Fetch nothing more of it until it is resumed; what is here stays and is served."""
+        """Fetch nothing more of it until it is resumed; stored data stays and is served."""
         return await self._pause(ref, paused=True)
 
     async def resume(self, ref: str) -> wire.MirrorView:

@@ -120,7 +120,7 @@ class NetworkService:
         return _view(said, write_invitation(said, key))
 
     async def invitation(self, request: wire.InvitationText) -> wire.InvitationView:
-        """What an invitation says, for whoever is asked to follow it. Raises Invalid, Refused."""
+        """The contents of an invitation, to show before it is accepted. Raises Invalid, Refused."""
         return _view(read_invitation(request.text, self._clock.now()), "".join(request.text.split()))
 
     async def leave(self, name: str) -> wire.NetworkView:

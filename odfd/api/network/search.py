@@ -75,7 +75,7 @@ class SearchService:
         return wire.SearchView(found=shown[: request.limit], more=len(shown[request.limit :]), cards=known)
 
     async def card(self, ref: str) -> wire.CardView:
-        """What is told of one dataset, held here or not. Raises Invalid, NotFound."""
+        """The card of one dataset, held here or not. Raises Invalid, NotFound."""
         dataset = DatasetId.parse(ref)
         card = await trio.to_thread.run_sync(self.index.card, dataset)
         if card is None or card.is_withdrawal:

@@ -49,7 +49,7 @@ class NodeSiteLibrary:
         return [(name, card) for name, card in cards if card is not None]
 
     def find(self, ref: str) -> DatasetId | None:
-        """A private one is not there, whatever of it is asked for."""
+        """The dataset of a name; a private one is reported as absent."""
         found = self._find(ref)
         return found if found is not None and self._visibility.is_public(found) else None
 

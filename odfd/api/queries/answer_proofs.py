@@ -24,7 +24,7 @@ _IN_MEMORY: Final = 8 << 20
 
 
 class Signer(NamedTuple):
-    """Who signs, when, and where there is room meanwhile. ``most``: bytes of an answer."""
+    """The key, the clock and the spool folder of proofs. ``most``: bytes of an answer."""
 
     key: Callable[[], SigningKey]
     now: Callable[[], Instant]

@@ -40,7 +40,7 @@ class EvidenceService:
         return self._bundles.path(name) if proof is None else proof
 
     def fetch(self, evidence_id: str) -> wire.TaskRef:
-        """A task that brings it here, if it is not. Raises NotFound for what is no id."""
+        """A task that fetches a bundle that is not here. Raises NotFound for text that is no id."""
         name = _named(evidence_id)
         return task_ref(self._board.submit("evidence", str(name), partial(self._bring, name)))
 

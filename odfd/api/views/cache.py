@@ -50,7 +50,7 @@ class Views(Protocol):
         """Of datasets whose view does not hold any more, or was saved by an earlier run and not looked at since."""
 
     def look(self, entry: DatasetEntry) -> object:
-        """Look at the dataset anew, and keep what is found."""
+        """Compute the dataset's view again, and cache it."""
 
     def save(self) -> None:
         """Save what was looked at."""
@@ -64,7 +64,7 @@ class ViewRefresher:
         self.loop = ReconcileLoop(self._round)
 
     async def refresh(self) -> None:
-        """Look at what is outdated. A thread is taken for one dataset at a time: others come in between."""
+        """Compute outdated views again, in a thread per dataset, so that other work runs in between."""
         for entry in await trio.to_thread.run_sync(self._views.outdated):
             await trio.to_thread.run_sync(self._views.look, entry)
         await trio.to_thread.run_sync(self._views.save)

@@ -66,7 +66,7 @@ MAX_CANDIDATES: Final = 32
 
 
 class Judged(msgspec.Struct, frozen=True):
-    """What a statement says against what is known. Nothing is written to find it."""
+    """The judgement on a statement, given the state of the ledger. Computing it writes nothing."""
 
     verdict: Admitted
     signer: KeyDid | None = None
@@ -128,7 +128,7 @@ class StatementProcessor:
         return self.keep(predicate, signed, self.judge(predicate, signed))
 
     def keep(self, predicate: AnyPredicate, signed: Signed, found: Judged) -> Processed:
-        """Record what was judged over this very state of what is known."""
+        """Record a judgement that was made over the present state of the ledger."""
         if not found.is_kept:
             return Processed(found.verdict, found.signer, is_kept=False)
         proof = PROCESS[predicate.KIND].keep(self, predicate, signed, found)

@@ -37,7 +37,7 @@ BUDGET: Final = 64 << 20
 
 
 class Accusation(msgspec.Struct, frozen=True, kw_only=True):
-    """What is accused, by whose signature, and what came out instead."""
+    """An accused step, the signature that covers it, and the result of the reporter's re-run."""
 
     head: HeadStatement
     signed: Signed

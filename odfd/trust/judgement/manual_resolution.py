@@ -134,7 +134,7 @@ def choices(case: PendingDecision) -> Iterator[Choice]:
 
 
 def follow(case: PendingDecision, name: Multihash, now: Instant) -> DecisionOutcome:
-    """What is settled by following ``name``. Raises Refused when nothing is."""
+    """The outcome of following ``name``. Raises Refused when that settles nothing."""
     if case.versions is not None and name in {case.versions.held, *(signed.sid for _, signed in case.versions.others)}:
         return _follow_version(case.versions, name, now)
     if case.waiting is not None and name == case.waiting.head:

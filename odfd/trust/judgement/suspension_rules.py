@@ -38,7 +38,7 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 class DatasetStatements(msgspec.Struct, frozen=True, kw_only=True):
-    """What is said of one dataset as it is held here."""
+    """The statements about one dataset's chain as it is held here."""
 
     attestations: Mapping[KeyDid, Attestation]
     """Live attestations that speak of this chain."""

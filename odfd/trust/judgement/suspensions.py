@@ -24,7 +24,7 @@ from odfd.trust.policy.policy import Policy
 
 
 class Suspended(msgspec.Struct, frozen=True):
-    """``at`` is ``None`` for who voted twice: that is so from the proof on."""
+    """A suspended validator. ``at`` is ``None`` after a double vote, which counts from the proof on."""
 
     group: str
     reason: str
@@ -66,7 +66,7 @@ class Suspensions:
         return reason
 
     def all(self, policy: Policy) -> list[Suspended]:
-        """Everybody that is out, and why; those of no listed group are nobody's loss and not told."""
+        """All suspended groups, with the reasons; a key of no listed group is left out."""
         found = {row[0]: Suspended(row[0], row[2], Instant(row[1])) for row in SUSPENDED.rows(self._db)}
         for group, key, places in self._two_faced(policy):
             datasets = ", ".join(sorted({dataset.short for dataset, _ in places}))

@@ -61,7 +61,7 @@ class SigningJournal:
         return self._last == _START
 
     def last(self, topic: str) -> JournalEntry | None:
-        """What was said last. Raises Refused (``trust.journal``) when nobody knows."""
+        """The last entry. Raises Refused (``trust.journal``) when the journal is lost."""
         self._check_kept()
         return self._last.get(topic)
 

@@ -62,7 +62,7 @@ class KeyStore:
         return self._own
 
     def validator_key(self) -> SigningKey:
-        """A key for verdicts alone, by which nobody finds this node; made the first time."""
+        """A key for verdicts alone, which does not identify this node; created on first use."""
         path = self._directory / f"{_VALIDATOR}.key"
         if not path.exists():
             self._make(path, self._entropy(32))

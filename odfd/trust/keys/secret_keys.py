@@ -48,7 +48,7 @@ class Opened:
     __hash__ = None  # type: ignore[assignment]  # nothing is kept by it
 
     def reveal(self) -> str:
-        """For who is to be sent it, and nobody else."""
+        """The secret value in clear, only for the party that it is sent to."""
         return self._text
 
 

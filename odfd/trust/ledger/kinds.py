@@ -106,7 +106,7 @@ def accusing(connection: sqlite3.Connection, keys: Iterable[DatasetId]) -> list[
 
 
 def find(connection: sqlite3.Connection, sid: Multihash) -> tuple[str, bytes] | None:
-    """The kind and the bytes of what is kept under an id. Raises Environment: its row is damaged."""
+    """The kind and bytes of the statement kept under an id. Raises Environment when its row is damaged."""
     for each in TABLES:
         row = each.sealed.one(connection, f"{each.id} = ?", (sid,))
         if row is not None:

@@ -37,7 +37,7 @@ class _Choice(msgspec.Struct, frozen=True):
 
 
 def live_of(connection: sqlite3.Connection, dataset: DatasetId) -> Live:
-    """What is live of a dataset, as the log tells it. Raises Environment: an entry is damaged."""
+    """A dataset's live statements, by the log. Raises Environment when an entry is damaged."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as scratch:
         for script in STEPS:
             scratch.executescript(script)

@@ -46,7 +46,7 @@ class Observations:
         self._db = connection
 
     def is_news(self, observation: Observation, sid: Multihash) -> bool:
-        """Whether it says more than what is kept of this observer and block."""
+        """Whether it adds to the observation kept of this observer and block."""
         row = OBSERVED.one(
             self._db,
             "dataset = ? AND observer = ? AND block = ?",

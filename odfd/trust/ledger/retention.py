@@ -52,7 +52,7 @@ _KNOWN: Final = (
 
 
 def forget_unwanted(database: Database, is_wanted: Callable[[sqlite3.Connection, DatasetId], bool]) -> int:
-    """Drop what is said of datasets that are not held and that nobody wants any more; how many datasets.
+    """Drop statements about datasets that are neither held nor wanted any more; the number of datasets.
 
     What is said of them from now on stays in memory (``odfd.network.unheld_statements``).
     """

@@ -77,7 +77,7 @@ class DataAvailability:
         self._db = connection
 
     def note(self, dataset: DatasetId, now: Instant) -> bool:
-        """After a try to get what is signed; whether blocks are withheld now."""
+        """Record an attempt to fetch signed blocks; whether they count as withheld now."""
         ledger = Ledger(self._db)
         newest, size = ledger.newest_head(dataset), ledger.chain(dataset).frontier.size
         row = WANTED.one(self._db, "dataset = ?", (dataset,))

@@ -93,7 +93,7 @@ class NetworkPolicies:
         return known
 
     def policy(self, own: Policy, key: KeyDid | None) -> Policy:
-        """What holds here: the node's own policy under the network's."""
+        """The policy in force: the node's own, tightened by the network's."""
         if key is None:
             return own
         settled = self.accepted(key)

@@ -40,7 +40,7 @@ def due(before: Card | None, now_said: Card) -> Instant:
 
 
 def fitted(card: Card) -> Card:
-    """The card within ``MAX_PAYLOAD``: of what is longest half goes, again and again."""
+    """The card cut to ``MAX_PAYLOAD``: the longest field is halved until it fits."""
     while card.chain is not None and len(encode(card)) > MAX_PAYLOAD:
         card = msgspec.structs.replace(card, chain=_shorter(card.chain))
     return card

@@ -76,7 +76,7 @@ class Observer:
         self.loop = KeyedReconcileLoop[DatasetId](self._round)
 
     async def run(self, life: Life) -> None:
-        """Until asked to stop; what is looked at then is left. A round waits for no source."""
+        """Runs until cancelled, and abandons the fetch under way. A round waits for no source."""
         self._looking.clear()
         async with trio.open_nursery() as nursery:
             self._nursery = nursery

@@ -109,7 +109,7 @@ class CostBudget:
         return max(0.0, (pause.until - now) / instant.SECOND) if pause else 0.0
 
     def is_apart(self, publisher: KeyDid) -> bool:
-        """Whether steps of a publisher run in an engine process that nobody else uses."""
+        """Whether a publisher's steps run in an engine process of their own."""
         return publisher in self._apart.values()
 
 

@@ -55,7 +55,7 @@ def rule(known: Collection[KnownTree], old: int, tree: KnownTree, begins: Begins
 
 
 def shown_by(nodes: Sequence[bytes], old: int, tree: KnownTree) -> Begins:
-    """By a consistency proof from ``old`` leaves on. What is smaller was the beginning of that when it was cosigned."""
+    """By a consistency proof from ``old`` leaves. A smaller tree was its prefix when it was cosigned."""
 
     def begins(seen: KnownTree) -> bool:
         if not seen.size:
