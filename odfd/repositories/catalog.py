@@ -1,14 +1,17 @@
-"""Finds repositories by their names, and what ``REPOSITORY/DATASET`` means. Blocking."""
+"""Finds repositories by their names, and what ``REPOSITORY/DATASET`` means; opens buckets. Blocking."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from chain.errors import Invalid, NotFound, Refused
 from chain.ids import parse_own_name
 from chain.store.database import Database
-from odfd.repositories.manifest import Place, place_of
+from odfd.repositories.bucket import KEYS, Bucket, open_bucket
+from odfd.repositories.manifest import REGION, Place, place_of
 from odfd.resources.declared import DeclaredResource, DeclaredStore
+from odfd.resources.sets import SecretSealer, binding
 
 TYPE: Final = "Repository"
 
@@ -37,8 +40,42 @@ def is_target(ref: str) -> bool:
 class Repositories:
     """Those of a node, as they are declared."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, secrets: SecretSealer) -> None:
         self._database = database
+        self._secrets = secrets
+        self._opened: dict[str, tuple[object, Bucket]] = {}
+
+    def bucket(self, name: str) -> Bucket:
+        """That of a repository, with its connections. Raises NotFound, Invalid, Environment."""
+        resource = self._named(name)
+        place, region = _place(resource), resource.spec.get("region") or REGION
+        credentials = self._credentials(resource)
+        said = (place, region, credentials)
+        opened, bucket = self._opened.get(resource.id, (None, None))
+        if bucket is None or opened != said:
+            bucket = open_bucket(resource.name, place, region, credentials)
+            self._opened[resource.id] = said, bucket
+        return bucket
+
+    def _credentials(self, resource: DeclaredResource) -> Mapping[str, str]:
+        """None where the bucket is open to anybody. No message tells a value."""
+        if not resource.spec.get("credentials"):
+            return {}
+        (handle,) = resource.references.values()
+        with self._database.read() as connection:
+            found = None if handle is None else DeclaredStore(connection).get(handle.id)
+        if found is None:
+            text = f"the SecretSet of repository {resource.name} is not here"
+            raise NotFound(text, rule="repository-credentials", hint="apply it, and the repository again")
+        sealed = found.spec["secrets"]
+        if missing := [key for key in KEYS[:2] if key not in sealed]:
+            text = f"SecretSet {found.name} has no {' and no '.join(missing)}"
+            raise Invalid(text, rule="repository-credentials", hint="a bucket is opened with both")
+        return {
+            key: self._secrets.open(sealed[key]["value"], (binding(found.id, key),)).reveal()
+            for key in KEYS
+            if key in sealed
+        }
 
     def target(self, text: str, dataset: str = "") -> Target:
         """``dataset``: its name where only a repository is written. Raises NotFound, Invalid."""
@@ -47,7 +84,7 @@ class Repositories:
         for part in path.split("/"):
             parse_own_name(part)
         resource = self._named(name)
-        return Target(resource.name, place_of(resource.spec["url"]), path)
+        return Target(resource.name, _place(resource), path)
 
     def to_push(self, text: str | None, dataset: str) -> Target:
         """As ``target``; without a text, the one repository there is. Raises also Refused where nothing is written."""
@@ -72,3 +109,7 @@ class Repositories:
             count = f"there are {len(names)} repositories" if names else "there is no repository"
             raise Invalid(f"{count}: say which", rule="repository", hint="odfctl push NAME --to REPOSITORY")
         return names[0]
+
+
+def _place(resource: DeclaredResource) -> Place:
+    return place_of(resource.spec["url"], resource.spec.get("region"))

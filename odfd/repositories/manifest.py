@@ -1,10 +1,11 @@
-"""Says what a Repository may be: where it is. Pure.
+"""Says what a Repository may be: where it is, and which secrets open it. Pure.
 
 A URL is shown wherever a repository is, so one with a password or a query is refused, and no message repeats it.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -12,16 +13,34 @@ import msgspec
 
 from chain.errors import Fault, Invalid
 from odfd.resources.manifest import Draft, described
+from odfd.resources.references import refers_to
 from p2p.web import folder_url
 
-Kind: TypeAlias = Literal["folder", "web"]
-_HINT: Final = "file:///FOLDER or https://HOST/FOLDER: the folder that holds the folders of datasets"
+Kind: TypeAlias = Literal["folder", "web", "bucket"]
+REGION: Final = "us-east-1"
+_HINT: Final = "file:///FOLDER, https://HOST/FOLDER, s3://BUCKET/FOLDER or s3+https://HOST/BUCKET/FOLDER"
+_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]\Z")
+_HOST: Final = re.compile(r"(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\])(?::[0-9]{1,5})?\Z")
+_REGION: Final = re.compile(r"[a-z0-9-]{1,40}\Z")
 
 
 class RepositorySpec(msgspec.Struct, frozen=True, kw_only=True):
     """A place of many datasets, each in a folder of its name."""
 
-    url: Annotated[str, described("file:///FOLDER or https://HOST/FOLDER.")]
+    url: Annotated[
+        str, described("file:///FOLDER, https://HOST/FOLDER, s3://BUCKET/FOLDER or s3+https://HOST/BUCKET/FOLDER.")
+    ]
+    credentials: (
+        Annotated[
+            str,
+            described(
+                "The SecretSet with accessKeyId and secretAccessKey of a bucket, and sessionToken where there is one."
+            ),
+            refers_to("SecretSet"),
+        ]
+        | None
+    ) = None
+    region: Annotated[str, described("Of a bucket; us-east-1.")] | None = None
 
 
 class Place(NamedTuple):
@@ -30,6 +49,10 @@ class Place(NamedTuple):
     kind: Kind
     root: str
     """A folder's path, or a URL; without its last slash."""
+    endpoint: str = ""
+    """Of a bucket: where it is asked."""
+    bucket: str = ""
+    prefix: str = ""
 
     def of(self, dataset: str) -> str:
         """Where a dataset lies in it; what import and export understand."""
@@ -39,12 +62,15 @@ class Place(NamedTuple):
 def check_repository(draft: Draft) -> None:
     """Adds to the mistakes of a draft."""
     try:
-        place_of(draft.spec.url)
+        place = place_of(draft.spec.url, draft.spec.region)
     except Fault as fault:
         draft.note("spec.url", fault.message, fault.rule, fault.hint)
+        return
+    if place.kind != "bucket" and (draft.spec.credentials or draft.spec.region):
+        draft.note("spec", "credentials and region are of buckets", "repository-url", "leave them out")
 
 
-def place_of(url: str) -> Place:
+def place_of(url: str, region: str | None = None) -> Place:
     """Raises Invalid."""
     try:
         parts = urlsplit(url)
@@ -54,6 +80,8 @@ def place_of(url: str) -> Place:
         raise _bad("it would be shown wherever the repository is, so it has neither a password nor ? nor #")
     if parts.scheme == "file":
         return _folder(parts)
+    if parts.scheme in ("s3", "s3+http", "s3+https"):
+        return _bucket(url, parts, region or REGION)
     if (web := folder_url.place_of(url)) is not None:
         return Place("web", web)
     raise _bad(f"nothing is known of {parts.scheme[:20] or 'its kind'}")
@@ -64,6 +92,25 @@ def _folder(parts: SplitResult) -> Place:
     if parts.netloc not in ("", "localhost") or not path.startswith("/") or "\0" in path:
         raise _bad("a folder of this machine is named by its whole path")
     return Place("folder", path.rstrip("/"))
+
+
+def _bucket(url: str, parts: SplitResult, region: str) -> Place:
+    """At the endpoint that is named, or Amazon's."""
+    if not _REGION.match(region):
+        raise _bad("its region is none")
+    path = parts.path.strip("/")
+    if parts.scheme == "s3":
+        bucket, prefix = parts.netloc, path
+        endpoint = f"https://{bucket}.s3.{region}.amazonaws.com"
+    else:
+        (bucket, _, prefix), endpoint = path.partition("/"), f"{parts.scheme[3:]}://{parts.netloc}"
+        if not _HOST.match(parts.netloc):
+            raise _bad("it names no host")
+    if not _BUCKET.match(bucket):
+        raise _bad("it names no bucket")
+    if any(part in ("", ".", "..") or "%" in part for part in prefix.split("/") if prefix):
+        raise _bad("a folder in a bucket has plain names between single slashes")
+    return Place("bucket", url.rstrip("/"), endpoint, bucket, prefix)
 
 
 def _bad(why: str) -> Invalid:

@@ -15,6 +15,8 @@ from odfd.published.replication import WithPublished
 from odfd.published.source import PublishedSource
 from odfd.published.staging import StagingQuota
 from odfd.published.web import WebTransport
+from odfd.repositories.catalog import Repositories, is_target
+from odfd.repositories.files import BucketFiles
 from odfd.runtime.clock import Clock
 from odfd.runtime.supervision import Life
 from odfd.state.directory import STAGED, StateDirectory
@@ -49,6 +51,9 @@ class Remotes:
         self.reserve = settings.limits.disk_reserve_bytes
         self.staging = StagingQuota(lambda: self.reserve)
         staged = home.folder(STAGED)
+        self.repositories = Repositories(home.database, home.secrets)
+        buckets = WebTransport(BucketFiles(self.repositories.bucket), home.chains.raw_of)
+        self._from_buckets = PublishedSource(buckets, staged / "buckets", self.staging)
         self._from_web = PublishedSource(WebTransport(self._web, home.chains.raw_of), staged / "web", self.staging)
         ours = None if self._ipfs is None else IpfsTransport(self._ipfs)
         self._from_ipfs = None if ours is None else PublishedSource(ours, staged / "ipfs", self.staging)
@@ -76,6 +81,8 @@ class Remotes:
     def _source_of(self, place: str) -> PublishedSource:
         if web_place.place_of(place) is not None:
             return self._from_web
+        if is_target(place):
+            return self._from_buckets
         if self._from_ipfs is None:
             raise ipfs_transport.no_ipfs()
         return self._from_ipfs
@@ -88,6 +95,8 @@ def place_of(source: str) -> str | None:
 
 def name_in(place: str) -> str:
     """What the place itself calls the dataset; empty where that is no name."""
+    if is_target(place):
+        return place.rpartition("/")[2]
     name = "" if web_place.place_of(place) is None else web_place.name_in(place)
     try:
         return parse_own_name(name)

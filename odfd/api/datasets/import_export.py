@@ -30,12 +30,13 @@ from odfd.published.packs import write_packs
 from odfd.published.replication import LastSeen
 from odfd.published.signed import read_statements, signed_state, write_statements
 from odfd.repositories.catalog import Target
+from odfd.repositories.push import push_dataset
 from odfd.resources.store import Resources
 from odfd.runtime.clock import Clock
 from odfd.runtime.tasks import Report, outside
 from odfd.state.directory import StateDirectory
 from odfd.state.remotes import Remotes, name_in, place_of
-from odfd.transfer.folders import Copy, OnProgress, Transfer, export_dataset, import_copy, whole_or_gone
+from odfd.transfer.folders import Copy, Missing, OnProgress, Transfer, export_dataset, import_copy, whole_or_gone
 from odfd.transfer.named import note_links
 from odfd.trust.admission.epoch_switch import epoch_of
 from odfd.trust.ledger.authorities import Authorities
@@ -73,6 +74,7 @@ class ImportExport:
         self._board = board
         self._home = home
         self._remotes = remotes
+        self.repositories = remotes.repositories
         self._object_fetcher = object_fetcher
         self._clock = clock
         self._changed = changed
@@ -94,12 +96,25 @@ class ImportExport:
         """Raises Conflict where the repository has another history, or gets one meanwhile."""
         await trio.to_thread.run_sync(partial(self._home.need_data, entry.id, entry.name, whole=True))
         report.begin(f"pushing {entry.name} to {target}", None, "bytes")
+        to_bucket = target.place.kind == "bucket"
 
         def show(so_far: Transfer) -> None:
             trio.from_thread.check_cancelled()
-            report.done = so_far.bytes
+            if not to_bucket:
+                report.done = so_far.bytes
 
-        return await trio.to_thread.run_sync(self._exported, entry.id, Path(target.at), show)
+        def give() -> Transfer:
+            if not to_bucket:
+                return self._exported(entry.id, Path(target.at), show)
+            bucket = self.repositories.bucket(target.repository)
+            chain, signed = chains.chain(entry.id), signed_state(self._home.database, chains, entry.id)
+            head = chain.head()
+            assert head is not None, "what has a signed state has a head"
+            whole = Missing(chain, self._home.objects, entry.id, 0, head, None)
+            return push_dataset(whole, bucket, target.dataset, signed, show, report.advance)
+
+        chains = self._home.chains
+        return await trio.to_thread.run_sync(give)
 
     def _exported(self, dataset: DatasetId, folder: Path, show: OnProgress) -> Transfer:
         with whole_or_gone(folder):
@@ -119,7 +134,7 @@ class ImportExport:
         """What lies in a repository: nothing new where it is behind the copy that is here. Faults are in the item."""
         try:
             with sole_faults():
-                done = await self.import_(wire.ImportRequest(source=target.at, as_name=as_name))(report)
+                done = await self._pulling(target, as_name)(report)
         except Conflict as fault:
             if fault.rule == "import-behind":
                 return wire.PullItem(ref=str(target), outcome="up-to-date", message=fault.message)
@@ -128,6 +143,11 @@ class ImportExport:
             return _failed(target, fault)
         outcome: Final = "updated" if done.blocks else "up-to-date"
         return wire.PullItem(ref=done.ref, outcome=outcome, message=f"from {target}", blocks=done.blocks)
+
+    def _pulling(self, target: Target, as_name: str | None) -> Work:
+        if target.place.kind == "bucket":
+            return self._import_published(str(target), wire.ImportRequest(source=str(target), as_name=as_name))
+        return self.import_(wire.ImportRequest(source=target.at, as_name=as_name))
 
     def import_(self, request: wire.ImportRequest) -> Work:
         place = place_of(request.source)

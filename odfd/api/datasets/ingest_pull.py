@@ -40,7 +40,7 @@ from odfd.ingest.driver import Ingested
 from odfd.ingest.push import FORMATS, PushTerms, push_files
 from odfd.ingest.watermarks import set_watermark
 from odfd.mirrors.scheduler import MirrorScheduler, SchedulerState
-from odfd.repositories.catalog import Repositories, Target, is_target
+from odfd.repositories.catalog import Target, is_target
 from odfd.resources.store import Resources
 from odfd.runtime.slots import Slots, waiting
 from odfd.runtime.tasks import Report, outside
@@ -88,7 +88,7 @@ class IngestPullService:
         self._board = context.board
         self._events = context.events
         self._meter = context.meter
-        self._repositories = Repositories(home.database)
+        self._repositories = hands.import_export.repositories
         self._correcting = CorrectionOperations(home, self._ingest, context.events)
 
     async def stage(self, name: str, chunks: AsyncIterable[bytes]) -> wire.Upload:

@@ -17,7 +17,7 @@ from odfd.control.board import task_ref
 from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.visibility import Visibility
 from odfd.errors import sole_faults
-from odfd.repositories.catalog import Repositories, Target
+from odfd.repositories.catalog import Target
 from odfd.runtime.tasks import Report, TaskBoard
 from odfd.state.directory import StateDirectory
 
@@ -32,7 +32,7 @@ class PushService:
         self._visibility = visibility
         self._import_export = import_export
         self._board = board
-        self._repositories = Repositories(home.database)
+        self._repositories = import_export.repositories
 
     async def push(self, request: wire.PushRequest) -> wire.TaskRef:
         """Result: PushResult."""

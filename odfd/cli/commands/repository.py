@@ -21,8 +21,8 @@ from odfd.errors import render as render_fault
 commands = Commands()
 repo = commands.group(
     "repo",
-    description="A repository is a folder or a place on the web with many datasets in the ODF layout, each in\n"
-    "a folder of its name. odfctl push NAME --to REPO gives to it, odfctl pull REPO/NAME takes from it.",
+    description="A repository is a folder, a place on the web or a bucket with many datasets in the ODF layout,\n"
+    "each in a folder of its name. odfctl push NAME --to REPO gives to it, odfctl pull REPO/NAME takes from it.",
     example="add archive file:///srv/odf",
 )
 
@@ -30,14 +30,18 @@ repo = commands.group(
 @repo.add(
     "add",
     argument("name", metavar="NAME"),
-    argument("url", metavar="URL|DIR", help="file:///FOLDER or https://HOST/FOLDER"),
+    argument("url", metavar="URL|DIR", help="file://…, https://…, s3://BUCKET/FOLDER or s3+https://HOST/BUCKET/FOLDER"),
+    argument("--credentials", metavar="SECRETSET", help="the SecretSet with the keys of a bucket; none: it is open"),
+    argument("--region", metavar="REGION", help="of a bucket (us-east-1)"),
     help="know a repository by a name",
     description="Know a repository by a name. It is a resource: odfctl apply takes a manifest of one too.",
     example="archive file:///srv/odf",
 )
 def _add(session: Session, args: argparse.Namespace) -> int:
     url = args.url if "://" in args.url else Path(args.url).expanduser().resolve().as_uri()
-    manifest = {"$schema": "Repository", "headers": {"name": args.name}, "spec": {"url": url}}
+    said = {"url": url, "credentials": args.credentials, "region": args.region}
+    spec = {key: value for key, value in said.items() if value is not None}
+    manifest = {"$schema": "Repository", "headers": {"name": args.name}, "spec": spec}
     return apply_texts(session, (wire.ManifestText(source="repo add", text=json.dumps(manifest)),))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from chain.codec.blocks import encode_block
@@ -15,6 +16,8 @@ from chain.model.block import MetadataBlock
 from chain.model.events import SetInfo
 from chain.store.layout import DirectoryChain, DirectoryWriter
 from odfd.control import wire
+from odfd.published.signed import signed_state
+from worlds.s3_server import new_bucket, s3_server
 from worlds.web_site import Site
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"
@@ -78,6 +81,68 @@ async def test_kamu_s_dataset_comes_out_of_a_folder_as_it_went_in(world: Any, si
     assert all((site.folder / "o/flights/blocks" / name).is_file() for name in names)
 
 
+BUCKET = """$schema: SecretSet
+headers: {name: house-key}
+spec: {secrets: {accessKeyId: AKIAHOUSE, secretAccessKey: s3cr3t-of-the-house}}
+---
+$schema: Repository
+headers: {name: archive}
+spec: {url: "%s/odf", credentials: house-key}
+"""
+
+
+@pytest.mark.slow
+async def test_a_bucket_is_pushed_to_pulled_from_and_mirrored_over_http(world: Any, worlds: Any) -> None:
+    with s3_server() as server:
+        url = new_bucket(server, "house")
+        async with world.running("alice") as alice, world.running("bob") as bob, world.running("carol") as carol:
+            dataset = await grown(world, worlds, alice, 2)
+            await worlds.until(lambda: signed_state(alice.home.database, alice.home.chains, dataset).files)
+            told = repr(await alice.apply(BUCKET % url))
+            (item,) = await pushed(alice, "cities")
+            assert (item.outcome, item.blocks, item.fault) == ("pushed", alice.size("cities"), None)
+            await bob.apply(ARCHIVE % (url + "/odf"))
+            (come,) = await bob.pull("archive/cities")
+            assert (come.ref, come.outcome, come.blocks) == ("cities", "updated", item.blocks), come
+            await grown(world, worlds, alice, 3)
+            (more,) = await pushed(alice, "cities")
+            assert (await bob.pull("archive/cities"))[0].blocks == more.blocks
+            assert (await bob.done(bob.api.verification.verify("cities", wire.VerifyRequest(level="data")))).ok
+            at = f"{url.removeprefix('s3+')}/odf/cities"
+            await carol.done(carol.api.mirrors.add(wire.MirrorRequest(source=at, as_name="towns")))
+            assert carol.dataset("towns") == dataset
+            (nothing,) = await bob.pull("archive/nothing")
+            assert nothing.fault is not None
+            told += repr(item) + repr(nothing) + repr(alice.logger.said) + repr(alice.events._ring)
+            assert "s3cr3t-of-the-house" not in told
+            assert "AKIAHOUSE" not in told
+
+
+@pytest.mark.slow
+async def test_a_bucket_that_lies_achieves_nothing(world: Any, worlds: Any) -> None:
+    with s3_server() as server:
+        url = new_bucket(server, "house")
+        async with world.running("alice") as alice, world.running("bob") as bob:
+            await grown(world, worlds, alice)
+            await alice.apply(BUCKET % url)
+            await pushed(alice, "cities")
+            data = alice.home.chains.chain(alice.dataset("cities")).last_of(["AddData"]).event.new_data.physical_hash
+            place = f"{server}/house/odf/cities/data/{data}"
+            await bob.apply(ARCHIVE % (url + "/odf"))
+            async with httpx.AsyncClient(
+                headers={"authorization": "AWS4-HMAC-SHA256 Credential=k/x/us-east-1/s3/x"}
+            ) as anybody:
+                content = (await anybody.get(place)).content
+                for lie in (content[:-1], content[:-1] + b"?"):
+                    assert (await anybody.put(place, content=lie)).status_code == 200
+                    (item,) = await bob.pull("archive/cities")
+                    assert item.fault is not None
+                    assert item.fault.rule != "repository-credentials"
+                    assert bob.home.chains.datasets() == []
+                assert (await anybody.put(place, content=content)).status_code == 200
+            assert (await bob.pull("archive/cities"))[0].outcome == "updated"
+
+
 async def test_what_is_private_goes_nowhere_unless_it_is_said_of_this_push(world: Any, worlds: Any, site: Site) -> None:
     async with world.running("alice", private=True) as alice:
         await grown(world, worlds, alice)
@@ -126,6 +191,10 @@ async def test_what_cannot_be_is_refused_by_name(world: Any, worlds: Any, site: 
             ("ftp://data.example/odf", "nothing is known of ftp"),
             ("file:odf", "by its whole path"),
             ("odf", "nothing is known of its kind"),
+            ("s3://BIG/x", "it names no bucket"),
+            ("s3+http://data.example", "it names no bucket"),
+            ("s3://house/a//b", "plain names between single slashes"),
+            ("s3://key:s3cr3t@house/a", "neither a password"),
         ):
             with pytest.raises(Invalid, match=why) as caught:
                 await alice.apply(ARCHIVE % url)

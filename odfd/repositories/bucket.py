@@ -1,0 +1,165 @@
+"""Reads and writes objects below one prefix of a bucket, some only if nobody wrote them meanwhile.
+
+obstore speaks to the store; its texts quote answers of servers, URLs and what was signed, so that none of them is
+passed on: a message names the repository, the kind of refusal and the store's own short code. Blocking; safe to use
+from many threads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from chain.errors import Refused, Remote
+from odfd.repositories.manifest import Place
+from p2p.files import Missing
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore, S3Credential
+
+KEYS: Final = ("accessKeyId", "secretAccessKey", "sessionToken")
+"""Of a SecretSet that opens a bucket; the last is not needed."""
+CHUNK: Final = 1 << 20
+RETRIES: Final = 4
+PROBE: Final = ".odfd-conditions"
+"""A file of a few bytes beside the datasets, by which it is tried whether conditions hold."""
+_CODE: Final = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
+_STATUS: Final = re.compile(r"status code: (\d{3})\b")
+
+
+class StoredFile(NamedTuple):
+    content: bytes
+    tag: str
+    """Another for any other content."""
+
+
+class Bucket:
+    """All raise Remote, Refused."""
+
+    def __init__(self, name: str, store: ObjectStore) -> None:
+        """``name``: of the repository, for messages."""
+        self.name = name
+        self._store = store
+
+    def get(self, path: str, limit: int) -> StoredFile | None:
+        """``None``: there is none. Raises Remote for more than ``limit`` bytes."""
+        import obstore
+
+        try:
+            with self._asked():
+                found = obstore.get(self._store, path)
+                if found.meta["size"] > limit:
+                    raise Remote(f"{self.name}: {path[-80:]} has more than {limit:,} bytes", rule="repository-size")
+                return StoredFile(bytes(found.bytes()), found.meta["e_tag"] or "")
+        except Missing:
+            return None
+
+    def size(self, path: str) -> int | None:
+        import obstore
+
+        try:
+            with self._asked():
+                return obstore.head(self._store, path)["size"]
+        except Missing:
+            return None
+
+    def parts(self, path: str, offset: int) -> Generator[bytes, None, None]:
+        """Of a file from ``offset`` on. Raises Missing."""
+        import obstore
+
+        with self._asked():
+            found = obstore.get(self._store, path, options={"range": {"offset": offset}} if offset else None)
+            for part in found.stream(min_chunk_size=CHUNK):
+                yield bytes(part)
+
+    def put(self, path: str, content: bytes | Iterator[bytes]) -> None:
+        """There as a whole, or not at all; what ``content`` raises passes."""
+        import obstore
+
+        with self._asked():
+            obstore.put(self._store, path, content)
+
+    def put_if(self, path: str, content: bytes, tag: str | None) -> bool:
+        """Only over what has this tag, or where nothing is; whether it was so."""
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        try:
+            with self._asked():
+                obstore.put(self._store, path, content, mode="create" if tag is None else {"e_tag": tag})
+        except (AlreadyExistsError, PreconditionError):
+            return False
+        return True
+
+    def check_conditions(self) -> None:
+        """Raises Refused for a store that writes although the condition does not hold: two pushers would both win."""
+        self.put_if(PROBE, b"odfd", None)
+        if self.put_if(PROBE, b"odfd", None) or self.put_if(PROBE, b"odfd", '"of-nothing"'):
+            raise Refused(
+                f"{self.name} does not keep conditions of writes: of two who push one would be lost in silence",
+                rule="repository-conditions",
+                hint="a store with conditional writes (If-None-Match, If-Match) is needed to push; pulling works",
+            )
+
+    @contextmanager
+    def _asked(self) -> Iterator[None]:
+        from obstore import exceptions
+
+        try:
+            yield
+        except FileNotFoundError as error:
+            if "NoSuchBucket" in str(error):
+                raise Refused(f"{self.name}: there is no such bucket", rule="repository-bucket") from None
+            raise Missing(f"{self.name} has no such file", rule="repository-file") from None
+        except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
+            raise
+        except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
+            raise Refused(
+                f"{self.name} refuses this node: {_why(error)}",
+                rule="repository-credentials",
+                hint=f"odfctl get repository {self.name} -o yaml names its SecretSet, whose keys it does not take",
+            ) from None
+        except exceptions.BaseError as error:
+            raise Remote(
+                f"{self.name} cannot be asked: {_why(error)}",
+                rule="repository-remote",
+                hint="try again; odfctl repo list",
+            ) from None
+
+
+def _why(error: Exception) -> str:
+    """What kind of answer it was, and nothing of its text."""
+    text = str(error)
+    found = [match[1] for match in (_STATUS.search(text), _CODE.search(text)) if match is not None]
+    return " ".join(found) or "no answer"
+
+
+def open_bucket(name: str, place: Place, region: str, credentials: Mapping[str, str]) -> Bucket:
+    """Without credentials nothing is signed; the environment of the daemon is never asked for any."""
+    from obstore.store import S3Store
+
+    key, secret, token = (credentials.get(each) for each in KEYS)
+
+    def provide() -> S3Credential:
+        """Given as a whole: of what is given in parts, the missing ones come from the environment."""
+        return {"access_key_id": key or "", "secret_access_key": secret or "", "token": token, "expires_at": None}
+
+    store = S3Store(
+        place.bucket,
+        prefix=place.prefix or None,
+        endpoint=place.endpoint,
+        region=region,
+        virtual_hosted_style_request=place.root.startswith("s3://"),
+        client_options={
+            "allow_http": place.endpoint.startswith("http://"),
+            "connect_timeout": "10s",
+            "timeout": "300s",
+        },
+        retry_config={"max_retries": RETRIES, "retry_timeout": timedelta(seconds=60)},
+        skip_signature=not credentials,
+        credential_provider=provide if credentials else None,
+    )
+    return Bucket(name, store)

@@ -1,0 +1,49 @@
+"""Reads datasets in buckets as published files: a path is ``REPOSITORY/DATASET/…`` (``p2p.files``)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import trio
+
+from odfd.repositories.bucket import Bucket
+
+
+class BucketFiles:
+    """The files of all repositories that are buckets."""
+
+    def __init__(self, bucket: Callable[[str], Bucket]) -> None:
+        """``bucket``: by the name of a repository."""
+        self._bucket = bucket
+
+    async def size_of(self, content: str) -> int | None:
+        name, path = _parted(content)
+        return await trio.to_thread.run_sync(lambda: self._bucket(name).size(path))
+
+    async def cat(self, content: str, limit: int) -> bytes | None:
+        name, path = _parted(content)
+        found = await trio.to_thread.run_sync(lambda: self._bucket(name).get(path, limit))
+        return None if found is None else found.content
+
+    @asynccontextmanager
+    async def open(self, content: str, offset: int = 0) -> AsyncIterator[AsyncIterator[bytes]]:
+        name, path = _parted(content)
+        parts = await trio.to_thread.run_sync(lambda: self._bucket(name).parts(path, offset))
+        first = await trio.to_thread.run_sync(next, parts, None)
+
+        async def each() -> AsyncIterator[bytes]:
+            part = first
+            while part is not None:
+                yield part
+                part = await trio.to_thread.run_sync(next, parts, None)
+
+        try:
+            yield each()
+        finally:
+            parts.close()
+
+
+def _parted(content: str) -> tuple[str, str]:
+    name, _, path = content.partition("/")
+    return name, path

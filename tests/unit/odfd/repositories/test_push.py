@@ -1,0 +1,308 @@
+"""Pushing: the same in a folder, in memory and on a server of S3; cut off anywhere, and against another pusher."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import obstore
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from obstore.store import MemoryStore
+
+from chain.errors import Conflict, Invalid, Refused, Remote
+from chain.ids import DatasetId
+from chain.store.database import open_database
+from chain.store.layout import DirectoryChain, DirectoryObjects, read_head
+from chain.store.objects import DiskObjects
+from chain.store.sqlite import SqliteChains
+from odfd.published.signed import Signed
+from odfd.repositories import bucket, push
+from odfd.repositories.bucket import Bucket, open_bucket
+from odfd.repositories.manifest import REGION, place_of
+from odfd.transfer.folders import Missing, Transfer, export_dataset, import_dataset
+from odfd.verify.verify import VerificationRequest, verify_chain
+from worlds.s3_server import new_bucket, s3_server
+
+GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"
+SECRET = "s3cr3t-of-the-house"
+OPEN = {"accessKeyId": "AKIAHOUSE", "secretAccessKey": SECRET}
+SIZE = len(list((GOLDEN / "flights" / "blocks").iterdir()))
+
+
+class Store(NamedTuple):
+    chains: SqliteChains
+    objects: DiskObjects
+
+    def take(self, size: int = SIZE) -> DatasetId:
+        """The flights, as they were when they had so many blocks."""
+        copy = self.objects._directory.parent / f"copy-{size}"
+        shutil.copytree(GOLDEN / "flights", copy, dirs_exist_ok=True)
+        (copy / "refs" / "head").write_text(str(DirectoryChain(GOLDEN / "flights").block_at(size - 1).hash))
+        return import_dataset(copy, self.chains, self.objects).dataset
+
+
+@contextmanager
+def made(folder: Path) -> Iterator[Store]:
+    folder.mkdir(parents=True)
+    database = open_database(folder / "odfd.sqlite")
+    objects = DiskObjects(folder / "objects", database)
+    yield Store(SqliteChains(database, objects), objects)
+    database.close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with made(tmp_path / "state") as opened:
+        yield opened
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[Store]:
+    with made(tmp_path / "other") as opened:
+        yield opened
+
+
+class Repository(Protocol):
+    """What pushes go to."""
+
+    def push(self, store: Store, dataset: DatasetId, meanwhile: Callable[[], None] = ...) -> Transfer: ...
+    def tree(self, folder: Path) -> Path: ...
+
+
+class InFolder:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def push(self, store: Store, dataset: DatasetId, meanwhile: Callable[[], None] = lambda: None) -> Transfer:
+        return export_dataset(store.chains, store.objects, dataset, self.folder, lambda _: meanwhile())
+
+    def tree(self, folder: Path) -> Path:
+        return self.folder
+
+
+class InBucket:
+    def __init__(self, at: Bucket) -> None:
+        self.bucket = at
+        self.sent = 0
+
+    def push(self, store: Store, dataset: DatasetId, meanwhile: Callable[[], None] = lambda: None) -> Transfer:
+        head = store.chains.chain(dataset).head()
+        assert head is not None
+        missing = Missing(store.chains.chain(dataset), store.objects, dataset, 0, head, None)
+        return push.push_dataset(
+            missing, self.bucket, "flights", Signed(0, head.hash, (), is_here=True), lambda _: meanwhile(), self._tell
+        )
+
+    def _tell(self, size: int) -> None:
+        self.sent += size
+
+    def tree(self, folder: Path) -> Path:
+        """All that is there, as files."""
+        for page in obstore.list(self.bucket._store):
+            for each in page:
+                file = folder / each["path"]
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(bytes(obstore.get(self.bucket._store, each["path"]).bytes()))
+        return folder / "flights"
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[str]:
+    with s3_server() as running:
+        yield running
+
+
+@pytest.fixture(params=["folder", "memory", pytest.param("s3", marks=pytest.mark.slow)])
+def repository(request: Any, tmp_path: Path) -> Repository:
+    match request.param:
+        case "folder":
+            return InFolder(tmp_path / "out")
+        case "memory":
+            return InBucket(Bucket("memory", MemoryStore()))
+    number = request.config.cache_number = getattr(request.config, "cache_number", 0) + 1
+    url = new_bucket(request.getfixturevalue("server"), f"bucket-{number}") + "/some/folder"
+    return InBucket(open_bucket("s3", place_of(url), REGION, OPEN))
+
+
+def holds(folder: Path, size: int) -> bool:
+    chain = DirectoryChain(folder)
+    report = verify_chain(chain, DirectoryObjects(folder), VerificationRequest(ref="there"))
+    head = chain.head()
+    return report.ok and head is not None and head.size == size
+
+
+def test_what_is_pushed_holds_and_goes_on(repository: Repository, store: Store, tmp_path: Path) -> None:
+    dataset = store.take(9)
+    assert repository.push(store, dataset).blocks == 9
+    assert holds(repository.tree(tmp_path / "first"), 9)
+    store.take()
+    assert repository.push(store, dataset).blocks == SIZE - 9
+    assert repository.push(store, dataset).blocks == 0
+    there = repository.tree(tmp_path / "second")
+    assert holds(there, SIZE)
+    for file in (GOLDEN / "flights").glob("[bdr]*/*"):
+        assert (there / file.relative_to(GOLDEN / "flights")).read_bytes() == file.read_bytes()
+
+
+def test_of_two_who_push_one_is_told_and_goes_on(
+    repository: Repository, store: Store, other: Store, tmp_path: Path
+) -> None:
+    dataset = store.take()
+    other.take(9)
+    told: list[str] = []
+
+    def meanwhile() -> None:
+        """Once, while the first is at work, the other pushes."""
+        if not told:
+            try:
+                repository.push(other, dataset)
+                told.append("")
+            except Conflict as fault:
+                told.append(fault.rule)
+
+    try:
+        repository.push(store, dataset, meanwhile)
+        first = ""
+    except Conflict as fault:
+        first = fault.rule
+    assert sorted([first, *told]) == ["", "compare-and-append"]
+    assert holds(repository.tree(tmp_path / "won"), SIZE if not first else 9)
+    repository.push(store, dataset)
+    assert holds(repository.tree(tmp_path / "then"), SIZE)
+
+
+def test_a_copy_that_is_behind_is_told(repository: Repository, store: Store, other: Store) -> None:
+    repository.push(store, store.take())
+    with pytest.raises(Conflict, match=f"is {SIZE - 9} blocks behind .* from #9 on") as caught:
+        repository.push(other, other.take(9))
+    assert caught.value.rule == "export-behind"
+
+
+class CutOff(Exception):
+    """The process ends here."""
+
+
+class Mortal(Bucket):
+    """Ends with a write; ``late``: after it was done."""
+
+    left = 0
+    late = False
+
+    def put(self, path: str, content: Any) -> None:
+        self._count(lambda: super(Mortal, self).put(path, content))
+
+    def put_if(self, path: str, content: bytes, tag: str | None) -> bool:
+        return self._count(lambda: super(Mortal, self).put_if(path, content, tag))
+
+    def _count(self, write: Callable[[], Any]) -> Any:
+        self.left -= 1
+        if self.left < 0 and not (self.late and self.left == -1):
+            raise CutOff
+        done = write()
+        if self.left < 0:
+            raise CutOff
+        return done
+
+
+@settings(max_examples=20, deadline=None)
+@given(cuts=st.lists(st.tuples(st.integers(0, 60), st.booleans()), min_size=1, max_size=3))
+def test_cut_off_anywhere_what_is_there_holds_and_goes_on(
+    cuts: list[tuple[int, bool]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("cut")
+    with made(folder / "state") as store:
+        mortal = Mortal("memory", MemoryStore())
+        repository = InBucket(mortal)
+        size, dataset = 9, store.take(9)
+        mortal.left = 10**6
+        repository.push(store, dataset)
+        store.take()
+        for number, (left, late) in enumerate(cuts):
+            mortal.left, mortal.late = left, late
+            try:
+                repository.push(store, dataset)
+                size = SIZE
+            except CutOff:
+                if read_head(repository.tree(folder / f"cut-{number}")) == read_head(GOLDEN / "flights"):
+                    size = SIZE
+            assert holds(repository.tree(folder / f"there-{number}"), size)
+        mortal.left = 10**6
+        repository.push(store, dataset)
+        assert holds(repository.tree(folder / "end"), SIZE)
+
+
+class Forgetful(Bucket):
+    """Writes whatever the condition is."""
+
+    def put_if(self, path: str, content: bytes, tag: str | None) -> bool:
+        self.put(path, content)
+        return True
+
+
+def test_a_store_that_ignores_conditions_is_refused_before_anything_is_there(store: Store) -> None:
+    forgetful = Forgetful("house", MemoryStore())
+    with pytest.raises(Refused, match="house does not keep conditions of writes") as caught:
+        InBucket(forgetful).push(store, store.take())
+    assert caught.value.rule == "repository-conditions"
+    assert [each["path"] for page in obstore.list(forgetful._store) for each in page] == [bucket.PROBE]
+
+
+def test_a_truncated_object_is_mended_and_a_swapped_head_is_told(store: Store, tmp_path: Path) -> None:
+    at = Bucket("house", MemoryStore())
+    repository = InBucket(at)
+    dataset = store.take()
+    repository.push(store, dataset)
+    data = sorted((GOLDEN / "flights" / "data").iterdir())[0]
+    at.put(f"flights/data/{data.name}", data.read_bytes()[:-9])
+    obstore.delete(at._store, "flights/refs/head")
+    repository.push(store, dataset)
+    assert holds(repository.tree(tmp_path / "mended"), SIZE)
+    at.put("flights/refs/head", b"f1620" + b"0" * 64)
+    with pytest.raises(Remote, match="house/flights does not hold its block"):
+        repository.push(store, dataset)
+    at.put("flights/refs/head", b"see you")
+    with pytest.raises(Remote, match="refs/head of house/flights does not hold a block's hash"):
+        repository.push(store, dataset)
+
+
+def test_what_is_damaged_here_is_not_pushed(store: Store, monkeypatch: Any) -> None:
+    dataset = store.take()
+    damaged = DirectoryChain(GOLDEN / "flights").block_at(SIZE - 1).event.new_data.physical_hash  # type: ignore[union-attr]
+    whole = store.objects.path
+
+    def path(name: Any) -> Path:
+        found = whole(name)
+        if name != damaged:
+            return found
+        spoilt = found.parent / "spoilt"
+        spoilt.write_bytes(found.read_bytes()[:-1] + b"?")
+        return spoilt
+
+    monkeypatch.setattr(store.objects, "path", path)
+    at = Bucket("house", MemoryStore())
+    with pytest.raises(Invalid, match=r"object .* is damaged here"):
+        InBucket(at).push(store, dataset)
+    assert at.get("flights/refs/head", 99) is None
+    assert at.size(f"flights/data/{damaged}") is None
+
+
+@pytest.mark.slow
+def test_credentials_stand_in_no_message(server: str, store: Store, monkeypatch: Any) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAOFTHEDAEMON")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "token-of-the-daemon")
+    dataset = store.take(9)
+    for url, why in (
+        (f"s3+{server}/no-such-bucket", "there is no such bucket"),
+        ("s3+http://127.0.0.1:9/house", "house cannot be asked: no answer"),
+    ):
+        place = place_of(url)
+        monkeypatch.setattr(bucket, "RETRIES", 0)
+        with pytest.raises((Refused, Remote), match=why) as caught:
+            InBucket(open_bucket("house", place, REGION, OPEN)).push(store, dataset)
+        told = repr(caught.value) + str(caught.value) + repr(caught.value.__cause__) + caught.value.hint
+        assert not [each for each in (*OPEN.values(), "daemon", "Signature") if each in told]
