@@ -34,7 +34,6 @@ from p2p.wire import presence as wire
 from p2p.wire.limits import (
     MAX_PEERS_ANSWER,
     MAX_PEERS_ASK,
-    MAX_PRESENCE_ADDRESS,
     MAX_PRESENCE_ADDRESSES,
     MAX_PRESENCES,
     MAX_TAGS,
@@ -139,7 +138,7 @@ class Discovery:
             key=key.public,
             issued=self._now(),
             lifetime=LIFETIME,
-            addresses=tuple(one for one in dict.fromkeys(addresses) if len(one) <= MAX_PRESENCE_ADDRESS)[
+            addresses=tuple(one for one in dict.fromkeys(addresses) if len(one) <= wire.MAX_ADDRESS)[
                 :MAX_PRESENCE_ADDRESSES
             ],
             tags=tuple(tags),

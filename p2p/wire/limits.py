@@ -48,8 +48,6 @@ MAX_LISTED: Final = 4 * KIB
 
 MAX_PRESENCE_ADDRESSES: Final = 8
 """Addresses that a node tells of itself."""
-MAX_PRESENCE_ADDRESS: Final = 255
-"""Bytes of one of them."""
 MAX_TAGS: Final = 1024
 """Datasets that a node tells it serves; one that serves more says so, and is asked when nobody else is known."""
 MAX_PRESENCE_LIFETIME: Final = 7200
