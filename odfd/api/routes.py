@@ -177,6 +177,7 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("POST", "/collect", _with(wire.CollectRequest, lambda s: s.collection.collect)),
     ("POST", "/publish", _with(wire.VisibilityRequest, lambda s: s.visibility.publish)),
     ("POST", "/unpublish", _with(wire.VisibilityRequest, lambda s: s.visibility.unpublish)),
+    ("POST", "/share", _with(wire.ShareRequest, lambda s: s.visibility.share)),
     ("POST", "/query", _query),
     ("POST", "/slices", _slices),
     ("GET", "/mirrors", lambda s, _: s.mirrors.list()),

@@ -30,6 +30,7 @@ def dataset(detail: wire.DatasetDetail) -> str:
             ("keywords", ", ".join(detail.keywords)),
             ("state", view.state),
             ("published", "yes" if view.published else f"no: odfctl publish {view.name} lets others have it"),
+            ("shared with", ", ".join(view.shared_with)),
             ("head", f"#{view.blocks - 1}  {view.head or ''}"),
             ("license", _license(detail.license)),
             ("records", formatting.count(view.records)),

@@ -65,7 +65,7 @@ def _datasets(_now: Instant) -> tuple[TableColumn[wire.DatasetView], ...]:
         TableColumn("WATERMARK", lambda row: formatting.moment(row.watermark)),
         TableColumn("STATE", _state),
         TableColumn("RELY ON", _rely),
-        TableColumn("PUBLISHED", lambda row: "yes" if row.published else "no"),
+        TableColumn("PUBLISHED", _published),
         TableColumn("PEERS", lambda row: formatting.count(row.peers), right=True),
     )
 
@@ -74,6 +74,11 @@ def _state(row: wire.DatasetView) -> str:
     """Beside the state, what it does not say by itself."""
     beside = [each.lower() for each in row.conditions if each.lower() != row.state]
     return ", ".join([row.state, *beside])
+
+
+def _published(row: wire.DatasetView) -> str:
+    shared = len(row.shared_with)
+    return "yes" if row.published else f"to {formatting.plural(shared, 'peer')}" if shared else "no"
 
 
 def _rely(row: wire.DatasetView) -> str:

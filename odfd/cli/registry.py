@@ -90,6 +90,7 @@ GROUPS: Final = (
             CommandEntry("mirror", "hold datasets of others, verified as they arrive", _HERE + "mirror"),
             CommandEntry("publish", "let others see and take datasets", _HERE + "publishing"),
             CommandEntry("unpublish", "say and give no more of them", _HERE + "publishing"),
+            CommandEntry("share", "give a private dataset to some peers", _HERE + "publishing"),
             CommandEntry("peer", "see, connect and block peers", _HERE + "network"),
             CommandEntry("ipfs", "publish datasets on IPFS", _HERE + "publishing"),
         ),

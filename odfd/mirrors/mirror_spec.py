@@ -7,15 +7,19 @@ from typing import Final, Literal
 import msgspec
 
 from chain.errors import Invalid
-from chain.ids import DatasetId
+from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
 from chain.multihash import Multihash
+from chain.wording import plural
 from odfd.mirrors.retention import parse_keep, parse_rate
 from odfd.resources.store import Resources
 from odfd.trust.policy.policy import Expression, parse_expression
+from p2p.identity import did_of_peer, parse_peer
 
 KIND: Final = "mirror"
 MAX_PRIORITY: Final = 100
+MAX_PEERS: Final = 16
+"""Who share one dataset with this node."""
 
 
 class MirrorSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -36,6 +40,8 @@ class MirrorSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     expect: str | None = None
     via: str | None = None
     """Where it is published and looked for too, ``https://…``, ``/ipns/…`` or ``/ipfs/…``; ``None``: nowhere."""
+    peers: tuple[str, ...] = ()
+    """Who share it with this node: these alone are asked for it, and it is passed on to nobody; none: it is public."""
     paused: bool = False
     """Nothing is fetched until a person resumes it; what is here stays and is served."""
 
@@ -47,6 +53,11 @@ class MirrorSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def brings_data(self) -> bool:
         """Whether blocks count here only once their data does: all of it is asked for."""
         return self.want == "data" and self.keep is None
+
+    @property
+    def sharing(self) -> list[KeyDid]:
+        """Keys of the nodes that share it with this one."""
+        return [did_of_peer(peer) for peer in self.peers]
 
     @property
     def is_from_web(self) -> bool:
@@ -72,6 +83,12 @@ class MirrorSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 parse_expression(text)
         if self.expect is not None:
             Multihash.parse(self.expect)
+        if len(self.peers) > MAX_PEERS:
+            raise Invalid(
+                f"shared by {plural(len(self.peers), 'peer')}", rule="mirror-from", hint=f"at most {MAX_PEERS}"
+            )
+        for peer in self.peers:
+            parse_peer(peer)
 
 
 def keep(resources: Resources, spec: MirrorSpec, now: Instant) -> bool:

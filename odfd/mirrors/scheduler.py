@@ -120,6 +120,7 @@ class MirrorVisibility(msgspec.Struct, frozen=True, kw_only=True):
         """What is found in a network is public there. A web server may be within reach of few, and what is here
         already came from a folder or was made here."""
         private = (self.held or spec.is_from_web) if self.private is None else self.private
+        private = private or bool(spec.peers)
         return Mark.PRIVATE if private else Mark.MIRRORED
 
 
@@ -183,7 +184,9 @@ class MirrorScheduler:
                 now = self._clock.now()
                 Catalog(resources).add(spec.name, spec.id, now)
                 mirror_specs.keep(resources, spec, now)
-                visibility.mirrored(connection, spec.id, shown.mark(spec), now, is_said=shown.private is not None)
+                visibility.mirrored(
+                    connection, spec.id, shown.mark(spec), now, is_said=shown.private is not None or bool(spec.peers)
+                )
                 Holdings(connection).replan(spec.id)
 
         await trio.to_thread.run_sync(record)

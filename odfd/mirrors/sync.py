@@ -124,6 +124,9 @@ class MirrorSync:
         await trio.to_thread.run_sync(self._keeping.count_blocks, spec.id)
         if spec.want == "data":
             await trio.to_thread.run_sync(self._keeping.settle, spec)
+        if spec.peers:  # nobody gossips it
+            await self._replication.seek(spec.id)
+            await self._holders.news(spec.id)
         unheard = None if spec.via is None else await self._holders.published(spec.id, spec.via)
         outcome = await self._sync(spec, tally, begun)
         served = not isinstance(outcome, NobodyHasIt) and outcome.peers
@@ -155,8 +158,7 @@ class MirrorSync:
             )
         if held.head is None:
             await self._replication.seek(spec.id)
-            alone = "" if self._holders.connected() else ", and no peer is connected: odfctl network list"
-            return NobodyHasIt(f"no signed head of it was seen yet{alone}")
+            return NobodyHasIt(f"no signed head of it was seen yet{_alone(spec, self._holders.connected())}")
         if held.lacks:
             await self._replication.seek(spec.id)
             return NobodyHasIt(held.lacks)
@@ -262,6 +264,15 @@ class MirrorSync:
             fetched += await self._object_fetcher.bring(spec, peers, terms, blocks, tally)
             await trio.to_thread.run_sync(self._steps.note_whole, spec.id, terms, blocks)
         return fetched
+
+
+def _alone(spec: MirrorSpec, connected: Sequence[PeerId]) -> str:
+    """Why nobody tells of it, where that is known here."""
+    if spec.peers and not set(spec.peers).intersection(connected):
+        return ", and none of the peers that share it is connected: odfctl peer connect MULTIADDR"
+    if spec.peers:
+        return ": the peers named may not share it with this node"
+    return "" if connected else ", and no peer is connected: odfctl network list"
 
 
 def _lacks_data(spec: MirrorSpec, held: _Held) -> bool:

@@ -86,7 +86,9 @@ def services_of(parts: NodeParts) -> Services:
         collection=parts.collection,
         backups=BackupService(home, parts.collection, context),
         mirrors=mirrors,
-        visibility=VisibilityService(home, parts.visibility, context, parts.shown_otherwise, parts.signed),
+        visibility=VisibilityService(
+            home, parts.visibility, context, parts.shown_otherwise, parts.signed, parts.membership.peers
+        ),
         publications=parts.publications,
         networks=networks,
         search=search,

@@ -23,7 +23,7 @@ from engines.provision.warm import EnginePool
 from engines.query.reader import QueryProcesses
 from odfd.api.datasets.import_export import ImportExport
 from odfd.api.datasets.quarantine import QuarantineDatasets
-from odfd.api.datasets.visibility import is_elsewhere, settle_visibility
+from odfd.api.datasets.visibility import askable_peers, settle_visibility
 from odfd.api.network.site_library import open_site
 from odfd.api.transforms import TransformCheck
 from odfd.api.trust.resolutions import PendingDecisions
@@ -213,11 +213,11 @@ class NodeParts:
             (self.membership, self.board),
             context.clock,
             ipfs,
-            partial(is_elsewhere, home, self.visibility),
+            partial(askable_peers, home, self.visibility),
         )
         asked = checkpoint_receiver_of(self), self.public_queries
         self.site = open_site(settings, home, (self.library, self.visibility), context.logger, asked)
-        self.forks = ForkFinder(home.database, home.chains, self.membership, self.board.keep, context.logger)
+        self.forks = ForkFinder(home.database, home.chains, self.remotes.replication, self.board.keep, context.logger)
         self.outbox = Outbox(self.membership, self.visibility.public_of, context.logger)
         self.cards = CardPublisher(home, self.visibility, self.outbox.put_card, settings.node.name, context)
 
@@ -367,7 +367,7 @@ class NodeParts:
         witnesses = frozenset(self.policy.witnesses.groups)
         with self.home.database.read() as connection:
             mirrored = sorted(mirror_specs.all_of(Resources(connection)), key=lambda spec: -spec.priority)
-            found = (publishing_keys(connection, spec.id) for spec in mirrored[:MAX_PUBLISHERS])
+            found = ([*publishing_keys(connection, spec.id), *spec.sharing] for spec in mirrored[:MAX_PUBLISHERS])
             publishers = frozenset(key for each in found for key in each)
         return Known((listed | witnesses) - {self.evaluator.me}, publishers - {self.evaluator.me})
 

@@ -71,10 +71,10 @@ class WithPublished:
         source_of: SourceOf,
         board: StatementStore,
         clock: Callable[[], Instant],
-        is_elsewhere: Callable[[DatasetId], bool] = lambda _: False,
+        askable: Callable[[DatasetId], Collection[str] | None] = lambda _: None,
     ) -> None:
-        """``is_elsewhere``: whether a dataset is private and comes from a place: to ask peers would tell them."""
-        self._is_elsewhere = is_elsewhere
+        """``askable``: the peers that alone may be asked for a dataset, since to ask would tell; ``None``: all."""
+        self._askable = askable
         self._network = network
         self._source_of = source_of
         self._board = board
@@ -135,17 +135,23 @@ class WithPublished:
     async def pull_statements(
         self, peer: PeerId, datasets: Sequence[DatasetId] | None = None, *, private: bool = False
     ) -> int:
-        if peer in self._shown or (datasets is not None and not (datasets := await self._askable(datasets))):
+        if peer in self._shown:
             return 0
-        return await self._network.pull_statements(peer, datasets, private=private)
+        if datasets is None:
+            return await self._network.pull_statements(peer)
+        among = {each: await trio.to_thread.run_sync(self._askable, each) for each in datasets}
+        asked = [each for each, peers in among.items() if peers is None]
+        kept = [each for each, peers in among.items() if peers is not None and peer in peers]
+        pulled = await self._network.pull_statements(peer, asked, private=private) if asked else 0
+        return pulled + (await self._network.pull_statements(peer, kept, private=True) if kept else 0)
 
-    async def _askable(self, datasets: Sequence[DatasetId]) -> list[DatasetId]:
-        """Those that peers may be asked about."""
-        return [each for each in datasets if not await trio.to_thread.run_sync(self._is_elsewhere, each)]
+    async def _may_ask(self, dataset: DatasetId, peer: PeerId) -> bool:
+        among = await trio.to_thread.run_sync(self._askable, dataset)
+        return among is None or peer in among
 
     async def chain_size(self, peer: PeerId, dataset: DatasetId) -> int:
         if peer not in self._shown:
-            return await self._network.chain_size(peer, dataset) if await self._askable([dataset]) else 0
+            return await self._network.chain_size(peer, dataset) if await self._may_ask(dataset, peer) else 0
         edition = self._edition(peer, dataset)
         return 0 if edition is None else edition.head.size
 
@@ -158,6 +164,8 @@ class WithPublished:
     async def fetch_blocks(self, peer: PeerId, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
         shown, edition = self._shown.get(peer), self._edition(peer, dataset)
         if shown is None:
+            if not await self._may_ask(dataset, peer):
+                raise Remote(f"{peer} is not asked for {dataset.short}", rule="not-asked")
             return await self._network.fetch_blocks(peer, dataset, start, max_bytes)
         if edition is None:
             return []
@@ -194,7 +202,7 @@ class WithPublished:
 
     async def holds(self, peer: PeerId, dataset: DatasetId, tip: Tip) -> bool:
         """Of a place nothing is asked: what it gives is looked at whole, and it has no standing to lose."""
-        if peer in self._shown or not await self._askable([dataset]):
+        if peer in self._shown or not await self._may_ask(dataset, peer):
             return False
         return await self._network.holds(peer, dataset, tip)
 
@@ -225,7 +233,15 @@ class WithPublished:
         await self._network.fetch_small(others, names, sink, pace)
 
     async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:
-        return await self._network.seek(dataset, beyond) if await self._askable([dataset]) else 0
+        """Of those that alone may be asked, whoever is away and was met before is dialled with the question."""
+        among = await trio.to_thread.run_sync(self._askable, dataset)
+        if among is None:
+            return await self._network.seek(dataset, beyond)
+        away = set(among) - {view.peer for view in self._network.peers() if view.connected}
+        for peer in sorted(away):
+            with suppress(Remote):
+                await self._network.chain_size(PeerId(peer), dataset)
+        return len(away & {view.peer for view in self._network.peers() if view.connected})
 
     def penalise(self, peer: PeerId, reason: str, weight: float) -> None:
         """A place cannot be shut out; what it showed is looked at anew."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AsyncExitStack
 
 from chain.errors import Invalid
@@ -38,11 +38,11 @@ class Remotes:
         network: tuple[Replication, StatementStore],
         clock: Clock,
         ipfs: Ipfs | None,
-        is_elsewhere: Callable[[DatasetId], bool],
+        askable: Callable[[DatasetId], Collection[str] | None],
     ) -> None:
         """``ipfs`` stands for the Kubo that the settings name; with neither there is no IPFS.
 
-        ``is_elsewhere``: whether a dataset is private and comes from a place, so that peers are not asked for it.
+        ``askable``: the peers that alone may be asked for a dataset, as one that is private here; ``None``: all.
         """
         kubo = settings.ipfs
         self._ipfs = Kubo(kubo.api, kubo.token, pace=bandwidth.down) if ipfs is None and kubo.api else ipfs
@@ -57,7 +57,7 @@ class Remotes:
         self._from_web = PublishedSource(WebTransport(self._web, home.chains.raw_of), staged / "web", self.staging)
         ours = None if self._ipfs is None else IpfsTransport(self._ipfs)
         self._from_ipfs = None if ours is None else PublishedSource(ours, staged / "ipfs", self.staging)
-        self.replication = WithPublished(network[0], self._source_of, network[1], clock.now, is_elsewhere)
+        self.replication = WithPublished(network[0], self._source_of, network[1], clock.now, askable)
         self.publisher = (
             None if self._ipfs is None else Publisher(self._ipfs, home.database, home.chains, home.objects, home.keys)
         )

@@ -31,7 +31,7 @@ MANY: Final = {
     "odfd.network.forks": "likewise",
     "chain.rules.transform": "two or more",
     "engines.spark.ingest.merge": "likewise",
-    "odfd.api.network.mirrors": "likewise",
+    "odfd.network.peer_names": "likewise",
     "odfd.api.resources.desired_state": "likewise",
     "odfd.state.restore": "of so many, as a share",
     "odfd.ingest.correction": "likewise",

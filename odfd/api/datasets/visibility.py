@@ -1,13 +1,13 @@
-"""Publishes datasets, or makes them private again."""
+"""Publishes datasets, shares them with some peers, or makes them private again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
 import trio
 
-from chain.errors import Invalid
+from chain.errors import Invalid, Refused
 from chain.ids import DatasetId
 from chain.state import load_state
 from chain.statements.envelope import Signed
@@ -19,17 +19,19 @@ from odfd.datasets.catalog import DatasetEntry
 from odfd.datasets.visibility import Visibility
 from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.network.membership import KIND as NETWORK
+from odfd.network.peer_names import peer_named
 from odfd.resources.store import Resources
 from odfd.state.directory import StateDirectory
 from odfd.trust.ledger.authorities import Authorities
 from odfd.trust.ledger.log import Ledger
+from p2p.ports import PeerView
 
 SHOWN: Final = 3
 """Of several datasets that a note is about."""
 
 
 class VisibilityService:
-    """The API service that publishes and unpublishes datasets."""
+    """The API service that says who may have a dataset."""
 
     def __init__(
         self,
@@ -38,8 +40,12 @@ class VisibilityService:
         context: Context,
         changed: Callable[[DatasetId], None],
         announce: Callable[[DatasetId, Signed], None],
+        peers: Callable[[], Sequence[PeerView]],
     ) -> None:
-        """``changed`` is told of each dataset that was published or taken back; ``announce`` says what was signed."""
+        """``changed`` is told of each dataset that was published or taken back; ``announce`` says what was signed.
+
+        ``peers``: those that are known here."""
+        self._peers = peers
         self._home = home
         self._visibility = visibility
         self._events = context.events
@@ -48,10 +54,58 @@ class VisibilityService:
         self._announce = announce
 
     async def publish(self, request: wire.VisibilityRequest) -> Sequence[wire.VisibilityView]:
-        return [await self._one(entry, public=True) for entry in await self._wanted(request)]
+        wanted = await self._wanted(request)
+        theirs = await trio.to_thread.run_sync(
+            lambda: [each for each in wanted if _is_shared_by_others(self._home, each.id)]
+        )
+        if theirs and not request.all:
+            raise _is_theirs(theirs[0])
+        kept = [self._view(entry, False, [_is_theirs(entry).message]) for entry in theirs]
+        return [*kept, *[await self._one(entry, public=True) for entry in wanted if entry not in theirs]]
 
     async def unpublish(self, request: wire.VisibilityRequest) -> Sequence[wire.VisibilityView]:
         return [await self._one(entry, public=False) for entry in await self._wanted(request)]
+
+    async def share(self, request: wire.ShareRequest) -> wire.VisibilityView:
+        """Give a private dataset to some peers, or no more; who has a copy keeps it. Raises Refused, Invalid."""
+        known = self._peers()
+        more, less = ([peer_named(known, each) for each in peers] for peers in (request.peers, request.revoke))
+        if both := set(more) & set(less):
+            raise Invalid(f"{min(both)} stands in both lists", rule="share-peers", hint="name it in one of them")
+
+        def change() -> tuple[DatasetEntry, bool, bool]:
+            with self._home.catalog() as catalog:
+                entry = catalog.resolve(request.ref)
+            if more:
+                self._check_sharing(entry)
+            given = bool(more) and self._visibility.share(entry.id, more, self._clock.now())
+            return entry, given, bool(less) and self._visibility.revoke(entry.id, less)
+
+        entry, given, taken = await trio.to_thread.run_sync(change)
+        for kind, is_so in (("dataset.shared", given), ("dataset.revoked", taken)):
+            if is_so:
+                self._events.emit(kind, entry.name, id=str(entry.id))
+        return await trio.to_thread.run_sync(self._view, entry, given or taken)
+
+    def _check_sharing(self, entry: DatasetEntry) -> None:
+        if self._visibility.is_public(entry.id):
+            raise Refused(
+                f"{entry.name} is published: everybody may have it",
+                rule="share-published",
+                hint=f"to give it to some alone: odfctl unpublish {entry.name}, then share it",
+            )
+        if _is_shared_by_others(self._home, entry.id):
+            raise _is_theirs(entry)
+
+    def _view(self, entry: DatasetEntry, changed: bool, notes: Sequence[str] = ()) -> wire.VisibilityView:
+        return wire.VisibilityView(
+            name=entry.name,
+            id=str(entry.id),
+            published=self._visibility.is_public(entry.id),
+            shared_with=tuple(self._visibility.shared_with(entry.id)),
+            changed=changed,
+            notes=tuple(notes),
+        )
 
     async def _wanted(self, request: wire.VisibilityRequest) -> Sequence[DatasetEntry]:
         """All are resolved before any is touched. Raises NotFound, Invalid."""
@@ -74,7 +128,7 @@ class VisibilityService:
             for signed in await trio.to_thread.run_sync(self._signed, entry.id):
                 self._announce(entry.id, signed)
         notes = await trio.to_thread.run_sync(lambda: tuple(self._notes(entry, public=public)))
-        return wire.VisibilityView(name=entry.name, id=str(entry.id), published=public, changed=changed, notes=notes)
+        return await trio.to_thread.run_sync(self._view, entry, changed, notes)
 
     def _signed(self, dataset: DatasetId) -> list[Signed]:
         """What others need to follow it: who may write, then the newest head."""
@@ -111,6 +165,20 @@ class VisibilityService:
         return ", ".join(names[:SHOWN]) + more
 
 
+def _is_shared_by_others(home: StateDirectory, dataset: DatasetId) -> bool:
+    with home.database.read() as connection:
+        spec = mirror_specs.of(Resources(connection), dataset)
+    return spec is not None and bool(spec.peers)
+
+
+def _is_theirs(entry: DatasetEntry) -> Refused:
+    return Refused(
+        f"others share {entry.name} with this node, and whoever owns it says with whom",
+        rule="share-of-others",
+        hint="its owner may publish it; then mirror it anew: odfctl mirror add DID",
+    )
+
+
 def settle_visibility(home: StateDirectory, visibility: Visibility, settings: Settings, context: Context) -> None:
     """Of a state directory from before datasets were private."""
     if not visibility.is_unsettled():
@@ -128,10 +196,11 @@ def settle_visibility(home: StateDirectory, visibility: Visibility, settings: Se
         context.logger.info("what was given to others before stays published", datasets=names, hint=hint)
 
 
-def is_elsewhere(home: StateDirectory, visibility: Visibility, dataset: DatasetId) -> bool:
-    """Whether a dataset is private and mirrored from a web server: peers are not asked about it."""
-    if visibility.is_public(dataset):
-        return False
+def askable_peers(home: StateDirectory, visibility: Visibility, dataset: DatasetId) -> Collection[str] | None:
+    """The peers that alone are asked about a dataset: who share it, and nobody for one of a web server that is private;
+    ``None``: all."""
     with home.database.read() as connection:
         spec = mirror_specs.of(Resources(connection), dataset)
-    return spec is not None and spec.is_from_web
+    if spec is None or (not spec.peers and not spec.is_from_web):
+        return None
+    return spec.peers or (None if visibility.is_public(dataset) else ())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
@@ -27,14 +26,13 @@ from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.retention import ALL, UNCAPPED
 from odfd.mirrors.scheduler import Mirror, MirrorScheduler, MirrorVisibility, SchedulerState
 from odfd.network.membership import Membership
+from odfd.network.peer_names import find_peer, peer_named
 from odfd.runtime.tasks import Report, TaskBoard, outside
 from odfd.state.directory import StateDirectory
 from odfd.state.remotes import Remotes, place_of
 from odfd.trust.judgement.trust_evaluator import DatasetFacts, TrustEvaluator
 from p2p.ports import PeerId, PeerView
 
-_WHOLE_ID: Final = re.compile(r"12D3KooW[1-9A-HJ-NP-Za-km-z]{44}")
-"""Base58 of an Ed25519 key as libp2p writes it."""
 SHOW_SECONDS: Final = 0.2
 """How often a mirror's progress is copied into the task that shows it."""
 MAX_HOLDS: Final = 1000
@@ -70,6 +68,10 @@ class MirrorService:
         Which dataset is published at a place is asked within the task: a server may take its time.
         """
         place = None if request.source.startswith(DID_ODF) else self._place(request.source)
+        if request.peers and (place is not None or request.via is not None):
+            raise Invalid(
+                "peers share what is named by its did alone", rule="mirror-from", hint="did:odf:…, and no place"
+            )
         named = await self._begin(request, DatasetId.parse(request.source), None) if place is None else None
 
         async def work(report: Report) -> wire.MirrorView:
@@ -191,6 +193,7 @@ class MirrorService:
         via = found_at or self._via(dataset, request.via)
         return MirrorSpec(
             via=via,
+            peers=tuple(dict.fromkeys(peer_named(self._remotes.replication.peers(), each) for each in request.peers)),
             dataset=str(dataset),
             name=request.as_name or self._name(dataset),
             network=request.network,
@@ -239,6 +242,7 @@ class MirrorService:
             peers=peers,
             message=_message(mirror),
             via=spec.via,
+            shared_by=spec.peers,
         )
 
 
@@ -301,7 +305,7 @@ class PeerService:
 
     async def show(self, peer: str) -> wire.PeerInfo:
         """By peer id or an unambiguous beginning of it."""
-        return _peer(self._find(peer))
+        return _peer(find_peer(self._membership.peers(), peer))
 
     async def block(self, peer: str) -> wire.PeerInfo:
         return _peer(await self._membership.block(self._named(peer), blocked=True))
@@ -315,15 +319,7 @@ class PeerService:
 
     def _named(self, peer: str) -> PeerId:
         """One that is known, or a whole id: a peer may be shut out before it is ever met."""
-        return PeerId(peer) if _WHOLE_ID.fullmatch(peer) else self._find(peer).peer
-
-    def _find(self, peer: str) -> PeerView:
-        found = [view for view in self._membership.peers() if view.peer.startswith(peer)]
-        if len(found) == 1:
-            return found[0]
-        if not found:
-            raise NotFound(f"no peer {peer[:60]!r} is known here", rule="peer", hint="odfctl peer list")
-        raise Invalid(f"{len(found)} peers begin with {peer!r}", rule="peer", hint="write more of it")
+        return peer_named(self._membership.peers(), peer)
 
 
 def _peer(view: PeerView) -> wire.PeerInfo:

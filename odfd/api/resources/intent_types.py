@@ -45,6 +45,7 @@ class MirrorResourceSpec(msgspec.Struct, frozen=True, kw_only=True):
     serve: Annotated[str, described("An expression of policy for giving it to others; the node's.")] | None = None
     expect: Annotated[str, described("A hash that its chain must contain.")] | None = None
     via: Annotated[str, described("A URL where it is published, or ipfs.")] | None = None
+    peers: Annotated[tuple[str, ...], described("Ids of peers that share it with this node.")] | None = None
 
 
 class NetworkResourceSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -121,6 +122,7 @@ def mirror_spec_of(mirror: MirrorSpec) -> Json:
     said = MirrorResourceSpec(
         source=mirror.dataset, network=mirror.network, want=mirror.want, priority=mirror.priority, keep=mirror.keep,
         rate=mirror.rate, use=mirror.use, serve=mirror.serve, expect=mirror.expect, via=mirror.via,
+        peers=mirror.peers or None,
     )  # fmt: skip
     return plain_of(said)
 
@@ -138,6 +140,7 @@ def _mirror(name: str, spec: MirrorResourceSpec) -> Json:
         want="chain" if spec.want == "chain" else "data", priority=spec.priority or 0,
         keep=None if spec.keep == "all" else spec.keep, rate=spec.rate, use=spec.use, serve=spec.serve,
         expect=spec.expect, via=_place(spec.via, DatasetId.parse(spec.source)),
+        peers=spec.peers or (),
     )  # fmt: skip
     mirror.check()
     return mirror_spec_of(mirror)

@@ -71,6 +71,7 @@ class DatasetViews:
             owner=self._home.keys.has_dataset_key(entry.id),
             rely_on=wire.Reliance(blocks=0, fact=fault.message),
             published=self._visibility.is_public(entry.id),
+            shared_with=tuple(self._visibility.shared_with(entry.id)),
         )
 
     def _readable(self, entry: DatasetEntry, within: dict[DatasetId, int]) -> wire.DatasetView:
@@ -92,6 +93,7 @@ class DatasetViews:
             rely_on=wire.Reliance(blocks=found.blocks, fact=self._fact(known, found)),
             conditions=tuple(_conditions(known)),
             published=self._visibility.is_public(entry.id),
+            shared_with=tuple(self._visibility.shared_with(entry.id)),
         )
 
     def detail(self, entry: DatasetEntry) -> wire.DatasetDetail:

@@ -40,6 +40,14 @@ mirror = commands.group(
     argument("--use", metavar="EXPR", help="what must be known before it is used here"),
     argument("--serve", metavar="EXPR", help="what must be known before it is passed on"),
     argument("--expect", metavar="HASH", help="a block that the chain must contain"),
+    argument(
+        "--from",
+        dest="peers",
+        metavar="PEER",
+        nargs="+",
+        default=(),
+        help="who shares it with this node: these alone are asked, and it is private here",
+    ),
     argument("--private", action="store_true", default=None, help="say and give nothing of it to others"),
     help="mirror a dataset",
     description="Mirror a dataset, and fetch what there is of it now.\n"
@@ -63,6 +71,7 @@ def _add(session: Session, args: argparse.Namespace) -> None:
         expect=args.expect,
         via=args.via,
         private=args.private,
+        peers=tuple(args.peers),
     )
     held = submit(session, "/mirrors", request, wire.MirrorView)
     kinds.MIRROR.show(session, held)

@@ -1,4 +1,4 @@
-"""``publish``, ``unpublish``, ``ipfs``: make datasets public, or private again, and publish them on IPFS."""
+"""``publish``, ``unpublish``, ``share``, ``ipfs``: say who may have datasets, and publish them on IPFS."""
 
 from __future__ import annotations
 
@@ -54,6 +54,32 @@ def _change(session: Session, args: argparse.Namespace) -> None:
             session.remark(f"{row.name}: {note}")
     if not rows.value:
         session.remark("no datasets yet")
+
+
+@commands.add(
+    "share",
+    argument("ref", metavar="NAME"),
+    argument("--with", dest="peers", nargs="+", default=(), metavar="PEER", help="who may have it"),
+    argument("--revoke", nargs="+", default=(), metavar="PEER", help="who gets nothing more of it"),
+    description=(
+        "Give a private dataset to some peers, and to nobody else: for all others it is not here. A peer is named\n"
+        "by its id (12D3KooW…: its odfctl status shows it), its key (did:key:…), or the beginning of an id that\n"
+        "odfctl peer list shows. It takes the dataset with: odfctl mirror add DID --from THIS-PEER. What a peer has\n"
+        "stays with it when it is revoked. With neither option: with whom it is shared."
+    ),
+    example="nyc.flights --with 12D3KooWGRUVh7PNDWUWwSgkVCHcBrrS2wwnVVJyTzsjUx8V8wjp",
+)
+def _share(session: Session, args: argparse.Namespace) -> None:
+    request = wire.ShareRequest(ref=args.ref, peers=tuple(args.peers), revoke=tuple(args.revoke))
+    session.answer(session.client.post("/share", wire.VisibilityView, request), _shared)
+
+
+def _shared(row: wire.VisibilityView) -> str:
+    if row.published:
+        return f"{row.name} is published: everybody may have it"
+    if not row.shared_with:
+        return f"{row.name} is private: shared with nobody"
+    return "\n".join([f"{row.name}, {row.id}, is shared with", *(f"  {peer}" for peer in row.shared_with)])
 
 
 _COLUMNS: tuple[TableColumn[wire.VisibilityView], ...] = (

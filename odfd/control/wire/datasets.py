@@ -40,6 +40,8 @@ class DatasetView(Value, frozen=True, kw_only=True):
     """Connected peers that say they serve it; so in every answer about datasets."""
     published: bool = False
     """Whether anything of it is said or given to others."""
+    shared_with: tuple[str, ...] = ()
+    """Peers that get it though it is private."""
     conditions: tuple[str, ...] = ()
     """What is so beside the state: ``Withheld``, ``Stale``, ``Forked``, ``Abandoned``, ``Tainted`` (by an input)."""
     labels: dict[str, Any] = msgspec.field(default_factory=dict)

@@ -35,6 +35,8 @@ class MirrorRequest(Request, frozen=True, kw_only=True):
     """Look there too: a place as in ``source``, or ``ipfs`` for the name that is made of the dataset's key."""
     private: bool | None = None
     """Whether nothing of it is said or given to others; ``None``: it is of what comes from a web server."""
+    peers: tuple[str, ...] = ()
+    """Who share it with this node: these alone are asked for it, and it is private here."""
 
 
 MirrorState = Literal["syncing", "current", "waiting", "stalled", "refused", "failed", "paused"]
@@ -63,6 +65,8 @@ class MirrorView(Value, frozen=True, kw_only=True):
     message: str = ""
     via: str | None = None
     """Where it is published and looked for too."""
+    shared_by: tuple[str, ...] = ()
+    """Peers that share it with this node; these alone are asked for it."""
 
 
 class NetworkRequest(Request, frozen=True, kw_only=True):
@@ -216,6 +220,16 @@ class VisibilityRequest(Request, frozen=True, kw_only=True):
     """Every dataset that is here now."""
 
 
+class ShareRequest(Request, frozen=True, kw_only=True):
+    """Neither: with whom it is shared."""
+
+    ref: str
+    peers: tuple[str, ...] = ()
+    """Ids of peers, their keys (``did:key:…``), or beginnings of ids that are known here."""
+    revoke: tuple[str, ...] = ()
+    """Those that get nothing more of it."""
+
+
 class VisibilityView(Value, frozen=True, kw_only=True):
     """What became of one dataset."""
 
@@ -223,6 +237,8 @@ class VisibilityView(Value, frozen=True, kw_only=True):
     id: str
     published: bool
     """Whether anything of it is said or given to others."""
+    shared_with: tuple[str, ...] = ()
+    """Peers that get it though it is private."""
     changed: bool
     notes: tuple[str, ...] = ()
     """What is to know beside, for people."""

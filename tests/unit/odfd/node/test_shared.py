@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
 
-from chain.errors import Refused
+from chain.errors import Fault, Invalid, Refused
 from chain.ids import DatasetId, KeyDid
 from chain.multihash import Multihash
 from chain.store.database import open_database
+from odfd.control import wire
 from odfd.datasets import shares
 from odfd.datasets.references import objects_of
 from odfd.datasets.shares import Shares
@@ -85,10 +86,7 @@ async def a_shared_one(world: Any, worlds: Any, node: Any) -> Subject:
     assert WAYS["size"](node, REVOKED, Subject(cities)) != WAYS["size"](node, REVOKED, Subject())
     assert visibility.revoke(cities, [REVOKED])
     node.parts.shown_otherwise(cities)
-    chain = node.home.chains.chain(cities)
-    (name, *_) = (name for at in range(chain.head().size) for name, _ in objects_of(chain.block_at(at)))
-    (ref, *_) = node.member.board.to(LISTED).refs([cities])
-    return Subject(cities, name, ref.sid)
+    return Subject(cities, *named_in(node, cities, LISTED))
 
 
 async def test_who_has_a_shared_dataset_by_which_way(world: Any, worlds: Any) -> None:
@@ -207,3 +205,129 @@ async def test_a_list_has_an_end(world: Any, worlds: Any, monkeypatch: pytest.Mo
         with pytest.raises(Refused, match="shared with 3 peers"):
             visibility.share(NOWHERE, [STRANGER], now)
         assert visibility.shared_with(NOWHERE) == sorted([LISTED, REVOKED])
+
+
+async def shared_among(world: Any, worlds: Any, alice: Any, bob: Any) -> DatasetId:
+    """Alice shares cities with Bob, who takes it from her."""
+    world.write("alice", "a.csv", *ROWS)
+    await alice.apply(worlds.ROOT, worlds.DERIVED)
+    await alice.pull()
+    view = await alice.api.visibility.share(wire.ShareRequest(ref="cities", peers=(bob.key,)))
+    assert (view.changed, view.published, view.shared_with) == (True, False, (bob.member.peer_id,))
+    cities: DatasetId = alice.dataset("cities")
+    held = await bob.mirror(cities, "theirs", peers=(alice.member.peer_id[:20],))
+    assert (held.state, held.serving, held.shared_by) == ("current", False, (alice.member.peer_id,))
+    return cities
+
+
+async def test_a_shared_dataset_comes_to_whom_it_is_shared_with_and_goes_no_further(world: Any, worlds: Any) -> None:
+    """Bob has it from Alice, also what comes later; Carol is asked nothing, told nothing, and given nothing."""
+    async with (
+        world.running("alice", private=True) as alice,
+        world.running("bob", private=True) as bob,
+        world.running("carol", private=True) as carol,
+    ):
+        asked = questions_to(carol)
+        cities = await shared_among(world, worlds, alice, bob)
+        world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
+        await alice.pull("cities")
+        await bob.pull("theirs")
+        assert bob.size("theirs") == alice.size("cities")
+        (view,) = [each for each in await alice.api.datasets.list() if each.name == "cities"]
+        assert (view.published, view.shared_with) == (False, (bob.member.peer_id,))
+        everything = Subject(cities, *named_in(alice, cities, bob.member.peer_id))
+        for node in (alice, bob):
+            for way, ask in (WAYS | OPEN_WAYS).items():
+                assert ask(node, carol.member.peer_id, everything) == ask(node, STRANGER, Subject()), way
+            assert node.member.announced == []
+        await carol.mirror_in_vain(cities, "theirs", lambda mirror: mirror.passes > 0)
+        await carol.mirror_in_vain(cities, "theirs", lambda mirror: mirror.passes > 1)
+        assert not any(cities in each for each in asked), "nobody told Carol which it is"
+        for refused in (
+            bob.publish("theirs"),
+            bob.api.visibility.share(wire.ShareRequest(ref="theirs", peers=(carol.key,))),
+        ):
+            with pytest.raises(Refused, match="others share theirs with this node"):
+                await refused
+        await bob.publish()
+        assert not bob.parts.visibility.is_public(cities)
+
+
+def questions_to(node: Any) -> list[Sequence[DatasetId]]:
+    """The datasets that a node is asked for by name, from now on."""
+    asked: list[Sequence[DatasetId]] = []
+    board, library = node.member.board, node.member.library
+    refs, size = board.refs, library.size
+    copied_board, copied_library = board.to, library.to
+
+    def told(peer: Any) -> Any:
+        given = copied_board(peer)
+        given.refs = lambda datasets=None: asked.append(datasets or ()) or refs(datasets)
+        return given
+
+    def shown(peer: Any) -> Any:
+        given = copied_library(peer)
+        given.size = lambda dataset: asked.append([dataset]) or size(dataset)
+        return given
+
+    board.refs = lambda datasets=None: asked.append(datasets or ()) or refs(datasets)
+    board.to, library.to = told, shown
+    return asked
+
+
+def named_in(node: Any, dataset: DatasetId, peer: Any) -> tuple[Multihash, Multihash]:
+    """An object of it, and a statement that is told to a peer."""
+    chain = node.home.chains.chain(dataset)
+    (name, *_) = (name for at in range(chain.head().size) for name, _ in objects_of(chain.block_at(at)))
+    (ref, *_) = node.member.board.to(peer).refs([dataset])
+    return name, ref.sid
+
+
+async def test_whoever_does_not_say_that_it_passes_nothing_on_hears_nothing(world: Any, worlds: Any) -> None:
+    """A listed peer that mirrors it as if it were public would publish it: it never hears a head."""
+    async with world.running("alice", private=True) as alice, world.running("bob", private=True) as bob:
+        world.write("alice", "a.csv", *ROWS)
+        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.pull()
+        await alice.api.visibility.share(wire.ShareRequest(ref="cities", peers=(bob.key,)))
+        cities = alice.dataset("cities")
+        waiting = await bob.mirror_in_vain(cities, "theirs", lambda mirror: mirror.passes > 0)
+        await bob.api.flow.pull(wire.PullRequest(refs=("theirs",)))
+        assert waiting.message == "no signed head of it was seen yet"
+        assert bob.size("theirs") == 0
+        held = await bob.mirror(cities, "theirs", peers=(alice.member.peer_id,))
+        assert (held.state, held.serving) == ("current", False)
+        assert not bob.parts.visibility.is_public(cities), "that it was to be public does not outlast it"
+
+
+async def test_a_revoked_peer_keeps_what_it_has_and_gets_no_more(world: Any, worlds: Any) -> None:
+    async with world.running("alice", private=True) as alice, world.running("bob", private=True) as bob:
+        cities = await shared_among(world, worlds, alice, bob)
+        before, everything = bob.size("theirs"), Subject(cities, *named_in(alice, cities, bob.member.peer_id))
+        view = await alice.api.visibility.share(wire.ShareRequest(ref="cities", revoke=(bob.key,)))
+        assert (view.changed, view.shared_with) == (True, ())
+        world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
+        await alice.pull("cities")
+        await bob.pull("theirs")
+        assert (bob.size("theirs"), alice.size("cities") > before) == (before, True)
+        for way, ask in WAYS.items():
+            assert ask(alice, bob.member.peer_id, everything) == ask(alice, STRANGER, Subject()), way
+        assert {"dataset.shared", "dataset.revoked"} <= set(alice.kinds())
+        assert not (await alice.api.visibility.share(wire.ShareRequest(ref="cities", revoke=(bob.key,)))).changed
+
+
+async def test_what_is_public_or_not_a_peer_is_not_shared(world: Any, worlds: Any) -> None:
+    async with world.running("alice", private=True) as alice:
+        shared = await a_shared_one(world, worlds, alice)
+        for nobody in ("12D3KooWnobody", f"{LISTED[:-1]}0", "did:key:z6"):
+            with pytest.raises(Fault):
+                await alice.api.visibility.share(wire.ShareRequest(ref="cities", peers=(STRANGER, nobody)))
+        with pytest.raises(Invalid, match="stands in both lists"):
+            await alice.api.visibility.share(wire.ShareRequest(ref="cities", peers=(STRANGER,), revoke=(STRANGER,)))
+        assert alice.parts.visibility.shared_with(shared.dataset) == [LISTED], "all or none"
+        await alice.publish("cities")
+        with pytest.raises(Refused, match="cities is published") as told:
+            await alice.api.visibility.share(wire.ShareRequest(ref="cities", peers=(STRANGER,)))
+        assert told.value.hint == "to give it to some alone: odfctl unpublish cities, then share it"
+        view = await alice.api.visibility.share(wire.ShareRequest(ref="cities"))
+        assert (view.published, view.shared_with, view.changed) == (True, (), False)
