@@ -1,4 +1,4 @@
-"""Defines the families of faults: each says who mends it, whether to retry, and the exit code of a program.
+"""Defines the families of faults: each implies who can mend it, whether to retry, and the exit code of a program.
 
 A fault tells three things: what happened to which thing (``str(fault)``), which rule or limit was met (``rule``), and
 what to do next (``hint``). Causes travel as ``__cause__``. Expected outcomes ("up to date", "diverged") are values.

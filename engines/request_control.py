@@ -1,4 +1,4 @@
-"""Declares how long a caller of an engine waits, and tells whoever works on a request whether somebody still does.
+"""Carries a caller's deadline to the engine, and tells the work on a request whether its caller still waits.
 
 Imports no gRPC, which takes a tenth of a second.
 """

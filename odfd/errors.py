@@ -1,4 +1,4 @@
-"""Faults as the outside sees them: exit codes, problem+json, and what is printed for a person.
+"""Renders faults for the outside: exit codes, problem+json, and the text printed for a person.
 
 The families themselves are in ``chain.errors``; here are the few that only a program with a command line and a socket
 can meet, and the one table that says what each family is over HTTP and to the shell. RFC 9457 for the JSON.

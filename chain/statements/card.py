@@ -1,4 +1,4 @@
-"""Declares cards: what the publisher of a dataset tells those who look for data, before anybody has the dataset.
+"""Declares cards: a publisher's signed description of a dataset, for those who search and do not hold it.
 
 What the chain says of itself (``ChainFacts``: whoever has the chain can check it) is kept apart from what the publisher
 says (``PublisherClaims``). A card without either takes the former one back. Spec: docs/spec/trust.md#cards.

@@ -1,4 +1,4 @@
-"""Keeps blocks of former epochs, which rewrites gave up and somebody wants to keep, apart from the chains.
+"""Keeps blocks of former epochs, which a rewrite replaced and the policy keeps, apart from the chains.
 
 They lie in the tables of chains, under names of their own: reading them is reading a chain that begins where its epoch
 parted from the next one. What they name stays too, as long as they do. Functions on a connection; whoever rewrites

@@ -1,4 +1,4 @@
-"""Records objects that somebody may still need although no block names them; they are never collected.
+"""Records objects in use although no block names them; the garbage collector spares them.
 
 Three kinds, all of this process, since work in flight dies with it: *fresh* objects were added and wait for the block
 that will name them; *lent* ones were asked for or handed out as a path, and stay until the collection after next;

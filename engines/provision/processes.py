@@ -1,4 +1,4 @@
-"""Starts the processes of one engine when somebody asks: at most so many, one for each tenant.
+"""Starts the processes of one engine on demand: one per tenant, up to a limit.
 
 A tenant is whoever may not share a process with others: by policy everybody together, or each dataset alone. Where all
 places are taken, the process that was not used for longest ends first. One that works is never ended: who needs its

@@ -1,4 +1,4 @@
-"""Implements ``contract.Engine`` over processes that come and go: nobody else knows of them.
+"""Implements ``contract.Engine`` over processes that are started and stopped on demand, hidden from callers.
 
 A query can take down its engine process, never the node: requests that are in it raise EngineLost, the next one finds a
 new process. Which requests share one is policy (``Isolation``). Requests are never retried here; a transaction id makes

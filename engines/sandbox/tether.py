@@ -1,4 +1,4 @@
-"""Runs first inside a sandbox: bounds the number of processes, and ties all to whoever holds its input.
+"""Runs first inside a sandbox: bounds the number of processes, and on request ends all when its input closes.
 
 Given to Python as text (``-I -S -c``), standard library only, so that nothing of ours need be visible inside.
 Arguments: a number of processes or ``-``, ``hold`` or ``-``, and the command. With ``hold`` it stays, as process 1 of a

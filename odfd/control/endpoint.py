@@ -1,4 +1,4 @@
-"""Creates the control socket with the right mode, and serves it to those who may speak there.
+"""Creates the control socket with the right mode, and serves it to the users whom its gate admits.
 
 Who may is decided by the user and groups that the kernel reports for the caller. A socket that a dead daemon left is
 replaced. What is said on it is the application's matter.

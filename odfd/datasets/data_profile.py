@@ -1,4 +1,4 @@
-"""Tells what is in the columns of a dataset from what its Parquet files say of themselves: no rows are read.
+"""Profiles the columns of a dataset from the footers of its Parquet files, without reading rows.
 
 Of each column the nulls, the least and greatest value, and between which numbers the count of distinct values lies.
 The footer of a slice has the first three; the headers of dictionaries say how many values a row group has. Whoever

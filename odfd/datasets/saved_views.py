@@ -1,4 +1,4 @@
-"""Saves what is shown of each dataset, so that the first list after a start needs no look at every chain.
+"""Saves the view of each dataset, so that the first list after a start need not read every chain.
 
 A row is deleted in the transaction that writes anything it rests on (``drop``), so that a row that is there is
 up to date as far as this program writes. Whoever reads rows checks the rest: the head of the chain, the time, the

@@ -1,1 +1,1 @@
-"""Decides what is pulled without being asked and when, and records what became of it."""
+"""Schedules pulls of datasets, and records their outcomes."""

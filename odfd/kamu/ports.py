@@ -1,4 +1,4 @@
-"""Declares who answers. ``odfd.api.queries.public_queries`` implements it, and applies the policy."""
+"""Declares the port that answers queries. ``odfd.api.queries.public_queries`` implements it and applies the policy."""
 
 from __future__ import annotations
 

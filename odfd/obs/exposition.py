@@ -1,4 +1,4 @@
-"""Writes samples as Prometheus reads them, with its own client library, which is imported when somebody scrapes."""
+"""Writes samples in the Prometheus text format, with its client library, which is imported at the first scrape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts what happens in a node, for whoever scrapes it. Made with the daemon; safe from any thread.
+"""Counts events of a node for its metrics endpoint. Made with the daemon; safe from any thread.
 
 Counting costs a lock and an addition, whether anybody reads or not. A label takes the values that ``metric_table``
 lists; every other value counts as ``other``, and what the table does not declare is a bug that raises.

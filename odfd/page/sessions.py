@@ -1,4 +1,4 @@
-"""Keeps who may use the page: tokens that open one session each, and sessions. Pure: time and randomness are given.
+"""Keeps the page's sessions, and the tokens that open one each. Pure: time and randomness are given.
 
 A session is known by two secrets. The cookie is kept from scripts, but browsers send it to every port of a host; the
 key is for scripts of the page's own origin alone, port and all. Neither is worth anything without the other.

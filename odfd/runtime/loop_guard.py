@@ -1,4 +1,4 @@
-"""Watches the event loop from a thread: names in the log whoever holds it, and ends what never lets go.
+"""Watches the event loop from a thread: logs the code that blocks it, and ends the process if it stays blocked.
 
 A loop that is held answers nobody: not the control socket, no peer, not the service manager's watchdog. The manager
 ends such a daemon after half a minute and starts it again; where there is none, the guard ends it. It counts its own

@@ -1,4 +1,4 @@
-"""Calls one webhook: a POST that is judged where it dials, follows nobody, and reads no answer but its status.
+"""Calls one webhook: a POST to a checked address, without redirects, of which only the status is read.
 
 A host is resolved once, and only addresses that may be are dialled: those of the Internet over TLS, and those of
 networks that the owner of the node names. No proxy of the environment is asked.

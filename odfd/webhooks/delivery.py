@@ -1,4 +1,4 @@
-"""Decides what is to be told of a dataset, signs it as Standard Webhooks ask, and says when it is tried again. Pure.
+"""Decides which webhook messages a dataset's events cause, signs them (Standard Webhooks), and plans retries. Pure.
 
 What is told is the way from the head that was told last to the head of now. So one delivery of a dataset is open at a
 time, news that come meanwhile are one delivery after it, and what waits never grows with what happens.

@@ -1,8 +1,8 @@
-"""Bounds the bytes that all peers together leave unfinished, and names who must let go beyond the bound. Sans-IO.
+"""Bounds the bytes of unfinished transfers of all peers together, and names the peer to drop beyond it. Sans-IO.
 
-What is unfinished: a frame of which a part is here, and a frame that its reader has not taken. Each stream has a bound
-of its own; many peers at once would have many of them. Who must let go is in the block of addresses that holds most,
-and there the one who holds most: whoever brings more keys only makes its own block heavier.
+Unfinished are a frame that has arrived in part, and a frame that its reader has not taken. Each stream has a bound of
+its own; many peers at once would have many of them. The peer to drop is the one that holds most in the address block
+that holds most, so that more keys only make their own block heavier.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Gives turns for work that is done one at a time: fair between senders, with a bounded number of those who wait."""
+"""Serialises work fairly between senders, with a bounded number of waiting items."""
 
 from __future__ import annotations
 

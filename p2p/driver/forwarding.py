@@ -1,9 +1,9 @@
-"""Decides who hears a statement that was new here: the mesh, or those alone who want it.
+"""Decides to which peers a new statement is forwarded: all of the mesh, or those that want its dataset.
 
-A small network floods: everybody hears all. What that costs grows with the network, so what is of no interest here goes
-to the mesh only as far as a budget of bytes lasts. Used up or not, connected peers that serve the dataset, by what they
-say, or asked for it lately are sent what is said of it. What is of interest here always goes to the mesh: of all nodes
-few hold a given dataset. Made with the driver.
+A small network floods every statement. The cost grows with the network, so statements without interest to this node go
+to the mesh only while a budget of bytes lasts; connected peers that announce the dataset, or requested it lately, are
+sent its statements in any case. Statements of interest to this node always go to the mesh, because few of all nodes
+hold a given dataset. Made with the driver.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Reads, plans, applies and shows resources: from manifests to the desired state, and from there to what is."""
+"""Reads, plans, applies and shows resources: from manifests to the desired state, and on to the observed one."""

@@ -1,1 +1,1 @@
-"""Makes what is shown of datasets, and keeps it until something that it rests on changes."""
+"""Computes the views of datasets, and caches them until something that they depend on changes."""

@@ -1,4 +1,4 @@
-"""``support``: writes a file of what helps others to find what is wrong with a node.
+"""``support``: writes a file of diagnostics about a node, without secrets.
 
 ``odfctl`` makes it of answers that the daemon gives anyway, so nothing is in it that its owner could not see. It says
 which part of it is missing, and why.

@@ -1,4 +1,4 @@
-"""Stores cards: what publishers tell of their datasets to those who look for one.
+"""Stores cards: the signed public descriptions that publishers give of their datasets.
 
 Of each dataset one is kept: the one under the newest version of its authority, of those the latest, and of equal times
 the one with the higher id; so any order of hearing leaves every node with the same. A card of a version that is

@@ -116,7 +116,7 @@ async def test_who_fails_outside_says_so_at_once(autojump_clock: Any) -> None:
 
 
 async def test_who_waits_for_a_turn_keeps_no_slot_from_the_one_whose_turn_it_is(autojump_clock: Any) -> None:
-    """He waits outside; meanwhile all slots, and all room beside them, are taken by those who want his turn."""
+    """It waits outside its slot; meanwhile tasks that want its turn hold all slots and all places beside them."""
     slots, turns, done = Slots(2, apart=1), KeyedLocks(), list[int]()
 
     async def one(number: int) -> None:
@@ -131,9 +131,13 @@ async def test_who_waits_for_a_turn_keeps_no_slot_from_the_one_whose_turn_it_is(
     assert sorted(done) == list(range(6))
 
 
-async def test_who_holds_no_slot_waits_as_well() -> None:
+async def test_a_task_without_a_slot_waits_and_takes_none() -> None:
+    slots = Slots(1, apart=1)
     async with waiting():
-        await trio.lowlevel.checkpoint()
+        assert slots.counts == (0, 0)
+        async with slots.one():
+            assert slots.counts == (1, 0)
+    assert slots.counts == (0, 0)
 
 
 STEPS = st.lists(st.tuples(st.booleans(), st.sampled_from([0, 1, 2, 5, math.inf])), max_size=4)
