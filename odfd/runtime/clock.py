@@ -33,24 +33,6 @@ class SystemClock:
         time.sleep(seconds)
 
 
-class FixedClock:
-    """A clock that stands still until it is moved: for tests and for reruns of a decision."""
-
-    __slots__ = ("instant",)
-
-    def __init__(self, instant: Instant) -> None:
-        self.instant = instant
-
-    def now(self) -> Instant:
-        return self.instant
-
-    def monotonic(self) -> int:
-        return int(self.instant)
-
-    def advance(self, nanoseconds: int) -> None:
-        self.instant = Instant(self.instant + nanoseconds)
-
-
 class JumpWatch:
     """Tells how far the time of day was set ahead of the monotonic clock since the process began; made at its start."""
 

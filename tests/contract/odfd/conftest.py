@@ -21,10 +21,10 @@ from odfd.control import endpoint
 from odfd.control.client import Client
 from odfd.control.endpoint import ControlServer, Gate
 from odfd.obs.events import EventLog
-from odfd.runtime.clock import FixedClock
 from odfd.runtime.http import Limits
 from odfd.runtime.supervision import Life
 from odfd.runtime.tasks import TaskBoard
+from worlds.clock import FixedClock
 from worlds.eventually import PATIENCE
 
 

@@ -16,7 +16,7 @@ from odfd.cli.top.look import Look, Looker, needs, rates
 from odfd.control import wire
 from odfd.control.client import Answer
 from odfd.errors import ExitCode, Unreachable
-from odfd.runtime.clock import FixedClock
+from worlds.clock import FixedClock
 
 HOSTILE = "[bold]x[/nothing]\x1b[2J"
 

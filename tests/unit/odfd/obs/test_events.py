@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from chain.instant import Instant
 from odfd.obs.events import Event, EventLog, Lagged
-from odfd.runtime.clock import FixedClock
+from worlds.clock import FixedClock
 
 
 @given(ring=st.integers(1, 8), since=st.integers(0, 30), steps=st.lists(st.integers(0, 12), max_size=12))

@@ -13,9 +13,9 @@ from trio.testing import MockClock
 from chain.errors import Environment, NotFound, Refused, Remote
 from chain.instant import Instant
 from odfd.errors import Bug
-from odfd.runtime.clock import FixedClock
 from odfd.runtime.supervision import Life
 from odfd.runtime.tasks import Bounds, Report, Task, TaskBoard, TaskState, outside
+from worlds.clock import FixedClock
 
 
 class Journal:

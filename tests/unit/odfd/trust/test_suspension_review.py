@@ -29,7 +29,6 @@ from chain.store.sqlite import SqliteChains
 from odfd.datasets import references as references_room
 from odfd.network.statement_store import LedgerStatementStore
 from odfd.obs.events import EventLog
-from odfd.runtime.clock import FixedClock
 from odfd.trust.judgement.suspension_review import SuspensionReview, contradicted
 from odfd.trust.judgement.suspension_rules import GRACE
 from odfd.trust.judgement.suspensions import Suspensions
@@ -40,6 +39,7 @@ from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.trust.ledger.runs import Run, Runs
 from odfd.trust.policy.policy import KeyGroup, Policy, parse_expression
 from p2p.ports import Judgement, PeerId, Topic
+from worlds.clock import FixedClock
 
 NOW = instant.parse("2026-11-20T08:00:00Z")
 KEYS = [SigningKey(bytes([number]) * 32) for number in range(1, 6)]

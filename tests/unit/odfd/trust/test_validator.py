@@ -20,7 +20,6 @@ from chain.statements.statement import Attestation
 from chain.statements.tree import Frontier
 from chain.store.database import Database, open_database
 from odfd.obs.events import EventLog
-from odfd.runtime.clock import FixedClock
 from odfd.trust.evidence.bundle_reader import unpacked
 from odfd.trust.evidence.bundle_store import BundleStore
 from odfd.trust.keys.keystore import KeyStore
@@ -31,6 +30,7 @@ from odfd.trust.signing.signer_context import SignerContext
 from odfd.trust.validation.recheck import recheck
 from odfd.trust.validation.reexecution import RUNS, RUNS_AGAIN
 from odfd.trust.validation.validator import Validator, ValidatorSettings
+from worlds.clock import FixedClock
 
 
 class Silence:
