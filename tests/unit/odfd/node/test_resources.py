@@ -12,7 +12,7 @@ import trio
 
 from chain import instant
 from chain.errors import Invalid
-from odfd.api.controllers import DatasetController
+from odfd.api.controllers import AsDeclared, DatasetController
 from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.errors import Bug
@@ -365,6 +365,30 @@ async def test_r40_a_phase_and_conditions_say_what_is_and_not_what_was_intended(
         key.write_bytes(kept)
         alice.parts.reconciler.touch("SecretSet", "s")
         assert (await status(alice, "ss", "s"))["phase"] == "Ready"
+
+
+async def test_an_attempt_that_takes_too_long_is_given_up_and_comes_again(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs, observe = [True], AsDeclared.observe
+
+    async def hanging(controller: Any, resource: Any) -> ObservedState:
+        if hangs and resource.type == "VariableSet":
+            await trio.sleep_forever()
+        return await observe(controller, resource)
+
+    monkeypatch.setattr(AsDeclared, "observe", hanging)
+    monkeypatch.setattr(reconciler, "ATTEMPT_SECONDS", 0.05)
+    async with world.running("alice") as alice:
+        await alice.apply(a_set())
+        while (said := await status(alice, "vs", "a"))["phase"] != "Failed":
+            """It tries again by the clock, and may be doing so."""
+        assert (said["code"], said["message"]) == ("reconcile-timeout", "not done in 0.05 seconds")
+        assert said["retryAt"]
+        hangs.clear()
+        monkeypatch.setattr(reconciler, "ATTEMPT_SECONDS", PATIENCE)
+        alice.parts.reconciler.touch("VariableSet", "a")
+        assert (await status(alice, "vs", "a"))["phase"] == "Ready"
 
 
 async def test_a_start_looks_at_what_was_as_declared_later(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
