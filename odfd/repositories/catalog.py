@@ -33,8 +33,8 @@ class Target(NamedTuple):
 
 
 def is_target(ref: str) -> bool:
-    """Whether a reference is ``REPOSITORY/DATASET``; neither names nor dids of datasets have a slash."""
-    return "/" in ref and "://" not in ref
+    """Whether a reference is ``REPOSITORY/DATASET``: names and dids have no slash, places of IPFS begin with one."""
+    return ref.find("/") > 0 and "://" not in ref
 
 
 class Repositories:

@@ -56,6 +56,9 @@ _COMPARISON: Final = [
 """Spark's own comparison of ``array_sort``, in preorder."""
 _A_PATTERN: Final = "give the pattern: to_timestamp(k, 'yyyy-MM-dd HH:mm:ss'), of JSON and CSV over the text"
 _TRUNCATED: Final = frozenset({"year", "yyyy", "yy", "quarter", "month", "mon", "mm", "week"})
+"""Units of ``trunc``, which gives a date."""
+_OF_TIMES: Final = frozenset({"day", "dd", "hour", "minute", "second", "millisecond", "microsecond"})
+"""Units that ``date_trunc`` has beside these."""
 _A_CONSTANT: Final = "write the day itself, like date'2024-05-01', or use a column"
 
 
@@ -294,9 +297,9 @@ def _misused(node: Node) -> Finding | None:
     if node.kind == "TruncDate" and node.children[1].kind == "Literal":
         unit = str(node.children[1].fields.get("value")).lower()
         if unit not in _TRUNCATED:
-            return Finding(
-                "always-null", f"trunc(…, '{unit[:40]}') is null for every row", "date_trunc('day', event_time)", node
-            )
+            finer = unit if unit in _OF_TIMES else "day"
+            message = f"trunc(…, '{unit[:40]}') is null for every row"
+            return Finding("always-null", message, f"date_trunc('{finer}', x)", node)
     return None
 
 
