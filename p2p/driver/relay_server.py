@@ -12,7 +12,6 @@ from functools import partial
 from typing import Final
 
 import trio
-from multiaddr import Multiaddr
 
 from chain.errors import Invalid
 from chain.statements.keys import SigningKey
@@ -129,6 +128,8 @@ class RelayServer:
         if status is not Status.OK:
             await _refuse(stream, status)
             return
+        from multiaddr import Multiaddr  # a tenth of a second: a daemon without a host imports nothing of libp2p
+
         expires = self._wall() // 1_000_000_000 + self._relay.limits.lifetime
         direct = [each for each in self._host.addresses() if parse_address(each).relay is None]
         reservation = Reservation(

@@ -25,6 +25,7 @@ from odfd.trust.evidence import bundle
 from odfd.trust.evidence.bundle_writer import Accusation, GatheredBundle, gather
 from odfd.trust.validation.attestation_publisher import actual_of
 from worlds.fake_engine import FakeEngine
+from worlds.transform_world import World
 
 NOW = instant.parse("2026-11-20T08:00:00Z")
 PUBLISHER = SigningKey(b"p" * 32)
@@ -74,10 +75,10 @@ def signed_head(key: SigningKey, size: int, root: bytes, head: Any, now: Any = N
 class Accused:
     """``steps`` transactions over rows of the input, of which the last lies, unless it is ``honest``."""
 
-    def __init__(self, worlds: Any, folder: Path, engine: LyingEngine | None = None) -> None:
-        worlds.ROOT, worlds.DERIVED = INPUT.dataset_id, PUBLISHER.dataset_id
+    def __init__(self, folder: Path, engine: LyingEngine | None = None) -> None:
         self.engine = engine or LyingEngine()
-        self.world = worlds.World(folder, self.engine)
+        made_by: Any = self.engine  # it answers as the engine that it wraps
+        self.world = World(folder, made_by, root=INPUT.dataset_id, derived=PUBLISHER.dataset_id)
         self.dataset = PUBLISHER.dataset_id
 
     async def publish(self, steps: int = 2, *, lies: bool = True, pin: str | None = PIN) -> None:

@@ -15,7 +15,7 @@ from engines.provision.host import SparkOptions, spark_engine
 from engines.provision.settings import WarmthLimits
 from odfd.trust.evidence.bundle_reader import unpacked
 from odfd.trust.validation.recheck import recheck
-from worlds import accused_world, transform_world
+from worlds import accused_world
 from worlds.eventually import ENGINE_START
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -39,9 +39,7 @@ async def test_a_lie_with_state_is_confirmed_by_the_command_line(tmp_path: Path)
     host = await spark_engine(options, os.environ, lambda *_: None)
     async with trio.open_nursery() as nursery:
         await nursery.start(host.engine.run)
-        accused = accused_world.Accused(
-            transform_world, tmp_path / "world", accused_world.LyingEngine(host.engine, column="total")
-        )
+        accused = accused_world.Accused(tmp_path / "world", accused_world.LyingEngine(host.engine, column="total"))
         accused.found(DAILY, host.identity.digest)
         accused.world.add_rows([10, 20, DAY + 5], watermark=1000)
         await accused.derive(lies=False)

@@ -22,7 +22,7 @@ from chain.statements.card import Card, CardColumn, ChainFacts, PublisherClaims
 from chain.statements.keys import SigningKey
 from odfd.trust.evidence.bundle_reader import AccusedStep, unpacked
 from odfd.trust.validation.recheck import recheck
-from worlds import accused_world, transform_world
+from worlds import accused_world
 
 HERE = Path(__file__).parent
 OWNER, VALIDATOR = SigningKey(b"o" * 32), SigningKey(b"v" * 32)
@@ -226,6 +226,6 @@ async def make(folder: Path) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as place:
-        accused = accused_world.Accused(transform_world, Path(place) / "world")
+        accused = accused_world.Accused(Path(place) / "world")
         await accused.publish(2)
         (folder / "lie.odfe").write_bytes(await accused.bundle())

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import worlds.accused_world
-from worlds import transform_world
 from worlds.comparing import compared_apart, compared_here
 
 __all__ = ["compared_apart", "compared_here"]
@@ -21,4 +20,4 @@ def accused_world() -> Any:
 
 @pytest.fixture
 def accused(accused_world: Any, tmp_path: Path) -> Any:
-    return accused_world.Accused(transform_world, tmp_path / "world")
+    return accused_world.Accused(tmp_path / "world")
