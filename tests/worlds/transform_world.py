@@ -57,7 +57,7 @@ class World:
     def __init__(
         self, folder: Path, engine: Engine | None = None, root: DatasetId = ROOT, derived: DatasetId = DERIVED
     ) -> None:
-        self.root, self.derived = root, derived
+        self.root_id, self.derived_id = root, derived
         (folder / "objects").mkdir(parents=True)
         (folder / "staging").mkdir()
         self.objects = MemoryObjects(folder / "objects")
@@ -128,20 +128,20 @@ class World:
 
     def found(self, query: str = "select * from x", alias: str | None = "x") -> None:
         """Both chains, no data."""
-        self.append(self.root, Seed(dataset_id=self.root, dataset_kind=DatasetKind.ROOT))
+        self.append(self.root_id, Seed(dataset_id=self.root_id, dataset_kind=DatasetKind.ROOT))
         self.derive(query, alias)
 
     def derive(self, query: str, alias: str | None = "x") -> None:
         transform = TransformSql(engine="spark", queries=(SqlQueryStep(query=query),))
         self.append(
-            self.derived,
-            Seed(dataset_id=self.derived, dataset_kind=DatasetKind.DERIVATIVE),
-            SetTransform(inputs=(TransformInput(dataset_ref=str(self.root), alias=alias),), transform=transform),
+            self.derived_id,
+            Seed(dataset_id=self.derived_id, dataset_kind=DatasetKind.DERIVATIVE),
+            SetTransform(inputs=(TransformInput(dataset_ref=str(self.root_id), alias=alias),), transform=transform),
         )
 
     def add_rows(self, values: Sequence[int], watermark: int | None = None) -> Head:
         """One data block of the root; no rows: a heartbeat."""
-        state = load_state(self.chains.chain(self.root))
+        state = load_state(self.chains.chain(self.root_id))
         events: list[MetadataEvent] = []
         if state.schema is None:
             events.append(SetDataSchema(schema=from_arrow(SCHEMA)))
@@ -154,10 +154,10 @@ class World:
                 new_watermark=stated,
             )
         )
-        return self.append(self.root, *events, objects=[data.physical_hash] if data else [])
+        return self.append(self.root_id, *events, objects=[data.physical_hash] if data else [])
 
     def add_note(self, text: str) -> Head:
-        return self.append(self.root, SetInfo(description=text))
+        return self.append(self.root_id, SetInfo(description=text))
 
     def slice_of(self, values: Sequence[int], offset: int) -> DataSlice:
         count = len(values)
