@@ -113,7 +113,10 @@ class Circuits:
         return Status.OK if relay in self.relays and asked.peer not in self._swarm.blocked else Status.PERMISSION_DENIED
 
     def _connection(self, stream: Stream, relay: PeerId, *, initiator: bool) -> Any:
-        beneath = self._swarm.connections[ID.from_base58(relay)][0]
+        """Raises Unreachable where the relay left as soon as it had answered."""
+        beneath = next(iter(self._swarm.connections.get(ID.from_base58(relay), ())), None)
+        if beneath is None:
+            raise Unreachable(relay, "the relay hung up", rule="relay-gone")
         where = Multiaddr(f"{beneath.get_transport_addresses()[0]}/p2p/{relay}{CIRCUIT}")
         ours, other = (trio.SocketStream(trio.socket.from_stdlib_socket(each)) for each in socket.socketpair())
         self._swarm.manager.run_task(_bridge, stream, other)
