@@ -59,6 +59,8 @@ class Mark(enum.Enum):
     """This node gave it when datasets were not private yet, and nobody said otherwise since."""
     PRIVATE = "private"
     """By a person, or because it was mirrored from a place that not everybody reaches."""
+    UNSHARED = "unshared"
+    """A mirror of what others shared with this node: when they were asked last, they did not."""
     DELETED = "deleted"
 
     @property
@@ -219,6 +221,17 @@ def mirrored(connection: sqlite3.Connection, dataset: DatasetId, mark: Mark, now
     marks = Marks(connection)
     if is_said or marks.of(dataset) in (None, Mark.DELETED):
         marks.put(dataset, mark, now)
+
+
+def told_by_sharers(database: Database, dataset: DatasetId, now: Instant, *, is_shared: bool) -> None:
+    """What those who share a mirrored dataset with this node answered now; where nothing else was said of it."""
+    here, there = (Mark.UNSHARED, Mark.PRIVATE) if is_shared else (Mark.PRIVATE, Mark.UNSHARED)
+    with database.read() as connection:
+        if Marks(connection).of(dataset) is not here:
+            return
+    with database.write() as connection:
+        if Marks(connection).of(dataset) is here:
+            Marks(connection).put(dataset, there, now)
 
 
 def imported(connection: sqlite3.Connection, dataset: DatasetId) -> None:

@@ -48,7 +48,7 @@ class FirstContact:
 
     def __init__(self, witnesses: Callable[[], Witnesses], clock: Callable[[], Instant]) -> None:
         self._witnesses = witnesses
-        self._clock = clock
+        self.clock = clock
 
     def rung(self, spec: MirrorSpec) -> str:
         """The one on which it will be met, or a higher one than ``FIRST_SIGHT`` if enough networks show the same."""
@@ -58,7 +58,7 @@ class FirstContact:
 
     def head(self, connection: sqlite3.Connection, dataset: DatasetId, epoch: int) -> HeadStatement | str:
         """The newest head of an epoch with a quorum behind it; in words what is lacking when there is none."""
-        witnesses, now = self._witnesses(), self._clock()
+        witnesses, now = self._witnesses(), self.clock()
         made, most = Cosignatures(connection).of(dataset), 0
         for head, _ in signed_heads(connection, dataset):
             count = behind(witnesses, head, made, now) if head.epoch == epoch else 0
@@ -71,7 +71,7 @@ class FirstContact:
         """It was met, and peers of so many networks showed the same chain."""
         rung = self.rung(spec)
         met = NETWORKS if rung == FIRST_SIGHT and networks >= ENOUGH else rung
-        MET.put(connection, spec.id, met, self._clock())
+        MET.put(connection, spec.id, met, self.clock())
 
 
 def rung_of(connection: sqlite3.Connection, dataset: DatasetId) -> str | None:

@@ -189,6 +189,16 @@ class Holders:
         with trio.CancelScope() as late:
             await self._ask_all(ask, self.connected())
 
+    async def are_sharing(self, dataset: DatasetId, peers: Collection[PeerId]) -> bool | None:
+        """Whether any of those who shared it with this node still gives it; ``None`` when not all of them answer."""
+        answers: list[bool] = []
+
+        async def ask(peer: PeerId) -> None:
+            answers.append(await self._replication.chain_size(peer, dataset) > 0)
+
+        await self._ask_all(ask, [each for each in self.connected() if each in peers])
+        return any(answers) or (False if len(answers) == len(peers) else None)
+
     async def _ask_all(self, ask: Callable[[PeerId], Awaitable[None]], peers: Iterable[PeerId]) -> None:
         async def one(peer: PeerId) -> None:
             with trio.move_on_after(PROBE_SECONDS):

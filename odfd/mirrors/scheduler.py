@@ -405,7 +405,9 @@ class MirrorScheduler:
                 mirror.state, mirror.asked = SchedulerState.CURRENT, peers
                 mirror.message = note if peers else _nobody_to_ask(connected)
                 return False
-            case NobodyHasIt(reason=reason):
+            case NobodyHasIt(reason=reason, is_unshared=is_unshared):
+                if is_unshared and mirror.message != reason:
+                    self._events.emit("mirror.unshared", name, reason)
                 mirror.state, mirror.message = SchedulerState.WAITING, reason
                 return mirror.passes > 0 or mirror.tally.blocks < mirror.tally.blocks_wanted
 

@@ -27,6 +27,7 @@ from chain.statements.statement import HeadStatement
 from chain.store.base import Head
 from chain.store.database import Database
 from chain.store.sqlite import SqliteChains
+from odfd.datasets import visibility
 from odfd.mirrors.epoch_switch import Following, go_back, is_there, turn_of
 from odfd.mirrors.first_contact import WITNESSED, DeclinedHeads, FirstContact
 from odfd.mirrors.holders import Holders
@@ -44,6 +45,8 @@ from p2p.ports import PeerId, Replication
 
 PAGE: Final = 20_000
 """Blocks whose missing objects are looked for at once."""
+UNSHARED: Final = "its owner shares it with this node no more, or has it no more; what is here stays, and may be old"
+"""Of a peer that answers, and answers as strangers are answered."""
 
 
 class Synced(msgspec.Struct, frozen=True):
@@ -72,6 +75,8 @@ class NobodyHasIt(msgspec.Struct, frozen=True):
     """No peer can give the requested blocks now."""
 
     reason: str
+    is_unshared: bool = False
+    """Those who shared it with this node answer, and give nothing of it."""
 
 
 Outcome: TypeAlias = Synced | Current | NobodyHasIt
@@ -127,6 +132,8 @@ class MirrorSync:
         if spec.peers:  # nobody gossips it
             await self._replication.seek(spec.id)
             await self._holders.news(spec.id)
+            if await self._is_unshared(spec):
+                return NobodyHasIt(UNSHARED, is_unshared=True)
         unheard = None if spec.via is None else await self._holders.published(spec.id, spec.via)
         outcome = await self._sync(spec, tally, begun)
         served = not isinstance(outcome, NobodyHasIt) and outcome.peers
@@ -135,6 +142,19 @@ class MirrorSync:
         if spec.want == "chain" or isinstance(outcome, NobodyHasIt):
             return outcome
         return msgspec.structs.replace(outcome, note=await trio.to_thread.run_sync(self._keeping.trim, spec))
+
+    async def _is_unshared(self, spec: MirrorSpec) -> bool:
+        """Whether what was shared is so no more. Who is away, or says nothing, leaves it as it was."""
+        sharing = await self._holders.are_sharing(spec.id, [PeerId(each) for each in spec.peers])
+        if sharing is None:
+            return False
+
+        def note() -> bool:
+            now = self._first_contact.clock()
+            visibility.told_by_sharers(self._database, spec.id, now, is_shared=sharing)
+            return not sharing and self._chains.chain(spec.id).head() is not None
+
+        return await trio.to_thread.run_sync(note)
 
     def spec_changed(self, spec: MirrorSpec) -> None:
         """A spec was changed: its cap holds for what is under way too."""

@@ -151,6 +151,7 @@ EVENT_KINDS: Final = {
     "mirror.resumed": "a person resumed a mirror",
     "mirror.stalled": "peers failed to give what a mirror lacks",
     "mirror.synced": "a mirror took in blocks",
+    "mirror.unshared": "others share a mirrored dataset with this node no more",
     "objects.collected": "objects that nobody names were deleted",
     "observation.heard": "another observer's observation of a source came",
     "observation.signed": "this node signed what a declared source gave",

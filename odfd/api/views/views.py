@@ -23,7 +23,7 @@ from odfd.api.views.cache import DAMAGED, ViewCache, ViewRefresher
 from odfd.control import wire
 from odfd.datasets import reading, row_counts
 from odfd.datasets.catalog import DatasetEntry
-from odfd.datasets.visibility import PublicOf, Visibility
+from odfd.datasets.visibility import Mark, PublicOf, Visibility
 from odfd.state.directory import StateDirectory
 from odfd.transform.inputs import is_changelog
 from odfd.trust.judgement.observation_reach import DATA
@@ -80,6 +80,7 @@ class DatasetViews:
         state = load_state(chain)
         known = self._evaluator.known(entry.id, within)
         found = self._evaluator.reach_of(chain, known, self._evaluator.use(entry.id))
+        unshared = self._visibility.mark(entry.id) is Mark.UNSHARED
         return wire.DatasetView(
             name=entry.name,
             id=str(entry.id),
@@ -88,10 +89,10 @@ class DatasetViews:
             records=state.next_offset,
             watermark=None if state.watermark is None else instant.render(state.watermark),
             head=None if state.head is None else str(state.head),
-            state=self._state(known, found),
+            state=self._state(known, found, is_old=unshared),
             owner=self._home.keys.has_dataset_key(entry.id),
             rely_on=wire.Reliance(blocks=found.blocks, fact=self._fact(known, found)),
-            conditions=tuple(_conditions(known)),
+            conditions=(*_conditions(known), *["Unshared"] * unshared),
             published=self._visibility.is_public(entry.id),
             shared_with=tuple(self._visibility.shared_with(entry.id)),
         )
@@ -149,14 +150,14 @@ class DatasetViews:
             for block in blocks
         ]
 
-    def _state(self, known: DatasetFacts, found: ReachAssessment) -> wire.DatasetState:
+    def _state(self, known: DatasetFacts, found: ReachAssessment, *, is_old: bool) -> wire.DatasetState:
         if found.why.rule in (status.value for status in STOPS) or found.why.rule == "fork":
             return "forked" if found.why.rule == "fork" else self._stopped(known, found.why.block)
         if known.head is not None and known.head.size > known.size:
             return "syncing"
         if known.head is None:
             return "unsigned"
-        return "fresh" if known.extent.fresh else "stale"
+        return "fresh" if known.extent.fresh and not is_old else "stale"
 
     def _stopped(self, known: DatasetFacts, block: int | None) -> wire.DatasetState:
         """Refuted by two groups that agree, or because a person gave it up; else somebody accuses it."""

@@ -19,6 +19,7 @@ from odfd.control import wire
 from odfd.datasets import shares
 from odfd.datasets.references import objects_of
 from odfd.datasets.shares import Shares
+from odfd.mirrors.sync import UNSHARED
 from p2p.driver import serve
 from p2p.identity import peer_of_did
 from p2p.machines import reconcile
@@ -308,12 +309,42 @@ async def test_a_revoked_peer_keeps_what_it_has_and_gets_no_more(world: Any, wor
         assert (view.changed, view.shared_with) == (True, ())
         world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
         await alice.pull("cities")
-        await bob.pull("theirs")
+        assert (await shown_of(bob, "theirs"))[1:] == ("stale", ("Unshared",))
         assert (bob.size("theirs"), alice.size("cities") > before) == (before, True)
         for way, ask in WAYS.items():
             assert ask(alice, bob.member.peer_id, everything) == ask(alice, STRANGER, Subject()), way
         assert {"dataset.shared", "dataset.revoked"} <= set(alice.kinds())
         assert not (await alice.api.visibility.share(wire.ShareRequest(ref="cities", revoke=(bob.key,)))).changed
+
+
+async def shown_of(node: Any, name: str) -> tuple[str, str, tuple[str, ...]]:
+    """What a pull says of a mirror, and what a list does after it."""
+    (pulled,) = await node.pull(name)
+    (view,) = [each for each in await node.api.datasets.list() if each.name == name]
+    return pulled.outcome, view.state, view.conditions
+
+
+async def test_a_mirror_says_that_it_is_shared_no_more_and_when_it_is_again(world: Any, worlds: Any) -> None:
+    """An owner that answers as to a stranger; one that is away has said nothing, and changes nothing."""
+    async with world.running("alice", private=True) as alice:
+        async with world.running("bob", private=True) as bob:
+            cities = await shared_among(world, worlds, alice, bob)
+            assert await shown_of(bob, "theirs") == ("up-to-date", "fresh", ())
+            revoke = wire.ShareRequest(ref="cities", revoke=(bob.key,))
+            share = wire.ShareRequest(ref="cities", peers=(bob.key,))
+            await alice.api.visibility.share(revoke)
+            assert await shown_of(bob, "theirs") == ("blocked", "stale", ("Unshared",))
+            (mirror,) = await bob.api.mirrors.list()
+            assert (mirror.state, mirror.message) == ("waiting", UNSHARED)
+            assert "mirror.unshared" in bob.kinds()
+            await alice.api.visibility.share(share)
+            assert await shown_of(bob, "theirs") == ("up-to-date", "fresh", ())
+            await alice.api.visibility.share(revoke)
+            assert (await shown_of(bob, "theirs"))[1] == "stale"
+        async with world.running("bob", private=True) as bob:
+            world.wires.cut.add(alice.member.peer_id)
+            assert (await shown_of(bob, "theirs"))[1:] == ("stale", ("Unshared",)), "as it was heard last"
+            assert not bob.parts.visibility.is_public(cities)
 
 
 async def test_what_is_public_or_not_a_peer_is_not_shared(world: Any, worlds: Any) -> None:
