@@ -66,6 +66,13 @@ class BlockDamaged(Environment):
         self.number = number
 
 
+class UpperMove(msgspec.Struct, frozen=True):
+    """From which frontier to which, in whole milliseconds (``chain.store.shards``)."""
+
+    expected: int
+    new: int
+
+
 class Append(msgspec.Struct, frozen=True, kw_only=True):
     """One chain's part of a commit: ``blocks`` follow ``expected`` (``None``: a chain that is not there yet)."""
 
@@ -74,6 +81,8 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
     blocks: Sequence[Block | SealedBlock]
     objects: Sequence[Multihash] = ()
     """Objects that the blocks name and that the store must hold before the head moves."""
+    upper: UpperMove | None = None
+    """Compared and set with the head; with it there may be no blocks, which is progress."""
 
 
 class FormerEpochs(msgspec.Struct, frozen=True):
@@ -170,7 +179,8 @@ class ChainStore(Protocol):
         """A reader, also of a chain that has no block yet (its head is ``None``)."""
 
     def commit(self, appends: Sequence[Append], also: Callable[[sqlite3.Connection], None] | None = None) -> None:
-        """Raises Conflict when a head is not as expected, Invalid when a block does not follow or an object is missing.
+        """Raises Conflict when a head or frontier is not as expected, or a block is of a time that is complete; Invalid
+        when a block does not follow or an object is missing.
 
         ``also`` writes rows of other tables in the same transaction (a signed head, a resource's event).
         """

@@ -42,6 +42,10 @@ STEPS: Final = (
     -- Grows with every change of a chain that is no append: whoever read it in parts sees that it is another one.
     ALTER TABLE datasets ADD COLUMN history INTEGER NOT NULL DEFAULT 0;
     """,
+    """
+    -- What was promised of a chain: no block of an earlier time (milliseconds) will follow. NULL: nothing was.
+    ALTER TABLE datasets ADD COLUMN upper INTEGER;
+    """,
 )
 KINDS: Final = {event.__name__: number for number, event in enumerate(get_args(MetadataEvent), start=1)}
 """An event's number in the union of the wire format, which also numbers events that we do not know yet."""

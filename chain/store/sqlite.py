@@ -20,7 +20,7 @@ from chain.ids import DatasetId
 from chain.model.block import Block, SealedBlock
 from chain.multihash import SHA3_256, Multihash
 from chain.store import append as rules
-from chain.store import bulk_rows, former_epochs, schema
+from chain.store import bulk_rows, former_epochs, schema, uppers
 from chain.store.base import (
     NAME_SIZE,
     PAGE_BLOCKS,
@@ -152,10 +152,12 @@ class SqliteChains:
             self._step("commit-begun")
             for append in appends:
                 rules.check_expected(append, _head(connection, append.dataset))
+                uppers.check(connection, append)
             flush(connection)
             self._step("commit-objects")
             for append, head in zip(appends, heads, strict=True):
                 _insert(connection, append.dataset, append.blocks, head)
+                uppers.move(connection, append)
             self._step("commit-blocks")
             if also is not None:
                 also(connection)

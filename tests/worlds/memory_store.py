@@ -43,6 +43,7 @@ class MemoryChains:
             rules.check_append(append, self._objects)
         for append in appends:
             rules.check_expected(append, self.chain(append.dataset).head())
+            assert append.upper is None, "frontiers are the SQLite store's"
         self._together(also)
         for append in appends:
             self._chains.setdefault(append.dataset, []).extend(map(_decoded, append.blocks))

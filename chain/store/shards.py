@@ -1,0 +1,281 @@
+"""Decides what becomes of a transaction that is proposed for a shard, whoever else proposes one: compare-and-append.
+
+A shard is a chain and its ``upper``, a time in whole milliseconds: no transaction of an earlier time will ever follow.
+Many writers may propose the transaction of one time. The first is taken; the others are compared with it, so that a
+writer whose answer was lost asks again without harm, and two that differ learn it before anything false is signed.
+``decide`` is pure; ``CommitPoint`` repeats read, decide, compare-and-set over whatever keeps shards (``ShardStore``).
+Spec: docs/spec/collections.md#compare-and-append.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+import msgspec
+
+from chain.errors import Conflict, Invalid
+from chain.ids import DatasetId
+from chain.instant import to_millis
+from chain.model.block import Block
+from chain.model.events import AddData, ExecuteTransform
+from chain.multihash import Multihash
+from chain.store.append import following
+from chain.store.base import Head
+
+SEALED: Final = 2**53 - 1
+"""The upper of a shard that is complete for ever; also the largest integer of a signed statement."""
+ATTEMPTS: Final = 32
+"""How often a commit point begins anew because others wrote meanwhile; each time somebody got further."""
+
+
+class Shard(msgspec.Struct, frozen=True):
+    """A chain's head and frontier, which change together."""
+
+    head: Head | None = None
+    upper: int = 0
+
+
+class Proposal(msgspec.Struct, frozen=True, kw_only=True):
+    """One transaction for one shard: blocks of one time, or none of them, which is progress."""
+
+    dataset: DatasetId
+    blocks: Sequence[Block] = ()
+    new_upper: int
+    objects: Sequence[Multihash] = ()
+    """What must be stored before: what the blocks name is anyway."""
+    follows: DatasetId | None = None
+    """The reclocking chain that binds the times of this shard; it is never overtaken."""
+
+    @property
+    def start(self) -> int:
+        """The first time that is still open after everything before it is: of the blocks, or where progress ends."""
+        return to_millis(self.blocks[0].system_time) if self.blocks else self.new_upper
+
+
+class Committed(msgspec.Struct, frozen=True, tag=True):
+    """It is stored now, and was not before."""
+
+    shard: Shard
+
+
+class Same(msgspec.Struct, frozen=True, tag=True):
+    """These bytes are stored already; or the progress was made."""
+
+    shard: Shard
+
+
+class Equivalent(msgspec.Struct, frozen=True, tag=True):
+    """The same rows are stored in slices of other bytes, as another library writes them. What is stored stays."""
+
+    shard: Shard
+
+
+class Conflicting(msgspec.Struct, frozen=True, tag=True):
+    """The time is complete, with something else or with nothing: two writers disagree, and a person has to look."""
+
+    shard: Shard
+    time: int
+    stored: tuple[Multihash, ...]
+    proposed: tuple[Multihash, ...]
+
+
+class Stale(msgspec.Struct, frozen=True, tag=True):
+    """The head is another one: plan again from ``shard``."""
+
+    shard: Shard
+
+
+class Gap(msgspec.Struct, frozen=True, tag=True):
+    """The reclocking chain binds an earlier time, or does not reach so far: ``limit``. Go on at ``shard.upper``."""
+
+    shard: Shard
+    limit: int
+
+
+class ShardSealed(msgspec.Struct, frozen=True, tag=True):
+    """Nothing is appended to it any more."""
+
+    shard: Shard
+
+
+Outcome: TypeAlias = Committed | Same | Equivalent | Conflicting | Stale | Gap | ShardSealed
+STANDS: Final = (Committed, Same, Equivalent)
+"""Outcomes after which the transaction is stored."""
+
+
+class View:
+    """A shard as it was at one moment, whose blocks can be asked for."""
+
+    def __init__(self, shard: Shard, block_at: Callable[[int], Block]) -> None:
+        self.shard = shard
+        self._block_at = block_at
+
+    def transaction(self, time: int) -> list[Block]:
+        """All blocks of a time. A logarithmic number of reads, and one for each."""
+        found: list[Block] = []
+        number = self._first(time)
+        while number < self._size and to_millis((block := self._block_at(number)).system_time) == time:
+            found.append(block)
+            number += 1
+        return found
+
+    def next_time(self, start: int) -> int | None:
+        """The time of the first transaction that is not before ``start``."""
+        number = self._first(start)
+        return to_millis(self._block_at(number).system_time) if number < self._size else None
+
+    def after(self, proposal: Proposal, shard: Shard) -> View:
+        """The same shard once the proposal is stored."""
+        size, blocks = self._size, proposal.blocks
+        return View(shard, lambda number: blocks[number - size] if number >= size else self._block_at(number))
+
+    @property
+    def _size(self) -> int:
+        return self.shard.head.size if self.shard.head else 0
+
+    def _first(self, time: int) -> int:
+        return bisect_left(range(self._size), time, key=lambda number: to_millis(self._block_at(number).system_time))
+
+
+def decide(proposal: Proposal, view: View, bindings: View | None = None) -> Outcome:
+    """What becomes of a proposal that holds by itself (``check_proposal``). ``bindings``: of the chain it follows."""
+    shard = view.shard
+    if not proposal.blocks and proposal.new_upper <= shard.upper:
+        return Same(shard)
+    if proposal.blocks and proposal.start < shard.upper:
+        return _compared(proposal, view)
+    if shard.upper == SEALED:
+        return ShardSealed(shard)
+    if bindings is not None:
+        bound = bindings.next_time(shard.upper)
+        if bound is not None and bound < proposal.start:
+            return Gap(shard, bound)
+        if proposal.new_upper > bindings.shard.upper:
+            return Gap(shard, bindings.shard.upper)
+    if not proposal.blocks:
+        return Committed(Shard(shard.head, proposal.new_upper))
+    first, last = proposal.blocks[0], proposal.blocks[-1]
+    if (first.sequence_number, first.prev_block_hash) != _next(shard.head):
+        return Stale(shard)
+    return Committed(Shard(Head(last.hash, last.sequence_number), proposal.new_upper))
+
+
+def decide_all(proposals: Sequence[Proposal], views: Mapping[DatasetId, View]) -> list[Outcome]:
+    """All are taken or none; each sees those before it, so what is followed comes first."""
+    seen = dict(views)
+    outcomes: list[Outcome] = []
+    for each in proposals:
+        outcome = decide(each, seen[each.dataset], None if each.follows is None else seen[each.follows])
+        if isinstance(outcome, Committed):
+            seen[each.dataset] = seen[each.dataset].after(each, outcome.shard)
+        outcomes.append(outcome)
+    if all(isinstance(each, STANDS) for each in outcomes):
+        return outcomes
+    return [
+        Stale(views[each.dataset].shard) if isinstance(outcome, Committed) else outcome
+        for each, outcome in zip(proposals, outcomes, strict=True)
+    ]
+
+
+def check_proposal(proposal: Proposal) -> None:
+    """Raises Invalid for one that no shard could take: not of one time, not linked, not ended by its upper."""
+    place = proposal.dataset.short
+    if proposal.follows == proposal.dataset:
+        raise Invalid("a shard that follows itself", rule="append-follows", place=place)
+    if not 0 <= proposal.new_upper <= SEALED:
+        raise Invalid(f"upper {proposal.new_upper} is no time", rule="append-upper", place=place)
+    if not proposal.blocks:
+        return
+    times = {to_millis(block.system_time) for block in proposal.blocks}
+    if len(times) != 1:
+        raise Invalid("the blocks of a transaction have one time", rule="append-time", place=place)
+    if proposal.new_upper <= proposal.start:
+        raise Invalid(
+            f"upper {proposal.new_upper} does not end the transaction of {proposal.start}",
+            rule="append-upper",
+            hint="it is the time of the transaction + 1, or later",
+            place=place,
+        )
+    first = proposal.blocks[0]
+    head = None if first.prev_block_hash is None else Head(first.prev_block_hash, first.sequence_number - 1)
+    for _ in following(head, proposal.blocks, place):
+        pass
+
+
+class Reading(NamedTuple):
+    """Shards at one moment, and what shows that they did not move since."""
+
+    views: Mapping[DatasetId, View]
+    token: object
+
+
+class ShardStore(Protocol):
+    """Keeps shards under a real compare-and-set."""
+
+    def read(self, datasets: Sequence[DatasetId]) -> Reading: ...
+
+    def write(self, reading: Reading, changes: Sequence[tuple[Proposal, Shard]]) -> bool:
+        """All or nothing; ``False`` where a shard is not as it was read. Objects are there, then blocks, then heads.
+
+        Raises Invalid when an object is missing.
+        """
+
+
+class CommitPoint:
+    """The one place where transactions of some shards are taken."""
+
+    def __init__(self, store: ShardStore) -> None:
+        self._store = store
+
+    def shard(self, dataset: DatasetId) -> Shard:
+        return self._store.read([dataset]).views[dataset].shard
+
+    def append(self, proposals: Sequence[Proposal]) -> list[Outcome]:
+        """What became of each: stored, all of them, only if none is refused.
+
+        Raises Invalid for what no shard could take, Conflict where others are faster for ever.
+        """
+        for each in proposals:
+            check_proposal(each)
+        named = list(dict.fromkeys(name for each in proposals for name in (each.dataset, each.follows) if name))
+        if len({each.dataset for each in proposals}) != len(proposals):
+            raise Invalid("one commit appends twice to a shard", rule="append-distinct")
+        for _ in range(ATTEMPTS):
+            reading = self._store.read(named)
+            outcomes = decide_all(proposals, reading.views)
+            changes = [
+                (each, outcome.shard)
+                for each, outcome in zip(proposals, outcomes, strict=True)
+                if isinstance(outcome, Committed)
+            ]
+            if not changes or self._store.write(reading, changes):
+                return outcomes
+        raise Conflict("others write to these shards without end", rule="compare-and-append", hint="try again")
+
+
+def _next(head: Head | None) -> tuple[int, Multihash | None]:
+    return (0, None) if head is None else (head.size, head.hash)
+
+
+def _compared(proposal: Proposal, view: View) -> Outcome:
+    """With what is stored of a time that is complete."""
+    stored, proposed = view.transaction(proposal.start), proposal.blocks
+    if [block.hash for block in stored] == [block.hash for block in proposed]:
+        return Same(view.shard)
+    if len(stored) == len(proposed) and list(map(_content, stored)) == list(map(_content, proposed)):
+        return Equivalent(view.shard)
+    if not stored and view.shard.upper == SEALED:
+        return ShardSealed(view.shard)
+    names = (tuple(block.hash for block in each) for each in (stored, proposed))
+    return Conflicting(view.shard, proposal.start, *names)
+
+
+def _content(block: Block) -> tuple[object, ...]:
+    """A block without its links and without the bytes of its slice, which libraries write in their own ways."""
+    event = block.event
+    if isinstance(event, AddData | ExecuteTransform) and event.new_data is not None:
+        bare = msgspec.structs.replace(event.new_data, physical_hash=event.new_data.logical_hash, size=0)
+        event = msgspec.structs.replace(event, new_data=bare)
+    return block.sequence_number, block.system_time, block.unknown_fields, event

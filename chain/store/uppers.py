@@ -1,0 +1,55 @@
+"""Keeps the ``upper`` of chains beside their heads in SQLite. Functions on a connection, within its transaction.
+
+A column that is empty promises nothing: the frontier is then the time of the last block, since times never fall and
+several blocks may have one.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from chain.codec.blocks import decode_block
+from chain.errors import Conflict
+from chain.ids import DatasetId
+from chain.instant import to_millis
+from chain.store.base import Append
+
+
+def promised(connection: sqlite3.Connection, dataset: DatasetId) -> int | None:
+    """What was promised of a chain here; ``None``: nothing, or no such chain."""
+    row = connection.execute("SELECT upper FROM datasets WHERE id = ?", (dataset,)).fetchone()
+    return None if row is None else row[0]
+
+
+def upper_of(connection: sqlite3.Connection, dataset: DatasetId) -> int:
+    """Times below it are complete: by promise, or because a later block is there."""
+    row = connection.execute(
+        "SELECT upper, raw FROM datasets LEFT JOIN blocks ON dataset = number AND sequence = head_sequence"
+        " WHERE id = ?",
+        (dataset,),
+    ).fetchone()
+    upper, raw = row or (None, None)
+    reached = 0 if raw is None else to_millis(decode_block(raw).system_time)
+    return max(reached, 0) if upper is None else max(upper, reached)
+
+
+def check(connection: sqlite3.Connection, append: Append) -> None:
+    """Raises Conflict where the frontier is not the expected one, or a block would come before it."""
+    if append.upper is not None and upper_of(connection, append.dataset) != append.upper.expected:
+        raise Conflict("the frontier moved", rule="compare-and-append", hint="plan again", place=append.dataset.short)
+    upper = promised(connection, append.dataset)
+    if upper is None or not append.blocks:
+        return
+    time = to_millis(decode_block(append.blocks[0].raw).system_time)
+    if time < upper:
+        raise Conflict(
+            f"a block of time {time} would follow, and the times before {upper} are complete",
+            rule="below-upper",
+            hint="plan again: the block gets a later time",
+            place=append.dataset.short,
+        )
+
+
+def move(connection: sqlite3.Connection, append: Append) -> None:
+    if append.upper is not None:
+        connection.execute("UPDATE datasets SET upper = ? WHERE id = ?", (append.upper.new, append.dataset))

@@ -1,0 +1,96 @@
+"""Reads and writes files below one folder as a bucket's are, some only if nobody wrote them meanwhile.
+
+A file is there as a whole or not at all, and durable when the call returns. Conditions hold among all who write
+through this module (``flock``), on one machine, or as far as the file system carries locks. Blocking.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from chain.errors import Remote
+from chain.multihash import Multihash
+from chain.store.files import disk, make_folder
+from odfd.repositories.bucket import StoredFile
+
+
+class Folder:
+    """The files of a folder that is made with the first of them."""
+
+    def __init__(self, name: str, root: Path) -> None:
+        """``name``: for messages."""
+        self.name = name
+        self._root = root
+
+    def get(self, path: str, limit: int) -> StoredFile | None:
+        """``None``: there is none. Raises Remote for more than ``limit`` bytes."""
+        file = self._root / path
+        with disk(file):
+            try:
+                with file.open("rb") as opened:
+                    content = opened.read(limit + 1)
+            except FileNotFoundError:
+                return None
+        if len(content) > limit:
+            raise Remote(f"{self.name}: {path[-80:]} has more than {limit:,} bytes", rule="repository-size")
+        return StoredFile(content, str(Multihash.sha3_256(content)))
+
+    def size(self, path: str) -> int | None:
+        file = self._root / path
+        with disk(file):
+            try:
+                return file.stat().st_size
+            except FileNotFoundError:
+                return None
+
+    def put(self, path: str, content: bytes) -> None:
+        target = self._root / path
+        make_folder(target.parent)
+        with disk(target):
+            handle, staged = tempfile.mkstemp(prefix=".staged-", dir=target.parent)
+            try:
+                with os.fdopen(handle, "wb") as opened:
+                    opened.write(content)
+                    opened.flush()
+                    os.fsync(opened.fileno())
+                Path(staged).rename(target)
+            except BaseException:
+                Path(staged).unlink(missing_ok=True)
+                raise
+            _sync(target.parent)
+
+    def put_if(self, path: str, content: bytes, tag: str | None) -> bool:
+        """Only over what has this tag, or where nothing is; whether it was so."""
+        with self._alone():
+            now = self.get(path, max(len(content), 1 << 20))
+            if (None if now is None else now.tag) != tag:
+                return False
+            self.put(path, content)
+        return True
+
+    def check_conditions(self) -> None:
+        """They hold here: this module keeps them."""
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        make_folder(self._root)
+        with disk(self._root):
+            opened = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX)
+                yield
+            finally:
+                os.close(opened)
+
+
+def _sync(folder: Path) -> None:
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
