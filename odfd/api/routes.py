@@ -119,6 +119,13 @@ async def _resources(services: Services, request: Request) -> object:
     return await services.declarations.list(kind, asked.get("labels"))
 
 
+async def _changes(services: Services, request: Request) -> object:
+    asked, limit = request.query_params, number(request, "limit", DEFAULT_ROWS * 5, 1, MAX_ROWS) or MAX_ROWS
+    if flag(request, "watch"):
+        return LineStream(await services.history.follow(asked.get("since"), asked.get("of"), limit))
+    return await services.history.last(asked.get("of"), limit)
+
+
 async def _label(services: Services, request: Request) -> object:
     said = await body(request, wire.LabelRequest)
     return await services.declarations.label(_name(request, "type"), _name(request, "name"), said)
@@ -138,6 +145,7 @@ TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("GET", "/resources/{type}", _resources),
     ("GET", "/resources/{type}/{name}", lambda s, r: s.declarations.get(_name(r, "type"), _name(r, "name"))),
     ("PUT", "/resources/{type}/{name}/labels", _label),
+    ("GET", "/changes", _changes),
     ("POST", "/secrets/rotation", lambda s, _: s.declarations.rotate_secrets()),
     ("DELETE", "/resources/{type}/{name}", lambda s, r: s.declarations.delete(_name(r, "type"), _name(r, "name"))),
     ("GET", "/types", lambda s, _: s.schemas.types()),

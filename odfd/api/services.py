@@ -20,6 +20,7 @@ from odfd.api.network.networks import NetworkService
 from odfd.api.network.search import SearchService
 from odfd.api.queries.service import QueryService
 from odfd.api.resources.declarations import DeclarationService
+from odfd.api.resources.history import HistoryService
 from odfd.api.resources.types import SchemaService
 from odfd.api.trust.authority import AuthorityService
 from odfd.api.trust.policies import PolicyService
@@ -64,6 +65,7 @@ class Services:
     resolving: ResolutionService
     schemas: SchemaService
     declarations: DeclarationService
+    history: HistoryService
     authority: AuthorityService
     tasks: BoardTasks
     events: LogEvents

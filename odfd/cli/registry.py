@@ -50,6 +50,7 @@ GROUPS: Final = (
             CommandEntry("label", "set labels of a resource, to select by", _HERE + "resources"),
             CommandEntry("annotate", "set annotations of a resource", _HERE + "resources"),
             CommandEntry("secret", "the key that values of SecretSets are sealed to", _HERE + "secret"),
+            CommandEntry("events", "what became of resources: who came, changed, went, failed", _HERE + "events"),
             CommandEntry("wait", "until something is so", _HERE + "wait"),
         ),
     ),

@@ -30,6 +30,7 @@ from odfd.api.network.networks import NetworkService
 from odfd.api.network.search import SearchService
 from odfd.api.resources.apply import ApplyOperation
 from odfd.api.resources.declarations import DeclarationService
+from odfd.api.resources.history import HistoryService
 from odfd.api.resources.types import SchemaService
 from odfd.api.services import Services
 from odfd.api.trust.authority import AuthorityService
@@ -103,6 +104,7 @@ def services_of(parts: NodeParts) -> Services:
         resolving=ResolutionService(home, parts.pending_decisions, parts.scheduler, context, parts.moved),
         schemas=SchemaService(),
         declarations=declarations,
+        history=HistoryService(home, context, declarations),
         authority=AuthorityService(home, parts.committer, context.clock, parts.signed),
         tasks=BoardTasks(context.board),
         events=LogEvents(context.events),

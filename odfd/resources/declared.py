@@ -302,7 +302,24 @@ class DeclaredStore:
     def events(self, since: int, limit: int) -> list[ResourceEvent]:
         """Those after ``since``, in order."""
         rows = EVENTS.rows(self._db, "rv > ? ORDER BY rv LIMIT ?", (since, limit))
-        return [ResourceEvent(rv=row[0], at=Instant(row[1]), op=row[2], resource=_decoded(row[5])) for row in rows]
+        return [_event(row) for row in rows]
+
+    def history(self, resource_id: str | None, limit: int) -> list[ResourceEvent]:
+        """The last events of one resource, or of all, in order."""
+        where, values = ("id = ?", (resource_id,)) if resource_id is not None else ("TRUE", ())
+        rows = list(EVENTS.rows(self._db, f"{where} ORDER BY rv DESC LIMIT ?", (*values, limit)))
+        return [_event(row) for row in reversed(rows)]
+
+    def before(self, event: ResourceEvent) -> DeclaredResource | None:
+        """As its resource was told of before; ``None``: that is not kept."""
+        row = EVENTS.one(self._db, "id = ? AND rv < ? ORDER BY rv DESC LIMIT 1", (event.resource.id, event.rv))
+        return None if row is None else _resource(row)
+
+    def deleted(self, type_: str, name: str) -> DeclaredResource | None:
+        """The last of a type and name, or of an id, that is gone, while the log tells of it."""
+        rows = EVENTS.rows(self._db, "type = ? AND op = 'Deleted' ORDER BY rv DESC", (type_,))
+        found, key = (_decoded(row[5]) for row in rows), name.casefold()
+        return next((each for each in found if key in (each.id, each.did, each.name.casefold())), None)
 
     def trim(self, now: Instant, kept: int = KEPT, kept_for: int = KEPT_FOR) -> int:
         """Remove what is both older than ``kept_for`` and not among the newest, of which one stays; how many."""
@@ -379,6 +396,10 @@ class DeclaredStore:
 
 def _resource(row: Row | None) -> DeclaredResource | None:
     return None if row is None else _decoded(row[5])
+
+
+def _event(row: Row) -> ResourceEvent:
+    return ResourceEvent(rv=row[0], at=Instant(row[1]), op=row[2], resource=_decoded(row[5]))
 
 
 def _decoded(body: bytes) -> DeclaredResource:

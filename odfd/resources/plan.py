@@ -232,7 +232,7 @@ def _planned(
     after = msgspec.structs.replace(
         before, name=desired.name, labels=labels, annotations=annotations, managers=managers, spec=desired.spec
     )
-    changes = _changes(before, after)
+    changes = changes_of(before, after)
     if not changes:
         # Who came by other ways is declared now as it is: that is no change.
         kept = before if before.spec is not None or desired.spec is None else after
@@ -262,12 +262,12 @@ def _kept(
     return parts[0], parts[1], {key: who for key, who in managers.items() if key in standing}
 
 
-def _changes(before: DeclaredResource, after: DeclaredResource) -> tuple[str, ...]:
-    """Which parts differ. A spec that nobody had declared is compared with the thing itself, not here."""
+def changes_of(before: DeclaredResource, after: DeclaredResource) -> tuple[str, ...]:
+    """Which parts differ. A spec that nobody had declared, or that is kept no longer, is not compared."""
     changes = [f"name: {before.name} -> {after.name}"] if before.name != after.name else []
     for part in ("labels", "annotations"):
         changes += difference(getattr(before, part), getattr(after, part), part)
-    if before.spec is not None:
+    if before.spec is not None and after.spec is not None:
         changes += difference(before.spec, after.spec, "spec")
     return tuple(changes)
 

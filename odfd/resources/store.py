@@ -94,6 +94,8 @@ OWNERS_STEP: Final = """
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX res_owners_child ON res_owners (child);
 """
+HISTORY_STEP: Final = "CREATE INDEX res_events_id ON res_events (id, rv);"
+"""What became of one resource is asked without reading the whole log."""
 
 
 INTENT_LOG: Final = Sealed(
@@ -165,6 +167,7 @@ STEPS: Final = (
     INTENTS_STEP,
     REFERENCES_STEP,
     OWNERS_STEP,
+    HISTORY_STEP,
 )
 """Tables, as the steps that made them; steps are added at the end and never changed."""
 

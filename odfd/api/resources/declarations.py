@@ -225,23 +225,22 @@ class DeclarationService:
     def _begin(self, since: str | None) -> tuple[str, int, Sequence[DeclaredResource]]:
         with self._home.database.write() as connection:
             store = self._store(connection)
-            epoch, newest, floor = store.epoch(), store.newest(), store.floor()
             if since is None:
-                return epoch, newest, store.all()
-        said, _, number = since.rpartition("-")
-        if said != epoch or not number.isdecimal() or int(number) > newest:
-            raise Invalid(
-                f"{since[:60]!r} is no version of this node's log of resources",
-                rule="resource-version",
-                hint="list anew: odfctl get KIND -w without --since",
-            )
-        if int(number) < floor:
-            raise Invalid(
-                f"{since[:60]} is too old: this node keeps what came after {epoch}-{floor}",
-                rule="resource-version-too-old",
-                hint="list anew: odfctl get KIND -w without --since",
-            )
-        return epoch, int(number), ()
+                return store.epoch(), store.newest(), store.all()
+            return store.epoch(), position(store, since), ()
+
+    def id_of(self, word: str, name: str) -> str:
+        """Of one by name, id or did, also of the last of that name that is gone. Blocking. Raises NotFound."""
+        kind = self._type(word)
+        with self._home.database.read() as connection:
+            store = DeclaredStore(connection)
+            try:
+                return self._found(store, kind, name).id
+            except NotFound:
+                gone = store.deleted(kind.name, name)
+                if gone is None:
+                    raise
+                return gone.id
 
     def _after(self, at: int) -> Sequence[ResourceEvent]:
         self.adopt()
@@ -362,6 +361,20 @@ def _reference_view(key: str, held: ResourceHandle | None) -> dict[str, str]:
         return {"reference": key}
     did = {"did": held.did} if held.did is not None and held.did.startswith("did:") else {}
     return {"reference": key, "type": key.partition(":")[0], "id": held.id, "name": held.name, **did}
+
+
+def position(store: DeclaredStore, since: str) -> int:
+    """Of a version in this log. Raises Invalid for one of another log, and for one that is not kept any more."""
+    epoch, floor = store.epoch(), store.floor()
+    said, _, number = since.rpartition("-")
+    hint = "list anew: odfctl get KIND -w without --since"
+    if said != epoch or not number.isdecimal() or int(number) > store.newest():
+        text = f"{since[:60]!r} is no version of this node's log of resources"
+        raise Invalid(text, rule="resource-version", hint=hint)
+    if int(number) < floor:
+        text = f"{since[:60]} is too old: this node keeps what came after {epoch}-{floor}"
+        raise Invalid(text, rule="resource-version-too-old", hint=hint)
+    return int(number)
 
 
 class DrySealing:

@@ -78,6 +78,21 @@ class SecretRotation(Value, frozen=True, kw_only=True):
     """That are sealed to it."""
 
 
+class ResourceChange(Value, frozen=True, kw_only=True):
+    """A row of ``odfctl events``: one event of the log of resources."""
+
+    version: str
+    """Of the log, to go on from."""
+    time: str
+    type: str
+    name: str
+    id: str
+    generation: int
+    change: str
+    """``Created``, ``Changed``, ``Deleted``; of a status the phase that it came to, or ``Observed``."""
+    details: tuple[str, ...] = ()
+
+
 class ResourceNews(Value, frozen=True, kw_only=True):
     """A line of a watch: a change, or a bookmark that all that stood was told."""
 

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from chain import instant
-from chain.errors import Invalid
+from chain.errors import Invalid, NotFound
 from odfd.api.controllers import AsDeclared, DatasetController
 from odfd.api.resources.types import TYPES
 from odfd.control import wire
@@ -172,6 +172,38 @@ async def test_p04_a_watch_goes_on_over_restarts_and_tells_each_change_once(worl
         for other in ("0badc0de-1", at.partition("-")[0] + "-999", "x"):
             with pytest.raises(Invalid, match="no version"):
                 await told(alice, other, 1)
+
+
+async def test_events_say_what_became_of_resources_also_of_those_that_are_gone(world: Any) -> None:
+    secret = "$schema: SecretSet\nheaders: {{name: s}}\nspec: {{secrets: {{k: {value}}}}}\n"
+    async with world.running("alice") as alice:
+        history = alice.api.history
+        await alice.apply(a_set(), secret.format(value="first-canary"))
+        await status(alice, "vs", "a")
+        await alice.api.declarations.label("vs", "a", wire.LabelRequest(labels={"note": "x"}))
+        await alice.apply(a_set(value="2"), secret.format(value="second-canary"))
+        await status(alice, "vs", "a")
+        told_of = await history.last("vs/A", 100)
+        assert [each.change for each in told_of][:3] == ["Created", "Reconciling", "Ready"]
+        assert [each.details for each in told_of if each.change == "Changed"] == [
+            ('+ labels.note: "x"',), ('~ spec.variables.x: "1" -> "2"',)
+        ]  # fmt: skip
+        assert "canary" not in repr(await history.last("ss/s", 100))
+        await alice.api.declarations.delete("vs", "a")
+        assert [each.change for each in await history.last("vs/a", 2)] == ["Ready", "Deleted"]
+        with pytest.raises(NotFound, match="no VariableSet 'b'"):
+            await history.last("vs/b", 1)
+    async with world.running("alice") as alice:
+        news = await alice.api.history.follow(told_of[-1].version, "vs/a", 1)
+        async with aclosing(news):
+            assert (await anext(news)).change == "Deleted"
+        news = await alice.api.history.follow(None, None, 2)
+        async with aclosing(news), trio.open_nursery() as nursery:
+            assert [(await anext(news)).change for _ in range(2)][-1] == "Deleted"
+            nursery.start_soon(alice.apply, plain("one"))
+            with trio.fail_after(PATIENCE):
+                coming = await anext(news)
+            assert (coming.type, coming.name, coming.change) == ("Dataset", "one", "Created")
 
 
 async def test_a_watch_tells_what_comes_while_it_waits(world: Any) -> None:

@@ -1,0 +1,57 @@
+"""``events``: what became of resources, from the log that the node keeps of them."""
+
+from __future__ import annotations
+
+import argparse
+
+from odfd import output
+from odfd.cli import formatting
+from odfd.cli.command import Commands, argument
+from odfd.cli.session import Session
+from odfd.cli.table import WHOLE, TableColumn, clean, render
+from odfd.control import wire
+from odfd.errors import Usage
+
+commands = Commands()
+_COLUMNS: tuple[TableColumn[wire.ResourceChange], ...] = (
+    TableColumn("TIME", lambda row: formatting.moment(row.time)),
+    TableColumn("RESOURCE", lambda row: f"{row.type}/{row.name}"),
+    TableColumn("GENERATION", lambda row: formatting.count(row.generation), right=True),
+    TableColumn("CHANGE", lambda row: row.change),
+    TableColumn("", lambda row: "; ".join(row.details), most=WHOLE),
+)
+
+
+@commands.add(
+    "events",
+    argument("--for", dest="of", metavar="KIND/NAME", help="of one resource, also one that is deleted"),
+    argument("-w", "--watch", action="store_true", help="then each as it comes; lines begin with their version"),
+    argument("--since", metavar="VERSION", help="with -w: only what came after"),
+    argument("-n", "--limit", type=int, metavar="N", help="the last N (100)"),
+    description="What became of resources: which came, changed and went, and what the node made of them.\n"
+    "The log is kept over restarts, for a day and 100,000 events at the least.",
+    example="--for flow/hourly\n-w --for dataset/nyc.flights",
+)
+def _events(session: Session, args: argparse.Namespace) -> None:
+    asked = {"of": args.of, "limit": args.limit, "since": args.since}
+    query: dict[str, object] = {key: value for key, value in asked.items() if value is not None}
+    if not args.watch:
+        if args.since is not None:
+            raise Usage("--since tells what comes after", hint=f"odfctl events -w --since {args.since}")
+        rows = session.client.get("/changes", list[wire.ResourceChange], query)
+        session.answer(rows, lambda found: render(_COLUMNS, found))
+        return
+    output.end_when_unread()
+    try:
+        for news in session.client.stream("/changes", wire.ResourceChange, query | {"watch": "true"}):
+            _line(session, news.value, news.sent)
+            output.flush()
+    except KeyboardInterrupt:  # the way in which watching is meant to end
+        return
+    raise session.client.gone()
+
+
+def _line(session: Session, row: wire.ResourceChange, sent: object) -> None:
+    details = "; ".join(row.details)
+    text = f"{row.version}  {formatting.moment(row.time)}  {row.type}/{row.name}  {row.change}  {details}"
+    session.line(sent, clean(text.rstrip(), WHOLE))
