@@ -200,7 +200,9 @@ def test_a_database_of_a_version_before_is_brought_up(tmp_path: Path, version: i
     old.migrate(schema.ROOM, schema.STEPS[:version])
     made = [seed(), second("one")]
     with old.write() as connection:
-        connection.execute("INSERT INTO datasets VALUES (1, ?, 1, ?)", (OWNER, made[-1].hash))
+        connection.execute(
+            "INSERT INTO datasets (number, id, head_sequence, head_hash) VALUES (1, ?, 1, ?)", (OWNER, made[-1].hash)
+        )
         for number, block in enumerate(made):
             row = (1, number, schema.kind_of(block), block.hash, block.raw)
             connection.execute("INSERT INTO blocks VALUES (?, ?, ?, ?, ?)", row)
