@@ -28,5 +28,5 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
         return min(self.most, self.first * 2.0 ** min(failures - 1, MAX_DOUBLINGS))
 
     def wait(self, failures: int, rng: Chance) -> float:
-        """The same with jitter, where many wait for one thing: a random share between half and all of it."""
+        """Computes the delay with jitter: a random share between half and all of it."""
         return self.whole(failures) * (0.5 + 0.5 * rng.random())

@@ -29,7 +29,7 @@ _SUMS: Final = ("numObjectsNaive", "sizeNaive")
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one merged slice; as in the reference."""
+    """Limits of one merged slice; the same as in the reference."""
 
     bytes: int = MAX_BYTES
     """Of the slices that go into it."""
@@ -41,7 +41,7 @@ Batch: TypeAlias = range
 
 
 def plan_compaction(blocks: Iterable[Block], limits: Limits) -> tuple[Batch, ...]:
-    """What to merge of a whole chain, in its order; empty when nothing can be. Memory: 16 bytes a block.
+    """Decides what to merge in a whole chain, in its order; empty when nothing can be merged. Memory: 16 bytes a block.
 
     Raises Invalid for a chain that holds an event of a newer schema: what it changed cannot be told.
     """

@@ -31,7 +31,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     theirs: int
 
     def describe(self, ours: str, theirs: str) -> str:
-        """For people. Blocks are numbered from zero: the first that differs has the number of common ones."""
+        """For people: the first block that differs has the number of common ones, as blocks count from 0."""
         if self.relation is Relation.EQUAL:
             return f"{ours} and {theirs} are equal"
         if self.relation is Relation.AHEAD:

@@ -35,7 +35,7 @@ class NotFound(Invalid):
 
 
 class Refused(Fault):
-    """Well formed and understood, but policy or permission says no."""
+    """A request that is well formed and understood, but not permitted."""
 
     exit_code = 4
 

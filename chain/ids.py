@@ -132,7 +132,7 @@ class LocalAlias(msgspec.Struct, frozen=True):
 
 
 def parse_local_alias(text: str) -> LocalAlias:
-    """``name`` or ``account/name``; whether anything is there is for others to say. Raises Invalid."""
+    """Parses ``name`` or ``account/name``, without a check that such a dataset exists. Raises Invalid."""
     *account, name = text.split("/", 2)
     if len(account) > 1:
         raise Invalid(f"not a name of a dataset: {text[:60]!r}", rule="dataset-ref", hint="a name, or account/name")

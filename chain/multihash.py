@@ -79,7 +79,7 @@ class Multihash(bytes):
 
     @property
     def short(self) -> str:
-        """For people: ``f1620 9c41…b2``."""
+        """Returns the short form for people: ``f1620 9c41…b2``."""
         text = str(self)
         cut = len(text) - 2 * _DIGEST_SIZE
         return f"{text[:cut]} {text[cut : cut + 4]}…{text[-2:]}"

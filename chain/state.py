@@ -110,7 +110,7 @@ class ChainState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """What the next data event names as ``prevCheckpoint``: that of the last data event, nothing older."""
+        """The ``prevCheckpoint`` of the next data event: that of the last data event, of none before it."""
         return self.last_data.new_checkpoint if self.last_data else None
 
     @property
@@ -140,7 +140,7 @@ class ChainState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def input_positions(self) -> dict[DatasetId, InputPosition]:
-        """Where the last transaction left each input."""
+        """Returns the position of each input after the last transaction."""
         if self.last_transform is None:
             return {}
         return {

@@ -13,7 +13,7 @@ import msgspec
 
 
 def learn_struct_types() -> None:
-    """All that are loaded: 700 take a twentieth of a second. Those that are never decoded may be beyond msgspec."""
+    """Registers all loaded classes; 700 take 50 ms. Those that are never decoded may be beyond msgspec."""
     for kind in set(_below(msgspec.Struct)):
         with suppress(TypeError, NameError):
             msgspec.json.Decoder(kind)

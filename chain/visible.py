@@ -35,7 +35,7 @@ def is_visible(text: str) -> bool:
 
 
 def escaped(text: str) -> str:
-    """JSON with escapes for what a terminal obeys: it says the same. Its own line breaks stay."""
+    """Escapes what a terminal obeys in a JSON text, which keeps its meaning. Its own line breaks stay."""
     return _UNSEEN.sub(_escape, text)
 
 

@@ -20,7 +20,7 @@ class RawBlocks(Protocol):
 
 
 def newest_first(reader: KindIndex, kinds: Iterable[str], before: int | None = None) -> Iterator[Block]:
-    """Blocks whose event is one of ``kinds``, from just below ``before`` (the head) back; one read for each."""
+    """Yields blocks whose event is of ``kinds``, newest first from below ``before`` (the head); one read each."""
     wanted = tuple(kinds)
     while (before is None or before > 0) and (block := reader.last_of(wanted, before)) is not None:
         yield block

@@ -17,7 +17,7 @@ MAX_SOCKET_PATH = 107
 
 
 def cross(settings: Settings, origins: Mapping[str, str]) -> list[Problem]:
-    """``origins`` tells where to point: key to place."""
+    """Checks rules between settings; ``origins`` maps a key to the place that a message points to."""
 
     def at(*names: str) -> str:
         return next((origins[name] for name in names if name in origins), f"setting {names[0]}")
@@ -115,7 +115,7 @@ def _flight(settings: Settings) -> Iterator[Problem]:
 
 
 def is_loopback(address: str) -> bool:
-    """Of an address and a port: whether only this machine reaches it."""
+    """Whether an address with a port is reachable from this machine only."""
     host = address.rpartition(":")[0].strip("[]")
     return host == "::1" or host.startswith("127.")
 

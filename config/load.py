@@ -155,7 +155,7 @@ _KEY: Final = re.compile(r"\s*([A-Za-z0-9_\-.\"' ]+?)\s*=")
 
 
 def line_numbers(text: str) -> dict[str, int]:
-    """Where each key and table of a TOML text begins, found by its shape: good enough to point a person at."""
+    """Finds the line of each key and table of a TOML text by its shape, for messages."""
     found: dict[str, int] = {}
     table = ""
     for number, line in enumerate(text.splitlines(), 1):

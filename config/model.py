@@ -17,7 +17,7 @@ from config.log_levels import LEVELS
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What is to know of one setting beside its type and default."""
+    """Unit, bounds and reason of a setting, next to its type and default."""
 
     why: str
     unit: str = ""
@@ -363,7 +363,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All of them. After ``load``, ``state_dir``, ``socket`` and ``sandbox`` hold what their defaults stand for."""
+    """All settings. After ``load``, ``state_dir``, ``socket`` and ``sandbox`` hold what their defaults stand for."""
 
     node: Node = field(default_factory=Node)
     control: Control = field(default_factory=Control)

@@ -50,6 +50,6 @@ def settings_file(environ: Mapping[str, str]) -> Path | None:
 
 
 def code_environment() -> dict[str, str]:
-    """For processes that run our modules: the folder of our packages, and that of what they need. Else nothing."""
+    """Returns the environment for processes that run our modules: where our packages and their dependencies lie."""
     code = Path(__file__).parents[1]
     return {"PYTHONPATH": f"{code}:{code.parents[1]}"} if code.name == PRIVATE else {}

@@ -111,7 +111,7 @@ def get(settings: Settings, path: tuple[str, ...]) -> Any:
 
 
 def accept(key: Key, value: Any, place: str) -> tuple[Any, Problem | None]:
-    """``value`` as TOML gives it, as the setting's type and within its bounds; or what is wrong with it."""
+    """Converts ``value``, as TOML gives it, to the setting's type within its bounds; or reports the mistake."""
     try:
         converted = msgspec.convert(value, key.type)
     except msgspec.ValidationError:
@@ -142,7 +142,7 @@ def _shown(value: Any) -> str:
 
 
 def from_text(key: Key, text: str) -> Any:
-    """What a person wrote in an environment variable, as TOML would give it; the text itself when it does not fit."""
+    """Parses the text of an environment variable as TOML would; returns the text itself when it does not fit."""
     if key.type == tuple[str, ...]:
         return [part.strip() for part in text.split(",") if part.strip()]
     if key.type is bool:

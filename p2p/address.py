@@ -42,16 +42,16 @@ class Address(msgspec.Struct, frozen=True):
 
     @property
     def ip(self) -> Ip | None:
-        """``None``: a name, of which is not known what it stands for."""
+        """The IP address; ``None`` for a name, which is not resolved here."""
         return parse_ip(self.host) if self.network in ("ip4", "ip6") else None
 
     def at(self, ip: Ip) -> Address:
-        """The same at one of its host's addresses."""
+        """Returns the address with ``ip``, one address of its host."""
         return Address(f"ip{ip.version}", str(ip), self.port, self.peer, self.relay)
 
     @property
     def of_relay(self) -> Address:
-        """Where the relay of a circuit is."""
+        """Returns the address of a circuit's relay."""
         return Address(self.network, self.host, self.port, self.relay)
 
     @property
@@ -100,13 +100,13 @@ def network_of(host: str) -> str:
 
 @lru_cache(maxsize=4096)
 def prefix_of(host: str) -> str:
-    """The smallest block of addresses that is given to somebody: a /24 of IPv4, a /48 of IPv6. Empty as above."""
+    """Returns the smallest block of addresses that is assigned: a /24 of IPv4, a /48 of IPv6. Empty as above."""
     return _block(host, 24, 48)
 
 
 @lru_cache(maxsize=4096)
 def line_of(host: str) -> str:
-    """What one subscriber is usually given: an address of IPv4, a /56 of IPv6. Empty as above."""
+    """Returns the block that one subscriber usually gets: an address of IPv4, a /56 of IPv6. Empty as above."""
     return _block(host, 32, 56)
 
 

@@ -26,7 +26,7 @@ STAGGER: Final = 0.25
 
 
 class NotAllowed(Refused):
-    """No address of a place may be dialled on the word of whoever named it."""
+    """No address of a host may be dialled, since another node named it."""
 
 
 async def resolve(host: str, port: int, allows: Allows, family: int = socket.AF_UNSPEC) -> list[Ip]:

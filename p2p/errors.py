@@ -17,7 +17,7 @@ class PeerFault(Remote):
 
 
 class Unreachable(PeerFault):
-    """No connection came about: nobody listens, no route, the handshake failed."""
+    """No connection was established: nothing listens, no route, or the handshake failed."""
 
 
 class TooSlow(PeerFault):
@@ -61,7 +61,7 @@ class AddressInUse(Environment):
 
 
 class UnsupportedLibrary(Environment):
-    """The installed py-libp2p is not the one whose faults we know how to mend."""
+    """The installed py-libp2p is not the version that was hardened."""
 
 
 def only(group: BaseExceptionGroup) -> BaseException:

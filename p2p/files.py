@@ -17,10 +17,10 @@ class Missing(Remote):
 
 
 class Files(Protocol):
-    """All raise Remote when nobody can be asked, or the answer is none."""
+    """Reads published files. All raise Remote when there is no valid answer."""
 
     async def size_of(self, content: str) -> int | None:
-        """Bytes of a file, as is said; ``None``: there is no such file."""
+        """Returns the stated size of a file in bytes; ``None``: there is no such file."""
 
     async def cat(self, content: str, limit: int) -> bytes | None:
         """A small file, ``None`` when there is none. Raises Remote for one of more than ``limit`` bytes."""

@@ -28,7 +28,7 @@ _NOT_GIVEN_OUT: Final = (
 
 
 def parse_ip(text: str) -> Ip:
-    """Without its zone, which IPv6 alone has; a mapped address is the one of IPv4 that it stands for.
+    """Parses an address without its zone; a mapped address becomes the IPv4 address that it contains.
 
     Raises ValueError.
     """
@@ -51,17 +51,17 @@ def stands_for(ip: Ip) -> Iterator[Ip]:
 
 
 def is_global(ip: Ip) -> bool:
-    """Of the Internet, by itself and by what it stands for: not this machine, a private network or a group."""
+    """Whether an address, and every address embedded in it, is of the Internet."""
     return all(_is_global(each) for each in stands_for(ip))
 
 
 def anywhere(_: Ip) -> bool:
-    """For places that the owner of the node named."""
+    """Allows all addresses, for hosts that the owner of the node named."""
     return True
 
 
 def within(networks: tuple[IpNetwork, ...]) -> Allows:
-    """Those of the Internet, and those of ``networks``."""
+    """Allows addresses of the Internet and of ``networks``."""
 
     def allows(ip: Ip) -> bool:
         return is_global(ip) or any(ip.version == network.version and ip in network for network in networks)

@@ -22,11 +22,11 @@ class Pace:
         """The time up to which all that went is paid for."""
 
     def due(self, now: float) -> float:
-        """When the next may go, whatever its size."""
+        """Returns when the next transmission may start, whatever its size."""
         return max(now, self._paid) if self.rate else now
 
     def take(self, amount: int, now: float) -> float:
-        """As ``due``, for so many bytes, which will go then."""
+        """Reserves a transmission of ``amount`` bytes, and returns when it may start."""
         at = self.due(now)
         if self.rate:
             self._paid = max(self._paid, now - BURST) + amount / self.rate
@@ -42,8 +42,7 @@ class Traffic:
 
 
 class Bandwidth:
-    """What a node takes of its line, whoever the other side is: ``down`` and ``up``, shared by all who use it, and
-    ``carried``, for what it relays between others."""
+    """The node's bandwidth: ``down`` and ``up``, shared by all users, and ``carried`` for relayed circuits."""
 
     def __init__(self, down: int = 0, up: int = 0, carried: int = 0) -> None:
         self.down = Pace(down)

@@ -28,7 +28,7 @@ class Topic(enum.Enum):
 
 
 class Judgement(enum.Enum):
-    """What to do with a gossiped object."""
+    """The verdict on a gossiped object."""
 
     ACCEPT = "accept"
     """New and valid: pass it on."""
@@ -60,13 +60,13 @@ class Tip(msgspec.Struct, frozen=True):
 
 
 class Library(Protocol):
-    """What we may give to others. Policy (purpose ``serve``) has been applied behind it. Called from worker threads."""
+    """What we serve to others. Policy (purpose ``serve``) has been applied behind it. Called from worker threads."""
 
     def to(self, peer: PeerId) -> Library:
-        """What we may give to this peer, whose key its connection proved; asked anew for each answer. Costs nothing."""
+        """Returns what we serve to this peer, whose key its connection proved; asked for each answer. Costs nothing."""
 
     def datasets(self, limit: int) -> Sequence[DatasetId]:
-        """Those of which we serve a block at least; of more than ``limit``, some ``limit`` of them."""
+        """Lists datasets of which we serve at least one block; at most ``limit`` of them."""
 
     def size(self, dataset: DatasetId) -> int:
         """Blocks we serve of this chain; 0 when none."""
@@ -110,7 +110,7 @@ class StatementStore(Protocol):
     """Signed statements: heads, authorities, attestations, proofs, bundles. Called from worker threads."""
 
     def to(self, peer: PeerId) -> StatementStore:
-        """What we may tell this peer (``refs``, ``envelope``), if it keeps to itself what not all may know."""
+        """Returns what this peer may be sent (``refs``, ``envelope``), if it keeps private statements to itself."""
 
     def judge(self, topic: Topic, envelope: bytes, sender: PeerId) -> Judgement:
         """Admit a gossiped or pulled envelope: limits, signature, order. Records it when new."""
@@ -119,10 +119,10 @@ class StatementStore(Protocol):
         """Live statements we pass on, of these datasets and against these keys, or of all."""
 
     def interests(self) -> Sequence[DatasetId]:
-        """Datasets, and keys (written likewise), of which we want to hear all, and may tell others that we do."""
+        """Lists datasets and keys (written likewise) of which we want all statements, and may disclose that."""
 
     def concern(self, topic: Topic, envelope: bytes) -> Concern:
-        """Of a statement that was accepted."""
+        """Returns the concern of an accepted statement."""
 
     def envelope(self, sid: Multihash) -> tuple[Topic, bytes] | None: ...
 
@@ -146,7 +146,7 @@ class PeerView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplicationFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """How much the replication layer has to do, and what it left undone, since the network was joined."""
+    """Counts the load of the replication layer, and what it dropped, since the network was joined."""
 
     connected: int = 0
     """Peers."""
@@ -173,7 +173,7 @@ class ReplicationFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Replication(Protocol):
-    """What the node asks of the replication layer."""
+    """The port of the replication layer for the node."""
 
     @property
     def peer_id(self) -> PeerId: ...
@@ -190,7 +190,7 @@ class Replication(Protocol):
     async def pull_statements(
         self, peer: PeerId, datasets: Sequence[DatasetId] | None = None, *, private: bool = False
     ) -> int:
-        """Anti-entropy with one peer: compare sums, fetch what is missing, show it to the Noticeboard; count them.
+        """Runs anti-entropy with one peer: compares sums, fetches missing statements, stores them, and counts them.
 
         ``private``: what is told of these datasets stays here, and the peer may tell what it shares with this node.
         """
@@ -198,7 +198,7 @@ class Replication(Protocol):
     async def chain_size(self, peer: PeerId, dataset: DatasetId) -> int: ...
 
     async def object_size(self, peer: PeerId, name: Multihash) -> int | None:
-        """Bytes of an object, as ``peer`` says; ``None`` when it does not serve it. Raises Remote."""
+        """Asks ``peer`` for an object's size in bytes; ``None`` when it does not serve it. Raises Remote."""
 
     async def fetch_blocks(self, peer: PeerId, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
         """One range answer, within limits, split into raw blocks, unchecked. Raises Remote."""
@@ -240,7 +240,7 @@ class Replication(Protocol):
         """
 
     async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:
-        """Find peers that say they serve ``dataset`` and connect to some; how many connections are new.
+        """Connects to some peers that claim to serve ``dataset``, and counts the new connections.
 
         ``beyond``: networks as in ``PeerView`` of which enough is known: then one peer each of some others is met.
         Whether they do serve it is for ``chain_size`` to find out. Costs a few dials at most, and never raises Remote.
@@ -284,10 +284,10 @@ class ChainSink(Protocol):
 
     @property
     def tip(self) -> Tip:
-        """What all of it is in the end, as it was signed."""
+        """The signed end of the chain that is fetched."""
 
     def append(self, peer: PeerId, start: int, blocks: Sequence[bytes]) -> None:
         """Check and keep raw blocks ``start``, … that ``peer`` gave. Raises Invalid."""
 
     def finish(self) -> None:
-        """All are here: check the whole against what was promised. Raises Invalid."""
+        """Checks the whole against the signed head. Raises Invalid."""

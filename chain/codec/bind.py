@@ -237,7 +237,7 @@ def node_of(value: object, depth: int = 0) -> Node:
 
 
 def plain_of(value: msgspec.Struct) -> dict[str, Any]:
-    """A value of the model as dicts, lists and scalars in ODF's camelCase; what is ``None`` is left out."""
+    """Converts a value of the model to dicts, lists and scalars in ODF's camelCase, without what is ``None``."""
     cls = type(value)
     tag = cls.__struct_config__.tag
     plain: dict[str, Any] = {} if tag is None else {TAG: tag}

@@ -79,7 +79,7 @@ def decode_block(raw: bytes) -> Block:
 
 
 class Link(msgspec.Struct, frozen=True):
-    """Where a block stands, by its own account."""
+    """The position of a block as its own bytes state it."""
 
     hash: Multihash
     prev_block_hash: Multihash | None
@@ -94,7 +94,7 @@ def read_link(raw: bytes) -> Link:
 
 
 def content_of(block: Block) -> MetadataBlock:
-    """What ``encode_block`` takes, fields of a newer schema left out. Raises Invalid for an event of one."""
+    """Returns what ``encode_block`` takes, without fields of a newer schema. Raises Invalid for an event of one."""
     if isinstance(block.event, UnknownEvent):
         raise Invalid(
             f"block #{block.sequence_number} holds an event of a newer schema: variant {block.event.variant}",

@@ -39,6 +39,6 @@ def decode(cls: type[T], raw: bytes) -> T:
 
 
 def decode_noting(cls: type[T], raw: bytes) -> tuple[T, tuple[str, ...]]:
-    """As ``decode``, and what of ``raw`` only a newer schema can name: ``AddData[7]``, a table and its slot."""
+    """Decodes, and lists what only a newer schema can name in ``raw``: ``AddData[7]``, a table and its slot."""
     value, beyond = read_root(cls, raw)
     return value, tuple(dict.fromkeys(beyond))

@@ -54,7 +54,7 @@ class Unknown(Invalid):
 
 
 class Source:
-    """One buffer being read and what is left of its budget. Lives for one decode."""
+    """One buffer that is read, and the rest of its budget. Lives for one decode."""
 
     __slots__ = ("beyond", "budget", "depth", "raw", "size")
 
@@ -96,7 +96,7 @@ class Source:
 
 
 def read_root(cls: type[msgspec.Struct], raw: bytes) -> tuple[Any, list[str]]:
-    """Value of class ``cls`` whose table the buffer begins with, and the slots passed over. Raises Invalid."""
+    """Decodes the buffer's root table as class ``cls``; lists the slots that it skipped. Raises Invalid."""
     if len(raw) < 8:
         raise Invalid(f"too short: {len(raw)} bytes", rule="flatbuffers", place="$")
     source = Source(raw)

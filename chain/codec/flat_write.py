@@ -56,7 +56,7 @@ MAX_JSON_DEPTH: Final = 128
 
 @dataclass(slots=True)
 class Sheet:
-    """What one buffer is written on. Lives for one encode."""
+    """The output of one buffer. Lives for one encode."""
 
     builder: Builder
     time_alignment: int

@@ -35,7 +35,6 @@ from chain.model.read_options import (
 from chain.visible import is_visible
 
 _EVENT: Final[Kind] = next(each.kind for each in fields_of(MetadataBlock) if each.name == "event")
-_EVENT_CLASSES: Final = _EVENT.variants if isinstance(_EVENT, Union) else ()
 _KINDS: Final[Mapping[str, tuple[Kind, tuple[int, ...]]]] = {
     "DatasetSnapshot": (Table(DatasetSnapshot), (1,)),
     "MetadataBlock": (Table(MetadataBlock), (2, 3)),
@@ -133,7 +132,7 @@ def to_builtins(value: msgspec.Struct) -> dict[str, Any]:
 
 
 def block_to_builtins(block: Block) -> dict[str, Any]:
-    """The content of a block's manifest; of an event of a newer schema as much as can be said."""
+    """Returns the content of a block's manifest; an event of a newer schema is shown as far as it is known."""
     if isinstance(block.event, UnknownEvent):
         return {"sequenceNumber": block.sequence_number, "event": to_builtins(block.event)}
     return to_builtins(content_of(block))

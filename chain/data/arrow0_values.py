@@ -38,7 +38,7 @@ def streams(leaf: ArrowLeaf, cuts: Sequence[int] = ()) -> Iterator[memoryview | 
 
 
 def parts(leaf: ArrowLeaf, bounds: Sequence[int]) -> Iterator[memoryview]:
-    """Of each span of rows from one bound to the next, the bytes that a hasher of its own is fed.
+    """Yields the bytes that the hasher of each span of rows is fed, from one bound to the next.
 
     For a leaf that is no dictionary, with rows, and below no nullable struct.
     """

@@ -89,7 +89,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 def differences(declared: DataSchema, actual: pa.Schema) -> list[Difference]:
-    """Where rows of ``actual`` are not rows of ``declared``: columns in order, by name and type.
+    """Lists where rows of ``actual`` do not fit ``declared``: columns in order, by name and type.
 
     Rows without nulls may stand where nulls are allowed, not the other way round. Encodings and attributes are
     left aside. Where a schema leaves a zone unsaid, times without one may stand: engines wrote them so.

@@ -29,7 +29,7 @@ def numbers(array: pa.Array) -> np.ndarray:
 
 
 def from_numbers(values: np.ndarray) -> pa.Array:
-    """The other way: an integer array over the memory of ``values``, ``(n,)``, copied unless it lies in a row."""
+    """Makes an integer array over the memory of ``values``, ``(n,)``, copied unless it is contiguous."""
     type_ = pa.from_numpy_dtype(values.dtype)
     return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 

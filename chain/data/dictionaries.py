@@ -30,7 +30,7 @@ Weights = npt.NDArray[np.int64]
 
 
 def repeating(footer: ParquetFooter, schema: pa.Schema) -> tuple[str, ...]:
-    """Columns of texts and byte strings that are dictionaries throughout, as far as the footer can tell."""
+    """Lists the columns of texts and byte strings that are dictionaries throughout, as far as the footer shows."""
     found = []
     for number, leaf in enumerate(footer.leaves):
         place = schema.get_field_index(leaf.path)  # none for a column below a struct, nor for one that stands twice
@@ -48,7 +48,7 @@ def check(batch: pa.RecordBatch, columns: tuple[str, ...]) -> None:
 
 
 def decoded(schema: pa.Schema) -> pa.Schema:
-    """The schema of the rows whose encoded batches have this one."""
+    """Returns the schema of the decoded rows of batches with this schema."""
     fields = [f.with_type(f.type.value_type) if pa.types.is_dictionary(f.type) else f for f in schema]
     return pa.schema(fields)
 

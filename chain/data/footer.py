@@ -50,7 +50,7 @@ class ColumnChunk(NamedTuple):
 
 
 class RowGroup(NamedTuple):
-    """Rows that lie together."""
+    """One row group of a file."""
 
     rows: int
     chunks: tuple[ColumnChunk, ...]

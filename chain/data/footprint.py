@@ -95,7 +95,7 @@ class Chunk:
 
     @property
     def is_encoded(self) -> bool:
-        """All values are references to the dictionary."""
+        """Whether all values are references to the dictionary."""
         return bool(np.isin(self.pages[:, 2], _DICTIONARY_CODES).all())
 
     @property
@@ -104,7 +104,7 @@ class Chunk:
         return "." not in self.path or self.is_encoded
 
     def taken(self, rows: int, of_group: int) -> int:
-        """What ``rows`` in a row, of ``of_group``, may take."""
+        """Bounds the memory of ``rows`` consecutive rows of a group of ``of_group`` rows."""
         if not len(self.pages):
             return 0
         if self.repeated:

@@ -51,7 +51,7 @@ def links_of(source: SliceFile, columns: tuple[str, ...]) -> Iterator[Multihash]
 
 
 def links_in(path: Path, columns: tuple[str, ...]) -> Generator[Multihash, None, None]:
-    """As ``links_of``, of the slice at ``path``; it is not opened where no columns are links. Raises NotFound too."""
+    """Yields the links of the slice at ``path``, which stays closed if no columns are links. Raises NotFound too."""
     if columns:
         with open_slice(path) as source:
             yield from links_of(source, columns)

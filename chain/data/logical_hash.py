@@ -23,9 +23,10 @@ from chain.multihash import ARROW0_SHA3_256, Multihash
 
 
 def logical_hashes(rows: pa.RecordBatch, bounds: Sequence[int]) -> list[Multihash]:
-    """Of slices whose rows lie one after the other: slice ``i`` has those from ``bounds[i]`` to ``bounds[i + 1]``, at
-    least one, and they are one row group of its file. ``rows`` hold no dictionaries. Raises Invalid as
-    ``logical_hash``."""
+    """Hashes slices that are row groups: slice ``i`` has rows ``bounds[i]`` to ``bounds[i + 1]``, one or more.
+
+    ``rows`` hold no dictionaries. Raises Invalid as ``logical_hash``.
+    """
     record, types, quirky = described(rows.schema)
     spans = list(itertools.pairwise(bounds))
     if quirky:  # what else is in its window matters
@@ -90,7 +91,7 @@ class LogicalHasher:
     def __init__(
         self, schema: pa.Schema, pool: Executor | None = None, row_groups: Sequence[int] | None = None
     ) -> None:
-        """``row_groups``: rows of each in the file; when not said, as our writer makes them.
+        """``row_groups``: the number of rows of each in the file; by default as our writer makes them.
 
         Raises Invalid for a schema with a type that has no logical hash.
         """

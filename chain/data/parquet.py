@@ -46,7 +46,7 @@ OFFSET, OP, SYSTEM_TIME, EVENT_TIME = "offset", "op", "system_time", "event_time
 
 
 class SliceStats(msgspec.Struct, frozen=True):
-    """What a file's statistics say. Believe them only of a file that this node wrote."""
+    """Values from a file's statistics. Believe them only of a file that this node wrote."""
 
     rows: int
     offsets: tuple[int, int] | None
@@ -148,7 +148,7 @@ class SliceFile:
     """An open Parquet file of rows; a context manager. Values come as they lie in the file."""
 
     def __init__(self, source: Source, raw_footer: bytes, file: pq.ParquetFile) -> None:
-        """``file`` goes by ``raw_footer``, whatever the file holds by now."""
+        """``file`` was opened by ``raw_footer``, so a later change of the file's footer has no effect."""
         self._source = source
         self._raw_footer = raw_footer
         self._file = file
@@ -178,7 +178,7 @@ class SliceFile:
             return parse_footer(self._raw_footer)
 
     def chunks(self, columns: Collection[str]) -> dict[str, list[footprint.Chunk]]:
-        """Of these leaf columns, by path, each row group's chunk with the headers of its pages. Raises Invalid."""
+        """Returns, by path of leaf column, each row group's chunk with its page headers. Raises Invalid."""
         with _reading(self._source) as file, _placed(self._source):
             size = file.seek(0, io.SEEK_END)
             return {
@@ -190,7 +190,7 @@ class SliceFile:
     def batches(
         self, rows: int = READ_ROWS, columns: list[str] | None = None, *, encoded: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """All rows in order, ``rows`` or fewer at a time: no more than memory is kept for.
+        """Yields all rows in order, at most ``rows`` at a time, and fewer where memory is short.
 
         ``encoded``: texts that repeat may stay the dictionaries that they are in the file, which is several times
         faster for whoever can work with them (``repeats``). Raises Invalid where the file is damaged, or made to take

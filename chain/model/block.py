@@ -45,7 +45,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SealedBlock(msgspec.Struct, frozen=True, gc=False):
-    """A block that was judged among many and not decoded: what it takes to store it, and what it brings.
+    """A block that was checked in a run and not decoded: what is needed to store it, and what it adds.
 
     Thousands are held at once, and none can be part of a cycle: the collector need not look at them.
     """

@@ -21,7 +21,7 @@ BY_EVENT_TIME: Final = "event-time"
 
 
 def says_changelog(schema: DataSchema | None) -> bool | None:
-    """Whether rows can be retracted and corrected; ``None`` where the schema does not say, or not in this form."""
+    """Whether rows can be retracted and corrected; ``None`` where the schema does not state it, or in another form."""
     value = (schema.extra or {}).get(CHANGELOG) if schema is not None else None
     return value if isinstance(value, bool) else None
 
@@ -44,5 +44,5 @@ def saying_changelog(schema: DataSchema, changelog: bool | None, *, by_time: boo
 
 
 def differ_in_this_alone(one: DataSchema, other: DataSchema) -> bool:
-    """Whether two schemas say the same of everything but changes, and not of these."""
+    """Whether two schemas differ only in whether rows can be retracted."""
     return one != other and saying_changelog(one, None) == saying_changelog(other, None)

@@ -188,7 +188,7 @@ DataEvent: TypeAlias = AddData | ExecuteTransform
 
 
 class DatasetSnapshot(_Table, frozen=True, kw_only=True):
-    """What a person applies: a dataset's name, kind and the events it shall begin with."""
+    """The manifest of a dataset: its name, its kind and the events with which it begins."""
 
     name: str
     kind: Kind

@@ -93,7 +93,7 @@ NAMES: Final = {
 
 
 def read_options(schema: DataSchema | None) -> ReadOptions:
-    """What a read step with these columns says. Raises Invalid."""
+    """Returns the options of a read step with these columns. Raises Invalid."""
     return NONE if schema is None else declared_options((schema.extra or {}).get(READ, {}))
 
 
@@ -135,7 +135,7 @@ class _Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def quarantine_of(schema: DataSchema | None) -> Quarantine | None:
-    """What a read step with these columns says; ``None``: the file is refused. Raises Invalid."""
+    """Returns the quarantine of a read step with these columns; ``None``: the file is refused. Raises Invalid."""
     return None if schema is None else declared_quarantine((schema.extra or {}).get(ON_ERROR, FAIL))
 
 

@@ -115,7 +115,7 @@ class Time(_Type, frozen=True, kw_only=True, tag="Time"):
 
 
 class Timestamp(_Type, frozen=True, kw_only=True, tag="Timestamp"):
-    """Unit milliseconds and zone UTC when not said."""
+    """A timestamp, by default in milliseconds and UTC."""
 
     unit: Unit | None = None
     timezone: str | None = None

@@ -123,7 +123,7 @@ PrepStep: TypeAlias = Decompress | Pipe
 
 
 class ReadCsv(_Variant, frozen=True, kw_only=True, tag="Csv"):
-    """Defaults when not said: ``,`` utf8 ``"`` ``\\`` no header, no inference, empty string is null, rfc3339 times."""
+    """A CSV read step; defaults: ``,`` utf8 ``"`` ``\\`` no header, no inference, empty is null, rfc3339 times."""
 
     ddl_schema: tuple[str, ...] | None = None
     separator: str | None = None

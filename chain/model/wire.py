@@ -25,7 +25,7 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A layout that the type alone does not tell: ``timestamp``, ``json-object``, ``wrapped-union``."""
+    """A layout that the type alone does not imply: ``timestamp``, ``json-object``, ``wrapped-union``."""
 
     name: str
 

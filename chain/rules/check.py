@@ -74,7 +74,7 @@ _SHA3: Final = np.frombuffer(Multihash.from_digest(SHA3_256, bytes(32))[:-32], n
 
 
 def check_block(state: ChainState, block: Block, as_author: bool) -> list[Violation]:
-    """All that forbids ``block`` after a chain in ``state``; empty when it may follow.
+    """Lists the rules that ``block`` breaks after a chain in ``state``; empty when it may follow.
 
     ``as_author``: the block is being made here, so the rules that bind authors hold too. Costs in proportion to the
     block, never to the chain. That the block's hash is the one asked for, and that its objects exist, is not asked

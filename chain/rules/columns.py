@@ -43,7 +43,7 @@ class Column:
     present: Mask
 
     def same(self, other: Column) -> Mask:
-        """Where both hold the same, or both nothing."""
+        """Where both hold the same value, or both none."""
         if not (self.present.any() or other.present.any()):
             return np.ones(len(self.present), np.bool_)
         equal = np.equal(self.values, other.values).reshape(len(self.values), -1).all(axis=1)
@@ -58,7 +58,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Those of a run's blocks that have one shape."""
+    """The blocks of a run that have one shape."""
 
     shape: Shape
     rows: npt.NDArray[np.intp] | slice
@@ -67,7 +67,7 @@ class Part:
 
 
 class Run:
-    """Data events of one kind, in a row, as numpy columns that say which blocks are doubtful.
+    """Consecutive data events of one kind as numpy columns, with the blocks that are doubtful.
 
     ``hashes`` are the blocks' own digests, ``(n, 32)``, already checked against their bytes.
     """
@@ -122,7 +122,7 @@ class Run:
         return mask
 
     def before(self, column: Column, first: Multihash | Instant | int | None) -> Column:
-        """The same column one block earlier; ``first`` is what the state holds before the run."""
+        """Returns the column shifted by one block; ``first`` is the value in the state before the run."""
         if first is None and not column.present.any():
             return column
         values, present = np.zeros_like(column.values), np.zeros_like(column.present)

@@ -34,7 +34,7 @@ Rows: TypeAlias = npt.NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Blocks of a page that have one shape: where they stand, in order, and what was lifted from them."""
+    """The blocks of a page that have one shape: their positions, in order, and the values read from them."""
 
     shape: Shape
     rows: Rows
@@ -77,7 +77,7 @@ class Pages:
         self._count = 0
 
     def sort(self, names: Bytes | None, raws: Sequence[bytes | None]) -> Page:
-        """``names``: digests that the blocks should have, ``(n, 32)``, or ``None`` when whatever they have is right.
+        """``names``: digests that the blocks must have, ``(n, 32)``, or ``None`` when any are accepted.
 
         A block that is not there is ``None``.
         """

@@ -25,7 +25,7 @@ class Binds(enum.Enum):
 
 
 class Violation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One broken rule, told so that a person can mend it."""
+    """One broken rule, described so that a person can correct it."""
 
     rule: str
     message: str
@@ -46,7 +46,7 @@ class Rule(ABC):
 
     @abstractmethod
     def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
-        """Whatever of ``block`` breaks this rule when appended to a chain in ``state``; ``concerns`` holds."""
+        """Yields the violations of this rule by ``block`` when appended to a chain in ``state``; ``concerns`` holds."""
 
     def doubts(self, run: Run) -> Mask:
         """Blocks of a run, ``(n,)``, that may break this rule; of all others ``check`` would find nothing.

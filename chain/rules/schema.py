@@ -197,7 +197,7 @@ class ColumnsAreDistinct(Rule):
 
 
 class ChangelogStays(Rule):
-    """A dataset whose rows can be taken back stays one: those that were taken back stay in its history."""
+    """A dataset whose rows can be retracted stays one: its history may hold retracted rows."""
 
     name = "schema-changelog-stays"
     clause = "ours: the schema attribute w3id.org/odfd/changelog"

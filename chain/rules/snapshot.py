@@ -43,7 +43,7 @@ _ONLY: Final = {
 
 
 def check_snapshot(snapshot: DatasetSnapshot, *, changes: bool = False) -> list[Violation]:
-    """All that keeps a snapshot from becoming a chain, references to other datasets aside; empty when nothing does.
+    """Lists what prevents a snapshot from becoming a chain, references to other datasets aside.
 
     ``changes``: from changing one that is there, which may have something to disable, and has what the snapshot leaves
     out. The rules on blocks hold for its events besides: they are checked when the blocks are made.
@@ -52,7 +52,7 @@ def check_snapshot(snapshot: DatasetSnapshot, *, changes: bool = False) -> list[
 
 
 def normalise_snapshot(snapshot: DatasetSnapshot) -> DatasetSnapshot:
-    """The same with shorthands written out: ``query`` as ``queries``, an input's alias its reference."""
+    """Writes out the shorthands of a snapshot: ``query`` as ``queries``, an input's alias as its reference."""
     return msgspec.structs.replace(snapshot, metadata=tuple(normalise_event(each) for each in snapshot.metadata))
 
 

@@ -27,7 +27,7 @@ class OneFormOfSchema(Rule):
 
 
 class LedgerIsNamed(Rule):
-    """A source of Ethereum logs says which chain it reads."""
+    """A source of Ethereum logs names the chain that it reads."""
 
     name = "ethereum-chain"
     clause = "FetchStep.EthereumLogs"

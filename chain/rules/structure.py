@@ -129,7 +129,7 @@ class SystemTimeIsInMilliseconds(Rule):
 
 
 class WatermarkIsMonotonic(Rule):
-    """Once there is a watermark, every data block carries one, and none goes back."""
+    """After the first watermark every data block has one, and none is earlier than the one before."""
 
     name = "watermark-monotonic"
     clause = "Watermark; WatermarkIsNotMonotonic"

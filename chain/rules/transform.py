@@ -61,7 +61,7 @@ class InputsAreDistinct(Rule):
 
 
 class InputsAreResolved(Rule):
-    """In a chain inputs are identities with aliases; names are for people and change."""
+    """The inputs in a chain are ids with aliases, because names can change."""
 
     name = "transform-inputs-resolved"
     clause = "SetTransform.inputs, TransformInput"
@@ -240,7 +240,7 @@ class _InputAdvances(_InputRule):
 
 
 class InputBlocksAdvance(_InputAdvances):
-    """An input that is said to advance does advance: its new block is another one."""
+    """The new block of an input that advances differs from the one before."""
 
     name = "input-block-interval"
     clause = "ExecuteTransformInput.newBlockHash; Invalid input block interval"
@@ -248,7 +248,7 @@ class InputBlocksAdvance(_InputAdvances):
 
 
 class InputOffsetsAdvance(_InputAdvances):
-    """An input that is said to bring rows brings some: its new offset is another one."""
+    """The new offset of an input that adds rows differs from the one before."""
 
     name = "input-offset-interval"
     clause = "ExecuteTransformInput.newOffset; Invalid input offset interval"

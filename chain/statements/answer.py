@@ -49,7 +49,7 @@ class AnswerColumn(_Object, frozen=True, kw_only=True):
 
 
 class AnswerStatement(_Object, frozen=True, kw_only=True):
-    """What a node says of an answer. The rows are those of the query, ordered by all columns."""
+    """A node's statement about an answer. The rows are those of the query, ordered by all columns."""
 
     query: Annotated[str, msgspec.Meta(max_length=1 << 20)]
     dialect: _Short

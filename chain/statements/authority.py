@@ -30,7 +30,7 @@ WRITER_LIFETIME: Final = 400 * 86400 * instant.SECOND
 
 
 class Rights(msgspec.Struct, frozen=True, kw_only=True):
-    """What a version of the authority grants. Made by ``implicit`` and ``follow`` only."""
+    """The rights that a version of the authority grants. Made by ``implicit`` and ``follow`` only."""
 
     dataset: DatasetId
     version: int
@@ -116,7 +116,7 @@ def walk(dataset: DatasetId, versions: Iterable[tuple[Authority, Signed]]) -> li
 
 
 def missing_signatures(before: Rights, authority: Authority, signers: Iterable[KeyDid]) -> int:
-    """How many more roots must sign ``said``, of the version before or its own, whichever lacks more."""
+    """Counts the root signatures still missing, of the version before or of ``authority``, whichever lacks more."""
     have = set(signers)
     old = before.threshold - len(before.roots & have)
     new = authority.roots.threshold - len(have.intersection(authority.roots.keys))

@@ -37,7 +37,7 @@ class CardColumn(StatementPart, frozen=True, kw_only=True):
 
 
 class ChainFacts(StatementPart, frozen=True, kw_only=True):
-    """What the blocks say, up to the one that the card's subject is. Longer texts and lists are cut."""
+    """Facts that the blocks contain, up to the block that is the card's subject. Longer texts and lists are cut."""
 
     kind: Literal["root", "derivative"]
     records: Count
@@ -55,7 +55,7 @@ class ChainFacts(StatementPart, frozen=True, kw_only=True):
 
 
 class PublisherClaims(StatementPart, frozen=True, kw_only=True):
-    """What the publisher says, and nothing can check."""
+    """Claims of the publisher that nothing can check."""
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME)]
     """What the dataset is called at its publisher's node."""

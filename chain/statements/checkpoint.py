@@ -41,7 +41,7 @@ _NAME: Final = re.compile(r"[!-*,-~]+\Z", re.ASCII)
 
 
 class TreeCheckpoint(msgspec.Struct, frozen=True):
-    """A tree under the name of what it is the tree of."""
+    """A tree with the name of its origin."""
 
     dataset: DatasetId
     epoch: int | None
@@ -106,7 +106,7 @@ def decode_line(text: str) -> SignatureLine:
 
 
 def key_id(name: str, kind: int, public_key: bytes) -> bytes:
-    """Four bytes that tell a key of this kind and name from others."""
+    """Computes the four bytes that distinguish a key of this kind and name from others."""
     return hashlib.sha256(name.encode() + b"\n" + bytes([kind]) + public_key).digest()[:_ID_SIZE]
 
 
@@ -147,7 +147,7 @@ def decode_verifier_key(text: str) -> VerifierKey:
 
 
 def verifier_key(name: str, kind: int, public_key: bytes) -> str:
-    """As the configuration of witnesses and logs writes a key: ``name+id+base64``."""
+    """Formats a key as configurations of witnesses and logs do: ``name+id+base64``."""
     encoded = base64.b64encode(bytes([kind]) + public_key).decode()
     return f"{name}+{key_id(name, kind, public_key).hex()}+{encoded}"
 

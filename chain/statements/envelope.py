@@ -59,7 +59,7 @@ def seal(payload: bytes, *signers: SigningKey, as_dataset: bool = False) -> byte
 
 
 def gather(payload: bytes, signatures: Iterable[tuple[KeyDid, bytes]]) -> bytes:
-    """An envelope of signatures that were made apart; whether they verify is for ``unseal`` to say."""
+    """Builds an envelope of signatures that were made separately; ``unseal`` verifies them."""
     return _encode(payload, [(str(key), signature) for key, signature in signatures])
 
 

@@ -23,7 +23,7 @@ class StatementPart(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
 
 
 class PredicateBase(StatementPart, frozen=True, kw_only=True):
-    """What a kind of statement says. Its class is the kind's row in ``KINDS``: name, size limit, fields and checks."""
+    """The predicate of a kind of statement, its class is its row in ``KINDS``: name, size limit, fields and checks."""
 
     KIND: ClassVar[str]
     """The predicate type."""
@@ -31,7 +31,7 @@ class PredicateBase(StatementPart, frozen=True, kw_only=True):
     """Bytes of its envelope."""
 
     def times(self) -> Iterable[str]:
-        """All times that it names: a pattern alone lets a thirteenth month pass."""
+        """Yields all times in the predicate, because their pattern alone permits a thirteenth month."""
         raise NotImplementedError
 
     def trees(self) -> Iterable[tuple[int, bytes]]:

@@ -76,7 +76,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def order(self) -> tuple[int, Multihash]:
-        """Of several proofs of one fork the lowest place counts, and of one place the lowest id."""
+        """The order among proofs of one fork: the lowest place first, then the lowest id."""
         return (self.index or 0, self.id)
 
 

@@ -48,7 +48,7 @@ class TreeHead(StatementPart, frozen=True, kw_only=True):
 
 
 class HeadStatement(Expiring, frozen=True, kw_only=True):
-    """What a writer says of a chain: so many blocks, with this tree, until then. The subject is the last block."""
+    """A writer's statement about a chain: number of blocks, tree, expiry. The subject is the last block."""
 
     KIND: ClassVar[str] = HEAD
     MAX_ENVELOPE: ClassVar[int] = 4 << 10
@@ -120,7 +120,7 @@ class Mismatch(StatementPart, frozen=True, kw_only=True):
 
 
 class CostLimit(StatementPart, frozen=True, kw_only=True):
-    """What a validator spends on one step at most."""
+    """The most that a validator spends on one step."""
 
     seconds: Count
     """Of an engine's time."""
@@ -173,7 +173,7 @@ class Response(StatementPart, frozen=True, kw_only=True):
 
 
 class Observation(PredicateBase, frozen=True, kw_only=True):
-    """What an independent fetch of the declared source gave, against one block of data. The subject is that block.
+    """The result of an independent fetch of the declared source, for one block of data. The subject is that block.
 
     It names its observer, as an attestation names its validator and for the same reason.
     """
@@ -226,7 +226,7 @@ class Writer(StatementPart, frozen=True, kw_only=True):
 
 
 class Epoch(StatementPart, frozen=True, kw_only=True):
-    """A numbered turn in a chain's history: what is kept of the epoch before, and where that one ended."""
+    """A numbered epoch of a chain: what is kept of the epoch before, and where that one ended."""
 
     number: Annotated[int, msgspec.Meta(ge=1, le=canonical.MAX_INTEGER)]
     reason: Literal["compaction", "reset", "rotation", "recovery", "fork"]
@@ -269,7 +269,7 @@ class RuleGroup(StatementPart, frozen=True, kw_only=True):
 
 
 class WitnessRules(StatementPart, frozen=True, kw_only=True):
-    """What a network asks of its nodes' witnesses."""
+    """A network's rules on witnesses."""
 
     groups: Annotated[tuple[RuleGroup, ...], msgspec.Meta(max_length=64)] | None = None
     """Of one key each."""
@@ -279,7 +279,7 @@ class WitnessRules(StatementPart, frozen=True, kw_only=True):
 
 
 class Rules(StatementPart, frozen=True, kw_only=True):
-    """What a network asks of its nodes' policies; what it leaves out is each node's own to say."""
+    """A network's rules on the policies of its nodes; each node decides what the rules omit."""
 
     use: Annotated[str, msgspec.Meta(max_length=1024)] | None = None
     serve: Annotated[str, msgspec.Meta(max_length=1024)] | None = None
@@ -296,7 +296,7 @@ class Rules(StatementPart, frozen=True, kw_only=True):
 
 
 class PolicyStatement(Issued, frozen=True, kw_only=True):
-    """What a network asks from this version on, by the network's own key. The subject is that key, and the rules."""
+    """A version of a network's policy, signed with the network's key. The subject is that key, and the rules."""
 
     KIND: ClassVar[str] = POLICY
     MAX_ENVELOPE: ClassVar[int] = 16 << 10

@@ -51,13 +51,13 @@ def log_key(tree: TreeCheckpoint, public_key: bytes) -> VerifierKey:
 
 
 def sign_note(key: SigningKey, tree: TreeCheckpoint) -> str:
-    """Only for a tree whose head this key has signed: then it promises nothing new."""
+    """Signs a tree whose head this key has signed already, so that the note promises nothing new."""
     name = log_key(tree, key.public)
     return SignatureLine(name.name, name.key_id, key.sign(tree.encode())).encode()
 
 
 def is_by(line: str, key: VerifierKey) -> bool:
-    """Whether a line says that it is by this key; what others write in theirs is not looked at."""
+    """Whether a line names this key as its signer; lines of other signers are not parsed further."""
     try:
         read = checkpoint.decode_line(line)
     except Invalid:
@@ -100,7 +100,7 @@ def decode_answer(raw: bytes) -> tuple[str, ...]:
 
 
 def decode_size(raw: bytes) -> int:
-    """What a witness says that it cosigned last. Raises Invalid."""
+    """Decodes the size that a witness reports as its last cosignature. Raises Invalid."""
     found = _SIZE.match(raw)
     if found is None:
         raise Invalid(f"not a size: {raw[:30]!r}", rule="submission-size")

@@ -37,7 +37,7 @@ EMPTY_ROOT: Final = hashlib.sha256(b"").digest()
 
 
 class Frontier(msgspec.Struct, frozen=True):
-    """The full subtrees of a tree of ``size`` leaves, largest first: all that appending and the root need."""
+    """The full subtrees of a tree of ``size`` leaves, largest first, which is all that an append and the root need."""
 
     size: int = 0
     nodes: tuple[bytes, ...] = ()
@@ -51,7 +51,7 @@ class Frontier(msgspec.Struct, frozen=True):
         return Frontier(self.size + 1, (*nodes, node))
 
     def extend(self, leaves: Iterable[bytes], groups: list[bytes] | None = None) -> Frontier:
-        """Many more: some thousand at a time, level by level, so that each hash costs little beside itself.
+        """Appends many leaves, some thousand at a time and level by level, to keep the cost per hash low.
 
         The roots of the groups that become full are added to ``groups``, from number ``self.size // GROUP`` on.
         """
@@ -105,7 +105,7 @@ Leaves = Callable[[int, int], Sequence[bytes]]
 
 
 class Tree:
-    """Proofs over leaves that a callback reads; costs O(n) hashing for what is not cached, so callers cache."""
+    """Makes proofs over leaves that a callback reads; costs O(n) hashes for uncached subtrees, so callers cache."""
 
     def __init__(self, leaves: Leaves, groups: Mapping[int, bytes] | None = None) -> None:
         """``groups``: roots of full groups that are known, by number; they are taken as they are."""
@@ -116,7 +116,7 @@ class Tree:
         return self._range(0, size) if size else EMPTY_ROOT
 
     def ending(self, size: int, leaf: bytes) -> Tree:
-        """The tree of the first ``size`` leaves and another one after them, with what is known of this."""
+        """Returns the tree of the first ``size`` leaves and one more, with the known subtrees of this one."""
 
         def leaves(start: int, stop: int) -> Sequence[bytes]:
             return [*self.leaves(start, min(stop, size)), *([leaf] if stop > size else [])]

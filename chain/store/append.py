@@ -109,7 +109,7 @@ def check_expected(append: Append | Rewrite, actual: Head | None) -> None:
 
 
 def check_distinct(appends: Sequence[Append]) -> None:
-    """Raises Invalid when one commit names a chain twice: nobody could say which comes first."""
+    """Raises Invalid when one commit names a chain twice, since their order would be undefined."""
     if len({append.dataset for append in appends}) != len(appends):
         raise Invalid("one commit appends twice to a chain", rule="append-distinct")
 

@@ -44,7 +44,7 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """What a chain is at one moment, from one read."""
+    """The state of a chain at one moment, from one read."""
 
     head: Head
     history: tuple[int, int] = (0, 0)
@@ -53,7 +53,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class BlockDamaged(Environment):
-    """A block that lies in our store is not what it was, or not where it was. Nothing of it is given to anyone."""
+    """A stored block is damaged or in the wrong place. Nothing of it is given to anyone."""
 
     def __init__(self, dataset: DatasetId, number: int, why: str) -> None:
         super().__init__(
@@ -86,7 +86,7 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FormerEpochs(msgspec.Struct, frozen=True):
-    """What a rewrite gives up is kept as the blocks of ``epoch``; of former epochs the newest ``most`` are, or all."""
+    """Keeps the blocks that a rewrite gives up as ``epoch``, and the newest ``most`` former epochs, or all."""
 
     epoch: int
     most: int | None = None
@@ -111,7 +111,7 @@ class Rewrite(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredBlock(msgspec.Struct, frozen=True):
-    """A block as it lies in a store, before anyone believed it."""
+    """A block as stored, unchecked."""
 
     sequence_number: int
     """Where it stands; what the bytes say may be something else."""
@@ -122,7 +122,7 @@ class StoredBlock(msgspec.Struct, frozen=True):
 
 
 class StoredPage(msgspec.Struct, frozen=True):
-    """Blocks in a row, as they lie in a store."""
+    """Consecutive blocks as stored, unchecked."""
 
     start: int
     """Where the first stands."""
@@ -140,7 +140,7 @@ class StoredPage(msgspec.Struct, frozen=True):
 
 
 class StoredChain(Protocol):
-    """What verification reads: bytes unchecked, so that every damage can be told and not only the first."""
+    """The port for verification: unchecked bytes, so that all damage is reported and not only the first."""
 
     def snapshot(self) -> Snapshot | None:
         """The name and number of the last block, which itself may be missing or damaged; ``None`` without blocks."""
@@ -149,7 +149,7 @@ class StoredChain(Protocol):
         """Blocks ``start <= n < stop`` (to the head), oldest first, streamed. Never raises for their content."""
 
     def stored_pages(self, start: int = 0, stop: int | None = None) -> Iterator[StoredPage]:
-        """The same blocks, PAGE_BLOCKS or a little over PAGE_BYTES at a time; gaps are between pages."""
+        """Yields the same blocks, PAGE_BLOCKS or a little over PAGE_BYTES at a time; gaps are between pages."""
 
 
 class ChainReader(Protocol):
@@ -167,7 +167,7 @@ class ChainReader(Protocol):
         """Bytes of blocks ``start <= n < stop``, oldest first, streamed."""
 
     def last_of(self, kinds: Iterable[str], before: int | None = None) -> Block | None:
-        """The newest block below ``before`` whose event is one of ``kinds`` (class names such as ``"AddData"``)."""
+        """Returns the newest block below ``before`` whose event is of ``kinds`` (class names such as ``"AddData"``)."""
 
 
 class ChainStore(Protocol):
@@ -197,7 +197,7 @@ class ChainStore(Protocol):
 
 
 class ObjectReader(Protocol):
-    """What reading a dataset's objects needs: every ObjectStore has it, and so has a directory in the ODF layout."""
+    """The port for reading a dataset's objects, which an ObjectStore and a directory in the ODF layout implement."""
 
     def has(self, name: Multihash) -> bool: ...
 
@@ -208,7 +208,7 @@ class ObjectReader(Protocol):
         """Raises NotFound."""
 
     def content(self, name: Multihash) -> Path | bytes:
-        """As it lies: its file, or its bytes where it has none. Not looked at. Raises NotFound, Environment."""
+        """Returns an object's file, or its bytes where it has none, unchecked. Raises NotFound, Environment."""
 
 
 class ObjectStore(Protocol):
@@ -217,7 +217,7 @@ class ObjectStore(Protocol):
     def has(self, name: Multihash) -> bool: ...
 
     def missing(self, names: Iterable[Multihash]) -> list[Multihash]:
-        """Those that are not here, in their order; as ``has`` for many."""
+        """Lists the objects that are not here, in their order; like ``has`` for many."""
 
     def size(self, name: Multihash) -> int:
         """Raises NotFound."""
@@ -234,7 +234,7 @@ class ObjectStore(Protocol):
         """A readable file holding exactly the object's bytes. Never write to it. Raises NotFound."""
 
     def content(self, name: Multihash) -> Path | bytes:
-        """As in ObjectReader."""
+        """Returns an object as ObjectReader does."""
 
     def stage(self) -> Path:
         """A fresh name in the staging directory, on the same file system, for ``add_file``. The caller writes it."""
@@ -243,7 +243,7 @@ class ObjectStore(Protocol):
 
 
 def leaves(chain: ChainReader, start: int, stop: int) -> list[bytes]:
-    """Of blocks ``start <= n < stop``, hashed from their bytes. Raises as ``raw_blocks``."""
+    """Returns the leaf hashes of blocks ``start <= n < stop``, computed from their bytes. Raises as ``raw_blocks``."""
     return [Multihash.sha3_256(raw).digest for raw in chain.raw_blocks(start, stop)]
 
 

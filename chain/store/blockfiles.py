@@ -47,7 +47,7 @@ class BlockFiles:
         self._room = KEPT
 
     def read(self, name: Multihash) -> bytes | None:
-        """The file's bytes, whatever they are; one byte past the limit when it is too long to be a block."""
+        """Reads the file's bytes, unchecked; one byte past the limit when it is too long to be a block."""
         raw = self._kept.get(name)
         if raw is None:
             with disk(self._folder):

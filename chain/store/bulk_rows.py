@@ -25,13 +25,13 @@ TAG: Final = f"value & {(1 << _TAG_BITS) - 1}"
 
 
 def each(parameter: str) -> str:
-    """SQL: the row's value, of the bytes bound to ``parameter``, beside ``json_each`` over what ``places`` made."""
+    """SQL for the row's value within the bytes bound to ``parameter``, next to ``json_each`` over ``places``."""
     found = f"substr({parameter}, (value >> {_LENGTH_BITS + _TAG_BITS}) + 1, (value >> {_TAG_BITS}) & {LONGEST})"
     return f"coalesce({found}, x'')"  # SQLite takes a part of no bytes for nothing
 
 
 def places(values: Sequence[bytes], tags: Sequence[int]) -> str:
-    """Where each value lies in all of them joined, with a tag below 256: a JSON array to bind for ``json_each``."""
+    """Encodes where each value lies in the joined bytes, with a tag below 256, as a JSON array for ``json_each``."""
     lengths = np.fromiter(map(len, values), np.int64, len(values))
     starts = np.cumsum(lengths) - lengths
     packed = starts << _LENGTH_BITS + _TAG_BITS | lengths << _TAG_BITS | np.fromiter(tags, np.int64, len(values))

@@ -58,7 +58,7 @@ def collect(
     dry_run: bool = False,
     freed: Callable[[Multihash, int], None] = lambda _name, _size: None,
 ) -> Collected:
-    """Frees what nobody needs. ``freed`` is told of each object, and in a dry run of each that would be freed.
+    """Frees what nothing needs. ``freed`` is told of each object, and in a dry run of each that would be freed.
 
     Raises Environment when a block is damaged: what it names cannot be told, so nothing is freed until it is mended.
     """
@@ -105,7 +105,7 @@ def _free(
 
 
 def linked_objects(chains: SqliteChains, objects: DiskObjects) -> Iterator[Multihash]:
-    """What rows of all datasets link to. Only slices of datasets that ever declared links are opened.
+    """Yields the objects that rows link to. Only slices of datasets that ever declared links are opened.
 
     Raises Invalid for a slice that cannot be read: what it links to cannot be told. One that is not here links nothing.
     """

@@ -128,7 +128,7 @@ class Database:
         self.writes = number
 
     def watch(self, keys: Mapping[str, str], unwatched: Collection[str], before_commit: BeforeCommit) -> None:
-        """From now on tell what writes touch: of tables with ``keys`` what these say of a row, of all else everything.
+        """Starts to record what writes touch: for tables with ``keys`` the key of each row, for all others everything.
 
         ``keys``: by table an SQL expression over ``{row}``, a blob, or NULL for everything. ``unwatched``: tables that
         nobody asks about. ``before_commit`` writes to these, in each transaction that touched something. After all
@@ -242,13 +242,13 @@ class Database:
             copy.execute("PRAGMA journal_mode = DELETE")  # one file; whoever opens it sets its own
 
     def damage(self) -> list[str]:
-        """What SQLite finds wrong with the file's own structure and indexes; reads all of it. Raises Environment."""
+        """Lists damage that SQLite finds in the file's structure and indexes; reads all of it. Raises Environment."""
         with self.read() as connection:
             rows = [row[0] for row in connection.execute("PRAGMA integrity_check(10)")]
         return [] if rows == ["ok"] else rows
 
     def reindex(self) -> None:
-        """Make all indexes anew from their tables. Raises Environment."""
+        """Rebuilds all indexes from their tables. Raises Environment."""
         with self.write() as connection:
             connection.execute("REINDEX")
 
@@ -258,7 +258,7 @@ class Database:
         return Environment(f"the database {self.path} is damaged: {problem}", rule=rule, hint=hint)
 
     def close(self) -> None:
-        """Nothing may be reading or writing. The log is folded into the file."""
+        """Closes the file after folding in the log. Nothing may be reading or writing."""
         while self._idle:
             self._idle.pop().close()
         with self._lock:

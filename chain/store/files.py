@@ -17,7 +17,7 @@ DAMAGED: Final = "stored-object-damaged"
 
 
 class ObjectDamaged(Environment):
-    """An object that lies in our store is not what it was."""
+    """A stored object is damaged."""
 
     def __init__(self, name: Multihash) -> None:
         super().__init__(
@@ -51,7 +51,7 @@ def disk(place: Path) -> Iterator[None]:
 
 
 def make_folder(folder: Path) -> None:
-    """With all above it. Raises Environment: what cannot be made is not a file that is missing."""
+    """Makes a folder and its parents. Raises Environment: what cannot be made is not a file that is missing."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -31,7 +31,7 @@ def epochs_of(connection: sqlite3.Connection, dataset: DatasetId) -> list[int]:
 
 
 def set_apart(connection: sqlite3.Connection, dataset: DatasetId, keep: int, apart: FormerEpochs) -> None:
-    """Blocks from ``keep`` on are no longer of the chain; its head still says that they are."""
+    """Moves the blocks from ``keep`` on out of the chain, whose head the caller still has to change."""
     if apart.most is not None:
         drop(connection, dataset, most=max(0, apart.most - 1))
     if apart.most == 0:
@@ -51,7 +51,7 @@ def set_apart(connection: sqlite3.Connection, dataset: DatasetId, keep: int, apa
 
 
 def drop(connection: sqlite3.Connection, dataset: DatasetId, *, most: int = 0) -> None:
-    """All but the newest ``most`` epochs; what only they named goes with the next collection."""
+    """Drops all but the newest ``most`` epochs; the next collection frees the objects that only they named."""
     known = epochs_of(connection, dataset)
     for epoch in known[: max(0, len(known) - most)]:
         connection.execute("DELETE FROM datasets WHERE id = ?", (name_of(dataset, epoch),))

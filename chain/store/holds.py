@@ -41,7 +41,7 @@ class Holds:
             self._fresh.difference_update(names)
 
     def settle(self, reachable: Callable[[Multihash], bool]) -> None:
-        """Forgets that objects are fresh which are reachable by now, whoever named them."""
+        """Stops protecting fresh objects that a chain names by now."""
         with self._lock:
             self._fresh = {name for name in self._fresh if not reachable(name)}
 
@@ -54,7 +54,7 @@ class Holds:
 
     @contextlib.contextmanager
     def hold(self, names: Iterable[Multihash]) -> Iterator[None]:
-        """For long readers, such as an engine that opens files when it likes."""
+        """Protects objects for long readers, such as an engine that opens files at any time."""
         kept = list(names)
         with self._lock:
             self._held.update(kept)
@@ -68,19 +68,19 @@ class Holds:
                         del self._held[name]
 
     def is_held(self, name: Multihash) -> bool:
-        """Whether somebody reads it just now."""
+        """Whether an object is held for a reader."""
         with self._lock:
             return name in self._held
 
     def next_collection(self) -> None:
-        """A collection begins: what was lent before the last one counts as given back."""
+        """Starts a collection, which counts objects lent before the last one as returned."""
         with self._lock:
             self._lent_before, self._lent = self._lent, set()
             self._overflow_before, self._overflow = self._overflow, False
 
     @contextlib.contextmanager
     def unless_held(self, names: Iterable[Multihash], foreseen: bool = False) -> Iterator[list[Multihash]]:
-        """Those of ``names`` that nobody needs, and that nobody can begin to need while the block runs: a few at once.
+        """Yields those of ``names`` that nothing needs, and prevents that anything begins to need them meanwhile.
 
         ``foreseen``: whether the next collection will find it so, which begins by taking back what was lent before.
         """

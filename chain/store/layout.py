@@ -36,7 +36,7 @@ def is_dataset(directory: Path) -> bool:
 
 
 def read_head(directory: Path) -> Multihash | None:
-    """What ``refs/head`` names; ``None`` when there is none. Raises Invalid when it is not a hash."""
+    """Reads the hash in ``refs/head``; ``None`` when there is no such file. Raises Invalid when it is not a hash."""
     file = directory / HEAD
     if not file.is_file():
         return None

@@ -71,7 +71,7 @@ class DiskObjects:
         return name in self._pending or self._file(name).is_file() or self._row_size(name) is not None
 
     def missing(self, names: Iterable[Multihash]) -> list[Multihash]:
-        """As in the port: the database is asked first, since that a file is not there costs more to find."""
+        """Lists missing objects as in the port: the database first, since a look for a missing file costs more."""
         written = []
         for name in names:
             self.holds.lend(name)
@@ -121,7 +121,7 @@ class DiskObjects:
         return name
 
     def adopt(self, staged: Path, name: Multihash) -> None:
-        """Take over a file on this file system whose bytes the caller has hashed to ``name`` himself."""
+        """Takes over a file on this file system whose bytes the caller has hashed to ``name``."""
         self.holds.added(name)
         with disk(staged), staged.open("rb") as file:
             if os.fstat(file.fileno()).st_size <= SMALL:
@@ -155,7 +155,7 @@ class DiskObjects:
         return data[offset : None if length is None else offset + length]
 
     def content(self, name: Multihash) -> Path | bytes:
-        """As in the port: a small one costs no file."""
+        """Returns an object as in the port, without a file for a small one."""
         self.holds.lend(name)
         self._step("object-lent")
         if (data := self._pending.get(name)) is not None or (data := self._stored_row(name)) is not None:
@@ -166,7 +166,7 @@ class DiskObjects:
         raise _unknown(name)
 
     def path(self, name: Multihash) -> Path:
-        """As in the port. Good until the collection after next; a longer reader holds it (``holds``).
+        """Returns an object's path. Good until the collection after next; a longer reader holds it (``holds``).
 
         Raises Environment with rule DAMAGED for a small object that is not what its name says.
         """
@@ -192,7 +192,7 @@ class DiskObjects:
         self.remove_all((name,))
 
     def remove_all(self, names: Sequence[Multihash]) -> None:
-        """The same of several, some hundreds in one transaction: each costs the disk as much as one object would."""
+        """Removes several objects, some hundreds in one transaction, since each transaction costs the disk the same."""
         for start in range(0, len(names), _REMOVED):
             self._remove(names[start : start + _REMOVED])
 
@@ -220,7 +220,7 @@ class DiskObjects:
         yield from (Multihash.from_bytes(row[0]) for row in rows)
 
     def flush(self) -> None:
-        """Makes waiting objects durable now, for a caller who names them elsewhere than in a chain."""
+        """Makes waiting objects durable now, for a caller that names them elsewhere than in a chain."""
         with self.flushing() as flush, self._database.write() as connection:
             flush(connection)
             self._step("flush-objects")

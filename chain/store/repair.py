@@ -40,7 +40,7 @@ class BlockRepair:
         """Places to fill."""
 
     def offer(self, raws: Iterable[bytes]) -> None:
-        """Bytes that may be blocks which are wanted; whatever else they are does no harm."""
+        """Adds bytes that may be wanted blocks; other bytes do no harm."""
         for raw in raws:
             self._known[Multihash.sha3_256(raw)] = raw
 
@@ -57,7 +57,7 @@ class BlockRepair:
             yield range(following, stop)
 
     def fill(self, head: Multihash) -> list[Block] | None:
-        """The blocks that are lacking when ``head`` is the last one's name; ``None`` when one cannot be told."""
+        """Returns the missing blocks before the head ``head``; ``None`` when one cannot be determined."""
         found: list[Block] = []
         for stretch in self.stretches():
             wanted = self._name_before(stretch.stop, head)

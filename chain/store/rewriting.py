@@ -53,7 +53,7 @@ class RewritePlan(msgspec.Struct, frozen=True, kw_only=True):
     """Blocks of data that become one, if slices are merged."""
 
     def moved(self) -> Callable[[int], int]:
-        """Where slices are merged: the number that a block's rows have afterwards, by the one they have now."""
+        """Maps the number of a block before the merge of slices to the number of the block that has its rows after."""
         starts = [batch.start for batch in self.batches]
         gone = list(itertools.accumulate((len(batch) - 1 for batch in self.batches), initial=0))
 
@@ -120,7 +120,7 @@ def prepare(
     system_time: Instant,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Rewrite:
-    """All that the new history names, in the store, and the rewrite that makes it the history.
+    """Stores all that the new history names, and returns the rewrite that puts it in force.
 
     Slices are merged row group by row group, so memory does not grow with them. ``progress`` is told how many batches
     are merged, and may raise to end the work. Raises Invalid when the new blocks would break a rule, Environment.

@@ -59,7 +59,7 @@ _NAMES: Final[dict[int, str]] = {number: name for name, number in KINDS.items()}
 
 
 def kind_name(event: MetadataEvent | UnknownEvent) -> str:
-    """What a chain is asked for; ``UnknownEvent`` stands for every kind that we do not know yet."""
+    """Names the kind of an event for queries of a chain; ``UnknownEvent`` stands for every unknown kind."""
     return _NAMES.get(kind_number(event), UnknownEvent.__name__)
 
 

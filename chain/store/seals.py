@@ -61,13 +61,13 @@ class Sealed(msgspec.Struct, frozen=True):
         return next(self._looked_at(connection, where, values), (None, True))
 
     def whole(self, connection: sqlite3.Connection) -> Iterator[Row]:
-        """The rows whose seal holds; callers handle damaged ones one by one."""
+        """Yields the rows whose seal is valid; callers handle damaged ones one by one."""
         return (row for row, whole in self._looked_at(connection, "TRUE", ()) if whole)
 
     def every(
         self, connection: sqlite3.Connection, where: str = "TRUE", values: Sequence[Value] = ()
     ) -> Iterator[tuple[Row, bool]]:
-        """All rows, whole or not, each with whether it is."""
+        """Yields all rows, each with whether its seal is valid."""
         return self._looked_at(connection, where, values)
 
     def damaged(self, connection: sqlite3.Connection) -> Iterator[str]:
@@ -77,7 +77,7 @@ class Sealed(msgspec.Struct, frozen=True):
                 yield self._name(row)
 
     def forget_damaged(self, connection: sqlite3.Connection, where: str, values: Sequence[Value]) -> int:
-        """Delete damaged rows, where they can be made anew; how many there were."""
+        """Deletes damaged rows where they can be made again, and counts them."""
         found = [row for row, whole in self._looked_at(connection, where, values) if not whole]
         for row in found:
             same = " AND ".join(f"{column} IS ?" for column in self.columns)

@@ -75,20 +75,20 @@ class SqliteChains:
         return [self._id(row[0]) for row in rows]
 
     def heads(self) -> dict[DatasetId, Head | None]:
-        """Of all chains, with one question, in the order in which they came; ``None`` for one that is damaged."""
+        """Returns the heads of all chains by one query, in the order of their creation; ``None`` for a damaged one."""
         return {dataset: head for (dataset, epoch), head in self.all_heads().items() if epoch is None}
 
     def all_heads(self) -> dict[tuple[DatasetId, int | None], Head | None]:
-        """The same, and of what is kept of former epochs."""
+        """Returns the heads of all chains and of kept former epochs."""
         return dict(map(self.head_of, self.head_rows()))
 
     def head_rows(self) -> list[HeadRow]:
-        """Of all chains, and of what is kept of former epochs, as they lie here: compared at no cost."""
+        """Returns the raw head rows of all chains and kept former epochs, which are cheap to compare."""
         with self._database.read() as connection:
             return connection.execute("SELECT id, head_hash, head_sequence FROM datasets ORDER BY number").fetchall()
 
     def head_of(self, row: HeadRow) -> tuple[tuple[DatasetId, int | None], Head | None]:
-        """What a row says: of which dataset (and which former epoch) it is, and its head, unless that is damaged."""
+        """Decodes a head row: its dataset (and former epoch), and its head unless that is damaged."""
         name, head, number = row
         return self._history(name), _as_head(head, number)
 
@@ -106,7 +106,7 @@ class SqliteChains:
         return [self._history(row[0]) for row in rows]
 
     def having(self, kind: str) -> Sequence[DatasetId]:
-        """Datasets whose chain has an event of this kind, with one question: a look into an index for each."""
+        """Lists datasets whose chain has an event of this kind, by one query with an index lookup for each."""
         with self._database.read() as connection:
             rows = connection.execute(
                 "SELECT id FROM datasets WHERE length(id) != ? AND EXISTS (SELECT 1 FROM blocks"
@@ -126,7 +126,7 @@ class SqliteChains:
         return SqliteChain(self._database, dataset)
 
     def former_epochs(self, dataset: DatasetId) -> Sequence[int]:
-        """Those of which blocks that were given up are kept, the oldest first."""
+        """Lists the former epochs of which blocks are kept, oldest first."""
         with self._database.read() as connection:
             return former_epochs.epochs_of(connection, dataset)
 
@@ -190,7 +190,7 @@ class SqliteChains:
         return head
 
     def mark(self, dataset: DatasetId) -> Mark | None:
-        """Of a chain whose head may be damaged; ``None`` without one."""
+        """Returns the mark of a chain whose head may be damaged; ``None`` if there is no chain."""
         with self._database.read() as connection:
             return _mark(connection, dataset)
 
@@ -237,7 +237,7 @@ class SqliteChain:
     """Reads of one chain, each from a snapshot of its own."""
 
     def __init__(self, database: Database, dataset: DatasetId, name: bytes | None = None) -> None:
-        """``name`` under which its blocks lie, where that is not the dataset's id."""
+        """``name``: the key under which its blocks are stored, if that is not the dataset's id."""
         self._database = database
         self._dataset = dataset
         self._name = dataset if name is None else name
@@ -247,7 +247,7 @@ class SqliteChain:
             return _head(connection, self._dataset, self._name)
 
     def first(self) -> int:
-        """The oldest block that lies here: 0, but of a former epoch."""
+        """Returns the number of the oldest stored block: 0, except in a former epoch."""
         with self._database.read() as connection:
             (found,) = connection.execute(
                 f"SELECT MIN(sequence) FROM blocks WHERE {_THIS}",  # noqa: S608
@@ -307,7 +307,7 @@ class SqliteChain:
                     yield StoredPage(sequence, _name(name), (raw,), (kind,))
 
     def strays(self, size: int) -> Iterator[bytes]:
-        """Bytes of blocks that lie where a chain of ``size`` blocks has no place; for mending."""
+        """Yields stored blocks at places outside a chain of ``size`` blocks, for repair."""
         with self._database.read() as connection:
             rows = connection.execute(
                 f"SELECT raw FROM blocks WHERE {_THIS} AND (sequence < 0 OR sequence >= ?) LIMIT ?",  # noqa: S608
@@ -385,7 +385,7 @@ def _name(stored: bytes) -> Multihash:
 
 
 def snapshot_of(connection: sqlite3.Connection, dataset: DatasetId, name: bytes | None = None) -> Snapshot | None:
-    """As of a connection's transaction, with whatever else is read there. Raises BlockDamaged."""
+    """Reads the snapshot within a connection's transaction, consistent with its other reads. Raises BlockDamaged."""
     row = connection.execute(
         "SELECT head_hash, head_sequence, number, history FROM datasets WHERE id = ?", (name or dataset,)
     ).fetchone()
@@ -398,7 +398,7 @@ def snapshot_of(connection: sqlite3.Connection, dataset: DatasetId, name: bytes 
 
 
 def stored_bytes(connection: sqlite3.Connection, dataset: DatasetId) -> tuple[int, int]:
-    """How many blocks of a dataset lie here, those of former epochs too, and their bytes. Looks at each."""
+    """Counts the stored blocks of a dataset, those of former epochs too, and their bytes; reads each. Looks at each."""
     (count, total) = connection.execute(
         "SELECT count(*), coalesce(sum(length(raw)), 0) FROM blocks"
         " WHERE dataset IN (SELECT number FROM datasets WHERE id >= ?1 AND id <= ?2)",

@@ -34,14 +34,14 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
     burst: float
 
     def kept(self) -> Rate:
-        """What we keep to, of a rate beyond which others blame us."""
+        """The rate that we keep below, where others penalise us beyond ``self``."""
         return self.times(KEPT)
 
     def times(self, factor: float) -> Rate:
         return Rate(per_second=self.per_second * factor, burst=self.burst * factor)
 
     def level(self, before: tuple[float, float] | None, now: float) -> float:
-        """What a bucket holds that was left with so much at such a time, or ``None``: was not used yet."""
+        """Computes the level of a bucket from its last level and time; ``None``: it was not used yet."""
         if before is None:
             return self.burst
         level, at = before
@@ -63,7 +63,7 @@ class Budget(Generic[K]):
         return granted
 
     def reserve(self, key: K, now: float, patience: float) -> float | None:
-        """Take one unit, of those to come if none is there; seconds until it is, which whoever reserves waits.
+        """Takes one unit, a future one if none is there, and returns the seconds until then, which the caller waits.
 
         ``None`` if that is longer than ``patience``: nothing is taken, so that those who give up owe no more than that.
         """
@@ -76,7 +76,7 @@ class Budget(Generic[K]):
 
 
 class Relaying:
-    """Caps what a node passes on of what others told it, so that nobody far away makes it seem to flood others.
+    """Caps the messages that a node forwards, so that no remote flood makes it seem to flood its peers.
 
     Whoever hears of much cannot know who began it: volume is no fault of who passes it on, and is bounded there
     instead. Half of the cap is for whoever comes first; the other half is divided among the blocks of addresses that
@@ -95,7 +95,7 @@ class Relaying:
         """What each block has left, and when it told something last; the longest silent first."""
 
     def passes(self, block: str, now: float, amount: float = 1.0) -> bool:
-        """Whether a message that a peer in ``block`` told goes on to others."""
+        """Whether a message from a peer in ``block`` is forwarded."""
         before = self._shares.pop(block, None)
         while self._shares and next(iter(self._shares.values()))[1] < now - LATELY:
             self._shares.popitem(last=False)

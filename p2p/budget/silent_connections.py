@@ -23,7 +23,7 @@ class Cancellable(Protocol):
 
 
 class SilentConnections:
-    """At most ``capacity`` scopes, in order of arrival; one that has to leave is cancelled."""
+    """Keeps at most ``capacity`` scopes in order of arrival, and cancels one when there are more."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -34,7 +34,7 @@ class SilentConnections:
         return len(self._silent)
 
     def add(self, address: str, scope: Cancellable) -> None:
-        """From now on ``scope`` may be cancelled in favour of a newcomer."""
+        """Adds ``scope``, which may be cancelled in favour of a newcomer."""
         if len(self._silent) >= self._capacity:
             self._make_room()
         self._silent[scope] = prefix_of(address), address

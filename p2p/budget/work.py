@@ -100,7 +100,9 @@ class WorkShares(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkBudget:
-    """What each party may still cause. ``chosen`` and the rest are set by whoever knows which peers a person chose.
+    """Tracks what each party may still cause.
+
+    ``chosen`` and the rest are set by the node, which knows the peers that a person chose.
 
     Work is charged by the costs above before it is done; what a handler is then measured to have taken beyond them is
     charged after. They need to be right within a factor of a few: they divide a core among peers, they measure nothing.
@@ -123,7 +125,7 @@ class WorkBudget:
         return self._take(self._buckets(party), cost, now)
 
     def admit(self, host: str, cost: float, now: float, patience: float) -> float | None:
-        """As ``charge``, for one who is at an address and has not shown a key yet.
+        """Charges like ``charge``, for an address whose key is not known yet.
 
         ``None`` where it would have to wait longer than ``patience``: nothing is taken, so that whoever comes again and
         again is not owed for by others of the same block.

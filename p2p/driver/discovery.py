@@ -110,7 +110,7 @@ class Discovery:
         self._changed.set()
 
     async def run(self) -> None:
-        """Tell who we are when it changes, and sign it anew now and then, until cancelled."""
+        """Sends our presence when it changes, and signs it again at intervals, until cancelled."""
         if self._key is None:
             return
         said: tuple[object, ...] = ()
@@ -173,11 +173,11 @@ class Discovery:
     # Asking
 
     async def meet(self, peer: PeerId) -> None:
-        """Tell a peer who we are, and hear of some others. Raises PeerFault."""
+        """Sends a peer our presence, and asks for some others. Raises PeerFault."""
         await self.ask(peer, PeersAsk(wanted=SAMPLE, own=self._own))
 
     async def is_member(self, peer: PeerId) -> bool:
-        """Whether a connected peer said, signed, that it is in this network; who has just come is asked."""
+        """Whether a connected peer signed that it is in this network; a new one is asked."""
         if self.directory.of(peer, self._now()) is None:
             await contained(self.meet, peer)
         return self.directory.of(peer, self._now()) is not None
@@ -214,7 +214,7 @@ class Discovery:
             await stream.reset()
 
     async def holders(self, dataset: DatasetId, beyond: Collection[str] = ()) -> list[Presence]:
-        """Peers that we are not connected with and that say they serve ``dataset``; asks around when none is known.
+        """Lists unconnected peers that claim to serve ``dataset``; asks connected peers when none is known.
 
         ``beyond``: one peer of each network but these, by the addresses that they say they have.
         """
@@ -230,7 +230,7 @@ class Discovery:
         return found[:SOUGHT]
 
     def serving(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, set[PeerId]]:
-        """For each of these datasets that a connected peer's presence names: those peers. Nobody checked it."""
+        """Returns, for each of these datasets, the connected peers whose presence names it, unchecked."""
         wanted = {wire.tag_of(dataset): dataset for dataset in datasets}
         found: dict[DatasetId, set[PeerId]] = {}
         now = self._now()
@@ -241,7 +241,7 @@ class Discovery:
         return found
 
     def naming(self, datasets: Iterable[DatasetId]) -> set[PeerId]:
-        """Connected peers whose presence names one of these datasets."""
+        """Returns the connected peers whose presence names one of these datasets."""
         connected = self._host.peers()
         return {peer for each in datasets for peer in self.directory.naming(wire.tag_of(each), connected)}
 
@@ -250,7 +250,7 @@ class Discovery:
         return [address for presence in found if presence is not None for address in presence.addresses]
 
     def told_by(self, peer: PeerId) -> int | None:
-        """How many datasets a peer says that it serves; ``None``: it told nothing lately."""
+        """Counts the datasets that a peer's presence claims; ``None``: it sent none lately."""
         presence = self.directory.of(peer, self._now())
         return None if presence is None else len(presence.tags)
 
@@ -274,12 +274,12 @@ class Discovery:
         return chosen
 
     def stranger(self) -> Presence | None:
-        """Somebody whom we have not met, by lot."""
+        """Picks a peer at random that we have not met."""
         strangers = self.directory.strangers(set(self._standing.book.connected_peers()), self._now())
         return self._rng.choice(strangers) if strangers else None
 
     def addresses(self, presence: Presence) -> list[str]:
-        """Where to dial a stranger, of what it says of itself."""
+        """Returns the addresses in a stranger's presence that may be dialled."""
         allows = self.allows()
         found = map(parse_address, presence.addresses)
         return [f"{one}/p2p/{presence.peer}" for one in found if one.ip is None or allows(one.ip)]

@@ -128,7 +128,7 @@ class Exchange(Generic[Reply]):
         return fresh
 
     async def run(self) -> None:
-        """Until the stream ends. Raises nothing: ``fault`` says why it ended."""
+        """Runs until the stream ends. Raises nothing: ``fault`` has the reason."""
         fault: PeerFault = StreamBroken(self._stream.peer, "we closed the stream")
         try:
             async with trio.open_nursery() as nursery:

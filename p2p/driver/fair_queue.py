@@ -29,7 +29,7 @@ class FairTurns:
 
     @asynccontextmanager
     async def turn(self, block: str, sender: PeerId, size: int) -> AsyncIterator[bool]:
-        """Inside, whether it is one's turn: ``False`` for work that had to make room for others'.
+        """Waits for a turn; yields ``False`` for work that was dropped in favour of others'.
 
         ``block``: of addresses, in which the sender is.
         """

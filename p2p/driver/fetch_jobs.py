@@ -40,11 +40,11 @@ class Links(Protocol):
 
 
 class FetchJob(Protocol):
-    """What is wanted: how to ask one peer for a part, and who judges parts."""
+    """What to fetch: how to ask one peer for a part, and how parts are checked."""
 
     @property
     def what(self) -> str:
-        """For messages."""
+        """Names the job in messages."""
 
     @property
     def links(self) -> Links:
@@ -54,16 +54,16 @@ class FetchJob(Protocol):
         """Raises PeerFault."""
 
     def judge(self, peer: PeerId, start: int, payloads: Sequence[Payload]) -> None:
-        """In a worker thread. Raises Invalid."""
+        """Checks parts, in a worker thread. Raises Invalid."""
 
     def finish(self) -> None:
-        """In a worker thread. Raises Invalid."""
+        """Checks the whole, in a worker thread. Raises Invalid."""
 
     def resume_at(self) -> int:
         """The next unit wanted, after Invalid."""
 
     def accuse(self, peer: PeerId, reason: str) -> None:
-        """A judge found that what this peer alone gave is not what is wanted."""
+        """Reports that data from this peer alone failed the check."""
 
 
 class ChainFetch:
@@ -208,7 +208,7 @@ class PackFetch:
             self._sink.take(payload)
 
     def finish(self) -> None:
-        """Each was looked at alone."""
+        """Does nothing, because each object was checked alone."""
 
     def resume_at(self) -> int:
         return self._sink.received
@@ -227,14 +227,14 @@ async def ask_range(
 async def ask_read(
     links: Exchanges[ObjectReply], nursery: trio.Nursery, peer: PeerId, ask: ObjectRange
 ) -> ObjectBytes | Refusal:
-    """As ``ask_range``, for bytes of an object."""
+    """Asks for bytes of an object, like ``ask_range``."""
     return await _ask(links, nursery, peer, ask, objects.encode_read, ObjectBytes, objects.check_answer)
 
 
 async def ask_some(
     links: Exchanges[ObjectReply], nursery: trio.Nursery, peer: PeerId, ask: ObjectsAsk
 ) -> ObjectPack | Refusal:
-    """As ``ask_range``, for small objects."""
+    """Asks for small objects, like ``ask_range``."""
     return await _ask(links, nursery, peer, ask, objects.encode_some, ObjectPack, objects.check_pack)
 
 

@@ -36,12 +36,12 @@ MAX_PEERS: Final = 256
 
 
 class Forwarding:
-    """What one node passes on of what others told it."""
+    """Decides what one node forwards."""
 
     def __init__(
         self, host: HostPort, naming: Callable[[Collection[DatasetId]], Collection[PeerId]], looked_at: Rate
     ) -> None:
-        """``naming``: connected peers that say they serve one of some datasets; ``looked_at``: by others, of us."""
+        """``naming``: connected peers that claim to serve some datasets; ``looked_at``: the rate accepted from us."""
         self._host = host
         self.naming = naming
         self._relaying = Relaying(looked_at)
@@ -57,7 +57,7 @@ class Forwarding:
         self._subscriptions.note(peer, datasets, trio.current_time())
 
     def verdict(self, sender: PeerId, concern: Concern, size: int) -> Verdict:
-        """Of a statement of ``size`` bytes that is known here since ``sender`` told it."""
+        """Decides to whom a statement of ``size`` bytes from ``sender`` is forwarded."""
         now = trio.current_time()
         share = self._host.share_of(sender)
         to = self._who_wants(concern.subjects, now) - {sender}
@@ -76,7 +76,7 @@ class Forwarding:
 
 
 class ImpliedSubscriptions:
-    """Who asked for statements on which datasets in the last hour: what is said of these next is sent to them.
+    """Records which peers asked for statements on which datasets in the last hour, to send them new ones.
 
     A node that mirrors, validates or witnesses a dataset asks its neighbours for it by id, in each round of
     anti-entropy over what it wants. That question is its subscription: nothing else is said, and it ends by itself.

@@ -24,7 +24,7 @@ SEND_PATIENCE: Final = 30.0
 
 
 class UnfinishedFrames:
-    """What the framed streams of one node hold unfinished. Made with the driver."""
+    """Counts the unfinished bytes of the framed streams of one node. Made with the driver."""
 
     def __init__(self) -> None:
         self.coming: Unfinished[FramedStream] = Unfinished(MOST)
@@ -77,7 +77,7 @@ class FramedStream:
         await self.send(frame(body))
 
     async def send(self, frames: bytes | memoryview) -> None:
-        """As ``write``, for what is framed already."""
+        """Sends bytes that are framed already, like ``write``."""
         self._unsent += len(frames)
         try:
             await self._bounded(self._unfinished.going, self._unsent)

@@ -48,7 +48,7 @@ class Histories:
         return bool(blocks) and hashlib.sha3_256(blocks[0]).digest() == tip.last
 
     async def fit(self, peers: Sequence[PeerId], dataset: DatasetId, tip: Tip, beside: trio.Nursery) -> list[PeerId]:
-        """Those that may be asked for it: all but who held something else, and does still.
+        """Returns the peers to ask: all but those that held another history and still do.
 
         Where there are others, whoever held something else is asked ``beside``, for the next time.
         """
@@ -72,7 +72,7 @@ class Histories:
             self._asking.discard((dataset, peer))
 
     async def accuse(self, peer: PeerId, dataset: DatasetId, tip: Tip, reason: str) -> None:
-        """What this peer alone gave is not of the chain that is wanted."""
+        """Handles a peer whose data alone was not of the wanted chain."""
         had_shown = self._shown.get((dataset, peer)) == tip.last
         self._elsewhere[dataset, peer] = None
         if not await self.holds(peer, dataset, tip):

@@ -86,7 +86,7 @@ class KnownAnswers:
 
 
 class RoundScope:
-    """What one node's rounds of anti-entropy go over: all that the peer keeps, or once that is dear what is wanted.
+    """Decides what rounds of anti-entropy cover: all that the peer keeps or, once that is costly, what is wanted.
 
     Wide rounds, over all, tell of datasets that nobody wants here yet. What they cost grows with the network, so their
     bytes are so many, of all peers together. Once these are used up, rounds go over datasets of interest alone, until
@@ -113,7 +113,7 @@ class RoundScope:
         self._is_spent = self._is_spent or left <= 0
 
     def turn(self, interests: Sequence[DatasetId]) -> list[DatasetId]:
-        """Of datasets of interest those of the next round: one question's worth, all of them in turn."""
+        """Returns the datasets of interest for the next round: one question's worth, all of them in turn."""
         found = self._wanted = sorted(set(interests))
         first = 0 if self._after is None else bisect_right(found, self._after)
         chosen = [*found[first:], *found[:first]][:MAX_DATASETS]
@@ -122,11 +122,11 @@ class RoundScope:
 
     @property
     def wanted(self) -> Sequence[DatasetId]:
-        """What was of interest in the last round over that; nothing, while rounds are wide."""
+        """The datasets of interest at the last round over them; empty while rounds are wide."""
         return self._wanted if self._is_spent else ()
 
     def next_wanted(self) -> DatasetId | None:
-        """One of these, each in turn: whoever serves it is to be asked next."""
+        """Returns the next dataset of interest, each in turn, whose holder is asked next."""
         if not self.wanted:
             return None
         self._next = (self._next + 1) % len(self._wanted)

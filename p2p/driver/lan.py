@@ -68,7 +68,7 @@ class Lan:
         """When, by family."""
 
     async def run(self) -> None:
-        """Until cancelled. A machine where multicast cannot be had is told of, and does without."""
+        """Runs until cancelled. A machine without multicast is logged and does without."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._take_part, "ip4", Group4)
             nursery.start_soon(self._take_part, "ip6", partial(Group6, index_of=index_of))
@@ -155,7 +155,7 @@ class Group(ABC):
         self._socket.close()
 
     def join(self, ours: Iterable[str]) -> None:
-        """On the networks of these addresses. Networks come and go while a laptop is carried about."""
+        """Joins the group on the networks of these addresses. Networks come and go while a laptop is carried about."""
         for ip in set(ours) - self._joined:
             try:
                 self._join(ip)
@@ -166,7 +166,7 @@ class Group(ABC):
             self._joined.add(ip)
 
     async def send(self, packet: bytes) -> None:
-        """By each network that was joined; one that is gone is no fault."""
+        """Sends on each joined network, and skips those that are gone."""
         for ip in sorted(self._joined):
             try:
                 await self._send(packet, ip)
@@ -210,7 +210,7 @@ class Group4(Group):
 
 
 class Group6(Group):
-    """``ff02::fb``: heard and told on one link, whose number (``index_of`` an address) stands with each packet."""
+    """The group ``ff02::fb``, on one link each, whose number (``index_of`` an address) is part of each packet."""
 
     network = "ip6"
     family = socket.AF_INET6

@@ -66,7 +66,7 @@ class Mesh:
         self._holders = HolderConnections()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         async with trio.open_nursery() as nursery:
             for address in dict.fromkeys(self._settings.bootstrap):
                 nursery.start_soon(self._keep_connected, address)
@@ -134,7 +134,7 @@ class Mesh:
             await self._statements.run_round(peer)
 
     async def seek(self, dataset: DatasetId, beyond: Collection[str] = (), most: int = SOUGHT) -> int:
-        """Meet peers that say they serve a dataset; how many we are connected with that we were not before."""
+        """Connects to peers that claim to serve a dataset, and counts the new connections."""
         found = (await self._discovery.holders(dataset, beyond))[:most]
         met: list[PeerId] = []
 

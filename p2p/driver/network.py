@@ -95,7 +95,7 @@ class Network:
         await self._gossip.publish(topic, data)
 
     async def validate(self, topic: str, sender: PeerId, data: bytes) -> Verdict:
-        """For gossip: messages of topics that nobody joined are of no interest."""
+        """Validates a gossip message by its topic's validator; messages of topics without one are ignored."""
         validator = self._validators.get(topic)
         return await validator(sender, data) if validator else Verdict(Judgement.IGNORE)
 

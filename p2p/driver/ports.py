@@ -21,10 +21,10 @@ class StreamPort(Protocol):
     async def send_all(self, data: bytes | memoryview) -> None: ...
 
     async def receive_some(self, max_bytes: int) -> bytes:
-        """At least one byte, or ``b""`` at the end."""
+        """Receives at least one byte, or ``b""`` at the end."""
 
     async def send_eof(self) -> None:
-        """Nothing more will be sent."""
+        """Ends the sending half."""
 
     async def aclose(self) -> None: ...
 
@@ -57,7 +57,7 @@ class HostPort(Protocol):
         """Peers that a person chose."""
 
     def reached_by(self, relays: Mapping[PeerId, str]) -> None:
-        """Relays at which this node has a reservation, and the address of each: others are told to come by them."""
+        """Sets the relays at which this node has a reservation, with their addresses, which are announced."""
 
     async def connect(self, multiaddr: str, *others: str, allows: Allows) -> PeerId:
         """``others`` are more addresses of the same peer; the first that answers is taken. ``allows`` judges each
@@ -66,7 +66,7 @@ class HostPort(Protocol):
     async def disconnect(self, peer: PeerId) -> None: ...
 
     async def open_stream(self, peer: PeerId, protocol: str) -> StreamPort:
-        """To a connected peer; it never dials. Raises Unreachable when there is no connection."""
+        """Opens a stream to a connected peer, without dialling. Raises Unreachable when there is no connection."""
 
     def set_handler(self, protocol: str, handler: StreamHandler) -> None: ...
 
@@ -74,11 +74,10 @@ class HostPort(Protocol):
         """The connected ones, each with an address, which is empty when it dialled us."""
 
     def network_of(self, peer: PeerId) -> str:
-        """Of the address at the other end of a connection, as ``p2p.address.network_of``; empty when there is none."""
+        """Returns the network of a connection's remote address as ``p2p.address.network_of``; empty without one."""
 
     def share_of(self, peer: PeerId) -> str:
-        """With whom a peer shares turns, and what is passed on of its words: the network that it is in, and nobody
-        where it was chosen, publishes what is mirrored, or is in none."""
+        """Returns who shares a peer's turns and forwarding limits: its network, or it alone where it has its own."""
 
     def charge(self, peer: PeerId, cost: float) -> float:
         """Charge a peer for work, in microseconds of a core; seconds to wait before it begins (``p2p.budget``)."""
@@ -87,7 +86,7 @@ class HostPort(Protocol):
         """Note bytes that a peer gave and that proved true: where places are few, it keeps its own."""
 
     def choose(self, peers: Iterable[PeerId], addresses: Iterable[str] = (), publishers: Iterable[PeerId] = ()) -> None:
-        """Peers that a person chose, where they are, and publishers of what is mirrored: no stranger has their room."""
+        """Reserves room for peers that a person chose, their addresses, and publishers of mirrored datasets."""
 
     async def next_change(self) -> ConnectionChange:
         """Wait for the next change. Of those that nobody fetched in time some are lost: ``peers`` is the truth."""

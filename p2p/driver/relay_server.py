@@ -82,7 +82,7 @@ class RelayServer:
         self._host.set_handler(HOP, self._accept)
 
     def leave(self) -> None:
-        """Nobody is served any more; circuits that stand go on to their end."""
+        """Stops serving; open circuits run to their end."""
         self._serves = False
 
     async def _accept(self, stream: StreamPort, peer: PeerId) -> None:

@@ -74,7 +74,7 @@ from p2p.wire.refusal import Reason, Refusal
 
 
 class Started(Protocol):
-    """What ``nursery.start`` hands to a task, as far as it is used here."""
+    """The part of the object from ``nursery.start`` that is used here."""
 
     def started(self) -> None: ...
 
@@ -125,11 +125,11 @@ class ReplicationDriver:
 
     @property
     def book(self) -> PeerBook:
-        """For its snapshot, which the node keeps between runs."""
+        """The peer book, of which the node keeps a snapshot between runs."""
         return self._standing.book
 
     async def run(self, task_status: Started = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled. Started when it serves, listens to gossip and can be asked."""
+        """Runs until cancelled; started once it serves, listens to gossip and takes calls."""
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -154,7 +154,7 @@ class ReplicationDriver:
             self._server.stop()
 
     async def drain(self) -> None:
-        """Answer nobody new, and let answers under way out, for a few seconds at most."""
+        """Stops answering new requests, and waits some seconds for answers under way."""
         with trio.move_on_after(self._settings.drain):
             await self._server.drain()
 
@@ -197,7 +197,7 @@ class ReplicationDriver:
         await self._host.disconnect(peer)
 
     def look_again(self) -> None:
-        """What the library serves may be another: our presence says so at once."""
+        """Updates our presence after a change of what the library serves."""
         self._discovery.look_again()
 
     async def announce(self, topic: Topic, envelope: bytes) -> None:
@@ -213,11 +213,11 @@ class ReplicationDriver:
         return await self._mesh.seek(dataset, beyond)
 
     def addresses_of(self, peers: Iterable[PeerId]) -> list[str]:
-        """Where they say that they are, each in a presence that it signed."""
+        """Returns the addresses of peers from their signed presences."""
         return self._discovery.addresses_of(peers)
 
     def serving(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, set[PeerId]]:
-        """Connected peers that said lately that they serve a dataset, for each of ``datasets``. Nobody checked it."""
+        """Returns the connected peers that claim to serve each of ``datasets``, unchecked. Nobody checked it."""
         return self._discovery.serving(datasets)
 
     def penalise(self, peer: PeerId, reason: str, weight: float) -> None:

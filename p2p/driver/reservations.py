@@ -44,7 +44,7 @@ _LOG = structlog.get_logger("p2p.driver")
 
 
 class Reservations:
-    """Those of one node. ``changed`` is told when others are to come by other relays; ``wall`` gives nanoseconds."""
+    """Keeps one node's reservations; ``changed`` is called when its relays change; ``wall`` gives nanoseconds."""
 
     def __init__(
         self, host: HostPort, relays: tuple[str, ...], rng: Random, wall: Callable[[], int], changed: Callable[[], None]
@@ -62,7 +62,7 @@ class Reservations:
         return len(self._held)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         async with trio.open_nursery() as nursery:
             for address in self._relays:
                 assert address.peer is not None, "checked with the settings"

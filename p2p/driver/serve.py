@@ -185,7 +185,7 @@ def _busy(request: Request) -> bytes:
 
 
 def answer(library: Library, request: Request, spare: Spare) -> bytes | memoryview:
-    """The frame of the answer, or of a refusal: a fault of ours is logged here and only its kind is told.
+    """Returns the frame of the answer or refusal; a fault of ours is logged, and only its kind is sent.
 
     For worker threads. A buffer of ``spare`` may be what the answer lies in: whoever has sent it may put it back. To
     read into fresh memory takes three times as long.

@@ -9,7 +9,7 @@ from p2p.pace import Bandwidth
 
 
 class ReplicationSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node may choose about replication; bounds of the protocol itself are in ``p2p.wire.limits``."""
+    """Settings of replication; the bounds of the protocol itself are in ``p2p.wire.limits``."""
 
     network: str
     """Name in the topics: nodes of different networks never hear each other's gossip."""

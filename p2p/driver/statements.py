@@ -148,7 +148,7 @@ class StatementServer:
         return len(self._turns)
 
     def tell_dropped(self) -> None:
-        """Into the log, what was dropped since it was told last."""
+        """Logs how many statements were dropped since the last call."""
         if (now := (self.dropped, self.forwarding.kept_back)) != self._logged:
             dropped, kept_back = now[0] - self._logged[0], now[1] - self._logged[1]
             _LOG.info("more statements than are looked at or passed on", dropped=dropped, kept_back=kept_back)
@@ -177,17 +177,16 @@ class StatementServer:
 
     @property
     def wanted(self) -> Sequence[DatasetId]:
-        """What was of interest in the last round over that. Nothing, while rounds are over all."""
+        """The datasets of interest at the last round over them. Nothing, while rounds are over all."""
         return self._scope.wanted
 
     def peers_of_interest(self, peers: Sequence[PeerId]) -> list[PeerId]:
-        """Those of ``peers`` that say they serve a dataset of interest, each time another. Nobody, while rounds are
-        over all."""
+        """Picks those of ``peers`` that claim to serve the next dataset of interest. None while rounds are over all."""
         subject = self._scope.next_wanted()
         return [] if subject is None else sorted({*self.forwarding.naming([subject])} & {*peers})
 
     async def run_round(self, peer: PeerId) -> int:
-        """A round that nobody waits for, over all or what is of interest; how many were new. Raises PeerFault."""
+        """Runs a background round over all statements or those of interest; counts new ones. Raises PeerFault."""
         if self._scope.is_wide(trio.current_time()):
             return await self._pull(_Tally(self._teller(peer), is_wide=True), None)
         interests = await trio.to_thread.run_sync(self._board.interests)

@@ -70,7 +70,7 @@ class TransferRun:
         self._fault: Fault | None = None
 
     async def run(self, peers: Sequence[PeerId]) -> None:
-        """Raises Remote when nobody could give it, and what the judge raises beside Invalid (a full disk)."""
+        """Raises Remote when no peer completes it, and what the judge raises beside Invalid (a full disk)."""
         self._token = trio.lowlevel.current_trio_token()
         async with trio.open_nursery() as self._nursery:
             try:

@@ -50,7 +50,7 @@ PARTING: Final = 2.0
 
 
 class CircuitEnd(TrioTCPStream):  # type: ignore[misc]
-    """Our end of the pair of sockets; it says that the relay is at the other end."""
+    """Our end of the pair of sockets, with the relay as its peer."""
 
     def __init__(self, stream: trio.SocketStream, remote: tuple[str, int] | None) -> None:
         super().__init__(stream)
@@ -70,7 +70,7 @@ class Circuits:
         """Those that may bring circuits, and where each is."""
 
     async def dial(self, relay: PeerId, peer: PeerId) -> None:
-        """To a peer, by way of a relay that we are connected with. Raises PeerFault, and what the library raises."""
+        """Dials a peer through a connected relay. Raises PeerFault, and what the library raises."""
         stream = await self._open_stream(relay, HOP)
         raw = None
         try:
@@ -125,7 +125,7 @@ class Circuits:
 
 
 def name_of(status: int | None) -> str:
-    """As the specification calls it, where it knows the number."""
+    """Names a status as the specification does."""
     return next((each.name for each in Status if each == status), f"status {status}")
 
 

@@ -48,7 +48,7 @@ def entries_of(rpc: Any) -> int:
 
 
 def check(rpc: Any, limits: FrameLimits) -> float:
-    """What the frame will cost, in microseconds. Raises Invalid for more of anything than an honest peer sends."""
+    """Estimates the cost of a frame in microseconds. Raises Invalid for more of anything than an honest peer sends."""
     messages, subscriptions = len(rpc.publish), len(rpc.subscriptions)
     parts = len(rpc.control.ihave) + len(rpc.control.iwant) + len(rpc.control.idontwant)
     entries = parts if parts > limits.max_control else entries_of(rpc)
@@ -60,7 +60,7 @@ def check(rpc: Any, limits: FrameLimits) -> float:
 
 
 def net_subscriptions(rpc: Any, topics: Collection[str]) -> dict[str, bool]:
-    """What a frame changes in the end, of ``topics``: to join and to leave one a thousand times is one change."""
+    """Returns the net changes of subscriptions to ``topics``: a thousand joins and leaves of one are one change."""
     return {one.topicid: one.subscribe for one in rpc.subscriptions if one.topicid in topics}
 
 
@@ -88,7 +88,7 @@ def strip(rpc: Any, topics: Collection[str]) -> None:
 
 
 def is_signed(message: Any, payload: bytes) -> bool:
-    """Whether who is named as the author signed ``payload``, the message without key and signature.
+    """Whether the named author signed ``payload``, the message without key and signature.
 
     Ed25519 alone: it is the key of every node of our networks, and others cost up to a hundred times as much to verify.
     """

@@ -80,12 +80,12 @@ def _reuse_address_only(sock: trio.socket.SocketType) -> None:
 
 
 def bound_negotiation() -> None:
-    """Before anybody is authenticated, a peer could announce a message of any size and make us allocate it."""
+    """Bounds messages before authentication, of which a peer could announce any size for us to allocate."""
     communicator_module.read_delim = _read_delimited
 
 
 def refuse_shared_ports() -> None:
-    """It listens with SO_REUSEPORT: two daemons on one port would silently share each other's connections."""
+    """Disables SO_REUSEPORT, with which two daemons on one port would share each other's connections."""
     tcp_module._set_reuse_flags = _reuse_address_only
 
 
@@ -95,13 +95,13 @@ def dial_without_delay() -> None:
 
 
 def quiet_library() -> None:
-    """It logs what any stranger can provoke as errors with tracebacks; what matters of it reaches our own log."""
+    """Silences the library's log of errors that strangers can provoke; our own log has what matters."""
     logging.getLogger("libp2p").setLevel(logging.CRITICAL)
 
 
 @cache
 def apply_patches() -> None:
-    """Once per process."""
+    """Applies all patches, once per process."""
     quiet_library()
     bound_negotiation()
     refuse_shared_ports()
@@ -112,7 +112,7 @@ def apply_patches() -> None:
 
 
 class YamuxUpgrade(MuxerMultistream):  # type: ignore[misc]
-    """Our yamux and no other muxer: the library builds its own Yamux whatever class it is configured with."""
+    """Negotiates our yamux alone, because the library builds its own Yamux whatever it is configured with."""
 
     def __init__(self, limits: YamuxLimits, shared: Shared, negotiate_timeout: int) -> None:
         super().__init__(OrderedDict({YAMUX: YamuxConn}), negotiate_timeout)
@@ -126,7 +126,7 @@ class YamuxUpgrade(MuxerMultistream):  # type: ignore[misc]
 
 
 class NoAutoConnector(AutoConnector):  # type: ignore[misc]
-    """Dials nobody. The library's dials every peer it has ever heard of, and no watermark stops it."""
+    """Disables automatic dialling. The library's dials every peer it has ever heard of, and no watermark stops it."""
 
     async def maybe_connect(self) -> None:
         return
@@ -171,7 +171,7 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
         return True
 
     async def add_conn(self, muxed_conn: Any, direction: str = "unknown") -> Any:
-        """Whom a person blocked is turned away once it has shown who it is, before anybody hears of it."""
+        """Adds a connection; a blocked peer is disconnected once it has proven its key, before anything is notified."""
         if str(muxed_conn.peer_id) in self.blocked:
             await muxed_conn.close()
             raise SwarmException(f"{muxed_conn.peer_id} is blocked")
@@ -253,9 +253,7 @@ class GuardedHost(BasicHost):  # type: ignore[misc]
 
 
 def connection_config(limits: HostLimits) -> Any:
-    """No watermark of its own: nobody is dialled to reach a number of connections. Nor a limit: ``ConnectionSlots`` has
-    it, and makes room, where the library refuses whoever comes late, before it knows who that is.
-    """
+    """Sets no watermark and no limit: ``ConnectionSlots`` makes room where the library refuses newcomers."""
     return ConnectionConfig(
         max_connections=_NO_LIMIT,
         min_connections=0,
@@ -271,7 +269,7 @@ def connection_config(limits: HostLimits) -> Any:
 
 
 def noise_only(pair: Any) -> Any:
-    """The default offers TLS, secio and plaintext too; through the last anyone is whom they say they are."""
+    """Offers noise alone; the default includes plaintext, which authenticates nothing."""
     static = x25519_pair().private_key
     return OrderedDict((TProtocol(suite.protocol), Handshake(pair, static, suite)) for suite in offered())
 

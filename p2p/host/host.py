@@ -75,7 +75,7 @@ class Host:
 
     @property
     def base(self) -> GuardedHost:
-        """What services of py-libp2p (gossip, DHT) are built on."""
+        """The py-libp2p host on which its services (gossip, DHT) are built."""
         return self._base
 
     @property
@@ -84,7 +84,7 @@ class Host:
         return self._notices.channel
 
     def addresses(self) -> list[str]:
-        """Where others reach us, each with our peer id."""
+        """The addresses at which others reach us, with our peer id."""
         relays = [f"{address}{CIRCUIT}" for address in self._circuits.relays.values()]
         direct = reachable_at(self.listening(), self._announce)[: MAX_PRESENCE_ADDRESSES - len(relays)]
         return [f"{one}/p2p/{self.peer_id}" for one in (*direct, *relays)]
@@ -93,7 +93,7 @@ class Host:
         return [str(one) for listener in self._swarm.listeners.values() for one in listener.get_addrs()]
 
     def reached_by(self, relays: Mapping[PeerId, str]) -> None:
-        """These relays and no others, each at its address, may bring us circuits from now on, and others are told."""
+        """Accepts circuits from these relays only, and announces their addresses."""
         if relays and not self._circuits.relays:
             self.set_handler(STOP, self._circuits.accept)
         self._circuits.relays = dict(relays)
@@ -111,12 +111,12 @@ class Host:
         }
 
     def network_of(self, peer: PeerId) -> str:
-        """Where the other end of a connection is, whoever dialled; empty when there is none."""
+        """Returns the network of a connection's remote address; empty without one."""
         remote = next((conn.muxed_conn.get_remote_address() for conn in self._connections(peer)), None)
         return network_of(remote[0]) if remote else ""
 
     def share_of(self, peer: PeerId) -> str:
-        """Of the network that it is in; of its own where strangers have no part in it."""
+        """Returns the network that a peer shares limits with, or the peer itself where it has its own."""
         work = self._swarm.work
         is_apart = peer in work.chosen or peer in work.publishers
         return peer if is_apart else self.network_of(peer) or peer
@@ -127,7 +127,7 @@ class Host:
         return chosen
 
     def charge(self, peer: PeerId, cost: float) -> float:
-        """As ``WorkBudget.charge``; nothing for one that is gone."""
+        """Charges a peer as ``WorkBudget.charge``; 0 for a disconnected one."""
         party = next((conn.muxed_conn.party for conn in self._connections(peer)), None)
         return self._swarm.work.charge(party, cost, trio.current_time()) if party is not None else 0.0
 
@@ -358,7 +358,7 @@ async def open_host(
 
 
 def causes(error: BaseException) -> list[BaseException]:
-    """The fault and all that led to it, members of groups too, outermost first."""
+    """Lists a fault and its causes, members of groups too, outermost first."""
     chain: list[BaseException] = []
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -371,7 +371,7 @@ def causes(error: BaseException) -> list[BaseException]:
 
 
 def dial_fault(peer: PeerId, address: Address, error: BaseException) -> PeerFault:
-    """py-libp2p tells apart by text and class names of causes what went wrong."""
+    """Translates a fault of a dial by the texts and class names by which py-libp2p distinguishes them."""
     chain = causes(error)
     names = {type(one).__name__ for one in chain}
     where = address.transport

@@ -35,7 +35,7 @@ def index_of(ip: str) -> int:
 def reachable_at(
     listening: Iterable[str], announce: Sequence[str], ips: Callable[[], Sequence[Ip]] = local_ips
 ) -> list[Address]:
-    """Addresses to tell others, best first. ``announce``, where given, stands in place of all that is found.
+    """Lists the addresses to announce, best first. ``announce``, where given, stands in place of all that is found.
 
     Loopback is told only when there is nothing else: then all that can reach us is this machine.
     """

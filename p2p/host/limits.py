@@ -40,7 +40,7 @@ class HostLimits(msgspec.Struct, frozen=True, kw_only=True):
 class Holder(Protocol):
     @property
     def unread(self) -> int:
-        """Bytes that came and that nobody has read."""
+        """Bytes that were received and not read."""
 
     def shed(self) -> None:
         """Reset the stream that holds most of them."""

@@ -56,7 +56,7 @@ def _nothing() -> None:
 
 
 class MuxedStream(IMuxedStream):  # type: ignore[misc]
-    """One stream, as py-libp2p wants it: EOF and resets are its exceptions."""
+    """A stream as py-libp2p expects it: EOF and resets are its exceptions."""
 
     def __init__(self, conn: YamuxConn, stream_id: int) -> None:
         self.muxed_conn = self.conn = conn
@@ -147,7 +147,7 @@ class MuxedStream(IMuxedStream):  # type: ignore[misc]
             self.conn.kick()
 
     async def close(self) -> None:
-        """Done with the stream: what was written still goes, what still comes is dropped."""
+        """Closes the stream: what was written is still sent, what arrives is dropped."""
         if self._torn or self.reset_reason is not None:
             await self.reset()
         elif not self._done:
@@ -256,7 +256,7 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
             self.end(StreamBroken(str(self.peer_id), f"the connection was closed after a fault of ours: {error!r}"))
 
     def end(self, fault: PeerFault) -> None:
-        """The connection is over: whoever waits on it is told why."""
+        """Ends the connection, and gives waiting tasks the reason."""
         if self.fault is not None:
             return
         self.fault = fault
@@ -333,11 +333,11 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is being sent, and nothing waits to be."""
+        """Whether nothing is being sent or waits to be."""
         return bool(self._writer) and not self._line.has_unsent and not self.session.has_outgoing
 
     def send_now(self, stream_id: int) -> bool:
-        """On an idle connection: seal and send what there is, as far as the socket takes it. Never waits.
+        """Seals and sends on an idle connection as much as the socket takes, without waiting. Never waits.
 
         Whether all that ``stream_id`` wrote was taken; it is not while the peer grants no credit.
         """
@@ -424,7 +424,7 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
         self.kick()
 
     async def close(self) -> None:
-        """Say good-bye and close the socket; idempotent."""
+        """Sends a go-away and closes the socket; idempotent."""
         if self.fault is None:
             self.session.go_away(GoAwayCode.NORMAL)
             self.end(StreamBroken(str(self.peer_id), "closed by this node"))

@@ -150,11 +150,11 @@ class Unsealer:
         self._rest = b""
 
     def room(self) -> memoryview:
-        """Where the next bytes go, up to ``RECEIVE`` of them."""
+        """The buffer for the next bytes, up to ``RECEIVE`` of them."""
         return self._scratch.sealed[len(self._rest) :][:RECEIVE]
 
     def take(self, count: int) -> memoryview:
-        """What the ``count`` bytes in ``room`` complete, opened. Good until the scratch is used again.
+        """Decrypts the messages that ``count`` bytes in ``room`` complete. Good until the scratch is used again.
 
         Raises Violation.
         """
@@ -183,7 +183,7 @@ def take_over(session: Any) -> tuple[trio.SocketStream, Cipher, Cipher, bytes]:
 
 
 def computes_aes(cpuinfo: str) -> bool:
-    """Whether the processor says so, of which the kernel tells this."""
+    """Whether the processor has AES instructions, by the kernel's listing."""
     lines = (line.partition(":") for line in cpuinfo.splitlines())
     found = next((said.split() for name, _, said in lines if name.strip() in ("flags", "Features")), [])
     return "aes" in found and not _MULTIPLIES.isdisjoint(found)
@@ -222,13 +222,13 @@ class NoiseStream(trio.abc.AsyncResource):
         return bool(self._unsent)
 
     def send_now(self, messages: Sequence[bytes | memoryview]) -> None:
-        """As far as the socket takes them; the rest waits for ``wait_for_room``. Never waits."""
+        """Sends as much as the socket takes; the rest waits for ``wait_for_room``. Never waits."""
         wire = self._out.seal(messages)
         self._unsent = memoryview(self._unsent.tobytes() + wire if self._unsent else wire)
         self._push()
 
     async def wait_for_room(self) -> None:
-        """Until the socket has taken what waits and takes more. When cancelled, the rest waits on."""
+        """Waits until the socket has taken the rest and takes more. When cancelled, the rest waits on."""
         while True:
             await trio.lowlevel.wait_writable(self._socket)
             if not self._unsent:
@@ -243,7 +243,7 @@ class NoiseStream(trio.abc.AsyncResource):
                 self._unsent = self._unsent[written:]
 
     async def receive(self) -> memoryview:
-        """What came, opened; nothing at the end. Good until the caller waits for anything. Raises Violation."""
+        """Receives decrypted bytes; empty at the end. Good until the caller waits for anything. Raises Violation."""
         while True:
             await trio.lowlevel.wait_readable(self._socket)
             with suppress(BlockingIOError):

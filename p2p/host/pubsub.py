@@ -172,7 +172,7 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
         """Nothing. The library's sends all it has, with a freshly signed record of our addresses each, at each join."""
 
     async def push_msg(self, msg_forwarder: Any, msg: Any) -> None:
-        """Judge a message, and pass it on to whom the verdict names. Ours were judged by who publishes."""
+        """Judges a message, and forwards it as the verdict decides. Ours were judged by their publisher."""
         name = self.get_message_id(msg)
         if self.seen_messages.has(name):
             return
@@ -237,7 +237,7 @@ class Gossip:
         await self._pubsub.unsubscribe(topic)
 
     async def publish(self, topic: str, data: bytes) -> None:
-        """To whoever has joined; nobody may have. Raises NotJoined and NotTaken (too large)."""
+        """Publishes to the peers that joined the topic, if any. Raises NotJoined and NotTaken (too large)."""
         if topic not in self._pubsub.topic_ids:
             raise NotJoined(f"topic {topic!r} was not joined", rule="gossip-topic", hint="join it before publishing")
         most = self._limits.frame.max_message
@@ -252,7 +252,7 @@ class Gossip:
         return [PeerId(str(peer)) for peer in self._pubsub.peer_topics.get(topic, ())]
 
     async def wait_for_peer(self, topic: str, peer: PeerId) -> None:
-        """Until the peer has said that it joined the topic, and we can write to it."""
+        """Waits until the peer has joined the topic and can be written to."""
         known = ID.from_base58(peer)
         await self._pubsub.wait_for_peer(known, timeout=float("inf"))
         await self._pubsub.wait_for_subscription(known, topic, timeout=float("inf"))

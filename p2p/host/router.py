@@ -45,7 +45,7 @@ class BoundedQueue(RpcQueue):  # type: ignore[misc]
 
 
 class RecentMessages(MessageCache):  # type: ignore[misc]
-    """The messages of the last heartbeats, to be given to whoever asks for one by name."""
+    """Keeps the messages of the last heartbeats, for peers that request one by name."""
 
     def __init__(self, window: int, history: int) -> None:
         super().__init__(window, history)
@@ -113,9 +113,10 @@ class SteadyGossipSub(GossipSub):  # type: ignore[misc]
         self.scorer = None
 
     async def publish(self, msg_forwarder: Any, pubsub_msg: Any, to: Iterable[Any] = ()) -> None:
-        """Pass on what was judged, to the mesh and to these peers besides. The library's signs a record of our
-        addresses for each message, which every reader verifies, and keeps up to a thousand messages and a hundred more
-        a peer.
+        """Forwards a judged message to the mesh and to ``to``.
+
+        The library's signs a record of our addresses for each message, which every reader verifies, and keeps up to a
+        thousand messages and a hundred more a peer.
         """
         self.mcache.put(pubsub_msg)
         name = self.pubsub.get_message_id(pubsub_msg)
@@ -132,8 +133,10 @@ class SteadyGossipSub(GossipSub):  # type: ignore[misc]
                 self.send_rpc(peer, rpc)
 
     async def handle_iwant(self, iwant_msg: Any, sender_peer_id: Any) -> None:
-        """Each message in a frame of its own, as far as the peer's queue takes them. The library puts all that are
-        named, as often as they are named, into one frame, which it copies and splits: 100 MiB for 90 KiB of names.
+        """Sends each requested message in its own frame, as far as the queue takes it.
+
+        The library puts all that are named, as often as they are named, into one frame, which it copies and splits: 100
+        MiB for 90 KiB of names.
         """
         if not self._check_iwant_rate_limit(sender_peer_id):
             return
@@ -144,7 +147,7 @@ class SteadyGossipSub(GossipSub):  # type: ignore[misc]
                 return
 
     async def emit_control_message(self, control_msg: Any, to_peer: Any) -> None:
-        """Without a signed record of our addresses, which the library adds to each."""
+        """Sends a control message without the signed record of addresses that the library adds to each."""
         self.send_rpc(to_peer, rpc_pb2.RPC(control=control_msg), priority=True)
 
     def _get_peers_to_send(self, topic_ids: Any, msg_forwarder: Any, *args: Any, **kwargs: Any) -> Any:

@@ -25,7 +25,7 @@ class BrokenStream(StreamBroken, trio.BrokenResourceError):
 
 
 class SingleTask:
-    """One task at a time; the second is told, as trio's streams tell it."""
+    """Admits one task at a time; a second one raises as trio's streams do."""
 
     def __init__(self, complaint: str) -> None:
         self._complaint = complaint
@@ -41,7 +41,7 @@ class SingleTask:
 
 
 class Stream(trio.abc.HalfCloseableStream):
-    """``net`` is what is closed in the end: a NetStream of py-libp2p, or the muxed stream itself."""
+    """``net`` is closed at the end: a NetStream of py-libp2p, or the muxed stream itself."""
 
     def __init__(self, muxed: Any, net: Any, peer: PeerId, protocol: str) -> None:
         self.peer = peer
@@ -94,7 +94,7 @@ class Stream(trio.abc.HalfCloseableStream):
             await self._muxed.close_write()
 
     async def aclose(self) -> None:
-        """What was sent still goes; what the peer still sends is dropped."""
+        """Closes the stream: what was written is still sent, what arrives is dropped."""
         if not self._closed:
             self._closed = True
             await self._net.close()

@@ -61,13 +61,13 @@ class Ipfs(Files, Protocol):
         """Into a folder, which is made; a file that is there already under its name stays as it is."""
 
     async def replace(self, path: str, content: bytes) -> None:
-        """One small file, whatever was there before."""
+        """Writes one small file, in place of any other."""
 
     async def read(self, path: str, limit: int) -> bytes | None:
         """One of its own files, ``limit`` bytes at most; ``None``: it has none."""
 
     async def remove(self, path: str) -> None:
-        """With all below it; nothing when it is not there."""
+        """Removes a path with all below it, if it exists."""
 
     async def root_of(self, path: str) -> str | None:
         """CID of a folder as it is now."""
@@ -76,7 +76,7 @@ class Ipfs(Files, Protocol):
         """A folder as a tar stream."""
 
     async def put_record(self, name: str, record: bytes) -> None:
-        """Let an IPNS name point to what a record says; the daemon spreads it as far as it can."""
+        """Publishes an IPNS record for a name."""
 
     async def record(self, name: str) -> bytes | None:
         """The newest record that the daemon finds of an IPNS name."""
@@ -100,8 +100,7 @@ class Kubo(Opened):
         return str(_object(await self._call("version", {})).get("Version", "?"))
 
     async def add(self, folder: str, files: Sequence[Addition]) -> None:
-        """An answer ends at the first file that is there already, and what went wrong is told in a trailer, which few
-        HTTP clients read: so it is counted how far it came, and the last one is looked at."""
+        """Adds files, and counts them: an answer ends at a file that exists, and few HTTP clients read its trailer."""
         await self._call("files/mkdir", {"arg": folder, "parents": "true", **_FORMAT})
         options = {"to-files": folder + "/", "pin": "false", "quieter": "true", "progress": "false", **_ADDED}
         while files:

@@ -28,7 +28,7 @@ class _Entry(NamedTuple):
 
 
 class Declined(Generic[K]):
-    """Things by their names; ``pauses`` says how long each rests."""
+    """Remembers declined identifiers; ``pauses`` defines how long each rests."""
 
     def __init__(self, pauses: Backoff, capacity: int) -> None:
         self._pauses = pauses
@@ -38,7 +38,7 @@ class Declined(Generic[K]):
         return len(self._entries)
 
     def note(self, name: K, now: float, why: str = "") -> float:
-        """It was declined once more; until when it rests."""
+        """Notes that ``name`` was declined once more, and returns until when it rests."""
         before = self._entries.pop(name, None)
         times = 1 if before is None else before.times + 1
         until = now + self._pauses.whole(times)
@@ -58,7 +58,7 @@ class Declined(Generic[K]):
 
 
 class UselessBytes(Generic[K]):
-    """Bytes by sender that were of no use, as far as ``rate`` allows them; what was of use gives its bytes back."""
+    """Limits useless bytes per sender to ``rate``; useful bytes are credited back."""
 
     def __init__(self, rate: Rate) -> None:
         self._rate = rate

@@ -21,7 +21,7 @@ MAX_STILL: Final = 16
 
 
 def hedges(asked: Sequence[tuple[float, float]], usual: float | None) -> tuple[float, int]:
-    """When, if nothing moves until then, and how many more are asked at that time.
+    """Decides when, without progress, more peers are asked, and how many.
 
     Nobody more, where so many were asked already: then they are left at that time, and others are asked in their place.
     ``asked``: of each that was, when, and when an answer of it was last seen to move. ``usual``: seconds that the next

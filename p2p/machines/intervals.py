@@ -10,7 +10,7 @@ Interval: TypeAlias = tuple[int, int]
 
 
 class Intervals:
-    """At first the whole; spans are taken from the low end and may be given back."""
+    """The spans still to be requested: they are taken from the low end and may be given back."""
 
     def __init__(self, start: int, stop: int) -> None:
         self._spans: list[Interval] = [(start, stop)] if start < stop else []

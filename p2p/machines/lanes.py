@@ -30,7 +30,7 @@ class _Block(Generic[S, T]):
 
 
 class Lanes(Generic[S, T]):
-    """At most ``most`` items of ``most_bytes`` bytes together."""
+    """Holds at most ``most`` items of ``most_bytes`` bytes together."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most = most
@@ -57,7 +57,7 @@ class Lanes(Generic[S, T]):
         return dropped
 
     def take(self) -> T | None:
-        """The oldest of the sender whose turn it is, in the block whose turn it is; ``None`` when nothing waits."""
+        """Takes the oldest item of the next sender in the next block; ``None`` when nothing waits."""
         if not self._blocks:
             return None
         block = next(iter(self._blocks))

@@ -62,7 +62,7 @@ class Provider:
 
     @property
     def is_first(self) -> bool:
-        """Whether it is asked before others have all that they take."""
+        """Whether the peer is asked before others have as many requests as they take."""
         return self.proven or self.tried
 
     def doubt(self) -> tuple[int, int, bool, int, float]:
@@ -107,7 +107,7 @@ class Providers:
         self._all.setdefault(peer, known)
 
     def missed(self, peer: PeerId, now: float) -> None:
-        """Another gave what it let us wait for."""
+        """Notes that another peer delivered what this one was late with."""
         self._records.missed(peer, now)
         provider = self._all[peer]
         provider.misses, provider.tried = self._records.misses(peer, now), False
@@ -151,18 +151,18 @@ class Providers:
         return [one for one in self._awake(now) if one.available is None or one.available > start]
 
     def lacking(self, start: int, now: float) -> list[Provider]:
-        """Those who could be asked now, had they not said that they do not reach ``start``."""
+        """Lists peers that could be asked but stated that they do not reach ``start``."""
         return [one for one in self._awake(now) if one.available is not None and one.available <= start]
 
     def _awake(self, now: float) -> list[Provider]:
         return [one for one in self._all.values() if not one.out and one.ready_at <= now]
 
     def silent(self, asked: set[PeerId], now: float) -> list[PeerId]:
-        """Those of ``asked`` who have let us wait too long: the sum is that of ``wake_times``, to the last bit."""
+        """Lists those of ``asked`` that are late; the sum is that of ``wake_times``, to the last bit."""
         return [peer for peer in sorted(asked) if now >= self._all[peer].heard + self._patience]
 
     def wake_times(self, asked: set[PeerId], now: float) -> list[float]:
-        """When someone of ``asked`` will have been silent too long, and when a resting one is ready again."""
+        """Lists the times at which one of ``asked`` is late, or a resting peer is ready."""
         silences = [self._all[peer].heard + self._patience for peer in asked]
         rests = [one.ready_at for one in self._all.values() if not one.out and one.ready_at > now]
         return silences + rests
@@ -180,7 +180,7 @@ class Providers:
         return self._all[peer].ready_at > now
 
     def least_doubtful(self, but: Collection[PeerId]) -> PeerId | None:
-        """Of those that are not out; one of ``but`` only where there is nobody else."""
+        """Picks the least doubtful peer that is not excluded; one of ``but`` only if there is no other."""
         left = [one for one in self._all.values() if not one.out]
         best = min(left, key=lambda one: (one.peer in but, one.doubt()), default=None)
         return best.peer if best else None

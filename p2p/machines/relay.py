@@ -91,7 +91,7 @@ class Relay:
         return len(self._circuits)
 
     def keep(self, connected: Collection[PeerId], now: float) -> None:
-        """Forget the reservations of all others, and those whose time is over."""
+        """Drops expired reservations and those of disconnected peers."""
         self._reserved = {
             peer: (place, until)
             for peer, (place, until) in self._reserved.items()
@@ -99,7 +99,7 @@ class Relay:
         }  # fmt: skip
 
     def reserve(self, place: Place, now: float) -> Status:
-        """For the peer that asks, or once more for it."""
+        """Reserves a place for a peer, or renews its reservation."""
         others = [each for each, _ in self._reserved.values() if each.peer != place.peer]
         if not self._has_room(place, others, self.limits.reservations):
             return Status.RESERVATION_REFUSED
@@ -125,7 +125,7 @@ class Relay:
         return circuit
 
     def close(self, circuit: Circuit) -> None:
-        """It is over; no other is."""
+        """Removes a circuit that ended."""
         self._circuits.pop(circuit.number, None)
 
     def _has_room(self, newcomer: Place, others: list[Place], most: int) -> bool:

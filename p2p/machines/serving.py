@@ -65,7 +65,7 @@ class Written(msgspec.Struct, frozen=True):
 
 
 class Gone(msgspec.Struct, frozen=True):
-    """No stream to this peer is left; what it asked is forgotten."""
+    """No stream to this peer remains, so its requests are dropped."""
 
     asker: Asker
 

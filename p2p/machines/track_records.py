@@ -36,7 +36,7 @@ class Misses(msgspec.Struct, frozen=True):
 
 
 class TrackRecords:
-    """Of all peers. ``network_of`` tells the block of addresses of a connected peer, and nothing of any other."""
+    """Records of all peers. ``network_of`` gives the network of a connected peer, and none of any other."""
 
     def __init__(self, network_of: Callable[[PeerId], str] = lambda _: "") -> None:
         self._network_of = network_of
@@ -44,13 +44,13 @@ class TrackRecords:
         self._misses: LRUCache[str, Misses] = LRUCache(MOST)
 
     def gave(self, peer: PeerId, seconds: float) -> None:
-        """What it gave in a transfer proved true; an answer took so long."""
+        """Notes that a peer delivered correct data, with an answer time."""
         usual = self._usual.get(peer, seconds)
         self._usual[peer] = usual + SHARE * (seconds - usual)
         self._misses.pop(peer, None)
 
     def missed(self, peer: PeerId, now: float) -> None:
-        """It let us wait, and another gave what it was asked for."""
+        """Notes that a peer was late with what another one delivered."""
         stranger = peer not in self._usual
         for name in (peer, *([self._network_of(peer)] if stranger else [])):
             if name:

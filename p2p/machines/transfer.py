@@ -88,7 +88,7 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 class Rejected(msgspec.Struct, frozen=True):
-    """The judge found the part, or after ``Finish`` the whole, bad; it now wants units from ``resume_at`` on."""
+    """The check failed for the part or, after ``Finish``, the whole; it continues at ``resume_at``."""
 
     reason: str
     resume_at: int
@@ -114,7 +114,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deliver(msgspec.Struct, frozen=True):
-    """Show the next parts to the judge, after those before them, then say ``Accepted`` or ``Rejected``.
+    """Pass the next parts to the judge, in order, which replies ``Accepted`` or ``Rejected``.
 
     All that one peer sent and that is next, up to ``AT_ONCE`` bytes: while a judge works more arrives, and to begin
     with each part anew would cost half of the judging. ``IN_COURT`` of them at a time, so that the judge never waits
@@ -127,7 +127,7 @@ class Deliver(msgspec.Struct, frozen=True):
 
 
 class Finish(msgspec.Struct, frozen=True):
-    """All parts are with the judge: let it look at the whole."""
+    """Check the whole: the judge has all parts."""
 
 
 class Penalise(msgspec.Struct, frozen=True):

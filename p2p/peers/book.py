@@ -149,7 +149,7 @@ class PeerBook:
         return sorted(met, key=lambda entry: -(entry.last_seen or 0))
 
     def views(self, now: float) -> list[PeerView]:
-        """As people see them: connected first, then the latest seen."""
+        """Lists peers as shown to people: connected first, then the latest seen."""
         ranked = sorted(self._entries.values(), key=lambda entry: (not entry.connected, -(entry.last_seen or 0)))
         return [_view(entry, entry.score.as_of(now)) for entry in ranked]
 
@@ -163,7 +163,7 @@ class PeerBook:
         return msgspec.json.encode(kept)
 
     def restore(self, snapshot: bytes, now: float) -> None:
-        """Add what a snapshot says. Raises Invalid: then nothing is added."""
+        """Adds the peers of a snapshot. Raises Invalid: then nothing is added."""
         try:
             saved = msgspec.json.decode(snapshot, type=list[Saved])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -67,7 +67,7 @@ class Directory:
         return len(self._known)
 
     def admit(self, raw: bytes, sender: str, now: int) -> Judgement:
-        """Look at a presence that ``sender`` told: a block of addresses, since keys cost nothing.
+        """Judges a presence from ``sender``: a block of addresses, since keys cost nothing.
 
         ``now`` is in milliseconds since the epoch.
         """
@@ -117,19 +117,19 @@ class Directory:
             heapq.heapify(self._crowds)
 
     def of(self, peer: PeerId, now: int) -> Presence | None:
-        """``None`` when it never told, or told long ago."""
+        """Returns a peer's unexpired presence, if any."""
         known = self._known.get(peer)
         return known.presence if known is not None and known.presence.expires > now else None
 
     def holders(self, tag: int, now: int) -> list[Presence]:
-        """Who says it serves this dataset, the latest first; after them those who serve more than they tell."""
+        """Lists presences that name this dataset, latest first; then those that serve more than they name."""
         tagged = self._tagged.get(tag, set())
         sure = [known.presence for known in self._living(tagged, now)]
         perhaps = [known.presence for known in self._living(self._more - tagged, now)]
         return [*sorted(sure, key=lambda one: -one.issued), *perhaps]
 
     def naming(self, tag: int, peers: Iterable[PeerId]) -> list[PeerId]:
-        """Those of ``peers`` whose presence, which may have ended lately, names this dataset."""
+        """Lists those of ``peers`` whose last presence, expired or not, names this dataset."""
         tagged = self._tagged.get(tag, ())
         return [peer for peer in peers if peer in tagged]
 
@@ -140,12 +140,12 @@ class Directory:
         return list(islice(fitting, ask.wanted))
 
     def strangers(self, met: set[PeerId], now: int) -> list[Presence]:
-        """Those that can be dialled and are not among ``met``."""
+        """Lists presences that can be dialled and are not among ``met``."""
         living = self._living(self._known, now)
         return [one.presence for one in living if one.presence.addresses and one.presence.peer not in met]
 
     def forget(self, peer: PeerId) -> None:
-        """It is not where it says it is, or another is to be kept in its place."""
+        """Drops a peer's presence, which was wrong or has to make room."""
         known = self._known.pop(peer, None)
         if known is None:
             return
@@ -188,7 +188,7 @@ class Directory:
 
 
 def lots(pool: list[PeerId], rng: Chance) -> Iterator[PeerId]:
-    """All of ``pool``, in an order in which each is as likely as the others to come next."""
+    """Yields all of ``pool`` in a uniformly random order."""
     for at in range(len(pool)):
         other = at + int(rng.random() * (len(pool) - at))
         pool[at], pool[other] = pool[other], pool[at]
@@ -201,7 +201,7 @@ def networks(texts: Iterable[str]) -> tuple[IpNetwork, ...]:
 
 
 class Reach:
-    """At which addresses one node dials a peer on the word of others.
+    """Decides at which addresses a node dials a peer that others named.
 
     Anybody can tell of a peer at any address, also one of this machine or of the network that it stands in, and each
     dial knocks there. So others lead only to the Internet, and to networks that a setting names. A node whose owner
@@ -225,7 +225,7 @@ class Reach:
         return within(networks(LOOPBACK) if self._is_here and all(map(_is_here, ours)) else ())
 
     def again(self, known: Iterable[str], ours: Iterable[str]) -> Allows:
-        """Of a peer met before: where it was met too. What a name stands for may have changed since."""
+        """Allows also the addresses at which a known peer was met. What a name stands for may have changed since."""
         met = {address.ip for address in map(_parsed, known) if address is not None}
         others = self.allows(ours)
         return lambda ip: ip in met or others(ip)

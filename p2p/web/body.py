@@ -18,7 +18,7 @@ from p2p.pace import Pace
 
 
 class Patience(NamedTuple):
-    """With one server and one answer, in seconds."""
+    """Time limits for one server and one answer, in seconds."""
 
     connect: float = 10.0
     """To find it, to connect, and for the handshake of TLS, each."""
@@ -32,7 +32,7 @@ class Patience(NamedTuple):
 
     @property
     def head(self) -> float:
-        """Until the headers of one answer are whole, name and connection and all."""
+        """The limit for the headers of one answer, name resolution and connection included."""
         return 2 * self.connect + self.silence
 
     @property
@@ -43,8 +43,10 @@ class Patience(NamedTuple):
 async def lively(
     what: str, parts: AsyncIterator[bytes], patience: Patience, deadline: float = math.inf, hint: str = ""
 ) -> AsyncGenerator[bytes, None]:
-    """The same parts, as long as they come fast enough. Only waiting counts, not what is done with them meanwhile,
-    but for ``deadline``, a time of trio's clock. Raises Remote: web-slow. ``parts`` is not closed with it.
+    """Yields the parts while they come fast enough.
+
+    Only waiting counts, not what is done with them meanwhile, but for ``deadline``, a time of trio's clock. Raises
+    Remote: web-slow. ``parts`` is not closed with it.
     """
     waited, came = 0.0, 0
     while True:
@@ -64,7 +66,7 @@ async def lively(
 
 
 async def paced(parts: AsyncIterator[bytes], pace: Pace) -> AsyncGenerator[bytes, None]:
-    """The same parts. ``parts`` is not closed with it."""
+    """Yields the same parts at ``pace``. ``parts`` is not closed with it."""
     async for part in parts:
         await trio.sleep_until(pace.take(len(part), trio.current_time()))
         yield part

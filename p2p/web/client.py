@@ -62,7 +62,7 @@ _FAILED: Final = (httpcore.NetworkError, httpcore.TimeoutException)
 
 
 def new_client(allows: Allows = anywhere, **options: Any) -> httpx.AsyncClient:
-    """An ``httpx.AsyncClient(**options)`` whose connections close on cancellation, those through proxies too.
+    """Makes an ``httpx.AsyncClient(**options)`` whose connections, those through proxies too, close on cancellation.
 
     No redirect is followed: each caller decides where it lets itself be sent. Without ``verify`` the certificates are
     checked against those that httpx trusts. A request to a host that ``allows`` refuses raises ``p2p.dial.NotAllowed``.

@@ -63,7 +63,7 @@ class Web(Opened):
             await super().__aexit__(kind, error, trace)
 
     async def size_of(self, content: str) -> int | None:
-        """Asked with HEAD; with a range of one byte where a server does not know HEAD or says no length."""
+        """Asks for the size by HEAD, or by a range of one byte if the server lacks HEAD or omits the length."""
         try:
             async with self._answer("HEAD", content, also=_NO_HEAD) as answer:
                 length = answer.headers.get("Content-Length", "")

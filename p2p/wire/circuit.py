@@ -57,7 +57,7 @@ class StopKind(enum.IntEnum):
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """Of one circuit; 0: none."""
+    """Limits of one circuit; 0: none."""
 
     seconds: int = 0
     data: int = 0
@@ -89,7 +89,7 @@ class StopMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_hop(message: HopMessage) -> bytes:
-    """With its length before it."""
+    """Encodes a hop message with its length prefix."""
     reservation = b"" if message.reservation is None else field(3, _reservation_bytes(message.reservation))
     return _delimited(
         field(1, message.kind)
@@ -101,7 +101,7 @@ def encode_hop(message: HopMessage) -> bytes:
 
 
 def encode_stop(message: StopMessage) -> bytes:
-    """With its length before it."""
+    """Encodes a stop message with its length prefix."""
     return _delimited(
         field(1, message.kind)
         + _peer_field(message.peer)
@@ -111,7 +111,7 @@ def encode_stop(message: StopMessage) -> bytes:
 
 
 def decode_hop(raw: bytes) -> HopMessage:
-    """Without its length. Raises Invalid."""
+    """Decodes a hop message without its length prefix. Raises Invalid."""
     found = _fields(raw)
     reservation = found.get(3)
     return HopMessage(
@@ -124,7 +124,7 @@ def decode_hop(raw: bytes) -> HopMessage:
 
 
 def decode_stop(raw: bytes) -> StopMessage:
-    """Without its length. Raises Invalid."""
+    """Decodes a stop message without its length prefix. Raises Invalid."""
     found = _fields(raw)
     return StopMessage(
         kind=StopKind(_kind(found, len(StopKind))),
@@ -145,7 +145,7 @@ def seal_voucher(key: SigningKey, relay: PeerId, peer: PeerId, expires: int) -> 
 
 
 def check_voucher(raw: bytes, relay: PeerId, peer: PeerId) -> None:
-    """Raises Invalid unless ``relay``, which has an Ed25519 key, says so of ``peer``."""
+    """Raises Invalid unless ``relay``, which has an Ed25519 key, signed this voucher for ``peer``."""
     envelope = _fields(raw)
     payload = _bytes(envelope.get(3, b""))
     fields = _fields(payload)

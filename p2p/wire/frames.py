@@ -28,7 +28,7 @@ def frame(body: bytes) -> bytes:
 
 
 class FrameReader:
-    """Pieces of a byte stream in, whole bodies out, whatever the pieces were."""
+    """Splits a byte stream into whole bodies, however it arrives."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -43,7 +43,7 @@ class FrameReader:
 
     @property
     def pieces(self) -> int:
-        """In how many pieces they came."""
+        """The number of pieces in which the body arrived."""
         return len(self._pieces)
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -93,7 +93,7 @@ class FrameReader:
 
 
 class DelimitedReader:
-    """Pieces of a byte stream in, whole bodies out, whatever the pieces were."""
+    """Splits a byte stream into whole bodies, however it arrives."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

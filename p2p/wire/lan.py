@@ -51,7 +51,7 @@ def encode_question() -> bytes:
 
 
 def encode_presence(peer: PeerId, network: str, addresses: Sequence[Address]) -> bytes:
-    """``addresses`` are this node's own; MAX_ADDRESSES of them are told."""
+    """Encodes this node's presence, with at most MAX_ADDRESSES of ``addresses``."""
     name = f"{hashlib.sha256(peer.encode()).hexdigest()[:32]}.{SERVICE}"
     texts = [f"network={network}", *(f"dnsaddr={one.transport}/p2p/{peer}" for one in addresses[:MAX_ADDRESSES])]
     raw = b"".join(bytes([len(text)]) + text for text in (each.encode()[:255] for each in texts))
@@ -62,7 +62,10 @@ def encode_presence(peer: PeerId, network: str, addresses: Sequence[Address]) ->
 
 
 def decode(packet: bytes, network: str, source: str) -> LanPacket:
-    """What a packet from the address ``source`` says of ``network``. Others use mDNS too: most packets say nothing."""
+    """Decodes what a packet from the address ``source`` tells of ``network``.
+
+    Others use mDNS too: most packets say nothing.
+    """
     if len(packet) > MAX_PACKET:
         return LanPacket()
     message = DNSIncoming(packet, None, None, 0.0)
@@ -108,8 +111,6 @@ def _is_at(address: Address, source: str) -> bool:
 
 
 def is_on_lan(address: Address) -> bool:
-    """Whether an address of ours is one to tell on a LAN: of this machine or a private network, with IPv6 any but a
-    link's own, for most such networks have no private addresses.
-    """
+    """Whether to announce an address on a LAN: of this machine or a private network; in IPv6 any but a link-local."""
     here = None if address.relay else address.ip
     return here is not None and (here.is_private if here.version == 4 else not here.is_link_local)

@@ -128,7 +128,7 @@ def decode_object_reply(body: bytes) -> ObjectReply:
 
 
 def check_answer(ask: ObjectRange, answer: ObjectBytes) -> None:
-    """Raises Invalid unless ``answer`` is one that ``ask`` allows: all of the range that lies within the object."""
+    """Raises Invalid unless ``answer`` is what ``ask`` requests: all of the range within the object."""
     due = max(0, min(ask.length, answer.size - ask.offset))
     if answer.offset != ask.offset or len(answer.data) != due:
         raise Invalid(

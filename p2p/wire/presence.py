@@ -76,7 +76,7 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeersAsk(msgspec.Struct, frozen=True, kw_only=True):
-    """Please tell me of ``wanted`` peers; with ``tags``, of some that serve one of these."""
+    """Asks for the presences of ``wanted`` peers; with ``tags``, of some that serve one of these."""
 
     wanted: int
     tags: tuple[int, ...] = ()
@@ -84,7 +84,7 @@ class PeersAsk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tag_of(dataset: DatasetId) -> int:
-    """Two datasets share a tag once in four billion: it costs a question that is answered with no."""
+    """Hashes a dataset to a tag; a collision (one in four billion) costs one question answered with no."""
     return int.from_bytes(Multihash.sha3_256(dataset).digest[:4], "big")
 
 
@@ -109,7 +109,7 @@ def seal(presence: Presence, network: str, key: SigningKey) -> bytes:
 
 
 def is_signed(raw: bytes, presence: Presence, network: str) -> bool:
-    """Whether the peer itself said this, to this network. The one costly check: everything cheap comes before it."""
+    """Whether the peer itself signed this for this network. The one costly check: everything cheap comes before it."""
     return verify(presence.key, _message(network, raw[:-_SIGNATURE]), raw[-_SIGNATURE:])
 
 

@@ -18,7 +18,7 @@ def field(number: int, content: Field) -> bytes:
 
 
 def read_fields(raw: bytes, rule: str) -> Iterator[tuple[int, Field]]:
-    """Each field in its order; of one that comes again the last counts. Raises Invalid, by ``rule``."""
+    """Yields each field in order; of a repeated one the last counts. Raises Invalid, by ``rule``."""
     at = 0
     while at < len(raw):
         tag, at = _varint(raw, at, rule)

@@ -54,7 +54,7 @@ Sids = Annotated[tuple[Multihash, ...], msgspec.Meta(max_length=MAX_LISTED)]
 
 
 class SumAsk(msgspec.Struct, frozen=True, tag="sum", tag_field="ask"):
-    """What are your sums?"""
+    """Asks for the peer's sums."""
 
 
 class ListAsk(msgspec.Struct, frozen=True, tag="list", tag_field="ask", omit_defaults=True):

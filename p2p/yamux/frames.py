@@ -65,7 +65,7 @@ def parse(raw: bytes | bytearray | memoryview, offset: int = 0) -> Header:
 
 
 def violation(rule: str, message: str) -> Violation:
-    """The peer is added by whoever knows which connection this is."""
+    """Makes a violation; the caller, which knows the connection, adds the peer."""
     return Violation("", message, rule=rule, hint="the connection is closed; the peer runs a broken or hostile muxer")
 
 

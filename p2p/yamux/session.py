@@ -71,7 +71,7 @@ class Session:
         return self.receive_frames(data, now, len(data)).events
 
     def receive_frames(self, data: bytes | bytearray | memoryview, now: float, most: int) -> Received:
-        """As ``receive``, until ``most`` frames have begun: a frame is work, however few bytes it has."""
+        """Receives like ``receive``, until ``most`` frames have begun: each frame is work, however small."""
         self._heard = now
         events: list[Event] = []
         view = memoryview(data)
@@ -232,7 +232,7 @@ class Session:
                 self._stalled.setdefault(stream_id, now)
 
     def withdraw(self, stream_id: int) -> None:
-        """Take back what was handed over and is not sent yet: its writer was cancelled."""
+        """Withdraws unsent data of a cancelled writer."""
         stream = self._streams.get(stream_id)
         if stream is not None:
             stream.outbox = None
@@ -290,7 +290,7 @@ class Session:
         self._forget_if_done(stream)
 
     def go_away(self, code: frames.GoAwayCode) -> None:
-        """Tell the peer that we take no more streams."""
+        """Informs the peer that we accept no more streams."""
         self._say(frames.pack(frames.GO_AWAY, 0, 0, code))
 
     # --- what is to be sent --------------------------------------------------------------------------------------
@@ -352,7 +352,7 @@ class Session:
     # --- time ----------------------------------------------------------------------------------------------------
 
     def next_due(self) -> float:
-        """When ``expire`` has something to do, at the earliest."""
+        """The earliest time at which ``expire`` has something to do."""
         due = self._heard + self.limits.ping_interval
         if self._pinged is not None:
             due = max(self._heard, self._pinged) + self.limits.ping_timeout

@@ -61,7 +61,7 @@ Event: TypeAlias = StreamOpened | Readable | WasReset | Pong | GoneAway
 
 
 class Outgoing(msgspec.Struct, frozen=True):
-    """What to send now, and whose buffers that emptied."""
+    """The bytes to send now, and the streams whose buffers that emptied."""
 
     messages: list[bytes | memoryview]
     """Whole frames, in messages of at most ``Limits.max_message`` bytes, to be sent in this order.
@@ -73,7 +73,7 @@ class Outgoing(msgspec.Struct, frozen=True):
 
 
 class Received(NamedTuple):
-    """What came of some bytes, how many of them were taken, and of how many frames."""
+    """The result of received bytes: data, how many bytes were consumed, and how many frames."""
 
     events: list[Event]
     taken: int
@@ -104,7 +104,7 @@ class Inbox:
         self._pieces.append(bytes(piece))
 
     def take(self, size: int) -> bytes:
-        """The first of them, at most ``size``: all that are small and together, or some of one large piece."""
+        """Takes the first bytes, at most ``size``: all small pieces together, or a part of a large one."""
         self._close_tail()
         if not size or not self._pieces:
             return b""
@@ -171,7 +171,7 @@ class StreamState:
 
     @property
     def finished(self) -> bool:
-        """Nothing more can happen on the wire."""
+        """Whether nothing more can happen on the wire."""
         return self.reset is not None or (self.fin_sent and self.fin_received)
 
     @property

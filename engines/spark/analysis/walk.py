@@ -88,8 +88,6 @@ JOINS: Final = ("Join", "AsOfJoin")
 VALID_FROM: Final = "valid_from"
 VALID_TO: Final = "valid_to"
 """Columns of an input that the query sees as versions."""
-LINEAR: Final = frozenset({"Project", "Filter", "Generate", "Union"}) | PASSING
-"""Operators under which every row speaks for itself."""
 MAX_PATHS: Final = 64
 """Occurrences of inputs in one query, common table expressions counted at every use."""
 _LEAVES: Final = {"LogicalRDD", "LocalRelation", "LogicalRelation"}

@@ -19,7 +19,6 @@ from odfd.cli.session import Session
 from odfd.control import wire
 
 _MAX_MANIFEST: Final = 4 * MAX_BLOCK
-_WHICH: Final = "a file, - for standard input, or a block of a folder or of a dataset"
 _OF_DATASET: Final = re.compile(r"(?P<ref>.+)@(?:#(?P<number>\d+)|(?P<hash>[fFzu][0-9A-Za-z_-]+))\Z", re.ASCII)
 
 

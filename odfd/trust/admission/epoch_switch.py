@@ -29,12 +29,12 @@ class EpochSwitch(msgspec.Struct, frozen=True):
     """Whether anything that was published is given up."""
 
     def keeps(self, size: int, root_at: RootAt) -> bool:
-        """Whether of my ``size`` blocks none would have to go, as far as can be told without theirs."""
+        """Whether none of my ``size`` blocks would have to go, as far as known without the other blocks."""
         return size < self.base.size or (size == self.base.size and root_at(size) == self.base.root_hash)
 
 
 def turn_to(epoch: int, mine: int, walk: Sequence[Rights]) -> EpochSwitch | None:
-    """From epoch ``mine`` to ``epoch``; ``None`` when the versions known do not tell of each epoch in between."""
+    """Returns the switch from epoch ``mine`` to ``epoch``; ``None`` when versions of epochs in between are unknown."""
     known: dict[int, Epoch] = {each.number: each for rights in walk for each in rights.epochs}
     between = [known.get(number) for number in range(mine + 1, epoch + 1)]
     opened = [each for each in between if each is not None]
@@ -48,12 +48,12 @@ def turn_to(epoch: int, mine: int, walk: Sequence[Rights]) -> EpochSwitch | None
 
 
 def begins_at(head: HeadStatement, base: TreeHead) -> bool:
-    """Whether a head can be of an epoch that begins with ``base``, as far as can be told without blocks."""
+    """Whether a head can belong to an epoch that begins with ``base``, as far as known without blocks."""
     return head.size > base.size or (head.size == base.size and head.root_hash == base.root_hash)
 
 
 def epoch_of(size: int, root_at: RootAt, walk: Sequence[Rights], heads: Iterable[HeadStatement]) -> int:
-    """The epoch of a chain of ``size`` blocks that came as it is, by what is signed of it; ``root_at`` knows its tree.
+    """Determines the epoch of an imported chain of ``size`` blocks from signed heads; ``root_at`` computes its roots.
 
     A head that is of the chain says it. After that, each epoch that keeps all that is here, or begins in it and is not
     the one that gave it up, is the chain's too. Raises Conflict for a chain that a later epoch gave up, or of which

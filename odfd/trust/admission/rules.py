@@ -39,7 +39,7 @@ LIFETIME_LIMIT: Final = 90 * 86400 * instant.SECOND
 
 
 class AdmissionOutcome(enum.Enum):
-    """What an admitted statement means for what we hold."""
+    """The effect of an admitted statement on what we hold."""
 
     ADVANCE = "advance"
     """Larger than what I hold, as far as I can tell: fetch and check the blocks."""
@@ -80,7 +80,7 @@ class Admitted(msgspec.Struct, frozen=True):
 
 
 class AdmissionContext(msgspec.Struct, frozen=True):
-    """What a head is judged on beside the newest one: the authority, and whose history my own blocks are."""
+    """The facts by which a head is judged, besides the newest one: the authority, and the history of my blocks."""
 
     walk: Sequence[Rights]
     """The rights of every version known, from version 0 on."""
@@ -154,7 +154,7 @@ def admit_card(card: Card, signed: Signed, walk: Sequence[Rights], now: Instant,
 
 
 def writer_of(head: HeadStatement, signed: Signed, rights: Rights) -> KeyDid | None:
-    """A signer of this head whom these rights let write it."""
+    """Returns a signer of this head who may write it by these rights."""
     return min((key for key in signed.signers if rights.may_write(key, head.issued)), default=None)
 
 
@@ -227,7 +227,7 @@ def _against_mine(head: HeadStatement, newest: HeadStatement | None, root_at: Ro
 def admit_authority(
     authority: Authority, signed: Signed, walk: Sequence[Rights], now: Instant, seed: bytes | None = None
 ) -> tuple[Admitted, Rights]:
-    """What a version of an authority changes, and the rights that hold afterwards.
+    """Decides what a version of an authority changes, and the rights that hold afterwards.
 
     FORK: another statement of a version that is known, as rightly signed; the known one is kept. ``seed`` is the digest
     of the first block, where it is here: no authority is grafted onto another chain of the same key.
@@ -282,7 +282,9 @@ def admit_attestation(attestation: Attestation, signed: Signed, newest: Attestat
 
 
 def admit_word(predicate: Word, signed: Signed, now: Instant, *, is_news: bool) -> Admitted:
-    """What contradicts nothing. ``is_news``: it says more than what is kept of its author, and no person went further.
+    """Admits what contradicts nothing.
+
+    ``is_news``: it says more than what is kept of its author, and no person went further.
 
     Of two policies of one version both are kept: what either tightens holds, and only a person loosens.
     """

@@ -84,7 +84,7 @@ class Judged(msgspec.Struct, frozen=True):
 
 
 class Processed(msgspec.Struct, frozen=True):
-    """What became of a statement."""
+    """The result of processing a statement."""
 
     verdict: Admitted
     signer: KeyDid | None = None
@@ -120,7 +120,7 @@ class StatementProcessor:
         self._now = now
 
     def judge(self, predicate: AnyPredicate, signed: Signed) -> Judged:
-        """What hearing it would change. Writes nothing."""
+        """Judges what processing the statement would change, without writing. Writes nothing."""
         return PROCESS[predicate.KIND].judge(self, predicate, signed)
 
     def hear(self, predicate: AnyPredicate, signed: Signed) -> Processed:

@@ -50,7 +50,7 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What a bundle says of itself. Only ``head`` and ``authority`` are signed; the rest is where to look."""
+    """The table of contents of a bundle. Only ``head`` and ``authority`` are signed; the rest is where to look."""
 
     type: str
     head: dict[str, Any]
@@ -157,9 +157,10 @@ class Reader:
             self._bytes(-size % _BLOCK)
 
     def objects(self) -> Iterator[tuple[Listed, Iterable[bytes]]]:
-        """Each object and its bytes in pieces, which must be used up before the next; the hash is checked at their
-        end. Raises Invalid for a hash or size that differs, an entry that is not the expected one, and a file that
-        goes on."""
+        """Yields each object and its bytes in pieces, to be used up before the next; checks the hash at their end.
+
+        Raises Invalid for a hash or size that differs, an entry that is not the expected one, and a file that goes on.
+        """
         with self._placed():
             for each in self.manifest.objects:
                 if self._entry() != (_name(each), each.size):

@@ -31,7 +31,7 @@ _DRAFT: Final = ".part"
 
 
 class BundleQuota(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be kept."""
+    """Limits of the store."""
 
     total: int = 1 << 30
     """Bytes of all bundles; an unfinished one comes on top while it is written."""
@@ -130,7 +130,7 @@ class BundleStore:
         return self._paths[name]
 
     def drop(self, name: Multihash) -> None:
-        """It goes, if it is here. Raises Environment."""
+        """Removes a bundle, if it is here. Raises Environment."""
         with self._turn:
             path = self._paths.pop(name, None)
             if path is not None:

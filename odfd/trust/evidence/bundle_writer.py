@@ -57,7 +57,7 @@ class GatheredBundle(msgspec.Struct, frozen=True):
 
 
 class TooLarge(msgspec.Struct, frozen=True):
-    """It would not fit; ``reason`` is for people."""
+    """The bundle would exceed its limits; ``reason`` is for people."""
 
     reason: str
 

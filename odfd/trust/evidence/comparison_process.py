@@ -69,7 +69,7 @@ def _path() -> str:
 
 
 def compare_here(published: Path, computed: Path) -> RowDifference:
-    """What the process answers."""
+    """Compares within this process, and returns its answer."""
     try:
         return compare(published, computed)
     except Fault as fault:

@@ -39,7 +39,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RowDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """What a mismatch looks like."""
+    """The differences between two slices, for people."""
 
     message: str
     cells: tuple[Cell, ...] = ()

@@ -36,7 +36,7 @@ class Claim(NamedTuple):
 
 
 class OwnFindings(msgspec.Struct, frozen=True, kw_only=True):
-    """What this node has of its own."""
+    """This node's own findings."""
 
     runs: Mapping[int, Run]
     """Its verdicts, re-checks among them."""
@@ -56,7 +56,7 @@ def claims(
     suspended: Collection[str],
     own: OwnFindings,
 ) -> list[Claim]:
-    """What is to be looked into of a dataset, in order. ``attestations`` speak of the chain held here."""
+    """Lists the claims to check for a dataset, in order. ``attestations`` speak of the chain held here."""
     verdicts_at = cache(partial(group_verdicts, policy, attestations, suspended=suspended))
     found: dict[Multihash, Claim] = {}
     for key, attestation in sorted(attestations.items()):

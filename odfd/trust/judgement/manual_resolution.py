@@ -54,7 +54,7 @@ class Stop(msgspec.Struct, frozen=True):
 
 
 class PendingDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """All that waits, on one dataset."""
+    """Everything about one dataset that waits for a decision."""
 
     dataset: DatasetId
     name: str
@@ -75,7 +75,7 @@ class PendingDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DecisionOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What follows from a person's word."""
+    """The consequences of a decision."""
 
     settles: tuple[str, ...]
     """For people, one line each."""
@@ -119,7 +119,7 @@ def versions_of(proof: Proof, held: Multihash) -> Versions:
 
 
 def choices(case: PendingDecision) -> Iterator[Choice]:
-    """What may be named; nothing when nothing waits."""
+    """Yields the hashes that may be chosen; none when nothing waits."""
     if case.versions is not None:
         yield Choice(case.versions.held, f"version {case.versions.number} of its authority as it is held here")
         for _, signed in case.versions.others:
@@ -148,7 +148,7 @@ def follow(case: PendingDecision, name: Multihash, now: Instant) -> DecisionOutc
 
 
 def abandon(case: PendingDecision, reach: int, now: Instant) -> DecisionOutcome:
-    """Nothing beyond what may be relied on now, whatever comes."""
+    """Abandons the dataset: nothing beyond the present reach will be relied on."""
     if case.abandoned:
         raise Refused(f"{case.name} was abandoned already", rule="resolve", hint="--follow HASH takes it up again")
     if not _waits(case):

@@ -30,7 +30,7 @@ DATA: Final = ("AddData",)
 
 
 class Electorate(msgspec.Struct, frozen=True, kw_only=True):
-    """The groups whose observations of one dataset count: the policy's, less those excluded or too near, and me."""
+    """The groups whose observations of one dataset count: the policy's, except excluded or related ones, and me."""
 
     me: KeyDid
     own_group: str | None
@@ -54,7 +54,7 @@ def electorate(
 
 
 def behind(who: Electorate, sightings: Iterable[Sighting], block: Multihash, time: Instant) -> int:
-    """Groups that found the same at the source of ``block``, whose system time is ``time``; mine, or one more.
+    """Counts groups that found the same at the source of ``block``, whose system time is ``time``, and my own finding.
 
     Keys of a group that disagree are silent; who could not reach the source says nothing.
     """
@@ -78,7 +78,7 @@ class _Memo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObservationReach:
-    """How many blocks from the first are observed by so many; remembered, so that an answer costs what is new."""
+    """Computes how many blocks from the first are observed by enough groups, and caches what it found."""
 
     def __init__(self) -> None:
         self._memos: dict[tuple[DatasetId, int], _Memo] = {}

@@ -41,7 +41,7 @@ class SuspensionReview:
         clock: Callable[[], Instant],
         changed: Callable[[], None],
     ) -> None:
-        """``changed`` is told when a group was suspended."""
+        """``changed`` is called after a group was suspended."""
         self._database = database
         self._chains = chains
         self._evaluator = evaluator

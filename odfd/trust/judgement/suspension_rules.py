@@ -31,7 +31,7 @@ ME: Final = ""
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """What a verdict was computed on; only verdicts of equal machines contradict each other."""
+    """The environment of a verdict; only verdicts of equal environments contradict each other."""
 
     digest: str
     platform: str
@@ -57,7 +57,7 @@ class Strike(NamedTuple):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """All that suspension rests on."""
+    """The facts on which suspension is decided."""
 
     datasets: Mapping[DatasetId, DatasetStatements]
     accused: Collection[KeyDid] = ()
@@ -77,7 +77,7 @@ def standing(policy: Policy, view: View, now: Instant) -> frozenset[str]:
 
 
 def struck(stand: Collection[Strike]) -> frozenset[str]:
-    """Groups whose strikes, all of which outlived the grace, are in enough datasets."""
+    """Returns groups whose strikes, all older than the grace, are in enough datasets."""
     datasets: dict[str, set[DatasetId]] = {}
     for strike in stand:
         datasets.setdefault(strike.group, set()).add(strike.dataset)
@@ -85,17 +85,17 @@ def struck(stand: Collection[Strike]) -> frozenset[str]:
 
 
 def double_voters(policy: Policy, accused: Collection[KeyDid]) -> frozenset[str]:
-    """Groups of keys that are proven to have voted twice; they are out at once, whatever else is known."""
+    """Returns groups of keys that provably voted twice, which are suspended at once."""
     return frozenset(group for key in accused if (group := policy.group_of(key)) is not None)
 
 
 def remembered(since: Mapping[Strike, Instant], found: Collection[Strike], now: Instant) -> dict[Strike, Instant]:
-    """What to keep of ``since``: a strike that is gone begins anew when it comes back."""
+    """Updates the times of strikes: one that ended and returns begins again."""
     return {strike: since.get(strike, now) for strike in found}
 
 
 def strikes(policy: Policy, view: View) -> frozenset[Strike]:
-    """All contradictions that stand at present, whether or not their grace is over."""
+    """Returns all present contradictions, whether or not their grace is over."""
     out = double_voters(policy, view.accused)
     return frozenset(
         Strike(group, dataset, step)

@@ -38,14 +38,14 @@ class Suspensions:
         self._db = connection
 
     def since(self) -> dict[Strike, Instant]:
-        """When each present strike was first seen."""
+        """Returns when each present strike was first seen."""
         return {_strike(row): Instant(row[3]) for row in STRIKES.rows(self._db, "pardoned = 0")}
 
     def pardoned(self) -> frozenset[Strike]:
         return frozenset(map(_strike, STRIKES.rows(self._db, "pardoned = 1")))
 
     def remember(self, strikes: Mapping[Strike, Instant]) -> None:
-        """These are the present ones; those that are gone begin anew when they come back."""
+        """Stores the present strikes; ended ones are dropped, and begin again when they return."""
         known = self.since()
         for strike in known.keys() - strikes.keys():
             self._db.execute("DELETE FROM trust_strikes WHERE grp = ? AND dataset = ? AND block = ?", strike)
@@ -54,7 +54,7 @@ class Suspensions:
                 STRIKES.put(self._db, *strike, at, 0)
 
     def groups(self) -> frozenset[str]:
-        """Those that were suspended over strikes."""
+        """Returns the groups suspended for strikes."""
         return frozenset(row[0] for row in SUSPENDED.rows(self._db))
 
     def suspend(self, group: str, strikes: Collection[Strike], now: Instant) -> str:
@@ -66,7 +66,7 @@ class Suspensions:
         return reason
 
     def all(self, policy: Policy) -> list[Suspended]:
-        """All suspended groups, with the reasons; a key of no listed group is left out."""
+        """Lists all suspended groups with the reasons, except keys of no listed group."""
         found = {row[0]: Suspended(row[0], row[2], Instant(row[1])) for row in SUSPENDED.rows(self._db)}
         for group, key, places in self._two_faced(policy):
             datasets = ", ".join(sorted({dataset.short for dataset, _ in places}))

@@ -67,7 +67,7 @@ MAX_LINEAGE: Final = 64
 
 
 class DatasetFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is recorded of one dataset."""
+    """All recorded facts about one dataset."""
 
     dataset: DatasetId
     size: int
@@ -129,7 +129,10 @@ class TrustEvaluator:
         return self._policy()
 
     def known(self, dataset: DatasetId, within: dict[DatasetId, int] | None = None) -> DatasetFacts:
-        """What is recorded of a dataset. ``within``: the reach of datasets already looked at, for this one question."""
+        """Gathers what is recorded of a dataset.
+
+        ``within``: the reach of datasets already looked at, for this one question.
+        """
         within = {} if within is None else within
         # Chains of others may derive from each other in a ring: inside of itself nothing is within reach.
         within[dataset] = 0
@@ -186,7 +189,7 @@ class TrustEvaluator:
         )
 
     def lasts_until(self, datasets: Iterable[DatasetId]) -> Instant | None:
-        """Until when time alone changes nothing of what is known of these; ``None``: that cannot be told."""
+        """Returns until when no fact about these changes by time alone; ``None``: unknown."""
         until, now = FOREVER, self._clock()
         for dataset in datasets:
             head = self._chains.chain(dataset).head()
@@ -233,7 +236,7 @@ class TrustEvaluator:
         return Decision(DatasetStatus.DISPUTED, against=found.against)
 
     def verdict(self, known: DatasetFacts, step: int) -> Decision:
-        """The same by the rules alone."""
+        """Decides on a step by the rules alone, without a person's decisions."""
         run = run_at(known.runs, step)
         electors = Electors(
             policy=self.policy,
@@ -245,7 +248,7 @@ class TrustEvaluator:
         return decide(electors, known.attestations, own_verdict(run), step)
 
     def view(self, dataset: DatasetId) -> View:
-        """What suspension rests on, of one dataset: who says what of its steps, me included."""
+        """Returns the facts about one dataset for suspension: all verdicts on its steps, mine included."""
         chain = self._chains.chain(dataset)
         head = chain.head()
         with self._database.read() as connection:
@@ -284,7 +287,7 @@ class TrustEvaluator:
         return [(step, decision) for step, decision in found if decision.status in STOPS]
 
     def sighted(self, dataset: DatasetId) -> tuple[list[Sighting], int]:
-        """What was observed of the newest block that anybody observed, and how many groups stand behind that block."""
+        """Returns observations of the newest observed block, and how many groups found it at the source."""
         chain = self._chains.chain(dataset)
         head = chain.head()
         with self._database.read() as connection:
@@ -392,7 +395,7 @@ def _is_root(chain: ChainReader) -> bool:
 
 
 def own_verdict(run: Run | None) -> GroupVerdict | None:
-    """What this node's own run says of a step."""
+    """Converts this node's own run of a step to a verdict."""
     if run is None:
         return None
     if run.verdict == VerdictKind.REPRODUCED.value:

@@ -33,7 +33,7 @@ TOO_COSTLY: Final = "too-costly"
 
 
 class GroupVerdict(msgspec.Struct, frozen=True):
-    """One group's word on one block; ``value`` is the id of what it computed instead, for a mismatch."""
+    """One group's verdict on one block; ``value`` is the id of its own result, for a mismatch."""
 
     kind: VerdictKind
     value: bytes = b""
@@ -65,7 +65,7 @@ REFUTING: Final = 2
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What may be done with a block."""
+    """The decision on a block: what it may be used for."""
 
     status: DatasetStatus
     reproduced: bool = False
@@ -118,7 +118,7 @@ def value_id(actual: Actual) -> bytes:
 
 
 def verdict_on(attestation: Attestation, sequence_number: int) -> GroupVerdict | None:
-    """What a validator says of a block; nothing for abstentions and for verdicts from an opaque checkpoint."""
+    """Returns a validator's verdict on a block; none for abstentions and for verdicts from an opaque checkpoint."""
     for span in attestation.spans:
         if not span.first <= sequence_number <= span.last:
             continue
@@ -181,7 +181,7 @@ def _engine_of(attestation: Attestation, sequence_number: int) -> EngineUsed | N
 
 
 class Electors(msgspec.Struct, frozen=True, kw_only=True):
-    """The groups whose verdicts on a dataset's steps count on this node, and the rules they are counted by."""
+    """The groups whose verdicts on a dataset's steps count on this node, and the rules for counting."""
 
     policy: Policy
     me: KeyDid
@@ -335,5 +335,5 @@ def quorum_of(expressions: Iterable[Expression]) -> int:
 
 
 def asked_of(name: str, expressions: Iterable[Expression]) -> frozenset[int]:
-    """Each K that any of the purposes asks of a counted fact."""
+    """Returns each K that any of the purposes demands of a counted fact."""
     return frozenset(fact.count for expression in expressions for fact in facts_of(expression) if fact.name == name)

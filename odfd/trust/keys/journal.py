@@ -57,7 +57,7 @@ class SigningJournal:
 
     @property
     def is_new(self) -> bool:
-        """Whether its key has said nothing ever."""
+        """Whether its key has never signed anything."""
         return self._last == _START
 
     def last(self, topic: str) -> JournalEntry | None:
@@ -66,7 +66,7 @@ class SigningJournal:
         return self._last.get(topic)
 
     def begin(self, how: str, at: int, last: Mapping[str, JournalEntry]) -> None:
-        """Make it anew, whole or not at all, with what is known that its key said last. Raises Environment."""
+        """Starts the journal again, atomically, with the known last statements of its key. Raises Environment."""
         entries = {**last, BEGUN: JournalEntry((at,), how)}
         self._replace(entries)
         self.is_lost = False

@@ -38,7 +38,7 @@ def policy(network: str) -> str:
 
 
 def entry_of(key: KeyDid, predicate: AnyPredicate, sid: Multihash) -> tuple[str, JournalEntry] | None:
-    """What the journal of ``key`` says of a statement; ``None`` for one that is not journalled."""
+    """Returns the journal entry of ``key`` for a statement; ``None`` for a kind that is not journalled."""
     make = _ENTRIES.get(predicate.KIND)
     return None if make is None else make(key, predicate, sid)
 

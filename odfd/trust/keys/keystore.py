@@ -69,7 +69,7 @@ class KeyStore:
         return SigningKey(self._read(path))
 
     def new_dataset_key(self) -> SigningKey:
-        """Of a dataset to be: ``keep_dataset_key`` or ``discard_dataset_key`` follows."""
+        """Makes the key of a new dataset; ``keep_dataset_key`` or ``discard_dataset_key`` follows."""
         seed = self._entropy(32)
         key = SigningKey(seed)
         try:
@@ -81,7 +81,7 @@ class KeyStore:
         return key
 
     def unborn(self) -> list[DatasetId]:
-        """Datasets whose keys were made, and that may have come to nothing."""
+        """Lists datasets whose keys were made and neither kept nor discarded."""
         return sorted(DatasetId.parse(DID_ODF + path.stem) for path in self._directory.glob(f"*{_UNBORN}"))
 
     def keep_dataset_key(self, dataset: DatasetId) -> None:
@@ -136,7 +136,7 @@ class KeyStore:
         return self._read(self._key_path(dataset))
 
     def discard_dataset_key(self, dataset: DatasetId) -> None:
-        """For a dataset that came to nothing: its key has signed nothing yet."""
+        """Discards the key of a dataset that was not created; it has signed nothing."""
         with self._signing:
             unused = self._journal_of(dataset.public_key).is_new
             for path in (self._key_path(dataset), _fresh(self._key_path(dataset))):
@@ -159,17 +159,17 @@ class KeyStore:
         return len(paths)
 
     def lost(self) -> list[KeyDid]:
-        """Keys of this node whose journals are gone, its own first. Those that cannot be read are told by ``check``."""
+        """Lists keys of this node whose journals are gone, its own first.
+
+        ``check`` reports those that cannot be read.
+        """
         paths = [*self._directory.glob("*.key"), *self._directory.glob("*.offline")]
         datasets = sorted({DatasetId.parse(DID_ODF + path.stem) for path in paths if path.stem not in _OWN})
         keys = [*self._own_keys(), *(KeyDid.from_public_key(each.public_key) for each in datasets)]
         return [key for key in keys if self._is_lost(key)]
 
     def renew(self, key: KeyDid, last: Mapping[str, JournalEntry], how: str, now: Instant) -> bool:
-        """Begin a lost journal anew with what others know that the key said; whether it was lost. Raises Environment.
-
-        ``how`` says who told it: it stands in the journal.
-        """
+        """Restarts a lost journal from what others know (``how``); returns whether it was lost. Raises Environment."""
         with self._signing:
             journal = self._journal_of(key.public_key)
             if not journal.is_lost:
@@ -178,17 +178,17 @@ class KeyStore:
             return True
 
     def is_new(self, dataset: DatasetId) -> bool:
-        """Whether the dataset's key is here and has said nothing ever: then no other key can have spoken of it."""
+        """Whether the dataset's key is here and has never signed, so that no other key can have signed for it."""
         with self._signing:
             return self._journal_of(dataset.public_key).is_new
 
     def last_said(self, key: KeyDid, topic: str) -> JournalEntry | None:
-        """By its journal here, wherever the key is. Raises Refused (``trust.journal``) when that is lost."""
+        """Returns a key's last entry in its journal here. Raises Refused (``trust.journal``) when that is lost."""
         with self._signing:
             return self._journal_of(key.public_key).last(topic)
 
     def sign(self, key: SigningKey, topic: str, order: Order, subject: str, payload: bytes) -> bytes:
-        """A sealed envelope of ``payload``; what it says of ``subject`` at ``order`` is journalled first.
+        """Journals the statement on ``subject`` at ``order``, then seals ``payload`` in an envelope.
 
         Raises Refused when the journal says otherwise (``trust.behind``) or is lost (``trust.journal``).
         """
@@ -202,7 +202,7 @@ class KeyStore:
             self._journal_of(key.public_key).check(topic, order, subject)
 
     def note(self, key: KeyDid, topic: str, order: Order, subject: str) -> None:
-        """Journal what a key says, whose signature was made apart and is about to leave. Raises Refused."""
+        """Journals a statement whose signature was made elsewhere, before it is published. Raises Refused."""
         with self._signing:
             self._journal_of(key.public_key).promise(topic, order, subject)
 

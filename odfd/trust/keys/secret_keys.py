@@ -30,7 +30,7 @@ _HINT: Final = "apply the SecretSet again with the values; keys/secrets.jwks is 
 
 @final
 class Opened:
-    """A value that was opened; ``str`` and ``repr`` do not tell it."""
+    """A decrypted value, which ``str`` and ``repr`` hide."""
 
     __slots__ = ("_text",)
 
@@ -64,7 +64,7 @@ class SecretKeys:
         self._making = threading.Lock()
 
     def seal(self, text: str, binding: str) -> str:
-        """For one place alone: ``binding``. Makes the key the first time. Raises Environment."""
+        """Seals a value for one place, ``binding``; makes the key the first time. Raises Environment."""
         from joserfc import jwe
 
         key = self._active() or self._make()
@@ -72,7 +72,7 @@ class SecretKeys:
         return jwe.encrypt_compact(header, text.encode(), key, registry=_registry())
 
     def open(self, sealed: str, bindings: Collection[str]) -> Opened:
-        """Raises Invalid for what is none, or is bound to another place; Environment where its key is not here."""
+        """Decrypts a value. Raises Invalid if none or bound to another place; Environment if its key is not here."""
         from joserfc import jwe
         from joserfc.errors import JoseError
 

@@ -76,11 +76,11 @@ class Authorities:
         return walk
 
     def rights(self, dataset: DatasetId) -> Rights:
-        """Those of the newest version known."""
+        """Returns the rights of the newest known version."""
         return self.walk(dataset)[-1]
 
     def rights_at(self, dataset: DatasetId, version: int) -> Rights | None:
-        """As ``chain.statements.proof`` asks for it."""
+        """Returns the rights of a version, as ``chain.statements.proof`` requires."""
         known = self.walk(dataset)
         return known[version] if version < len(known) else None
 

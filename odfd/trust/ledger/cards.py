@@ -52,7 +52,7 @@ class Cards:
         return None if row is None else read(bytes(row[6]))
 
     def shown(self) -> dict[DatasetId, Multihash]:
-        """Of all that were not taken back. No row is read but for its names."""
+        """Returns the ids of all cards that were not withdrawn, by an index. No row is read but for its names."""
         rows = self._db.execute("SELECT dataset, sid FROM trust_cards WHERE NOT withdrawn")
         return {DatasetId(dataset): Multihash(sid) for dataset, sid in rows}
 

@@ -29,7 +29,7 @@ class Cosignatures:
         return True
 
     def is_news(self, made: Cosignature, *, listed: bool = False) -> bool:
-        """Whether it says more than what was known of this witness, and there is room for it."""
+        """Whether it is newer than the known one of this witness, and there is room for it."""
         tree = made.checkpoint
         row = COSIGNATURES.one(self._db, "origin = ? AND witness = ?", (tree.origin, made.witness))
         if row is not None:

@@ -42,7 +42,7 @@ class LinkedEntry(NamedTuple):
 
 
 class Gap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What stood in a place: numbers of the first and the last entry, how many, the hashes on both sides in hex."""
+    """A gap in the log: first and last number, count of dropped entries, and the hashes on both sides in hex."""
 
     first: int
     last: int
@@ -62,13 +62,13 @@ def link(previous: bytes, row: tuple[object, ...]) -> bytes:
 
 
 def entries(connection: sqlite3.Connection, where: str, values: tuple[object, ...]) -> Iterator[LinkedEntry]:
-    """In their order."""
+    """Yields entries in order."""
     rows = connection.execute(f"SELECT {_COLUMNS} FROM trust_ledger WHERE {where} ORDER BY seq", values)  # noqa: S608
     return map(LinkedEntry._make, rows)
 
 
 def whole(found: Iterator[LinkedEntry]) -> Iterator[LinkedEntry]:
-    """The same entries, each looked at. Raises Environment at the first whose hash is not its own."""
+    """Yields the same entries after a check of each hash. Raises Environment at the first whose hash is not its own."""
     for entry in found:
         if not _is_whole(entry):
             raise _altered(entry)
@@ -85,7 +85,7 @@ def linked(found: Iterator[LinkedEntry], previous: bytes | None) -> Iterator[Lin
 
 
 def cut(connection: sqlite3.Connection, dropped: Collection[int], now: Instant) -> None:
-    """Leave gaps in place of these entries; with gaps beside them they become one. Raises Environment: damage."""
+    """Replaces these entries with gaps, and merges adjacent gaps. Raises Environment: damage."""
     low, high = min(dropped), max(dropped)
     before = connection.execute("SELECT MAX(seq) FROM trust_ledger WHERE seq < ?", (low,)).fetchone()[0]
     after = connection.execute("SELECT MIN(seq) FROM trust_ledger WHERE seq > ?", (high,)).fetchone()[0]

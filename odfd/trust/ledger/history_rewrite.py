@@ -41,7 +41,7 @@ def tree_head(tree: Frontier) -> TreeHead:
 
 
 def give_up(connection: sqlite3.Connection, dataset: DatasetId, keep: int, checked: CheckedChain) -> None:
-    """Forget what was concluded of blocks from ``keep`` on, and what only they named; ``checked`` holds from now on."""
+    """Deletes conclusions about blocks from ``keep`` on, and what only those named; ``checked`` holds from now on."""
     _conclude(connection, dataset, keep, checked)
     drop_later(connection, dataset, keep)
     row_counts.cut(connection, dataset, keep)
@@ -91,7 +91,7 @@ class RewrittenHistory:
         return self._tree
 
     def settle(self, connection: sqlite3.Connection, checked: CheckedChain) -> None:
-        """In the transaction that moves the head; ``checked`` holds from now on."""
+        """Updates the ledger in the transaction that moves the head; ``checked`` holds from now on."""
         plan = self._plan
         if plan.after == "merged":
             _conclude(connection, plan.dataset, plan.base.size, checked)

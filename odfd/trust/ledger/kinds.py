@@ -69,7 +69,7 @@ _SUBJECT: Final = " UNION ALL ".join(
 def refs(
     connection: sqlite3.Connection, *, of_dataset: bool, subjects: Iterable[DatasetId] | None = None
 ) -> list[tuple[DatasetId, Multihash]]:
-    """Subjects and ids of what is kept: of what speaks of datasets, or of what speaks of none.
+    """Lists subjects and ids of kept statements: either those about datasets, or the others.
 
     ``subjects``: of these alone, which costs nothing for what is kept of others; ``None``: of all.
     """

@@ -185,7 +185,7 @@ class Ledger:
         self.append(row)
 
     def close_epochs(self, rights: Rights) -> None:
-        """Heads of closed epochs leave the live set, but for those that say no more than what was kept of them."""
+        """Removes heads of closed epochs from the live set, except those within what was kept of the epoch."""
         for signer, payload, _ in list(self._live(rights.dataset, HEAD)):
             head = statement.decode(payload)
             opened = rights.opened(head.epoch + 1)
@@ -197,7 +197,7 @@ class Ledger:
                 )
 
     def follow(self, dataset: DatasetId, signed: Signed, now: Instant) -> None:
-        """From now on this head is the newest, and no other of the dataset is known: a person chose its history."""
+        """Makes this head the only known one of the dataset, since a person chose its history."""
         self._db.execute("DELETE FROM trust_live WHERE dataset = ? AND type = ?", (dataset, HEAD))
         self.record(signed, signed.signers[0], "followed", "", now, live=True)
 
@@ -229,7 +229,7 @@ class Ledger:
         self.append((now, dataset, b"", "decision", Multihash.sha3_256(decision), decision, "", "decided"))
 
     def decide_on(self, decision: bytes, now: Instant) -> None:
-        """The same of what is no dataset's: whose word counts."""
+        """Records a decision that concerns no dataset, such as whose verdicts count."""
         self.append((now, b"", b"", "decision", Multihash.sha3_256(decision), decision, "", "decided"))
 
     def append(self, row: tuple[int, bytes, bytes, str, bytes, bytes, str, str]) -> int:
@@ -256,7 +256,7 @@ class Ledger:
         return self._db.execute("SELECT 1 FROM trust_ledger WHERE sid = ? LIMIT 1", (sid,)).fetchone() is not None
 
     def settled(self, sid: Multihash) -> bool:
-        """Whether it is live, or contradicted what was: all else is judged by its order whenever it comes again."""
+        """Whether the statement is live or recorded as a fork; all others are judged again when received again."""
         row = self._db.execute(
             "SELECT EXISTS (SELECT 1 FROM trust_live WHERE sid = ?1)"
             " OR EXISTS (SELECT 1 FROM trust_ledger WHERE sid = ?1 AND outcome = 'fork')",
@@ -284,7 +284,7 @@ class Ledger:
         return None if row is None else Signed(row[5], (signer,), row[4])
 
     def attestation(self, dataset: DatasetId, validator: KeyDid) -> Attestation | None:
-        """The live one of a validator; costs nothing for what others say."""
+        """Returns a validator's live attestation, by an index."""
         found = self.statement(dataset, ATTESTATION, validator)
         predicate = None if found is None else statement.decode(found.payload)
         return predicate if isinstance(predicate, Attestation) else None
@@ -308,12 +308,12 @@ class Ledger:
         return [Multihash(row[0]) for row in rows]
 
     def datasets(self, kind: str) -> list[DatasetId]:
-        """Those of which a live statement of this kind is known, held or not."""
+        """Lists datasets of which a live statement of this kind is known, held or not."""
         rows = self._db.execute("SELECT DISTINCT dataset FROM trust_live WHERE type = ?", (kind,))
         return [DatasetId(row[0]) for row in rows]
 
     def signers(self, dataset: DatasetId, kind: str) -> list[KeyDid]:
-        """Whose live statements of this kind are known."""
+        """Lists the signers of live statements of this kind."""
         rows = self._db.execute("SELECT signer FROM trust_live WHERE dataset = ? AND type = ?", (dataset, kind))
         return [KeyDid(row[0]) for row in rows]
 
@@ -326,17 +326,17 @@ class Ledger:
         return [DatasetId(row[0]) for row in self._db.execute(_NOT_HELD)]
 
     def forget_said(self, dataset: DatasetId) -> None:
-        """Drop what is live of a dataset that is not held here and that nobody wants; the log keeps what it has."""
+        """Deletes the live statements on a dataset that is neither held nor wanted; the log keeps its entries."""
         for table in SAID:
             self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))  # noqa: S608
 
     def chain(self, dataset: DatasetId) -> CheckedChain:
-        """What was checked of the blocks that are here."""
+        """Returns what was checked of the held blocks."""
         row = CHAINS.one(self._db, "dataset = ?", (dataset,))
         return CheckedChain(Frontier.from_bytes(row[1]), row[2], row[3]) if row else CheckedChain()
 
     def sizes(self) -> dict[DatasetId, int]:
-        """Blocks of each chain that were taken into its tree; those whose row is damaged are left out."""
+        """Returns the size of each chain's tree; those with a damaged row are omitted."""
         rows = CHAINS.whole(self._db)
         return {DatasetId(dataset): Frontier.from_bytes(frontier).size for dataset, frontier, *_ in rows}
 
@@ -349,6 +349,6 @@ class Ledger:
         CHAINS.put(self._db, dataset, checked.frontier.to_bytes(), checked.data, checked.epoch)
 
     def forget(self, dataset: DatasetId) -> None:
-        """Drop what was concluded of a chain that is no longer here; what others said of it stays in the log."""
+        """Deletes conclusions about a chain that is no longer here; statements of others stay in the log."""
         for table in _CONCLUDED:
             self._db.execute(f"DELETE FROM {table} WHERE dataset = ?", (dataset,))  # noqa: S608

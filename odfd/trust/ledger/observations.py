@@ -83,7 +83,7 @@ class Observations:
         return self._db.execute(query, (*terms, last)).fetchone() is None
 
     def observers(self, dataset: DatasetId, most: int) -> list[KeyDid]:
-        """At most so many; one lookup for each."""
+        """Lists at most ``most`` observers, with one lookup for each."""
         query = "SELECT observer FROM trust_observed WHERE dataset = ? AND observer > ? ORDER BY observer LIMIT 1"
         found: list[KeyDid] = []
         while len(found) < most:
@@ -94,7 +94,7 @@ class Observations:
         return found
 
     def at(self, dataset: DatasetId, sequence_number: int) -> list[Sighting]:
-        """Of one block's number, whichever branch it is of."""
+        """Lists the observations of one block number on any branch."""
         rows = OBSERVED.rows(
             self._db, "dataset = ? AND sequence = ? ORDER BY observer, block", (dataset, sequence_number)
         )
@@ -110,7 +110,7 @@ class Observations:
         ]
 
     def newest(self, dataset: DatasetId) -> int | None:
-        """The last block that anybody observed."""
+        """Returns the number of the last observed block."""
         row = self._db.execute("SELECT MAX(sequence) FROM trust_observed WHERE dataset = ?", (dataset,)).fetchone()
         return None if row[0] is None else int(row[0])
 

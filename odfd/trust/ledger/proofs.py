@@ -48,7 +48,7 @@ class Proofs:
         return True
 
     def is_news(self, proof: Proof) -> bool:
-        """Whether it tells more than those kept, or the same under a lower id, and there is room for it."""
+        """Whether it proves more than those kept, or the same under a lower id, and there is room for it."""
         known = self._same(proof)
         if not known:
             return self._count() < MAX_PROOFS
@@ -106,7 +106,7 @@ class Proofs:
         return found
 
     def of(self, dataset: DatasetId) -> list[Proof]:
-        """Those on a dataset; forks first."""
+        """Lists the proofs on a dataset, forks first."""
         rows = PROOFS.rows(self._db, "dataset = ? ORDER BY kind DESC, id", (dataset,))
         rights_at = Authorities(self._db).rights_at
         return [proofs.decode(row[5], rights_at) for row in rows]
@@ -180,7 +180,7 @@ def fork_of_last_block(
 
 
 def is_disputed(connection: sqlite3.Connection, dataset: DatasetId, rights: Rights) -> bool:
-    """Whether another statement of this version is known, and no person said to follow this one."""
+    """Whether another statement of this version is known, and no person chose this one."""
     if not Proofs(connection).has(dataset, AUTHORITY_FORK, rights.version):
         return False
     return Resolutions(connection).of(dataset).version(rights.version) != rights.sid

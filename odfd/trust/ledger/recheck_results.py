@@ -80,16 +80,16 @@ class Rechecks:
         Ledger(self._db).decide(found.dataset, canonical.encode(decision), run.at)
 
     def of(self, dataset: DatasetId) -> dict[Multihash, Recheck]:
-        """By bundle."""
+        """Returns the results on a dataset by bundle."""
         return {Multihash(row[0]): _recheck(row) for row in RECHECKED.rows(self._db, "dataset = ?", (dataset,))}
 
     def untrue(self, bundles: Collection[Multihash]) -> frozenset[Multihash]:
-        """Those of them that accuse wrongly."""
+        """Returns those whose accusation was refuted."""
         rows = (RECHECKED.one(self._db, "bundle = ?", (bundle,)) for bundle in bundles)
         return frozenset(Multihash(row[0]) for row in rows if row is not None and row[6] in UNTRUE)
 
     def resting(self, now: Instant) -> frozenset[str]:
-        """Groups whose evidence was untrue less than a day ago."""
+        """Returns groups whose evidence was refuted less than a day ago."""
         rows = RECHECKED.rows(self._db, "at > ?", (now - BACKOFF,))
         return frozenset(str(row[5]) for row in rows if row[6] in UNTRUE)
 
@@ -97,7 +97,7 @@ class Rechecks:
 def with_rechecks(
     runs: Mapping[int, Run], rechecks: Iterable[Recheck], hash_at: Callable[[int], Multihash | None]
 ) -> dict[int, Run]:
-    """A node's own runs, and where it has none what its re-checks say of blocks that stand here, ascending.
+    """Completes a node's own runs with the results of its re-checks of blocks held here, ascending.
 
     An accusation that this node confirmed goes before anything else that it found in other bundles of the step.
     """

@@ -43,7 +43,7 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decided(msgspec.Struct, frozen=True, dict=True):
-    """All that a person settled of one dataset."""
+    """A person's decisions on one dataset."""
 
     all: tuple[Resolution, ...] = ()
 
@@ -57,7 +57,7 @@ class Decided(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def places(self) -> dict[int, int]:
-        """By epoch that forks: the place up to which a history was chosen."""
+        """Returns, for each forked epoch, the place up to which a history was chosen."""
         return {each.number: each.place for each in self.all if each.matter == BRANCH}
 
     def version(self, number: int) -> Multihash | None:
@@ -71,7 +71,7 @@ class Decided(msgspec.Struct, frozen=True, dict=True):
         return None if found is None else found.name
 
     def follows(self, epoch: int) -> bool:
-        """Whether a person said to follow it; whoever follows one follows those that it rests on."""
+        """Whether a person chose to follow the epoch or a later one, which builds on it."""
         return any(each.matter == EPOCH and each.number >= epoch for each in self.all)
 
     @property
@@ -95,7 +95,7 @@ class Resolutions:
         )
 
     def take_up(self, dataset: DatasetId) -> None:
-        """It is abandoned no longer."""
+        """Revokes the abandonment."""
         self._db.execute("DELETE FROM trust_resolved WHERE dataset = ? AND matter = ?", (dataset, ABANDONED))
 
     def keep(self, dataset: DatasetId, made: Resolution) -> None:

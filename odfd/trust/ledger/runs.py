@@ -25,7 +25,7 @@ REPRODUCED: Final = "reproduced"
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """What re-running a step gave on this node; of steps that were all reproduced alike the last one stands for all."""
+    """The result of re-running a step; the last of equally reproduced consecutive steps stands for all."""
 
     sequence_number: int
     first: int | None = None
@@ -58,7 +58,7 @@ class Runs:
         self._db = connection
 
     def place(self, dataset: DatasetId) -> RunPosition | None:
-        """Where this node's own replay of a chain stands."""
+        """Returns the position of this node's own replay of a chain."""
         row = REPLAYS.one(self._db, "dataset = ?", (dataset,))
         return RunPosition(row[1], Multihash(row[2]), row[3]) if row else None
 
@@ -92,7 +92,7 @@ class Runs:
         )
 
     def take_back(self, dataset: DatasetId, run: Run, before: RunPosition | None) -> None:
-        """A verdict on a step that was run is replaced; of the steps from it on nothing else is said any more."""
+        """Replaces the verdict on a step that was run, and deletes those on later steps."""
         at = run.sequence_number
         old = run_at(self.of(dataset), at)
         self._db.execute("DELETE FROM trust_runs WHERE dataset = ? AND sequence >= ?", (dataset, at))
@@ -134,7 +134,7 @@ def _actual(raw: bytes | None) -> Actual | None:
 
 
 def run_at(runs: Mapping[int, Run], step: int) -> Run | None:
-    """What ``Runs.of`` says of a step."""
+    """Looks up a step in the result of ``Runs.of``."""
     ends = list(runs)
     place = bisect_left(ends, step)
     if place == len(ends):
@@ -144,7 +144,7 @@ def run_at(runs: Mapping[int, Run], step: int) -> Run | None:
 
 
 def read_run(row: Row) -> Run:
-    """Of the columns from ``sequence`` on."""
+    """Decodes a row from the column ``sequence`` on."""
     sequence, block, at, verdict, reason, runs, engine, actual, evidence, bundle, first = row
     return Run(
         sequence_number=sequence,

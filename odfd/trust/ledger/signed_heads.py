@@ -28,7 +28,7 @@ MAX_HEADS: Final = 1024
 
 
 def signed_heads(connection: sqlite3.Connection, dataset: DatasetId) -> Iterator[tuple[HeadStatement, bytes]]:
-    """Each head and its envelope."""
+    """Yields each head with its envelope."""
     rows = connection.execute(
         "SELECT body FROM trust_ledger WHERE dataset = ? AND type = ? ORDER BY seq DESC LIMIT ?",
         (dataset, HEAD, MAX_HEADS),
@@ -40,7 +40,7 @@ def signed_heads(connection: sqlite3.Connection, dataset: DatasetId) -> Iterator
 
 
 def newest_within(connection: sqlite3.Connection, dataset: DatasetId, epoch: int, size: int) -> Multihash | None:
-    """Id of the newest head of an epoch that was admitted and says nothing beyond so many blocks."""
+    """Returns the id of the newest admitted head of an epoch with at most ``size`` blocks."""
     rows = connection.execute(
         "SELECT body FROM trust_ledger WHERE dataset = ? AND type = ? AND outcome NOT IN ('fork', 'candidate')"
         " ORDER BY seq DESC LIMIT ?",
@@ -55,7 +55,7 @@ def newest_within(connection: sqlite3.Connection, dataset: DatasetId, epoch: int
 
 
 def publishing_keys(connection: sqlite3.Connection, dataset: DatasetId) -> frozenset[KeyDid]:
-    """Of nodes that publish: its writers, and the node that the newest head names, while its signer is one of them.
+    """Returns keys of publishing nodes: the writers, and the node that the newest head names, if a writer signed it.
 
     The dataset's own key, which is no node's, is left out.
     """

@@ -22,7 +22,7 @@ class Subtrees:
         self._db = connection
 
     def keep(self, dataset: DatasetId, before: Frontier, groups: Sequence[bytes]) -> None:
-        """What became full when a tree grew from ``before``; what was kept of another end of it goes."""
+        """Stores the subtrees completed since ``before``, in place of those of another continuation."""
         first = before.size // GROUP
         self._db.execute("DELETE FROM trust_subtrees WHERE dataset = ? AND place >= ?", (dataset, first))
         self._db.execute(
@@ -39,14 +39,14 @@ class Subtrees:
         return tree
 
     def kept(self, dataset: DatasetId, known: Frontier, leaves: Leaves) -> Tree | None:
-        """The same of what is kept, reading the last leaves alone; ``None`` where that does not lead to ``known``."""
+        """Returns the tree from stored subtrees and the last leaves; ``None`` if its root is not that of ``known``."""
         groups = self._groups(dataset, known.size)
         tree = Tree(leaves, groups)
         is_whole = len(groups) == known.size // GROUP and tree.root(known.size) == known.root
         return tree if is_whole else None
 
     def learn(self, dataset: DatasetId, known: Frontier, tree: Tree) -> None:
-        """Keep what had to be made from the leaves, if it is of what was checked."""
+        """Stores subtrees that were computed from the leaves, if they match the checked tree."""
         if tree.root(known.size) == known.root:
             self.keep(dataset, Frontier(), tree.groups(known.size))
 

@@ -45,7 +45,7 @@ class NetworkPolicies:
         self._db = connection
 
     def of(self, key: KeyDid) -> list[AcceptedPolicy]:
-        """By version, and of one version by id."""
+        """Lists policies by version, then by id."""
         found = []
         for _, _, sid, payload, _ in RULES.rows(self._db, "key = ? ORDER BY version, sid", (key,)):
             predicate = statement.decode_any(payload)
@@ -60,7 +60,7 @@ class NetworkPolicies:
         return next((each for each in self.of(key) if each.sid == sid), None)
 
     def later(self, key: KeyDid) -> list[AcceptedPolicy]:
-        """All that came since."""
+        """Lists policies newer than the accepted one."""
         settled = self.accepted(key)
         least = 0 if settled is None else settled.said.version
         return [each for each in self.of(key) if each.said.version > least]
@@ -76,7 +76,7 @@ class NetworkPolicies:
         Ledger(self._db).append((now, rules.dataset, rules.key, POLICY, signed.sid, signed.envelope, peer, outcome))
 
     def accept(self, policy: Policy, key: KeyDid, sid: Multihash, now: Instant) -> AcceptedPolicy:
-        """A person's word: from now on the node's own ``policy`` is as that statement says.
+        """Accepts a policy by a person's decision: the node's own ``policy`` then follows it.
 
         Raises NotFound, and Invalid for rules that could not be met.
         """

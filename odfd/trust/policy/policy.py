@@ -150,14 +150,14 @@ class _Parser:
 
 
 class KeyGroup(msgspec.Struct, frozen=True):
-    """Keys of one operator, as we who list them judge: one vote."""
+    """Keys of one operator, as judged by the node's owner, with one vote together."""
 
     name: str
     keys: frozenset[KeyDid]
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """What this node asks before it uses or serves, and whose word counts."""
+    """The policy of this node: what it requires before it uses or serves data, and whose statements count."""
 
     use: Expression = Fact("data")
     serve: Expression = Fact("chain")
@@ -209,7 +209,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return max([self.witnesses.quorum, *counts])
 
     def use_of(self, own: Expression | None) -> Expression:
-        """What must hold before a dataset is used, for which a person set something of its own, or nothing."""
+        """Returns what must hold before a dataset is used, given a person's own setting for it, if any."""
         return _above(self.floors[0], own) or self.use
 
     def serve_of(self, own: Expression | None) -> Expression:
@@ -231,7 +231,7 @@ Read = TypeVar("Read")
 
 
 class PolicyTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What a policy says beside its expressions and validators, as it is written."""
+    """The terms of a policy except its expressions and validators, as written."""
 
     witness: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Groups of witnesses and their keys."""

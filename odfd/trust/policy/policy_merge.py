@@ -87,7 +87,7 @@ def tightened(policy: Policy, rules: Rules) -> Policy:
 
 
 def accepted(policy: Policy, rules: Rules) -> Policy:
-    """The policy in which all that the rules say is so. Raises Invalid when such a policy could not be met."""
+    """Returns the policy with all of the rules in force. Raises Invalid when such a policy could not be met."""
     groups = None if rules.groups is None else tuple(KeyGroup(each.name, frozenset(each.keys)) for each in rules.groups)
     changed = msgspec.structs.replace(
         policy,
@@ -109,7 +109,7 @@ def accepted(policy: Policy, rules: Rules) -> Policy:
 
 
 def in_force(policy: Policy, settled: Rules | None, later: Sequence[Rules]) -> Policy:
-    """A node's own policy under what a person accepted last and all that came since, in order.
+    """Applies to a node's own policy the rules that a person accepted last and all later ones, in order.
 
     What was accepted and fits the node's own settings no more is left out, with a note.
     """
@@ -125,7 +125,7 @@ def in_force(policy: Policy, settled: Rules | None, later: Sequence[Rules]) -> P
 
 
 def waiting(policy: Policy, rules: Rules) -> list[str]:
-    """What the rules say and the policy in force does not do: for a person to accept, one line each."""
+    """Lists the rules that are not in force and need a person's acceptance, one line each."""
     found = [
         f"{name}: {text}, in place of {mine}"
         for name, text, mine in (("use", rules.use, policy.use), ("serve", rules.serve, policy.serve))
@@ -148,7 +148,7 @@ def waiting(policy: Policy, rules: Rules) -> list[str]:
 
 
 def implies(one: Expression, other: Expression) -> bool:
-    """Whether whatever meets ``one`` meets ``other``; ``False`` too where that is too much to tell."""
+    """Whether all that meets ``one`` meets ``other``; ``False`` too where that is too complex to decide."""
     clauses = _clauses(one)
     return clauses is not None and all(holds(other, clause) for clause in clauses)
 

@@ -52,7 +52,7 @@ PROFILES: Final = {
 
 
 def policy_of(settings: model.Policy, added: Sequence[tuple[str, str]] = ()) -> Policy:
-    """The policy in force: what is written, filled from the profile; ``added`` are (key, group) listed by a person.
+    """Returns the policy in force: settings completed from the profile; ``added`` are (key, group) listed by a person.
 
     Raises Invalid with every mistake.
     """
@@ -98,18 +98,18 @@ def _terms(settings: model.Policy, profile: Profile) -> PolicyTerms:
 
 
 def cosigns(settings: model.Policy) -> bool:
-    """Whether this node is a witness of what it mirrors."""
+    """Whether this node cosigns what it mirrors."""
     configured = settings.publish.cosign
     return PROFILES[settings.profile].cosign if configured is None else configured
 
 
 def follows_rewrites(settings: model.Policy) -> bool:
-    """Whether mirrors follow an epoch that gives up what was published; else they stand still and a person decides."""
+    """Whether mirrors follow an epoch that gives up published blocks, or wait for a person's decision."""
     return (settings.rewrite.follow or PROFILES[settings.profile].follow) == "follow"
 
 
 def apart(settings: model.Policy, epoch: int) -> FormerEpochs:
-    """Where blocks of ``epoch`` stay that are given up, and for how many such epochs there is room."""
+    """Returns where given-up blocks of ``epoch`` are kept, and how many such epochs."""
     configured = settings.rewrite.keep_epochs
     most = PROFILES[settings.profile].keep_epochs if configured is None else configured
     return FormerEpochs(epoch, None if most is None else most - 1)

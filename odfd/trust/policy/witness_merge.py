@@ -18,7 +18,7 @@ from odfd.trust.policy.witness_quorum import Witnesses, seconds_of
 
 
 def mistakes(rules: WitnessRules) -> Iterator[str]:
-    """Of the rules by themselves."""
+    """Yields mistakes in the rules themselves."""
     if rules.max_age is not None:
         try:
             seconds_of(rules.max_age)
@@ -36,7 +36,7 @@ def mistakes(rules: WitnessRules) -> Iterator[str]:
 
 
 def tightened(mine: Witnesses, rules: WitnessRules) -> Witnesses:
-    """With all of the rules that ask for more; a quorum that they leave out of reach is still asked for."""
+    """Applies all stricter rules; a quorum that they make unreachable is still required."""
     listed = None if rules.groups is None else {key for group in rules.groups for key in group.keys}
     return msgspec.structs.replace(
         mine,
@@ -47,7 +47,7 @@ def tightened(mine: Witnesses, rules: WitnessRules) -> Witnesses:
 
 
 def accepted(mine: Witnesses, rules: WitnessRules) -> Witnesses:
-    """With all that the rules say."""
+    """Applies all rules."""
     groups = None if rules.groups is None else {key: group.name for group in rules.groups for key in group.keys}
     return msgspec.structs.replace(
         mine,
@@ -59,7 +59,7 @@ def accepted(mine: Witnesses, rules: WitnessRules) -> Witnesses:
 
 
 def unmet(witnesses: Witnesses, expressions: Mapping[str, Expression]) -> Iterator[str]:
-    """What so many witnesses cannot give, however many of them cosign."""
+    """Yields requirements that this number of witnesses can never meet."""
     groups = len(witnesses.groups)
     asked = [("witness.quorum", witnesses.quorum)]
     asked += [
@@ -77,7 +77,7 @@ def unmet(witnesses: Witnesses, expressions: Mapping[str, Expression]) -> Iterat
 
 
 def waiting(mine: Witnesses, rules: WitnessRules) -> Iterator[str]:
-    """What the rules say and these witnesses are not: for a person to accept."""
+    """Yields the rules that are not in force and need a person's acceptance."""
     for group in rules.groups or ():
         for key in group.keys:
             if mine.groups.get(key) != group.name:

@@ -63,7 +63,7 @@ def seconds_of(text: str) -> int:
 
 
 def cosigner_key(vkey: str) -> VerifierKey:
-    """The key of a public witness, as it tells it: ``NAME+ID+BASE64``. Raises Invalid."""
+    """Parses the key of a public witness as published: ``NAME+ID+BASE64``. Raises Invalid."""
     key = decode_verifier_key(vkey)
     if key.kind != COSIGNATURE_KEY:
         raise Invalid(f"{key.name} signs notes and is no witness", rule="note-key", hint="a witness's is of kind 0x04")
@@ -175,7 +175,7 @@ class Roots:
 
 
 class PublicWitness(msgspec.Struct, frozen=True):
-    """Whom to ask, and where."""
+    """A public witness: its key and address."""
 
     key: VerifierKey
     url: str

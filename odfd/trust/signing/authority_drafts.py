@@ -25,7 +25,7 @@ MAX_DAYS: Final = 399
 
 
 class EpochOpening(msgspec.Struct, frozen=True):
-    """What an epoch that replaces blocks says, but for its number."""
+    """The fields of an epoch that replaces blocks, except its number."""
 
     reason: Literal["reset", "recovery", "fork", "compaction"]
     base: TreeHead
@@ -41,7 +41,7 @@ Reason: TypeAlias = Literal["rotation", "recovery", "fork"]
 def rotated(
     rights: Rights, writer: KeyDid, chain: TreeHead, seed: Multihash, now: Instant, reason: Reason = "rotation"
 ) -> Authority:
-    """From now on ``writer`` alone writes, beginning where ``chain`` ends."""
+    """Makes ``writer`` the only writer, from the end of ``chain`` on."""
     epoch = Epoch(number=rights.epoch + 1, reason=reason, base=chain, last=chain)
     return _next(rights, {writer: _until(now, USUAL_DAYS)}, seed, now, epoch)
 
@@ -53,7 +53,7 @@ def rewritten(rights: Rights, opened: EpochOpening, mine: Iterable[KeyDid], seed
 
 
 def renewed(rights: Rights, mine: Iterable[KeyDid], seed: Multihash, now: Instant) -> Authority:
-    """All as it is, and writers that are ``mine`` may write for a year again."""
+    """Extends the rights of writers that are ``mine`` by a year, and keeps all else."""
     return _next(rights, _lengthened(rights, mine, now), seed, now, None)
 
 
@@ -73,7 +73,7 @@ def with_writer(rights: Rights, key: KeyDid, days: int, seed: Multihash, now: In
 
 
 def without_writer(rights: Rights, key: KeyDid, chain: TreeHead, seed: Multihash, now: Instant) -> Authority:
-    """``key`` writes no longer; what it signed beyond ``chain`` lies in a closed epoch. Raises NotFound."""
+    """Removes a writer; what ``key`` signed beyond ``chain`` is in a closed epoch. Raises NotFound."""
     if key not in rights.writers:
         raise NotFound(
             f"{key.short} is no writer of it",

@@ -27,7 +27,7 @@ from odfd.trust.ledger.log import Ledger
 def sign_version(
     database: Database, keys: KeyStore, authority: Authority, payload: bytes, given: list[tuple[KeyDid, bytes]]
 ) -> Signed:
-    """The envelope with the signatures ``given`` and those that keys of this node make; nobody has it yet.
+    """Seals a version with the signatures ``given`` and those of this node's keys, unpublished.
 
     Raises Refused when roots are missing, Invalid.
     """
@@ -69,7 +69,7 @@ def keep_version(
 
 
 def note_version(keys: KeyStore, authority: Authority, signed: Signed) -> None:
-    """In the journals of all who signed it, once it is kept and before it is told."""
+    """Notes a version in the journals of all its signers, after it is stored and before it is published."""
     for key in signed.signers:
         keys.note(key, journal_topics.authority(key, authority.dataset), (authority.version,), str(signed.sid))
 

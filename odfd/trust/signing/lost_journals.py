@@ -32,7 +32,7 @@ PATIENCE: Final = 60.0
 
 
 class GroupsHeard(msgspec.Struct, frozen=True):
-    """The groups whose nodes told all they know of our keys."""
+    """The groups whose nodes sent all they know of our keys."""
 
     validators: frozenset[str] = frozenset()
     witnesses: frozenset[str] = frozenset()
@@ -42,7 +42,7 @@ class GroupsHeard(msgspec.Struct, frozen=True):
 
 
 def told_by(policy: Policy, keys: Iterable[KeyDid], *me: KeyDid) -> GroupsHeard:
-    """Whose answers these are, of those that are listed; groups with a key of this node tell it nothing."""
+    """Returns the listed groups among the answers, except groups with a key of this node."""
     own = {group for key in me for group in (policy.group_of(key), policy.witnesses.groups.get(key))} - {None}
     validators = {policy.group_of(key) for key in keys}
     witnesses = {policy.witnesses.groups.get(key) for key in keys}
@@ -68,7 +68,7 @@ class _Pair(msgspec.Struct):
 
 
 def recall(connection: sqlite3.Connection, keys: Collection[KeyDid]) -> dict[KeyDid, dict[str, JournalEntry]]:
-    """By key, the last of each topic that it is known to have signed. Raises Environment for a damaged ledger."""
+    """Collects, by key, the last known signed statement of each topic. Raises Environment for a damaged ledger."""
     last: dict[KeyDid, dict[str, JournalEntry]] = {key: {} for key in keys}
     for key, (topic, entry) in _known_entries(connection, keys):
         known = last.get(key)

@@ -97,7 +97,7 @@ class OwnerCommitter:
         announce: Announce,
         clock_ahead: Callable[[Instant | None], int] = lambda _: 0,
     ) -> None:
-        """``clock_ahead``: how far the clock was set ahead, as ``JumpWatch`` tells it."""
+        """``clock_ahead``: how far the clock was set ahead, from ``JumpWatch``."""
         self._database = database
         self._chains = chains
         self._keys = keys
@@ -170,7 +170,7 @@ class OwnerCommitter:
         system_time: Instant,
         also: Also = lambda _: None,
     ) -> Head:
-        """The same, from a worker thread. ``also`` adds rows to the transaction."""
+        """Commits from a worker thread. ``also`` adds rows to the transaction."""
         return self._commit_all([_Addition(dataset, expected_head, events, objects)], system_time, also)
 
     def _commit_all(self, additions: Sequence[_Addition], system_time: Instant, also: Also) -> Head:
@@ -268,7 +268,7 @@ class OwnerCommitter:
         return head
 
     def check_behind(self, dataset: DatasetId) -> None:
-        """Whether all that this node signed is here, in order. Raises Refused (``trust.behind``, ``trust.journal``)."""
+        """Checks that all that this node signed is here. Raises Refused (``trust.behind``, ``trust.journal``)."""
         with self._writing, self._database.read() as connection:
             checked = Ledger(connection).chain(dataset)
         self._check_behind(dataset, checked.epoch, checked.frontier)

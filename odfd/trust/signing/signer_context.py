@@ -18,7 +18,7 @@ from odfd.trust.keys.keystore import KeyStore
 
 
 class SignerContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What a validator or an observer needs of its node."""
+    """The parts of its node that a validator or an observer needs."""
 
     database: Database
     keys: KeyStore

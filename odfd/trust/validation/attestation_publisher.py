@@ -48,7 +48,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reexecuted(msgspec.Struct, frozen=True):
-    """What this node has re-run of a chain."""
+    """The result of re-running a chain."""
 
     runs: Mapping[int, Run]
     until: int
@@ -60,7 +60,7 @@ class Reexecuted(msgspec.Struct, frozen=True):
 
 
 def actual_of(event: ExecuteTransform, data: DataSlice | None) -> Actual:
-    """What a run of a step gave, as statements say it."""
+    """Converts the result of a re-run step to the form of statements."""
     interval = data.offset_interval if data else None
     return Actual(
         logical_hash=data.logical_hash if data else None,
@@ -106,7 +106,7 @@ def attest(
 
 
 def engines_of(runs: Mapping[int, Run]) -> list[EngineUsed]:
-    """In the order in which spans count them."""
+    """Lists engines in the order by which spans refer to them."""
     return sorted({run.engine for run in runs.values()}, key=lambda used: (used.name, used.digest, used.sandbox))
 
 
@@ -177,7 +177,7 @@ class AttestationPublisher:
         self._determinism = determinism
 
     def due(self, dataset: DatasetId, pause: float, why: str = "") -> float | None:
-        """Seconds until what the runs found is to be said, ``pause`` after the last word; ``None``: all is said.
+        """Returns seconds until new findings are signed, ``pause`` after the last attestation; ``None``: none are new.
 
         ``why``: what keeps this node from running the next step.
         """
@@ -205,7 +205,7 @@ class AttestationPublisher:
         return size if untried is None else untried.sequence_number
 
     async def say(self, dataset: DatasetId, why: str = "", budget: int = 0) -> None:
-        """Sign what was found of the newest tree that is here whole, and tell it.
+        """Signs the findings on the newest tree that is here completely, and announces them.
 
         ``budget``: seconds of an engine that are spent on a step at most.
         """

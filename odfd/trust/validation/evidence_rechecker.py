@@ -53,7 +53,7 @@ BUSY_SECONDS: Final = 30.0
 
 
 class RecheckerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What it needs beside stores and standing."""
+    """Settings and dependencies besides stores and trust."""
 
     bundles: BundleStore
     fetch: Callable[[Multihash], Awaitable[object]]

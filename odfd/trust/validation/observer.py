@@ -52,7 +52,7 @@ _MAX_TAG: Final = 256
 
 
 class ObserverSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the observer needs beside the node's stores."""
+    """Settings and dependencies besides the node's stores."""
 
     deps: IngestDependencies
     """As ``odfd.ingest.refetch.observing`` makes it."""
@@ -217,7 +217,7 @@ class Observer:
 
 
 def result_of(block: Block, found: Refetched | None) -> Result:
-    """Rows decide; that the bytes were the same too is said where the source's own strong tag tells it."""
+    """Compares rows; equal bytes are reported too if the source's own strong tag shows them."""
     event = block.event
     assert isinstance(event, AddData)
     if found is None:

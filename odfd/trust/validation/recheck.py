@@ -46,7 +46,7 @@ class Result(enum.Enum):
 
 
 class RecheckAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a re-check found, for people and programs."""
+    """The result of a re-check, for people and programs."""
 
     result: str
     reason: str = ""

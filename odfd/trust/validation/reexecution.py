@@ -49,7 +49,7 @@ RUNS_AGAIN: Final = 6
 
 
 class ReexecutionDependencies(msgspec.Struct, frozen=True, kw_only=True):
-    """What it takes beside the node's stores."""
+    """Dependencies besides the node's stores."""
 
     deps: ReplayDependencies
     fresh_engine: Callable[[], AbstractAsyncContextManager[Engine]]
@@ -80,7 +80,7 @@ class ReexecutionStep(msgspec.Struct, frozen=True):
 
 
 class Reexecution:
-    """The re-execution of steps, owned by one validator: nobody else runs steps of its datasets again."""
+    """Re-executes steps for one validator, which alone runs steps of its datasets."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Reexecution:
         put_off: Callable[[DatasetId, str, str], None],
         charge: Callable[[DatasetId, float], None] = lambda _dataset, _seconds: None,
     ) -> None:
-        """``put_off`` is told what keeps a step of a dataset from being run, in a word for others and in a sentence.
+        """``put_off`` is called with the reason why a step cannot be run: a code for others, and a sentence.
 
         ``charge`` is told of the seconds that each run took, also of those that failed.
         """
@@ -162,7 +162,7 @@ class Reexecution:
         return ReexecutionStep(block, state)
 
     async def run_again(self, dataset: DatasetId, step: ReexecutionStep) -> Run | None:
-        """Six times more; the verdict that is left when any of them deviates from what was said."""
+        """Runs the step six more times; returns the verdict that remains when a run deviates from the one published."""
         number = step.block.sequence_number
         with self._signer.database.read() as connection:
             published = run_at(Runs(connection).of(dataset), number)

@@ -47,7 +47,7 @@ class _Used(msgspec.Struct, frozen=True):
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """Of a dataset whose next step was too costly."""
+    """The pause of a dataset whose next step was too costly."""
 
     step: int
     until: Instant
@@ -75,7 +75,7 @@ class CostBudget:
         return known.by(now) if known else 0.0
 
     def next(self, waiting: Iterable[tuple[DatasetId, KeyDid]], now: Instant) -> DatasetId | None:
-        """Whose turn it is: of the publisher that used least, the first dataset; none that pauses."""
+        """Picks the next dataset: the first of the publisher that used least, of those not paused."""
         due = [(self.used(publisher, now), dataset) for dataset, publisher in waiting if not self.wait(dataset, now)]
         return min(due)[1] if due else None
 

@@ -42,7 +42,7 @@ ALL_SECONDS: Final = 3600.0
 
 
 class ValidatorSettings(ReexecutionDependencies, frozen=True, kw_only=True):
-    """What the validator needs beside the node's stores."""
+    """Settings and dependencies besides the node's stores."""
 
     wanted: Callable[[], bool] = lambda: True
     """Whether the policy in force says to attest; asked at each round."""
@@ -55,7 +55,7 @@ class ValidatorSettings(ReexecutionDependencies, frozen=True, kw_only=True):
 
 
 class TurnOutcome(enum.Enum):
-    """What came of a turn of a dataset."""
+    """The outcome of a dataset's turn."""
 
     GOES_ON = "goes-on"
     COMPLETE = "complete"
@@ -184,7 +184,7 @@ class Validator:
         return found
 
     async def validate(self, dataset: DatasetId) -> bool:
-        """Re-run every step not yet run, then sign and announce what is new. ``False``: something was put off."""
+        """Re-runs every step not yet run, then signs and announces new results. ``False``: something was put off."""
         while (done := await self._advance(dataset)) is TurnOutcome.GOES_ON:
             pass
         return done is TurnOutcome.COMPLETE

@@ -29,7 +29,7 @@ Begins = Callable[[KnownTree], bool]
 
 
 class ConsistencyResult(enum.Enum):
-    """What becomes of a tree."""
+    """The decision on a tree."""
 
     COSIGN = "cosign"
     SMALLER = "smaller"
@@ -41,7 +41,7 @@ class ConsistencyResult(enum.Enum):
 
 
 def last_of(known: Collection[KnownTree]) -> KnownTree:
-    """The largest of what was cosigned; the empty tree where nothing was."""
+    """Returns the largest cosigned tree, or the empty tree."""
     return max(known, default=NOTHING)
 
 
@@ -55,7 +55,7 @@ def rule(known: Collection[KnownTree], old: int, tree: KnownTree, begins: Begins
 
 
 def shown_by(nodes: Sequence[bytes], old: int, tree: KnownTree) -> Begins:
-    """By a consistency proof from ``old`` leaves. A smaller tree was its prefix when it was cosigned."""
+    """Proves prefixes by a consistency proof. A tree smaller than ``old`` was its prefix when it was cosigned."""
 
     def begins(seen: KnownTree) -> bool:
         if not seen.size:
@@ -66,5 +66,5 @@ def shown_by(nodes: Sequence[bytes], old: int, tree: KnownTree) -> Begins:
 
 
 def proven_after(old: KnownTree) -> Begins:
-    """By a proof that the tree begins with ``old``, which was checked already."""
+    """Proves prefixes by an earlier check that the tree begins with ``old``."""
     return lambda seen: seen.size < old.size or seen == old

@@ -46,13 +46,13 @@ class SubmissionRequest(msgspec.Struct, frozen=True):
 
 
 class SubmissionAccepted(msgspec.Struct, frozen=True):
-    """It cosigned."""
+    """The witness cosigned."""
 
     made: Cosignature
 
 
 class SubmissionFailed(msgspec.Struct, frozen=True):
-    """It did not, and why; when to ask again, in seconds."""
+    """The witness did not cosign: the reason, and in how many seconds to ask again."""
 
     message: str
     again: float = LATE

@@ -78,7 +78,7 @@ class CosignRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CosignDeclined(msgspec.Struct, frozen=True):
-    """What was submitted is not cosigned."""
+    """The submitted tree is not cosigned."""
 
     ruling: ConsistencyResult
     last: int
@@ -86,7 +86,7 @@ class CosignDeclined(msgspec.Struct, frozen=True):
 
 
 class CosignGranted(msgspec.Struct, frozen=True):
-    """What was submitted is cosigned, now or a while ago."""
+    """The submitted tree is cosigned, now or earlier."""
 
     made: Cosignature
     is_new: bool = True
@@ -102,7 +102,7 @@ class Witness:
         self._clock = clock
 
     def consider(self, dataset: DatasetId) -> Cosignature | None:
-        """Cosign the newest head of a dataset of others whose blocks are all here, when there is something new to say.
+        """Cosigns the newest head of another's dataset whose blocks are all here, if it is new.
 
         Raises Refused (``trust.behind``) when what is here does not begin with what was cosigned.
         """
@@ -118,7 +118,7 @@ class Witness:
             return self._cosign_mine(connection, tree, mine, newest[1].envelope)
 
     def consider_authority(self, dataset: DatasetId) -> Cosignature | None:
-        """The same of the log of who may write: never two versions of one number. Raises Refused.
+        """Cosigns the log of authority versions, and never two versions of one number. Raises Refused.
 
         All versions come as statements, to whoever hears of a dataset: nothing has to be proven by others.
         """
@@ -134,7 +134,7 @@ class Witness:
             return self._cosign_mine(connection, tree, mine, versions[-1][1].envelope)
 
     def question(self, dataset: DatasetId) -> CosignRequest | None:
-        """What to have proven of the newest head of a dataset that is not held here; ``None``: there is nothing to say.
+        """Returns which proof to request for the newest head of a dataset that is not held; ``None``: nothing is new.
 
         Raises Refused: ``trust.behind`` when no proof could make it follow what was cosigned, ``trust.forked`` when its
         epoch is known to be forked.
@@ -159,7 +159,7 @@ class Witness:
             return CosignRequest(tree=tree, old=old, head=signed.envelope, kept=kept)
 
     def settle(self, asked: CosignRequest) -> Cosignature | None:
-        """Cosign what was asked, now that it was proven, if nothing else was cosigned meanwhile. Raises Refused."""
+        """Cosigns a requested tree after its proof, unless something else was cosigned meanwhile. Raises Refused."""
         tree = asked.tree
         with self._database.write() as connection:
             _check_unforked(connection, tree)
