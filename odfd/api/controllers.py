@@ -41,7 +41,7 @@ def controllers_of(
     mirrors: MirrorScheduler,
     others: tuple[NetworkService, TrustService, WebhookWorker],
 ) -> Mapping[str, Controller]:
-    """By type. Raises ValueError where two tell one condition: a mistake of ours."""
+    """Makes the controllers by type. Raises ValueError where two report one condition: a mistake of ours."""
     networks, trust, webhooks = others
     found: dict[str, Controller] = {
         "Dataset": DatasetController(home, views),
@@ -69,7 +69,7 @@ def check_conditions(controllers: Mapping[str, Controller]) -> None:
 
 
 class AsDeclared:
-    """Of types whose declaration is all there is."""
+    """The controller of types that consist of their declaration only."""
 
     conditions: Collection[str] = ()
 
@@ -80,7 +80,7 @@ class AsDeclared:
         """There is no step."""
 
     async def finalize(self, resource: DeclaredResource) -> None:
-        """Nothing is left of it."""
+        """Does nothing, because nothing but the declaration exists."""
 
 
 class DatasetController(AsDeclared):
@@ -149,7 +149,7 @@ def _desired(resource: DeclaredResource) -> DesiredFlow:
 
 
 class MirrorController(AsDeclared):
-    """Whether all that is announced is here."""
+    """Reports whether all that is announced is here."""
 
     conditions: Collection[str] = ("Synced",)
     _REFUSED: Final = (SchedulerState.REFUSED, SchedulerState.FAILED)
@@ -169,7 +169,7 @@ class MirrorController(AsDeclared):
 
 
 class NetworkController(AsDeclared):
-    """Whether this node is in it, and meets anybody."""
+    """Reports whether this node is in the network and connected to a peer."""
 
     conditions: Collection[str] = ("Joined",)
 
@@ -200,7 +200,7 @@ class ValidatorController(AsDeclared):
 
 
 class WebhookController(AsDeclared):
-    """Whether it answers, and what was given up."""
+    """Reports whether the target answers, and which deliveries were given up."""
 
     conditions: Collection[str] = ("Answers",)
 

@@ -31,7 +31,7 @@ class IntentService:
         self._trust = trust
 
     async def apply(self, planned: Sequence[PlannedResource], *, dry_run: bool) -> list[wire.ApplyItem]:
-        """Those that are intents; what fails is an item too."""
+        """Applies the planned intents; a failure becomes an item too."""
         items = []
         intents = [each for each in planned if each.after.type in ORDER]
         for each in sorted(intents, key=lambda one: ORDER.index(one.after.type)):

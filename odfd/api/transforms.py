@@ -48,14 +48,14 @@ _NO_DATASET: Final = DatasetId.from_public_key(bytes(32))
 
 
 class ExpectedSchema(msgspec.Struct, frozen=True):
-    """``changelog``: its rows can be retracted and corrected; ``None``: its chain does not say."""
+    """``changelog``: whether its rows can be retracted; ``None``: its chain does not state it."""
 
     schema: DataSchema
     changelog: bool | None
 
 
 async def expected_schema(state: ChainState, engine: Engine) -> ExpectedSchema | None:
-    """``None`` when it cannot be told before there is data."""
+    """Returns the schema that a chain has or will have; ``None`` when it is unknown before there is data."""
     changelog = is_changelog(state)
     if state.schema is not None:
         return ExpectedSchema(schema_of(state.schema), changelog)
@@ -75,7 +75,7 @@ async def expected_schema(state: ChainState, engine: Engine) -> ExpectedSchema |
 
 
 async def judge_preprocess(query: Transform, columns: DataSchema, names: Vocab, engine: Engine) -> ValidateResponse:
-    """What the engine says of a source's ``preprocess``, its declarations taken off, over the columns that it reads."""
+    """Asks the engine to check a source's ``preprocess``, without its declarations, over the columns that it reads."""
     vocab = vocabulary(names)
     given = ValidateInput(query_alias="input", dataset_id=_NO_DATASET, schema=columns, vocab=vocab, changelog=False)
     return await engine.validate(ValidateRequest(transform=query, inputs=(given,), vocab=vocab, preprocess=True))
@@ -122,7 +122,7 @@ class TransformCheck:
         return await self._engine.validate(request)
 
     async def remarks(self, event: SetTransform, answer: ValidateResponse) -> tuple[str, ...]:
-        """What is worth knowing of a transform that can be made: where its history says when its inputs were pulled."""
+        """Lists remarks on a valid transform: whether its history depends on when its inputs were pulled."""
         if answer.mode != "table":
             return ()
         grid = read_query(event.transform).declarations.tick is not None
@@ -143,7 +143,7 @@ class TransformCheck:
         return state.set_transform is not None
 
     async def unknown_input(self, event: SetTransform) -> str:
-        """Why the query cannot be judged yet: the first input without a schema, and what it lacks."""
+        """Explains why the query cannot be checked yet: the first input without a schema, and what it lacks."""
         for each, dataset in zip(event.inputs, input_ids(event), strict=True):
             state = await trio.to_thread.run_sync(load_state, self._home.chains.chain(dataset))
             if await expected_schema(state, self._engine) is None:
@@ -157,7 +157,7 @@ class TransformCheck:
         return answer.determinism if answer else "unknown"
 
     async def inputs(self, event: SetTransform) -> tuple[ValidateInput, ...] | None:
-        """As they are, or will be with their first data; ``None`` while there is one of which that cannot be told."""
+        """Returns the inputs as they are or will be; ``None`` if the schema of one is unknown."""
         found = []
         for each, dataset in zip(event.inputs, input_ids(event), strict=True):
             chain = self._home.chains.chain(dataset)
@@ -200,7 +200,7 @@ class EvolutionCheck:
         self._check = check
 
     async def check(self, name: str, state: ChainState, event: SetTransform, now: Instant) -> None:
-        """Raises Refused when the dataset would have to be derived anew, Invalid for a query that cannot run."""
+        """Raises Refused when the dataset would have to be derived again, Invalid for a query that cannot run."""
         inputs = await self._check.inputs(event)
         if state.schema is None or inputs is None:
             return
@@ -225,7 +225,7 @@ class EvolutionCheck:
 
 
 def way_anew(chains: ChainStore, name: str, state: ChainState) -> str:
-    """What to type to have all of a dataset derived anew. Synchronous."""
+    """Returns the command by which a dataset is derived again from the beginning. Synchronous."""
     assert state.dataset is not None
     first = first_where(chains.chain(state.dataset), ("SetDataSchema", "ExecuteTransform"), 0, state.size)
     number = state.sequence_number if first is None else first.sequence_number - 1

@@ -43,7 +43,7 @@ PART: Final = 1 << 20
 
 
 class RepairedChain(msgspec.Struct, frozen=True):
-    """``blocks`` were put in the place of spoilt ones, ``rows`` of conclusions were forgotten or made anew."""
+    """``blocks`` counts replaced damaged blocks, ``rows`` the conclusions that were dropped or made again."""
 
     blocks: int = 0
     rows: int = 0

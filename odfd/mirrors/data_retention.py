@@ -90,7 +90,7 @@ class DataRetention:
             Holdings(connection).note(dataset, objects)
 
     def settle(self, spec: MirrorSpec) -> None:
-        """Plan anew when the plan in force is not that of the spec."""
+        """Plans again when the plan in force differs from the spec's."""
         with self._database.read() as connection:
             planned = Holdings(connection).extent(spec.id).keep
         if planned != self._bounds(spec):
@@ -135,7 +135,7 @@ class DataRetention:
                 found = []
 
     def trim(self, spec: MirrorSpec) -> str:
-        """Let go of what is beyond the spec; in words why nothing may be, or why more went, or empty."""
+        """Deletes data beyond the spec; returns a reason why none may go or why more went, or an empty text."""
         with self._lock:
             return self._trim(spec)
 
@@ -195,7 +195,7 @@ class RetainedRange(msgspec.Struct, frozen=True):
 
 
 def replanned(place: RetainedRange, wanted: int) -> RetainedRange:
-    """Where to go on when data of blocks from ``wanted`` on is to be here; letting go of earlier ones comes later."""
+    """Moves the retained range so that data of blocks from ``wanted`` on is fetched; deletion comes later."""
     if place.seen > max(place.data, place.first):
         return RetainedRange(wanted, wanted, wanted)
     data = max(place.data, place.first)

@@ -26,7 +26,7 @@ from odfd.trust.policy.profiles import apart, follows_rewrites
 
 
 class Following(NamedTuple):
-    """What policy says of epochs that give up blocks which are here; asked each time."""
+    """The policy on epochs that give up held blocks, asked each time."""
 
     follow: Callable[[], bool] = lambda: False
     """Whether they are followed."""
@@ -35,7 +35,7 @@ class Following(NamedTuple):
 
 
 def following(policy: Callable[[], model.Policy]) -> Following:
-    """As the settings in force say."""
+    """Reads the policy from the settings in force."""
     return Following(lambda: follows_rewrites(policy()), lambda epoch: apart(policy(), epoch))
 
 
@@ -44,7 +44,7 @@ class RewriteWaiting(Refused):
 
 
 def is_there(checked: CheckedChain, head: HeadStatement) -> bool:
-    """Whether the blocks that are here are those of a later epoch already: they came in a folder, which tells none."""
+    """Whether the held blocks are those of a later epoch already, as after an import of a folder."""
     tree = checked.frontier
     return head.epoch > checked.epoch and (tree.size, tree.root) == (head.size, head.root_hash)
 
@@ -81,7 +81,7 @@ def go_back(
     parts_at: int | None = None,
     apart: FormerEpochs | None = None,
 ) -> CheckedChain | None:
-    """Give up what lies beyond the base, all in one transaction; what is checked then. ``apart``: where it stays.
+    """Gives up what lies beyond the base, atomically; returns what is checked then. ``apart``: where it stays.
 
     ``parts_at``: where the epoch that is here is proven to fork, when the other history may be followed; who holds the
     history that the base is not of goes back to there. ``None`` while fewer blocks are here than are kept. Raises

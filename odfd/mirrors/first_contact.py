@@ -57,7 +57,7 @@ class FirstContact:
         return WITNESSED if self._witnesses().quorum else FIRST_SIGHT
 
     def head(self, connection: sqlite3.Connection, dataset: DatasetId, epoch: int) -> HeadStatement | str:
-        """The newest head of an epoch with a quorum behind it; in words what is lacking when there is none."""
+        """Returns the newest head of an epoch with a quorum behind it, or a text about what is missing."""
         witnesses, now = self._witnesses(), self.clock()
         made, most = Cosignatures(connection).of(dataset), 0
         for head, _ in signed_heads(connection, dataset):
@@ -68,14 +68,14 @@ class FirstContact:
         return f"{plural(witnesses.quorum, 'witness', 'witnesses')} must have cosigned a head of it, and {most} did"
 
     def keep(self, connection: sqlite3.Connection, spec: MirrorSpec, networks: int) -> None:
-        """It was met, and peers of so many networks showed the same chain."""
+        """Records first contact, and in how many networks peers showed the same chain."""
         rung = self.rung(spec)
         met = NETWORKS if rung == FIRST_SIGHT and networks >= ENOUGH else rung
         MET.put(connection, spec.id, met, self.clock())
 
 
 def rung_of(connection: sqlite3.Connection, dataset: DatasetId) -> str | None:
-    """On which rung it was met; ``None`` for one's own and for those that came in a folder."""
+    """Returns how a dataset was first verified; ``None`` for one's own and for imported ones."""
     row = MET.one(connection, "dataset = ?", (dataset,))
     return None if row is None else str(row[1])
 
@@ -101,7 +101,7 @@ class DeclinedHeads:
         self._of: FIFOCache[DatasetId, _Refusal] = FIFOCache(MOST)
 
     def note(self, spec: MirrorSpec, head: HeadStatement, fault: Fault, now: float) -> None:
-        """What was signed breaks a rule, or a limit of this mirror."""
+        """Notes that a signed head breaks a rule, or a limit of this mirror."""
         before = self._known(spec, head)
         times = 1 if before is None else before.times + 1
         until = now + (PAUSES.whole(times - 1) if times > 1 else 0.0)
@@ -114,7 +114,7 @@ class DeclinedHeads:
         return known.fault if known is not None and rests else None
 
     def forget(self, dataset: DatasetId) -> None:
-        """What was signed is here, and broke no rule."""
+        """Drops the note, because the signed head is here and broke no rule."""
         self._of.pop(dataset, None)
 
     def _known(self, spec: MirrorSpec, head: HeadStatement) -> _Refusal | None:

@@ -88,7 +88,7 @@ class Holders:
     """The known holders of datasets."""
 
     def __init__(self, replication: Replication, inquire: Inquire) -> None:
-        """``inquire`` hears what is published at a place."""
+        """``inquire`` reads what is published at a place."""
         self._inquire = inquire
         self._replication = replication
         self._said: dict[DatasetId, _Serving] = {}
@@ -102,7 +102,7 @@ class Holders:
         return [view for view in self._replication.peers() if view.connected and not view.blocked]
 
     async def of(self, dataset: DatasetId, size: int) -> list[PeerId]:
-        """Those that serve at least ``size`` blocks, asked now; who answers long after the first is left out.
+        """Asks peers, and returns those that serve at least ``size`` blocks and answer soon after the first.
 
         Those who gave what proved true before are asked first, and some others.
         """
@@ -137,7 +137,7 @@ class Holders:
         return [*proven, *others[:STRANGERS]], others[STRANGERS:]
 
     async def networks(self, peers: Sequence[PeerId], dataset: DatasetId, tip: Tip, enough: int) -> int:
-        """In how many networks peers show to hold this very chain; others elsewhere are met when those are too few."""
+        """Counts the networks in which peers prove that they hold this chain, and seeks more if those are too few."""
         found = await self._showing(peers, dataset, tip)
         if len(found) < enough and await self._replication.seek(dataset, found):
             found |= await self._showing([each for each in self.connected() if each not in peers], dataset, tip)
@@ -161,7 +161,7 @@ class Holders:
         return found
 
     async def published(self, dataset: DatasetId, place: str) -> Fault | None:
-        """Hear what is published at a place; why that cannot be told, as peers may serve it all the same.
+        """Reads what is published at a place; returns the fault if it cannot be read, since peers may serve it too.
 
         Raises Invalid for a place that holds something else.
         """
@@ -212,14 +212,14 @@ class Holders:
                 nursery.start_soon(one, peer)
 
     async def count(self, dataset: DatasetId, size: int) -> int:
-        """For people: peers are asked anew only now and then."""
+        """Counts holders for people; peers are asked again only at intervals."""
         known = self._said.get(dataset)
         is_fresh = known is not None and trio.current_time() - known.at < PROBE_AGAIN_SECONDS
         still = len(self.still([dataset])[dataset]) if is_fresh else 0
         return still or len(await self.of(dataset, size))
 
     def still(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, frozenset[PeerId]]:
-        """Of each, those of who said so last that are connected. Who is connected is looked up once for all."""
+        """Returns, for each, the connected peers among the last known holders, with one look-up of connections."""
         connected = frozenset(self.connected())
         answers = ((dataset, self._said.get(dataset)) for dataset in datasets)
         return {dataset: frozenset() if known is None else known.peers & connected for dataset, known in answers}

@@ -33,7 +33,7 @@ class Asking(NamedTuple):
 async def offers(
     replication: Replication, peers: Iterable[PeerId], name: Multihash, reasons: dict[PeerId, str]
 ) -> AsyncIterator[Asking]:
-    """``reasons`` hears of those who do not have it."""
+    """Yields the offers; ``reasons`` receives those of peers without the object."""
     out, found = trio.open_memory_channel[Offer](0)
     asked = Asking(found, trio.Lock(), trio.Event())
 

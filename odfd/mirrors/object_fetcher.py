@@ -61,7 +61,7 @@ Item = TypeVar("Item")
 
 
 class ObjectLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What objects of mirrors may cost this node."""
+    """The limits on objects of mirrors."""
 
     object_bytes: int = 16 << 30
     """Of one object; larger ones are refused before a byte of them is asked for."""
@@ -106,7 +106,7 @@ class ObjectFetcher:
         blocks: Sequence[SealedBlock],
         tally: MirrorProgress,
     ) -> int:
-        """All that blocks after ``terms`` bring; how many objects that is. However it ends, what came is counted.
+        """Fetches all objects of blocks after ``terms``, and counts them. However it ends, what came is counted.
 
         ``spec``: the mirror that holds them; ``None``: what is not one yet, and is not counted.
 

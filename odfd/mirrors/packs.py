@@ -60,7 +60,7 @@ class Packs:
         missing: Container[Multihash],
         pace: Pace | None = None,
     ) -> set[int]:
-        """Bring what of a group is ``missing``; places of the blocks whose objects are here and as they say.
+        """Fetches the ``missing`` objects of a group; returns the positions of blocks whose objects are verified.
 
         Raises Environment.
         """

@@ -24,7 +24,7 @@ BYTES: Final = 32 << 20
 
 
 class Start(msgspec.Struct, frozen=True):
-    """What blocks follow: the rules' view of those before them, and their tree."""
+    """The state before the next blocks: for the rules, and of the tree."""
 
     state: ChainState
     frontier: Frontier
@@ -43,7 +43,7 @@ class Prefetch:
         self._moved = trio.Event()
 
     async def run(self) -> None:
-        """Until all is fetched, or something could not be: that is told where it would have been taken."""
+        """Fetches until all is here or a fetch fails, which the consumer then raises."""
         while self._start.state.size < self._size:
             while len(self._unkept) >= STEPS or sum(self._unkept) > BYTES:
                 await self._moved.wait()

@@ -53,7 +53,7 @@ class MirrorQuota:
         """Remove those of which nobody takes any more over."""
 
     def to_come(self, missing: Mapping[Multihash, int]) -> int:
-        """Bytes of these and of what is promised that are not on the disk yet. Raises Environment."""
+        """Computes the bytes of these and of reserved objects that are not on the disk yet. Raises Environment."""
         here = {file.name: stat.st_size for file, stat in self._files()}
         with self._lock:
             wanted = {**self._promised, **missing}

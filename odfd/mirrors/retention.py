@@ -26,7 +26,7 @@ Mirrored = TypeVar("Mirrored", bound=Hashable)
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """What one block brings, or what goes when its data does."""
+    """The data of one block, or what is deleted with it."""
 
     sequence: int
     time: Instant
@@ -42,7 +42,7 @@ class Keep(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int | None = None
 
     def holds(self, piece: Piece, newest: Instant, total: int) -> bool:
-        """Whether a piece is kept, when with all that is newer it makes ``total`` bytes."""
+        """Whether a piece is kept, if it and all newer ones have ``total`` bytes."""
         old = self.span is not None and newest - piece.time > self.span
         return not old and (self.bytes is None or total <= self.bytes)
 
@@ -90,7 +90,7 @@ def parse_rate(text: str) -> int:
 def giving_way(
     needed: int, mirrors: Iterable[tuple[Mirrored, Iterable[tuple[int, int]]]]
 ) -> dict[Mirrored, int] | None:
-    """Who lets go of data before which block, so that ``needed`` bytes are free; ``None`` when all would not do.
+    """Decides which mirrors delete data before which blocks to free ``needed`` bytes; ``None`` when all is not enough.
 
     ``mirrors`` as they are to give way, each with numbers of blocks, the oldest first, and the bytes that go with each.
     """
@@ -119,7 +119,7 @@ def oldest_kept(keep: Keep, newest: Instant, pieces: Iterable[Piece], size: int)
 
 
 def trimmed(keep: Keep, newest: Instant, pieces: Iterable[Piece], total: int, first: int) -> int:
-    """The same, where data of blocks from ``first`` on is here, ``total`` bytes; ``pieces`` are the oldest first.
+    """Returns the first block whose data is kept, where data from ``first`` on is here, of ``total`` bytes.
 
     Reads no further than the first piece that is kept.
     """

@@ -94,7 +94,7 @@ class Mirror(msgspec.Struct):
 
     @property
     def is_unasked(self) -> bool:
-        """Whether all that is known is here, and nobody was there who might know more."""
+        """Whether all that is known is here, but no peer was connected that could know more."""
         return self.state is SchedulerState.CURRENT and not self.asked
 
     @property
@@ -117,8 +117,10 @@ class MirrorVisibility(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the dataset was here before."""
 
     def mark(self, spec: MirrorSpec) -> Mark:
-        """What is found in a network is public there. A web server may be within reach of few, and what is here
-        already came from a folder or was made here."""
+        """Returns a new mirror's visibility: what a network offers is public there.
+
+        A web server may be within reach of few, and what is here already came from a folder or was made here.
+        """
         private = (self.held or spec.is_from_web) if self.private is None else self.private
         private = private or bool(spec.peers)
         return Mark.PRIVATE if private else Mark.MIRRORED
@@ -161,7 +163,7 @@ class MirrorScheduler:
         self._newcomers_after = -math.inf
 
     async def run(self, life: Life) -> None:
-        """Until asked to stop: a pass under way is cut off, and goes on after the next start."""
+        """Runs until asked to stop: a pass under way is cancelled, and continues after the next start."""
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -233,7 +235,7 @@ class MirrorScheduler:
 
     @asynccontextmanager
     async def still(self, dataset: DatasetId) -> AsyncIterator[None]:
-        """Inside, nobody works on this mirror, if it is one; afterwards it goes on, unless it is a mirror no longer."""
+        """Stops the worker of this mirror, if it is one, for the duration of the block."""
         mirror = self._mirrors.get(dataset)
         if mirror is None:
             yield
@@ -263,7 +265,7 @@ class MirrorScheduler:
         return self._mirrors.get(dataset)
 
     def holders(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, frozenset[PeerId]]:
-        """Of those that are mirrors, connected peers that serve them, as they said when they were asked last."""
+        """Returns, for those that are mirrors, the connected peers among the last known holders."""
         return self._sync.holders(each for each in datasets if each in self._mirrors)
 
     def all(self) -> list[Mirror]:
@@ -282,7 +284,7 @@ class MirrorScheduler:
             mirror.poked.set()
 
     def met_someone(self) -> None:
-        """Whoever lacks something asks newcomers, soon and all of them together."""
+        """Makes mirrors that lack something ask new peers soon, all together."""
         if self._nursery is not None and not self._asks_newcomers:
             self._asks_newcomers = True
             self._nursery.start_soon(self._ask_newcomers)

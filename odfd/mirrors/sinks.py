@@ -72,7 +72,7 @@ class VerifiedChain:
 
     @property
     def state(self) -> ChainState:
-        """After what was taken."""
+        """The state after the blocks taken so far."""
         return self._judge.state
 
     @property
@@ -85,7 +85,7 @@ class VerifiedChain:
 
     @property
     def epoch(self) -> int:
-        """Of the signed head."""
+        """The epoch of the signed head."""
         return self._head.epoch
 
     def append(self, peer: PeerId, start: int, blocks: Sequence[bytes]) -> None:
@@ -128,7 +128,7 @@ class VerifiedChain:
         self.finish()
 
     def finish(self) -> None:
-        """Raises Invalid when the tree is not the signed one; all that came is then forgotten."""
+        """Raises Invalid when the tree is not the signed one; all blocks taken are then discarded."""
         state = self._judge.state
         if state.dataset != self._head.dataset:
             self._forget("its Seed names another dataset", "graft")

@@ -131,13 +131,13 @@ class Spool:
         os.ftruncate(self._file, size)
 
     def clear(self) -> None:
-        """Forget all that came."""
+        """Discards all that was written."""
         with disk(self._path):
             self._settle()
             self._cut(0)
 
     def close(self) -> None:
-        """All that came is in the file, though not synced; idempotent."""
+        """Writes out all that arrived, without a sync; idempotent."""
         if self._file < 0:
             return
         try:

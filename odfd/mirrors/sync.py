@@ -157,11 +157,11 @@ class MirrorSync:
         return await trio.to_thread.run_sync(note)
 
     def spec_changed(self, spec: MirrorSpec) -> None:
-        """A spec was changed: its cap holds for what is under way too."""
+        """Applies the bandwidth cap of a changed spec to transfers under way."""
         self._object_fetcher.paces.of(spec)
 
     def holders(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, frozenset[PeerId]]:
-        """Of each, peers that serve it, as they said when they were asked last, and are connected."""
+        """Returns, for each, the connected peers among the last known holders."""
         return self._holders.still(datasets)
 
     async def ask_around(self, dataset: DatasetId) -> None:
@@ -236,7 +236,7 @@ class MirrorSync:
         return await self._missing_data(spec, held, peers, tally)
 
     async def repair(self, dataset: DatasetId, names: Sequence[NamedObject], linked: Sequence[Multihash]) -> None:
-        """Fetch objects anew, over damaged ones, and what rows link to. Raises Remote."""
+        """Fetches damaged objects again, and those that rows link to. Raises Remote."""
         head = await trio.to_thread.run_sync(self._chains.chain(dataset).head)
         peers = await self._holders.of(dataset, head.size if head else 1)
         await self._object_fetcher.again(peers, names)

@@ -46,7 +46,7 @@ Tables = Callable[[], AbstractContextManager[sqlite3.Connection]]
 
 
 class CardQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """What is looked for; what is empty asks nothing."""
+    """A search for cards; empty fields do not restrict it."""
 
     words: str = ""
     license: str = ""
@@ -75,7 +75,7 @@ class CardIndex:
         return None
 
     def search(self, query: CardQuery, now: Instant) -> tuple[list[Card], int]:
-        """At most ``MAX_MATCHES`` cards, those that fit the words best first; and how many were looked through.
+        """Finds at most ``MAX_MATCHES`` cards, best match first, and counts the cards searched.
 
         Cards that were taken back or have expired are not among them. Raises Environment.
         """
@@ -86,7 +86,7 @@ class CardIndex:
         return [card for card in cards if card is not None and not card.is_withdrawal], known
 
     def namesakes(self, card: Card) -> int:
-        """Other datasets whose names look the same. Of what was known at the last search."""
+        """Counts other datasets whose names look the same, as of the last search."""
         with self._lock:
             row = self._db.execute(
                 "SELECT COUNT(*) FROM cards WHERE likeness = ? AND dataset != ?", (_likeness(card), card.dataset)

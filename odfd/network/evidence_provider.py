@@ -61,13 +61,13 @@ class EvidenceProvider:
         self._lock = threading.Lock()
 
     def to(self, peer: PeerId) -> EvidenceProvider:
-        """The same bundles, asked for by a peer."""
+        """Returns the same provider as seen by a peer."""
         given = copy.copy(self)
         given._public_of = lambda datasets, _=None: self._public_of(datasets, peer)
         return given
 
     def size(self, name: Multihash) -> int | None:
-        """Of a manifest or an object; ``None``: not here, or damaged."""
+        """Returns the size of a manifest or an object; ``None``: not here, or damaged."""
         with self._lock:
             bundle = self._opened(name)
             if bundle is not None:
@@ -76,7 +76,7 @@ class EvidenceProvider:
         return None if found is None else found[1].size
 
     def read(self, name: Multihash, offset: int, length: int) -> bytes | None:
-        """At most ``length`` bytes; ``None`` as for ``size``."""
+        """Reads at most ``length`` bytes; ``None`` as for ``size``."""
         with self._lock:
             bundle = self._opened(name)
             if bundle is not None:

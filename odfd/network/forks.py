@@ -52,7 +52,7 @@ _RANGE: Final = 1 << 20
 
 
 class ForkPeers(Protocol):
-    """What is asked of the replication layer."""
+    """The part of the replication port that is used here."""
 
     def peers(self) -> Sequence[PeerView]: ...
 
@@ -61,7 +61,7 @@ class ForkPeers(Protocol):
 
 
 class Contradiction(msgspec.Struct, frozen=True):
-    """A head that is not of our history, and who showed it."""
+    """A head of another history, and the peer that showed it."""
 
     head: HeadStatement
     envelope: bytes
@@ -69,7 +69,7 @@ class Contradiction(msgspec.Struct, frozen=True):
 
 
 class UnprovenExtension(msgspec.Struct, frozen=True):
-    """A longer history was signed, and nobody could show that it begins with ours."""
+    """A longer history was signed, and no peer could prove that it extends ours."""
 
     dataset: DatasetId
     sender: PeerId | None = None

@@ -39,7 +39,7 @@ _CHANGED: Final = "it is cut short, or was changed"
 
 
 class Invitation(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What an invitation says."""
+    """The content of an invitation."""
 
     network: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     bootstrap: Annotated[
@@ -57,7 +57,10 @@ class Invitation(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
 
 
 def write_invitation(invitation: Invitation, key: SigningKey) -> str:
-    """The line, signed by ``key``, which is that of ``said.by``. Raises Invalid for what could not be read again."""
+    """Writes an invitation signed by ``key``, that of ``invitation.by``.
+
+    Raises Invalid for what could not be read again.
+    """
     payload = canonical.encode(msgspec.json.decode(msgspec.json.encode(invitation, enc_hook=str)))
     raw = _VERSION + key.sign(preauth(payload, TYPE)) + payload
     text = SCHEME + base64.urlsafe_b64encode(raw).decode().rstrip("=")
@@ -72,7 +75,7 @@ def write_invitation(invitation: Invitation, key: SigningKey) -> str:
 
 
 def read_invitation(text: str, now: Instant) -> Invitation:
-    """Raises Invalid for text that is no invitation, or is not what was signed; Refused for one that has expired."""
+    """Raises Invalid for text that is no invitation or has another signature, Refused for an expired one."""
     raw = _decoded("".join(text.split()))
     signature, payload = raw[1 : 1 + _SIGNATURE], raw[1 + _SIGNATURE :]
     if raw[:1] != _VERSION:
@@ -98,7 +101,7 @@ def read_invitation(text: str, now: Instant) -> Invitation:
 
 
 def rule_lines(rules: Rules | None) -> tuple[str, ...]:
-    """What a network asks, for people; a line for each rule that it says."""
+    """Describes a network's rules for people, one line for each."""
     if rules is None:
         return ()
     witness = rules.witness or WitnessRules()

@@ -47,7 +47,7 @@ class _Spoken(NamedTuple):
 
 
 class ServingTerms(NamedTuple):
-    """What may be given."""
+    """The limits on what is served."""
 
     public_of: PublicOf
     reach: Callable[[DatasetId], int]
@@ -55,7 +55,7 @@ class ServingTerms(NamedTuple):
 
 
 class Reaches:
-    """How far policy passes datasets on: computed at most once a moment, whoever asks."""
+    """Caches how far policy permits to serve each dataset, for a short time."""
 
     def __init__(self, reach: Callable[[DatasetId], int], clock: Callable[[], Instant]) -> None:
         self._reach = reach
@@ -67,7 +67,7 @@ class Reaches:
         self._lock = threading.Lock()
 
     def blocks(self, dataset: DatasetId, head: Head, given_age: int) -> int:
-        """By a reach that is no older than REACH_AGE or, where something was within it, ``given_age``."""
+        """Counts the blocks to serve, by a cached reach no older than REACH_AGE or, if positive, ``given_age``."""
         now = self._clock()
         with self._lock:
             at, of, blocks = self._known.get(dataset, (Instant(0), None, 0))
@@ -80,7 +80,7 @@ class Reaches:
         return blocks
 
     def forget(self, dataset: DatasetId | None = None) -> None:
-        """Of one, or of all."""
+        """Drops the cached reach of one dataset, or of all."""
         with self._lock:
             self._moves += 1
             if dataset is None:
@@ -102,7 +102,7 @@ class ServingLibrary:
         damaged: OnDamage = lambda _dataset, _spot: None,
         evidence: EvidenceProvider | None = None,
     ) -> None:
-        """``damaged`` is told, from a worker thread, what was found spoilt; ``evidence`` is given beside chains."""
+        """``damaged`` is called, from a worker thread, with damage found; ``evidence`` is served beside chains."""
         self._evidence = evidence
         self._database = database
         self._chains = chains
@@ -119,21 +119,20 @@ class ServingLibrary:
         self._lock = threading.Lock()
 
     def to(self, peer: PeerId) -> ServingLibrary:
-        """As in the port: the same data, asked for by a peer. What it remembers is shared by all."""
+        """Returns the library as seen by a peer. What it remembers is shared by all."""
         given = copy.copy(self)
         given._asker, given._public_of = peer, lambda datasets, _=None: self._public_of(datasets, peer)
         given._evidence = None if self._evidence is None else self._evidence.to(peer)
         return given
 
     def datasets(self, limit: int) -> Sequence[DatasetId]:
-        """As in the port. Those that are public are looked at every few seconds: what was served is, until its head
-        moves."""
+        """Lists served datasets as in the port, looked up every few seconds; one stays served until its head moves."""
         public = sorted(self._public_of(self._chains.datasets()))
         heads = ((one, self._chains.chain(one).head()) for one in public)
         return list(islice((one for one, head in heads if head and self._reaches.blocks(one, head, TOLD_AGE)), limit))
 
     def size(self, dataset: DatasetId) -> int:
-        """What is private takes the same lookups as what is not here, of which nothing is remembered either."""
+        """Counts served blocks; a private dataset costs the same lookups as an absent one."""
         head = self._chains.chain(dataset).head()
         if not self._public_of([dataset]) or head is None:
             return 0
@@ -147,11 +146,11 @@ class ServingLibrary:
         self._reaches.forget(dataset)
 
     def policy_changed(self) -> None:
-        """All of it is looked at anew."""
+        """Drops all cached reaches."""
         self._reaches.forget()
 
     def blocks(self, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
-        """As in the port; those before a damaged one are given. Raises BlockDamaged when that is the first."""
+        """Returns blocks as in the port, up to a damaged one. Raises BlockDamaged when that is the first."""
         given: list[bytes] = []
         room = max_bytes
         try:
@@ -185,7 +184,7 @@ class ServingLibrary:
             return None
 
     def object_part(self, name: Multihash, offset: int, into: memoryview) -> tuple[int, int]:
-        """Also raises NotFound for what is damaged: for others it is not here."""
+        """Reads as in the port; raises NotFound for a damaged object too."""
         named = self._served(name)
         if not named:
             return self._part_of_evidence(name, offset, into)
@@ -204,13 +203,13 @@ class ServingLibrary:
         return size, len(data)
 
     def read_object(self, name: Multihash, offset: int, length: int) -> bytes:
-        """At most ``length`` bytes. Raises as ``object_part``."""
+        """Reads at most ``length`` bytes. Raises as ``object_part``."""
         into = bytearray(max(0, min(length, (self.object_size(name) or 0) - offset)))
         _, count = self.object_part(name, offset, memoryview(into))
         return bytes(into[:count])
 
     def small_objects(self, names: Sequence[Multihash], largest: int) -> Iterator[bytes]:
-        """As in the port; one that is damaged is not here for whoever asked."""
+        """Yields small objects as in the port, without damaged ones."""
         within: dict[DatasetId, int] = {}
         for name in names:
             named = self._named(name, within) if self._objects.has(name) else []

@@ -135,7 +135,7 @@ class Membership:
         """Why it could not listen where a change asks it to."""
 
     async def run(self, life: Life) -> None:
-        """Until asked to stop. Raises Environment when it cannot listen."""
+        """Runs until asked to stop. Raises Environment when it cannot listen."""
         self._network, self._blocked = await trio.to_thread.run_sync(self._kept)
         self._running = True
         try:
@@ -350,7 +350,7 @@ class Membership:
         return next((view for view in self.peers() if view.peer == peer), PeerView(peer=peer, blocked=blocked))
 
     def bootstrap(self) -> tuple[str, ...]:
-        """Peers that whoever joins the network is to meet first, ourselves the first of them; for an invitation."""
+        """Lists the first peers for those who join by an invitation, this node first."""
         ours = [each for each in map(parse_address, self.addresses()) if each.peer is not None]
         beyond = [each for each in ours if each.ip is None or not each.ip.is_loopback]
         named = self._bootstrap(self._network) if self._network is not None else ()
@@ -399,12 +399,12 @@ class Membership:
         return [*shown, *(PeerView(peer=peer, blocked=True) for peer in unseen)]
 
     def figures(self) -> ReplicationFigures:
-        """Of the network that is joined."""
+        """Returns the figures of the joined network."""
         return self._driver.figures() if self._driver is not None else ReplicationFigures()
 
     @property
     def traffic(self) -> Traffic:
-        """With all peers, of all networks."""
+        """Returns the traffic with all peers, of all networks."""
         return self._options.bandwidth.traffic
 
     @property
@@ -413,12 +413,12 @@ class Membership:
         return len(self._blocked)
 
     async def announce(self, topic: Topic, envelope: bytes) -> None:
-        """Nothing without a network: whoever joins later asks for what there is."""
+        """Announces a statement if a network is joined; those who join later ask for it."""
         if self._driver is not None:
             await self._driver.announce(topic, envelope)
 
     def look_again(self) -> None:
-        """What is served may be another: others are told at once."""
+        """Announces a change of what is served."""
         if self._driver is not None:
             self._driver.look_again()
 
@@ -461,7 +461,7 @@ class Membership:
         return await self._driver.seek(dataset, beyond) if self._driver is not None else 0
 
     def serving(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, set[PeerId]]:
-        """Connected peers that say they serve a dataset, for each of ``datasets``."""
+        """Returns the connected peers that claim to serve each of ``datasets``."""
         return self._driver.serving(datasets) if self._driver is not None else {}
 
     def penalise(self, peer: PeerId, reason: str, weight: float) -> None:

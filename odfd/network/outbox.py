@@ -30,7 +30,7 @@ WAITING: Final = 1024
 
 
 class Outbox:
-    """``put`` may be called from any thread once ``run`` runs; before that, what is put waits."""
+    """Queues statements to announce: ``put`` may be called from any thread, also before ``run`` runs."""
 
     def __init__(self, replication: Replication, public_of: PublicOf, logger: Logger) -> None:
         self._replication = replication
@@ -64,7 +64,7 @@ class Outbox:
             self.put(Topic.HEADS, dataset, signed.envelope)
 
     def put_card(self, signed: Signed) -> None:
-        """Whether its dataset is public or not: one that takes the former back is told of what is private now."""
+        """Announces a card whether its dataset is public or not, because a withdrawal concerns a private one."""
         self.put(Topic.HEADS, None, signed.envelope)
 
     def put_head(self, dataset: DatasetId, envelope: bytes) -> None:

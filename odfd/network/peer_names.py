@@ -17,7 +17,7 @@ DID_KEY: Final = "did:key:"
 
 
 def find_peer(views: Iterable[PeerView], beginning: str) -> PeerView:
-    """The one whose id begins so. Raises NotFound, Invalid."""
+    """Finds the only peer whose id begins so. Raises NotFound, Invalid."""
     found = [view for view in views if view.peer.startswith(beginning)]
     if len(found) == 1:
         return found[0]

@@ -89,7 +89,7 @@ class StatementQuota:
         self._unlisted = Budget[None](UNLISTED)
 
     def concerns(self, connection: sqlite3.Connection, dataset: DatasetId) -> bool:
-        """Whether what is said of a dataset is kept: it is held, to be mirrored, or this node's own."""
+        """Whether statements on a dataset are kept: it is held, to be mirrored, or this node's own."""
         return (
             Ledger(connection).chain(dataset).frontier.size > 0
             or self._is_mirrored(connection, dataset)
@@ -97,7 +97,7 @@ class StatementQuota:
         )
 
     def is_known(self, keys: tuple[KeyDid, ...]) -> bool:
-        """Whether any of these keys is this node's or was listed: what they say, or is proven of them, is kept."""
+        """Whether any of these keys is this node's or listed, so that statements by or proofs against it are kept."""
         return any(self._is_mine(key) or self.is_listed(key) for key in keys)
 
     def is_mine(self, keys: tuple[KeyDid, ...]) -> bool:
@@ -110,7 +110,7 @@ class StatementQuota:
         return KINDS[predicate.KIND].has_room(connection, predicate, self.is_listed)
 
     def brings_new(self, sender: PeerId, now: Instant) -> bool:
-        """Whether a peer may bring one more dataset that nobody here has heard of. A refusal may be none later."""
+        """Whether a peer may introduce one more unknown dataset. A refusal may be none later."""
         with self._lock:
             return self._new.spend(sender, now / SECOND)
 
@@ -134,7 +134,7 @@ class StatementQuota:
             return self._proofs.spend(dataset, now / SECOND)
 
     def takes_unlisted(self, now: Instant) -> bool:
-        """Whether one more word of somebody whom nobody listed is taken now."""
+        """Whether one more statement of an unlisted signer is admitted now."""
         with self._lock:
             return self._unlisted.spend(None, now / SECOND)
 

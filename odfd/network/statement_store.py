@@ -65,7 +65,7 @@ _NOT_YET: Final = frozenset({AdmissionOutcome.EARLY, AdmissionOutcome.UNKNOWN_AU
 
 
 class NewStatement(msgspec.Struct, frozen=True, kw_only=True):
-    """A statement that changed what is known here."""
+    """An admitted statement that is new here."""
 
     predicate: AnyPredicate
     signer: KeyDid
@@ -82,7 +82,7 @@ OnProof = Callable[[Proof, bool], None]
 
 
 class Subscribers(NamedTuple):
-    """The callbacks that are told, from worker threads, of what is new here."""
+    """The callbacks that are called, from worker threads, for new statements."""
 
     news: Callable[[NewStatement], None] = lambda _: None
     proof: OnProof = lambda _proof, _made_here: None
@@ -135,14 +135,14 @@ class LedgerStatementStore:
         self._lock = threading.Lock()
 
     def to(self, peer: PeerId) -> LedgerStatementStore:
-        """As in the port: the same store, asked by a peer."""
+        """Returns the store as seen by a peer."""
         told = copy.copy(self)
         told._public_of = lambda datasets, _=None: self._public_of(datasets, peer)
         return told
 
     @property
     def judged(self) -> int:
-        """Statements whose judgement is remembered."""
+        """The number of statements whose judgement is cached."""
         return len(self._seen)
 
     def judge(self, topic: Topic, envelope: bytes, sender: PeerId) -> Judgement:
@@ -197,7 +197,7 @@ class LedgerStatementStore:
         return KINDS[found[0]].topic, found[1]
 
     def concern(self, topic: Topic, envelope: bytes) -> Concern:
-        """What others must not know to be here counts as not wanted: who is sent what tells of it."""
+        """Returns a statement's concern; on a private dataset it counts as not wanted, to hide that it is here."""
         said = self._subject(topic, envelope)
         dataset, accused = said.dataset, said.accused
         keys = tuple(DatasetId.from_public_key(key.public_key) for key in accused)
@@ -207,7 +207,7 @@ class LedgerStatementStore:
         return Concern((dataset, *keys), is_wanted and bool(is_public), is_bulky=said.is_bulky)
 
     def adopt(self, dataset: DatasetId) -> None:
-        """From now on a dataset is wanted here: what was said of it is heard again, and kept."""
+        """Admits kept statements on a dataset, because it is wanted from now on."""
         with self._adopting:  # also where nothing is left: another may be at it
             if self.unheld.speaks_of(dataset):
                 for topic, raw in self.unheld.take(dataset):
@@ -215,7 +215,7 @@ class LedgerStatementStore:
 
     @contextmanager
     def attend(self, dataset: DatasetId) -> Iterator[None]:
-        """Inside, what is said of a dataset is kept though it is not here yet: a person brings it."""
+        """Keeps statements on a dataset that a person is importing, for the duration of the block."""
         with self._lock:
             self._attended[dataset] += 1
         try:
@@ -226,7 +226,7 @@ class LedgerStatementStore:
                 self._attended[dataset] -= 1
 
     def keep(self, proof: Proof) -> bool:
-        """Keep a proof that was made here, and tell of it; whether it was new."""
+        """Stores a proof made here and announces it; returns whether it was new."""
         with self._database.write() as connection:
             is_new = StatementProcessor(connection, self._leaves, "", self._clock()).hear_proof(proof)
         if is_new:

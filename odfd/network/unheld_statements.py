@@ -48,11 +48,11 @@ def _empty_tables() -> sqlite3.Connection:
 
 
 class UnheldFull(Exception):
-    """More was said of one dataset than is kept of what nobody wants here."""
+    """One dataset of no interest has more statements than are kept."""
 
 
 class UnheldStatements:
-    """What is said of datasets of no interest here."""
+    """Keeps statements on datasets of no interest."""
 
     def __init__(
         self, most: int = MAX_DATASETS, most_bytes: int = MAX_BYTES, most_of_one: int = MAX_BYTES_OF_ONE
@@ -78,7 +78,7 @@ class UnheldStatements:
 
     @contextmanager
     def write(self, dataset: DatasetId) -> Iterator[sqlite3.Connection]:
-        """A transaction over what is said of a dataset; undone when it raises.
+        """Opens a transaction on the statements of a dataset, undone when it raises.
 
         Raises UnheldFull at its end for more than is kept of one dataset.
         """
@@ -97,7 +97,7 @@ class UnheldStatements:
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
-        """The tables, while nobody writes."""
+        """Yields the tables under the lock."""
         with self._lock:
             yield self._db
 
@@ -116,7 +116,7 @@ class UnheldStatements:
             return {dataset: newest[0] for dataset, newest in found if newest is not None}
 
     def refs(self, datasets: Collection[DatasetId] | None = None) -> list[StatementRef]:
-        """Of these alone, and against these keys; ``None``: of all."""
+        """Lists statements on these datasets and against these keys; ``None``: all."""
         with self._lock:
             subjects = None if datasets is None else [each for each in datasets if each in self._bytes]
             found = kinds.refs(self._db, of_dataset=True, subjects=subjects)
@@ -131,7 +131,7 @@ class UnheldStatements:
         return dataset, KINDS[found[0]].topic, found[1]
 
     def take(self, dataset: DatasetId) -> Sequence[tuple[Topic, bytes]]:
-        """All of one dataset, versions of its authority first; it is kept no longer."""
+        """Removes and returns all statements on a dataset, versions of its authority first."""
         with self._lock:
             found: list[tuple[Topic, bytes]] = []
             for table in sorted(_SPOKEN, key=lambda each: AUTHORITY not in each.kinds):
@@ -200,7 +200,7 @@ class EarlyStatements:
                 del self._by_envelope[next(raw for raw, (_, of) in self._by_envelope.items() if of == heaviest)]
 
     def take(self, dataset: DatasetId) -> list[tuple[bytes, PeerId]]:
-        """All of one dataset, oldest first; they wait no longer."""
+        """Removes and returns all waiting statements on a dataset, oldest first."""
         with self._lock:
             taken = [(raw, sender) for raw, (of, sender) in self._by_envelope.items() if of == dataset]
             for raw, _ in taken:

@@ -51,7 +51,7 @@ class VerifiedReads:
         self._lock = threading.Lock()
 
     def size(self, name: Multihash) -> int:
-        """Of an object that was whole when it was last looked at. Raises NotFound, ObjectDamaged, Environment."""
+        """Returns the size of an object last seen whole. Raises NotFound, ObjectDamaged, Environment."""
         size = self._objects.size(name)
         if size <= SMALL:
             return len(self.small(name))

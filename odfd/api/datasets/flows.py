@@ -56,7 +56,7 @@ class FlowService:
         return view
 
     async def pause(self, name: str) -> wire.FlowView:
-        """It runs no more until it is resumed, over restarts too; a run under way goes on."""
+        """Pauses a flow until it is resumed, over restarts too; a run under way continues."""
         return await self._paused(name, paused=True)
 
     async def resume(self, name: str) -> wire.FlowView:
@@ -118,7 +118,7 @@ class FlowService:
         await self._worker.look(targets)
 
     def counts(self) -> wire.FlowCounts:
-        """For the status of the node."""
+        """Counts flows for the status of the node."""
         entries = [entry for _, entry in self._worker.scheduler.entries()]
         due = [(entry.due, entry.plan.name) for entry in entries if entry.due is not None]
         at, name = min(due, default=(None, None))

@@ -63,8 +63,7 @@ class HistoryRewriteService:
         changed: Callable[[DatasetId], None],
         apart: Callable[[int], FormerEpochs | None],
     ) -> None:
-        """``changed`` is told of every chain that has another history; ``apart``: where blocks of an epoch stay that
-        are given up."""
+        """``changed`` is called for each rewritten chain; ``apart``: where given-up blocks of an epoch are kept."""
         self._apart = apart
         self._home = home
         self._committer = committer

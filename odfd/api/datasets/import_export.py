@@ -70,7 +70,7 @@ class ImportExport:
         changed: Callable[[DatasetId], None],
         board: AttendingStore,
     ) -> None:
-        """``board`` judges what is signed of a copy that comes in."""
+        """``board`` admits the statements that come with an imported copy."""
         self._board = board
         self._home = home
         self._remotes = remotes
@@ -131,7 +131,7 @@ class ImportExport:
             write_statements(folder, signed)
 
     async def pull(self, target: Target, as_name: str | None, report: Report) -> wire.PullItem:
-        """What lies in a repository: nothing new where it is behind the copy that is here. Faults are in the item."""
+        """Pulls a dataset from a repository; an older copy brings nothing new. Faults are in the item."""
         try:
             with sole_faults():
                 done = await self._pulling(target, as_name)(report)

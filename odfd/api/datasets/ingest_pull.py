@@ -435,7 +435,7 @@ def _newest(state: ChainState) -> str:
 def inputs_first(
     asked: Iterable[DatasetId], inputs: Callable[[DatasetId], Sequence[DatasetId]], among: Container[DatasetId]
 ) -> list[DatasetId]:
-    """What was asked for and, of ``among``, all that it derives from, each after its inputs.
+    """Orders the requested datasets and, of ``among``, all their inputs, so that inputs come first.
 
     Chains of others may derive from each other in a ring; such a ring is cut where it closes.
     """

@@ -36,7 +36,7 @@ class QuarantineDatasets:
             return _found(Resources(connection), dataset)
 
     def name(self, dataset: DatasetId) -> str | None:
-        """What the one of ``dataset`` is called here."""
+        """Returns the local name of the quarantine dataset of ``dataset``."""
         with self._home.database.read() as connection:
             resources = Resources(connection)
             found = _found(resources, dataset)

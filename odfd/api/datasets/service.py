@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 
 class RemoteState(NamedTuple):
-    """What others have and know of datasets that are here."""
+    """The state of other nodes about datasets that are here."""
 
     holders: HolderCounts
     gone: Callable[[DatasetId], None]
@@ -96,7 +96,7 @@ class DatasetService:
         return view
 
     async def describe(self, ref: str, *, profile: bool = False) -> wire.DatasetDetail:
-        """``profile``: with what the files of its slices say of its columns."""
+        """Describes a dataset; ``profile``: with column values from the files of its slices."""
 
         def look() -> wire.DatasetDetail:
             entry = self._home.resolve(ref)
@@ -123,7 +123,7 @@ class DatasetService:
         return await _in_thread(look)
 
     async def delete(self, ref: str) -> wire.DatasetView:
-        """Forget a dataset and what was known of it; answers with what it was. Refused while others derive from it."""
+        """Deletes a dataset and what is known of it; returns its last view. Refused while others derive from it."""
         entry = await _in_thread(lambda: self._unused(ref))
         async with self._scheduler.still(entry.id):
             view, dropped = await _in_thread(lambda: self._delete(entry))

@@ -131,7 +131,7 @@ def unable(name: str, outcome: Rejected | Blocked) -> Invalid:
 
 
 def mismatches(outcome: Replayed) -> list[wire.Failure]:
-    """What a re-run step gives otherwise, for people."""
+    """Describes the differences of a re-run step, for people."""
     block = wire.FailedBlock(hash=str(outcome.block.hash), sequence_number=outcome.block.sequence_number)
     return [
         wire.Failure(

@@ -31,7 +31,7 @@ SHOWN: Final = 3
 
 
 class VisibilityService:
-    """The API service that says who may have a dataset."""
+    """Implements the API's operations on who may read a dataset."""
 
     def __init__(
         self,
@@ -42,9 +42,10 @@ class VisibilityService:
         announce: Callable[[DatasetId, Signed], None],
         peers: Callable[[], Sequence[PeerView]],
     ) -> None:
-        """``changed`` is told of each dataset that was published or taken back; ``announce`` says what was signed.
+        """``changed`` is called for each dataset published or withdrawn; ``announce`` sends what was signed.
 
-        ``peers``: those that are known here."""
+        ``peers``: those that are known here.
+        """
         self._peers = peers
         self._home = home
         self._visibility = visibility
@@ -67,7 +68,7 @@ class VisibilityService:
         return [await self._one(entry, public=False) for entry in await self._wanted(request)]
 
     async def share(self, request: wire.ShareRequest) -> wire.VisibilityView:
-        """Give a private dataset to some peers, or no more; who has a copy keeps it. Raises Refused, Invalid."""
+        """Shares a private dataset with peers, or revokes it; copies that they hold remain. Raises Refused, Invalid."""
         known = self._peers()
         more, less = ([peer_named(known, each) for each in peers] for peers in (request.peers, request.revoke))
         if both := set(more) & set(less):
@@ -180,7 +181,7 @@ def _is_theirs(entry: DatasetEntry) -> Refused:
 
 
 def settle_visibility(home: StateDirectory, visibility: Visibility, settings: Settings, context: Context) -> None:
-    """Of a state directory from before datasets were private."""
+    """Converts a state directory from before datasets were private."""
     if not visibility.is_unsettled():
         return
     with home.database.read() as connection:
@@ -197,8 +198,7 @@ def settle_visibility(home: StateDirectory, visibility: Visibility, settings: Se
 
 
 def askable_peers(home: StateDirectory, visibility: Visibility, dataset: DatasetId) -> Collection[str] | None:
-    """The peers that alone are asked about a dataset: who share it, and nobody for one of a web server that is private;
-    ``None``: all."""
+    """Returns the only peers to ask about a dataset: those that share it, none for a private site; ``None``: all."""
     with home.database.read() as connection:
         spec = mirror_specs.of(Resources(connection), dataset)
     if spec is None or (not spec.peers and not spec.is_from_web):

@@ -35,7 +35,7 @@ SHOWN: Final = 3
 
 
 class TrustProbes:
-    """``profile`` names the one of the settings; ``visibility`` says which datasets others may see."""
+    """``profile`` is the name in the settings; ``visibility`` decides which datasets others may see."""
 
     def __init__(
         self, home: StateDirectory, evaluator: TrustEvaluator, visibility: Visibility, profile: Callable[[], str]
@@ -46,7 +46,7 @@ class TrustProbes:
         self._profile = profile
 
     def all(self) -> Mapping[str, Callable[[], wire.Probe]]:
-        """By name, in the order in which they are shown."""
+        """Returns the probes by name, in the order in which they are shown."""
         return {"policy": self._policy, "roots": self._roots, "witnesses": self._witnesses}
 
     def _policy(self) -> wire.Probe:
@@ -95,7 +95,7 @@ class TrustProbes:
 
 
 def policy_text(profile: str, policy: Policy) -> str:
-    """What is relied on and what is given, in one line."""
+    """Describes in one line what the policy requires for use and for serving."""
     text = f"{profile}: uses what meets {policy.use}, passes on what meets {policy.serve}"
     if policy.min_sandbox == SANDBOXES[0]:
         return text
@@ -103,12 +103,12 @@ def policy_text(profile: str, policy: Policy) -> str:
 
 
 def is_root_here(keys: KeyStore, roots: AbstractSet[KeyDid], threshold: int, dataset: DatasetId) -> bool:
-    """Whether whoever reads this machine's keys may say who writes a dataset."""
+    """Whether the keys on this machine suffice to change who may write a dataset."""
     return sum(key.did in roots for key in keys.held(dataset)) >= threshold
 
 
 def spare_text(asked: int, spare: int | None) -> str:
-    """What an owner is told of witnesses; nothing where more than enough cosign."""
+    """Describes missing or spare witnesses to an owner; empty where more than enough cosign."""
     if spare is None or spare > 0:
         return ""
     if spare < 0:

@@ -73,7 +73,7 @@ class StatusService:
         self._started = context.clock.now()
 
     async def engines(self) -> Sequence[wire.EngineView]:
-        """What queries are run by, with the processes that are up."""
+        """Lists the engines of queries, with their running processes."""
         view = self._engine.view()
         named = await trio.to_thread.run_sync(self._named, view.processes)
         return [msgspec.structs.replace(view, processes=named)]
@@ -138,7 +138,7 @@ class StatusService:
         )
 
     async def settings(self) -> wire.SettingsView:
-        """Those in force, of which some hold from the next start on."""
+        """Returns the settings in force, some of which apply from the next start on."""
         loaded = self._context.settings()
         shown = toml(loaded.settings, loaded.origins)
         return wire.SettingsView(toml=shown, file=None if loaded.file is None else str(loaded.file))
@@ -148,7 +148,7 @@ class StatusService:
         return [*await trio.to_thread.run_sync(self._doctor.quick), *self._around()]
 
     async def examine(self) -> AsyncIterator[wire.Probe]:
-        """The same, and everything of the database that can be read: minutes, where much is kept."""
+        """Runs the doctor and reads the whole database, which may take minutes."""
         probes = self._doctor.deep()
         while (probe := await trio.to_thread.run_sync(next, probes, None)) is not None:
             yield probe
@@ -205,7 +205,7 @@ class StatusService:
 
 
 def resident_bytes() -> int | None:
-    """Of this process; ``None`` where the system does not tell."""
+    """Returns the resident memory of this process; ``None`` where the system does not report it."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:

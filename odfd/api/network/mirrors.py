@@ -63,7 +63,7 @@ class MirrorService:
         self._board = board
 
     async def add(self, request: wire.MirrorRequest) -> wire.TaskRef:
-        """Result: MirrorView, once all that is announced now is here. The spec is kept until it is removed.
+        """Adds a mirror. Result: MirrorView, once all that is announced is here. The spec is kept until it is removed.
 
         Which dataset is published at a place is asked within the task: a server may take its time.
         """
@@ -289,7 +289,7 @@ class PeerService:
         self._membership, self._home, self._holders = membership, home, holders
 
     async def list(self, *, holds: bool = False) -> Sequence[wire.PeerInfo]:
-        """``holds``: with the names of what each of them has of what is here."""
+        """Lists peers; ``holds``: with the names of the local datasets that each of them holds."""
         peers = [_peer(view) for view in self._membership.peers()]
         if not holds:
             return peers
@@ -304,7 +304,7 @@ class PeerService:
         ]
 
     async def show(self, peer: str) -> wire.PeerInfo:
-        """By peer id or an unambiguous beginning of it."""
+        """Shows a peer by its id or an unambiguous beginning of it."""
         return _peer(find_peer(self._membership.peers(), peer))
 
     async def block(self, peer: str) -> wire.PeerInfo:

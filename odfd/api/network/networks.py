@@ -40,7 +40,7 @@ class NetworkService:
         clock: Clock,
         policy_changed: Callable[[], None],
     ) -> None:
-        """``policy_changed``: told when joining or leaving may have made another policy hold."""
+        """``policy_changed`` is called when joining or leaving may have changed the policy in force."""
         self._visibility, self._holders, self._unheld, self._cards = shown
         self._home = home
         self._membership = membership
@@ -49,7 +49,7 @@ class NetworkService:
         self._policy_changed = policy_changed
 
     async def join(self, request: wire.NetworkRequest) -> wire.NetworkView:
-        """Raises Invalid, Refused: an invitation that has expired, or two words on whose policies hold here."""
+        """Raises Invalid, Refused: an invitation that has expired, or contradicting statements on the policy key."""
         network = Network(name=request.name, bootstrap=request.bootstrap)
         if request.invitation is not None:
             network = self._invited(read_invitation(request.invitation, self._clock.now()), request.name)

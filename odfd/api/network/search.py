@@ -87,7 +87,7 @@ class SearchService:
         return shown
 
     def suggested_name(self, dataset: DatasetId) -> str | None:
-        """What its publisher calls a dataset. From a worker thread."""
+        """Returns the name that a dataset's publisher gave it. From a worker thread."""
         card = self.index.card(dataset)
         return None if card is None or card.claims is None else card.claims.name
 

@@ -80,7 +80,7 @@ class NodeSiteLibrary:
         return packed(self._library.blocks(dataset, start, MAX_PACK))
 
     def statement(self, dataset: DatasetId, path: str) -> bytes | None:
-        """None before all blocks up to the signed head are served: whoever reads could not reach it."""
+        """Returns a statement; None before all blocks up to the signed head are served, which readers need."""
         try:
             signed = signed_state(self._home.database, self._home.chains, dataset)
         except NotFound:

@@ -33,7 +33,7 @@ class Signer(NamedTuple):
 
 
 class AnswerProof:
-    """Of one answer. Use it as a context."""
+    """The proof of one answer, used as a context. Use it as a context."""
 
     def __init__(self, signer: Signer) -> None:
         self._signer = signer
@@ -82,5 +82,5 @@ class AnswerProof:
 
 
 def engine() -> str:
-    """What answers queries here."""
+    """Names the engine that answers queries here."""
     return f"{DIALECT} {version('duckdb')}"

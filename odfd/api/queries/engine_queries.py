@@ -32,7 +32,7 @@ STATEMENT: Final = "SELECT * FROM answer"
 
 
 class EngineQueries:
-    """Of one node. ``most``: bytes of a view, and of an answer."""
+    """Runs queries on an engine of transforms; ``most``: bytes of a view, and of an answer."""
 
     def __init__(self, engines: EnginePool, inputs: QueryInputs, folder: Path, most: int) -> None:
         self._engines, self._inputs, self.folder, self._most = engines, inputs, folder, most
@@ -47,7 +47,7 @@ class EngineQueries:
     async def prepared(
         self, process: QueryProcess, plan: QueryPlan, views: Sequence[SliceView], place: Path
     ) -> tuple[str, tuple[RawQueryView, ...]]:
-        """The statement as the engine reads it, and what it reads. The process has done its work then."""
+        """Returns the statement as the engine reads it, and its views, which the query process has written by then."""
         made = [process.made(f"view-{number}") for number in range(len(views))]
         names = [seen if _is_made(planned) else "" for planned, (_, seen) in zip(plan.views, made, strict=True)]
         saved = await process.save(views, tuple(plan.places), tuple(names), self._most)

@@ -31,7 +31,7 @@ Failed = Callable[[DatasetId, Fault], None]
 
 
 class FoldCache:
-    """Of one node. ``failed`` is told of folds that could not be made, without which queries go on."""
+    """Keeps the folds of one node; ``failed`` is called for folds that could not be made, which queries do without."""
 
     def __init__(
         self,
@@ -49,11 +49,11 @@ class FoldCache:
         self._alone = trio.CapacityLimiter(1)
 
     def shortened(self, plan: QueryPlan) -> QueryPlan:
-        """The same answer from fewer slices, where there are folds. In a worker thread."""
+        """Returns a plan with the same answer from fewer slices, where there are folds. In a worker thread."""
         return msgspec.structs.replace(plan, views=[self._shortened(each) for each in plan.views])
 
     def after(self, plan: QueryPlan) -> None:
-        """A query was answered: see whether it is worth it to keep what it folded."""
+        """Decides after a query whether to keep what it folded."""
         for planned in plan.views:
             if _is_folded(planned) and planned.dataset not in self._making and self._is_due(planned):
                 self._making.add(planned.dataset)
@@ -76,7 +76,7 @@ class FoldCache:
         return rows >= max(self._least, held // _SHARE) and size <= self._store.most
 
     async def settled(self) -> None:
-        """Until no fold is being made."""
+        """Waits until no fold is being made."""
         while self._making:
             await self._made.wait()
 

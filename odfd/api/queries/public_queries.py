@@ -28,7 +28,7 @@ WAITING: Final = 16
 
 
 class PublicQueries:
-    """Of one node, for all its doors. ``served``: blocks of a dataset that anybody may read; 0: it is not there."""
+    """Answers others, for all listeners of a node. ``served``: blocks of a dataset that anyone may read; 0: none."""
 
     def __init__(
         self,
@@ -56,13 +56,13 @@ class PublicQueries:
             await self._queries.answer(request, send, Asker(served=self._served, bound=bound), rows)
 
     def key(self) -> SigningKey:
-        """That answers over what anybody may read are proven with. Raises Refused."""
+        """Returns the key that signs answers for others. Raises Refused."""
         if not self._proves:
             raise Refused("this node proves no answers to others", rule=UNPROVEN, hint="its owner sets http.prove")
         return self._home.keys.node_key()
 
     def lacks(self, bound: Bound) -> Literal["dataset", "block", ""]:
-        """What of it anybody may read is not there. Called from worker threads. Raises Environment."""
+        """Returns which part of ``bound`` is not public here. Called from worker threads. Raises Environment."""
         with self._home.catalog() as catalog:
             entry = catalog.find(bound.dataset)
         size = 0 if entry is None else self._served(bound.dataset)
@@ -74,7 +74,7 @@ class PublicQueries:
         return "block"
 
     def states(self) -> list[tuple[str, ChainState]]:
-        """Of all that anybody may read, by name. Called from worker threads. Raises Environment."""
+        """Returns the states of all public datasets, by name. Called from worker threads. Raises Environment."""
         entries = sorted(self._home.entries(), key=lambda entry: entry.name)
         sizes = [(entry, size) for entry in entries if (size := self._served(entry.id))]
         return [(entry.name, load_state(self._home.chains.chain(entry.id), size)) for entry, size in sizes]
@@ -103,7 +103,7 @@ def _nothing(ref: str) -> NotFound:
 
 
 class FlightQueries:
-    """Of one node."""
+    """Answers queries over Arrow Flight SQL."""
 
     def __init__(self, home: StateDirectory, queries: QueryService, public: PublicQueries) -> None:
         self._home, self._queries, self._public = home, queries, public

@@ -56,7 +56,7 @@ class QueryService:
     async def answer(
         self, request: wire.QueryRequest, send: SendFrame, asker: Asker = OWNER, rows: RowSelection = ALL_ROWS
     ) -> None:
-        """Frames (``engines.query.requests``): what is read, rows as they are computed, the end.
+        """Sends the frames of an answer (``engines.query.requests``): what is read, rows as they are computed, the end.
 
         Raises Invalid for what is no query, NotFound for a dataset that is not here, Refused for what is not relied on
         or needs too much, Environment for a slice that is damaged. Cancelled, it leaves nothing behind.

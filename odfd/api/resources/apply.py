@@ -457,8 +457,7 @@ def _asks_engine(snapshot: DatasetSnapshot) -> bool:
 
 
 def refusal(diagnostics: Sequence[Diagnostic], place: str) -> Invalid:
-    """All that an engine refuses of a query, in one message, and what it doubts, which may be the reason; what to write
-    instead is the hint."""
+    """Joins an engine's errors and warnings about a query in one message, with the remedies as the hint."""
     if all(each.severity is not Severity.ERROR for each in diagnostics):
         return Invalid("the engine refuses this query without a reason", rule="query", place=place)
     diagnostics = sorted(diagnostics, key=lambda each: each.severity is not Severity.ERROR)

@@ -56,7 +56,7 @@ class DeclarationService:
 
     @contextmanager
     def applying(self) -> Iterator[None]:
-        """What an apply brings about is its own to write down: until the end nobody takes over what came."""
+        """Prevents that others adopt what an apply creates, until the apply has recorded it."""
         self._applies += 1
         try:
             yield
@@ -66,7 +66,7 @@ class DeclarationService:
     # What applies need.
 
     def plan(self, drafts: Sequence[Draft], *, dry_run: bool = False) -> list[PlannedResource]:
-        """What is to become of them, in their order. Raises Invalid; nothing is written but what others had changed."""
+        """Plans what becomes of the drafts in order. Raises Invalid; nothing is written but what others had changed."""
         keys: SecretSealer = DrySealing(self._home.secrets) if dry_run else self._home.secrets
 
         def kept(desired: DesiredResource, before: DeclaredResource | None, resource_id: str) -> Any:
@@ -138,7 +138,7 @@ class DeclarationService:
             self._store(connection)
 
     def values(self, name: str) -> Mapping[str, str]:
-        """What sources of the dataset of this name may read: secrets before variables. Blocking.
+        """Returns the values that sources of the dataset of this name may read: secrets before variables. Blocking.
 
         Raises Environment where the key of a secret is not here.
         """
@@ -152,7 +152,7 @@ class DeclarationService:
         return values
 
     def names_of_values(self, name: str) -> frozenset[str]:
-        """Of those that ``values`` gives. Blocking."""
+        """Lists the names that ``values`` returns. Blocking."""
         with self._home.database.read() as connection:
             store = DeclaredStore(connection)
             found = [store.named(kind, name) for kind in ("VariableSet", SECRET_SET)]
@@ -161,13 +161,13 @@ class DeclarationService:
     # What people ask.
 
     async def list(self, word: str | None, labels: str | None) -> Sequence[wire.ResourceView]:
-        """Of one type or all. Raises NotFound for a type, Invalid for a selector."""
+        """Lists resources of one type or all. Raises NotFound for a type, Invalid for a selector."""
         kind = None if word is None else self._type(word)
         selector = None if labels is None else parse_selector(labels)
         return await trio.to_thread.run_sync(self._list, kind, selector)
 
     async def get(self, word: str, name: str) -> wire.ResourceView:
-        """By name, id or did. Raises NotFound."""
+        """Returns a resource by name, id or did. Raises NotFound."""
         kind = self._type(word)
         return self._view(await trio.to_thread.run_sync(self._find, kind, name))
 
@@ -202,7 +202,7 @@ class DeclarationService:
         return wire.FlowView(name=gone.name, kind="flow", target=target, when="", state="waiting")
 
     async def watch(self, since: str | None, word: str | None) -> AsyncIterator[wire.ResourceNews]:
-        """What stands and a bookmark, where nothing is said; then each change once, in order, over restarts too.
+        """Yields the present resources and a bookmark if ``since`` is absent; then each change once, in order.
 
         Raises Invalid for a version of another log: the reader lists anew.
         """
@@ -378,7 +378,7 @@ def position(store: DeclaredStore, since: str) -> int:
 
 
 class DrySealing:
-    """Seals nothing and makes no key: what would be sealed is told apart from what stands, and no more."""
+    """Replaces sealing in a dry run: makes no key, and marks what would be sealed as changed."""
 
     def __init__(self, keys: SecretSealer) -> None:
         self._keys = keys

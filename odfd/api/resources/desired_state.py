@@ -69,14 +69,14 @@ class DesiredSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         return self.manifest.place()
 
     def refs(self) -> list[str]:
-        """What it derives from, itself aside."""
+        """Lists the inputs of the dataset, except itself."""
         transforms = [event for event in self.snapshot.metadata if isinstance(event, SetTransform)]
         refs = [each.dataset_ref.removeprefix("Dataset:").casefold() for event in transforms for each in event.inputs]
         return [ref for ref in refs if ref != self.name.casefold()]
 
 
 class DesiredState(msgspec.Struct, frozen=True):
-    """What all manifests of an apply ask for."""
+    """The desired state that all manifests of an apply declare."""
 
     snapshots: list[DesiredSnapshot]
     flows: list[DesiredFlow]
@@ -87,7 +87,7 @@ class DesiredState(msgspec.Struct, frozen=True):
 
 
 def read_desired_state(texts: Sequence[wire.ManifestText], registry: TypeRegistry = TYPES) -> DesiredState:
-    """All that all texts say. Raises Invalid; with every mistake of every text, where there are several."""
+    """Reads all manifests of an apply. Raises Invalid; with every mistake of every text, where there are several."""
     reading = _Reading(registry)
     for each in texts:
         reading.text(each)

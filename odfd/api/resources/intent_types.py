@@ -56,14 +56,14 @@ class NetworkResourceSpec(msgspec.Struct, frozen=True, kw_only=True, rename="cam
 
 
 class PeerResourceSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What this node thinks of a peer."""
+    """The declared attitude of this node to a peer."""
 
     peer_id: Annotated[str, described("12D3KooW…")]
     blocked: Annotated[bool, described("true: nothing is said to it, taken from it or given to it.")]
 
 
 class ValidatorResourceSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody whose verdicts count; those of one group count once."""
+    """A validator whose verdicts count; those of one group count once."""
 
     did: Annotated[str, described("did:key:…")]
     group: Annotated[str, described("Whose it is; the name of the resource.")] | None = None
@@ -85,7 +85,7 @@ def as_kept(name: str, spec: msgspec.Struct) -> Json:
 
 
 def key_of(type_: str, name: str, spec: Json) -> str:
-    """What tells one intent from others of its kind."""
+    """Returns the key that identifies an intent among others of its type."""
     parts = {"Mirror": "source", "Peer": "peerId", "Validator": "did"}
     key: str = spec[parts[type_]] if type_ in parts else name.casefold()
     kind = next(kind for kind, each in INTENT_TYPES.items() if each == type_)

@@ -223,7 +223,7 @@ class SchemaService:
         self._registry = registry
 
     async def types(self) -> Sequence[wire.TypeView]:
-        """Those that act first, else as they are listed."""
+        """Lists the types: those that act first, the others in their order."""
         ordered = sorted(self._registry, key=lambda each: each.spec is None)
         return [_type_view(each) for each in ordered]
 

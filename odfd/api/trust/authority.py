@@ -60,7 +60,7 @@ class AuthorityService:
         return await trio.to_thread.run_sync(self._change, ref, request)
 
     async def dataset_key(self, ref: str) -> wire.DatasetKey:
-        """The secret, for a person who takes it offline. Raises NotFound when it is not here."""
+        """Returns the secret key, for a person who takes it offline. Raises NotFound when it is not here."""
         entry = self._home.resolve(ref)
         key = await trio.to_thread.run_sync(self._home.keys.dataset_seed, entry.id)
         return wire.DatasetKey(key=str(entry.id), seed=key.hex())
@@ -170,7 +170,7 @@ def epoch_view(epoch: Epoch) -> wire.EpochView:
 
 
 def draft_view(rights: Rights, authority: Authority) -> wire.AuthorityDraft:
-    """What roots are asked to sign after ``rights``."""
+    """Shows a version that roots are to sign after ``rights``."""
     opened = authority.epochs[-1] if authority.epochs and authority.epochs[-1].number > rights.epoch else None
     return wire.AuthorityDraft(
         payload=base64.b64encode(statement.encode(authority)).decode(),

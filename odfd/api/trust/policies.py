@@ -41,7 +41,7 @@ class PolicyService:
         effective_policy: EffectivePolicy,
         changed: Callable[[Signed | None], None],
     ) -> None:
-        """``changed``: the policy may be another; told what was signed for the network, if anything."""
+        """``changed`` is called when the policy may have changed, with what was signed for the network, if anything."""
         self._home = home
         self._membership = membership
         self._clock = clock
@@ -49,7 +49,7 @@ class PolicyService:
         self._changed = changed
 
     async def policy(self) -> wire.PolicyView:
-        """The policy in force, with what the network said of it: the version accepted last, and those since."""
+        """Shows the policy in force, with the network's policies: the one accepted last, and later ones."""
         return await trio.to_thread.run_sync(self._policy)
 
     def _policy(self) -> wire.PolicyView:
@@ -69,7 +69,7 @@ class PolicyService:
         return found
 
     async def publish_rules(self, request: wire.NetworkRulesRequest) -> wire.NetworkRulesView:
-        """Sign the next version with this node's key, and tell the network. Raises Refused, Invalid."""
+        """Signs the next version with this node's key, and publishes it to the network. Raises Refused, Invalid."""
         view, signed = await trio.to_thread.run_sync(self._publish, request)
         self._changed(signed)
         return view
@@ -101,7 +101,7 @@ class PolicyService:
         return _view(AcceptedPolicy(said, signed.sid), "in force", ()), signed
 
     async def accept_rules(self, request: wire.AcceptRequest) -> wire.NetworkRulesView:
-        """From now on all that this version says holds here. Raises NotFound, Invalid, Refused."""
+        """Puts all rules of this version in force here. Raises NotFound, Invalid, Refused."""
         view = await trio.to_thread.run_sync(self._accept, Multihash.parse(request.sid))
         self._changed(None)
         return view

@@ -39,7 +39,7 @@ from odfd.trust.ledger.resolutions import Resolutions
 
 
 class PendingDecisions:
-    """What waits for a decision on each dataset. Called from worker threads."""
+    """The decisions that each dataset waits for. Called from worker threads."""
 
     def __init__(self, home: StateDirectory, evaluator: TrustEvaluator) -> None:
         self._home = home

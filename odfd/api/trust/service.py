@@ -50,7 +50,7 @@ SHOWN_HEADS: Final = 20
 
 
 class HeadState(NamedTuple):
-    """What else is known of heads."""
+    """The state of heads beyond the ledger."""
 
     unsigned: Callable[[], Mapping[DatasetId, str]]
     """Datasets of this node of which none can be signed, and why."""
@@ -88,7 +88,7 @@ class TrustService:
         return await trio.to_thread.run_sync(self._show, ref)
 
     async def evidence(self, evidence_id: str) -> bytes | Path:
-        """What anyone can check: a bundle (a ``.odfe`` file, streamed to the caller) or a proof's bytes."""
+        """Returns evidence for anyone to check: a bundle (a ``.odfe`` file, streamed) or a proof's bytes."""
         return await self._evidence.find(evidence_id)
 
     async def fetch_evidence(self, evidence_id: str) -> wire.TaskRef:

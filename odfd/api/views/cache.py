@@ -41,19 +41,19 @@ QUIET_SECONDS: Final = 5.0
 
 
 class Views(Protocol):
-    """What keeps views. Called in worker threads."""
+    """The port of a store of views. Called in worker threads."""
 
     def load(self) -> None:
         """Read what an earlier run saved, so that the first list does not have to."""
 
     def outdated(self) -> Sequence[DatasetEntry]:
-        """Of datasets whose view does not hold any more, or was saved by an earlier run and not looked at since."""
+        """Lists datasets whose view is outdated, or was saved by an earlier run and not checked since."""
 
     def look(self, entry: DatasetEntry) -> object:
         """Compute the dataset's view again, and cache it."""
 
     def save(self) -> None:
-        """Save what was looked at."""
+        """Saves computed views."""
 
 
 class ViewRefresher:
@@ -122,7 +122,7 @@ class ViewCache:
         self._known()
 
     def all(self) -> list[wire.DatasetView]:
-        """Of all datasets, by name. What nothing touched since it was looked at is not looked at again."""
+        """Returns the views of all datasets, by name; computes only changed ones."""
         return [self.dataset(entry) for entry in self.entries()]
 
     @property
@@ -136,7 +136,7 @@ class ViewCache:
         return Counter(view.state for view in views), sum(view.published for view in views)
 
     def entries(self) -> Sequence[DatasetEntry]:
-        """Of all datasets, by name."""
+        """Returns the entries of all datasets, by name."""
         since, entries = self._entries
         if since < 0 or self._home.database.has_changed(NAMES, since):
             since = self._home.database.writes
@@ -148,7 +148,7 @@ class ViewCache:
         return entries
 
     def dataset(self, entry: DatasetEntry) -> wire.DatasetView:
-        """As it is now; looked at anew where a write or the time may have changed it, or what it is derived from."""
+        """Returns the current view; computed again where a write, the time or an input may have changed it."""
         kept = self._known().get(entry.id)
         return kept.view if kept is not None and self._holds(kept, entry) else self.look(entry)
 
@@ -162,7 +162,7 @@ class ViewCache:
         return [entry for entry in self.entries() if not is_current(entry)]
 
     def look(self, entry: DatasetEntry) -> wire.DatasetView:
-        """As it is now, whatever was known of it."""
+        """Computes the current view, whatever is cached."""
         known = self._known()
         before = known.get(entry.id)
         since, policy, now = self._home.database.writes, self._evaluator.policy, self._evaluator.now()
@@ -236,7 +236,7 @@ class ViewCache:
         return found
 
     def save(self) -> None:
-        """What was looked at since the last time, in one transaction; what changed meanwhile is left for the next."""
+        """Saves views computed since the last time, in one transaction, except those that changed meanwhile."""
         with self._lock:
             names, self._unsaved = self._unsaved, set()
         if not names:

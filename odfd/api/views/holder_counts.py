@@ -11,7 +11,7 @@ from p2p.ports import PeerId
 
 
 class HolderCounts:
-    """Counts connected peers that said when a mirror asked them, or say by their presence, that they serve a dataset.
+    """Counts connected peers that claim to serve a dataset, by their answer to a mirror or by their presence.
 
     What a peer says of itself is not checked; a peer that is not connected does not count, whatever it said before.
     """
@@ -26,7 +26,7 @@ class HolderCounts:
         self._serving = serving
 
     def of(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, int]:
-        """For each of ``datasets``. Looks at each connected peer once, however many datasets there are."""
+        """Counts the holders of each of ``datasets`` in one pass over connected peers."""
         return {dataset: len(peers) for dataset, peers in self.peers(datasets).items()}
 
     def peers(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, AbstractSet[PeerId]]:

@@ -32,7 +32,7 @@ from odfd.trust.judgement.verdicts import STOPS, ReachAssessment
 
 
 class DatasetViews:
-    """Looks at datasets; changes nothing but what is saved of views. Called from worker threads."""
+    """Computes views of datasets; changes nothing but saved views. Called from worker threads."""
 
     def __init__(self, home: StateDirectory, evaluator: TrustEvaluator, visibility: Visibility) -> None:
         self._home = home
@@ -43,11 +43,11 @@ class DatasetViews:
         self._evaluator = evaluator
 
     def all(self) -> list[wire.DatasetView]:
-        """Of all datasets, by name. What nothing touched since it was looked at is not looked at again."""
+        """Returns the views of all datasets, by name; computes only changed ones."""
         return self.cache.all()
 
     def dataset(self, entry: DatasetEntry) -> wire.DatasetView:
-        """As it is now."""
+        """Returns the current view."""
         return self.cache.dataset(entry)
 
     def _looked_at(self, entry: DatasetEntry, within: dict[DatasetId, int]) -> wire.DatasetView:
@@ -285,7 +285,7 @@ class DerivativeIndex:
         return any(str(source) in self._inputs(each) for each in self._home.chains.having(_TRANSFORM) if each != source)
 
     def inputs(self, some_of: PublicOf) -> set[DatasetId]:
-        """What ``some_of`` the datasets here are derived from. Raises Environment for a damaged block."""
+        """Returns the inputs of ``some_of`` the datasets here. Raises Environment for a damaged block."""
         found = set()
         for name in {name for each in some_of(self._home.chains.having(_TRANSFORM)) for name in self._inputs(each)}:
             with suppress(Invalid):  # a name that is no id
