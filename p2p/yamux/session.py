@@ -287,6 +287,8 @@ class Session:
             self._say(frames.pack(WINDOW_UPDATE, RST, stream_id, 0))
             self._end(stream, ResetReason.BY_US, [])
         stream.released = True
+        self._buffered -= len(stream.inbox)  # of a stream that both sides had finished
+        stream.inbox.clear()
         self._forget_if_done(stream)
 
     def go_away(self, code: frames.GoAwayCode) -> None:

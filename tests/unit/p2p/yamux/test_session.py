@@ -300,6 +300,16 @@ def test_reset_drops_what_is_unread_and_unsent_on_both_sides() -> None:
     assert not one.has_outgoing, "a reset is not answered with a reset"
 
 
+def test_reset_of_what_both_sides_had_finished_lets_go_of_what_is_unread() -> None:
+    session = server()
+    feed(session, data(1, b"unread", SYN | FIN))
+    session.accept()
+    session.finish(1)
+    session.outgoing(1 << 20, 0.0)
+    session.reset(1)
+    assert (session.open_streams, session.buffered) == (0, 0)
+
+
 def test_late_frames_of_a_stream_that_is_gone_are_dropped() -> None:
     session = server()
     feed(session, data(1, b"x", SYN))
