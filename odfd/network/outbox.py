@@ -19,6 +19,7 @@ from chain.errors import Remote
 from chain.ids import DatasetId
 from chain.statements.envelope import Signed
 from chain.statements.statement import HEAD, HeadStatement, decode_any
+from chain.store.base import BlockDamaged
 from odfd.datasets.visibility import PublicOf
 from odfd.network.statement_quota import PACES
 from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
@@ -99,9 +100,10 @@ class Outbox:
             self._paced[dataset] = envelope
 
     async def _announce(self, topic: Topic, dataset: DatasetId | None, envelope: bytes) -> None:
-        if dataset is not None and not await trio.to_thread.run_sync(self._public_of, [dataset]):
-            return
+        """A head of a chain that is damaged on disk is not announced, as it would not be given."""
         try:
+            if dataset is not None and not await trio.to_thread.run_sync(self._public_of, [dataset]):
+                return
             await self._replication.announce(topic, envelope)
-        except Remote as fault:
+        except (Remote, BlockDamaged) as fault:
             self._logger.info("not announced", topic=topic.value, fault=str(fault))

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+import structlog
 import trio
 from trio.testing import MockClock
 
 from chain.ids import DatasetId
 from chain.statements.statement import HEAD
+from chain.store.base import BlockDamaged
 from odfd.network.outbox import Outbox
 from odfd.network.statement_quota import PACES
 from odfd.runtime.supervision import Life
 from p2p.budget.buckets import Budget
-from p2p.ports import Topic
+from p2p.ports import PeerId, Topic
 
 BUSY, QUIET = (DatasetId.from_public_key(bytes([number]) * 32) for number in (1, 2))
 
@@ -75,3 +77,24 @@ async def test_a_head_of_another_dataset_does_not_wait(autojump_clock: MockClock
 async def test_heads_that_are_signed_slowly_leave_at_once_and_all(autojump_clock: MockClock) -> None:
     announced = await announced_of(100, 2.0)
     assert [said for _, said in announced] == [b"%d" % number for number in range(100)]
+
+
+async def test_a_damaged_chain_is_not_announced_and_others_are(autojump_clock: MockClock) -> None:
+    def public_of(datasets: Iterable[DatasetId], _peer: PeerId | None = None) -> set[DatasetId]:
+        if BUSY in datasets:
+            raise BlockDamaged(BUSY, 4, "it is cut off")
+        return set(datasets)
+
+    network, life = Announced(), Life()
+    with structlog.testing.capture_logs() as logs:
+        outbox = Outbox(network, public_of, structlog.get_logger())  # type: ignore[arg-type]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(outbox.run, life)
+            await life.wait_ready()
+            outbox.put_head(BUSY, b"damaged")
+            await trio.sleep(2)
+            outbox.put_head(QUIET, b"whole")
+            await trio.sleep(2)
+            life.stopping.set()
+    assert [said for _, said in network.heads] == [b"whole"]
+    assert [each["event"] for each in logs] == ["not announced"]
