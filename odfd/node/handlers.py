@@ -116,6 +116,7 @@ def _reconciling(parts: NodeParts, declarations: DeclarationService, controllers
     """Give the reconciler what it acts by, and tell it of what may have changed."""
     reconciler = parts.reconciler
     reconciler.adopt, reconciler.silent, reconciler.controllers = declarations.adopt, SILENT, controllers
+    declarations.applied = reconciler.loop.poke
     parts.flows.ran = partial(reconciler.touch, "Flow")
 
     def written() -> None:

@@ -53,6 +53,8 @@ class DeclarationService:
         self._new_id = new_id
         self._registry = registry
         self._applies = 0
+        self.applied: Callable[[], None] = _nothing
+        """From the event loop: an apply has ended, whose events may have been heard before it was written down."""
 
     @contextmanager
     def applying(self) -> Iterator[None]:
@@ -62,6 +64,8 @@ class DeclarationService:
             yield
         finally:
             self._applies -= 1
+            self.applied()
+            self._events.nudge()
 
     # What applies need.
 
@@ -361,6 +365,10 @@ def _reference_view(key: str, held: ResourceHandle | None) -> dict[str, str]:
         return {"reference": key}
     did = {"did": held.did} if held.did is not None and held.did.startswith("did:") else {}
     return {"reference": key, "type": key.partition(":")[0], "id": held.id, "name": held.name, **did}
+
+
+def _nothing() -> None:
+    """Before there is a reconciler."""
 
 
 def position(store: DeclaredStore, since: str) -> int:

@@ -206,6 +206,26 @@ async def test_events_say_what_became_of_resources_also_of_those_that_are_gone(w
             assert (coming.type, coming.name, coming.change) == ("Dataset", "one", "Created")
 
 
+async def test_what_was_declared_is_acted_upon_though_nothing_else_happens(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The events of an apply may all have been heard before its declarations are written."""
+    async with world.running("alice") as alice:
+        declarations, write = alice.api.declarations, alice.api.declarations.commit
+
+        def commit(planned: Any) -> None:
+            trio.from_thread.run(alice.parts.reconciler.settled)
+            write(planned)
+
+        monkeypatch.setattr(declarations, "commit", commit)
+        async with trio.open_nursery() as nursery, aclosing(declarations.watch(None, "dataset")) as news:
+            assert (await anext(news)).op == "Bookmark"
+            nursery.start_soon(alice.apply, plain("one"))
+            with trio.fail_after(PATIENCE):
+                while (await anext(news)).resource.status["phase"] != "Ready":
+                    """Until it is."""
+
+
 async def test_a_watch_tells_what_comes_while_it_waits(world: Any) -> None:
     async with (
         world.running("alice") as alice,
