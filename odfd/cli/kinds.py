@@ -43,7 +43,7 @@ class Kind(Generic[V]):
         session.answer(answer, lambda row: self._table([row], session))
 
     def show_all(self, session: Session, answer: Answer[list[V]], none: str = "") -> None:
-        """``none`` is said where there is none."""
+        """Shows all resources of the kind, or the text ``none``."""
         session.answer(answer, lambda rows: self._table(rows, session))
         if not answer.value and none:
             session.remark(none)
@@ -222,20 +222,20 @@ def _resources(now: Instant) -> tuple[TableColumn[wire.ResourceView], ...]:
 
 
 def phase_text(row: wire.ResourceView) -> str:
-    """``Failed(code)`` where it failed; a star where what was acted upon is not what is declared now."""
+    """Formats the phase: ``Failed(code)`` after a failure; with a star where an older declaration was acted upon."""
     phase, code = row.status.get("phase", formatting.NOTHING), row.status.get("code")
     behind = "" if row.status.get("observedGeneration") == row.generation else "*"
     return (f"{phase}({code})" if phase == "Failed" else phase) + behind
 
 
 def conditions_text(status: Mapping[str, Any]) -> str:
-    """By the last part of their URIs."""
+    """Formats conditions by the last part of their URIs."""
     conditions = {key.rpartition("/")[2]: each["value"] for key, each in status.get("conditions", {}).items()}
     return labels_text(conditions)
 
 
 def labels_text(labels: Mapping[str, Any]) -> str:
-    """As ``-l`` takes them."""
+    """Formats labels as ``-l`` takes them."""
     shown = (f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in sorted(labels.items()))
     return ",".join(shown) or formatting.NOTHING
 
@@ -308,7 +308,7 @@ DECLARED: Final = (DATASET, FLOW, MIRROR, NETWORK, PEER, VALIDATOR, VARIABLE_SET
 
 
 def find(word: str) -> Kind[Any]:
-    """By name or alias, whatever the case. Raises Usage."""
+    """Returns a kind by name or alias, ignoring case. Raises Usage."""
     low = word.lower()
     for kind in KINDS:
         if low == kind.name or low in kind.aliases:

@@ -1,4 +1,4 @@
-"""Acts upon resources until they are as they are declared, and says truthfully what became of each.
+"""Reconciles resources with their declarations, and records the result of each.
 
 What changed is read from the log of resources and told by events of the node; each resource has one attempt at a time.
 The controller of the type observes and compares; what differs is performed, and observed again. What was found is
@@ -51,7 +51,7 @@ Named: TypeAlias = tuple[str, str]
 
 
 class ObservedState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a controller found."""
+    """The state that a controller found."""
 
     steps: tuple[str, ...] = ()
     """What is to be done until all is as declared; empty: it is."""
@@ -65,7 +65,7 @@ class Controller(Protocol):
 
     @property
     def conditions(self) -> Collection[str]:
-        """Names of those that it tells."""
+        """Names of the conditions that it reports."""
         ...
 
     async def observe(self, resource: DeclaredResource) -> ObservedState:
@@ -73,11 +73,11 @@ class Controller(Protocol):
         ...
 
     async def perform(self, resource: DeclaredResource, step: str) -> None:
-        """One step, which may have been done already. Raises Fault."""
+        """Performs one step, which may be a repetition. Raises Fault."""
         ...
 
     async def finalize(self, resource: DeclaredResource) -> None:
-        """It is deleted: what acts for it ends. Raises Fault."""
+        """Ends the actions of a deleted resource. Raises Fault."""
         ...
 
 
@@ -120,7 +120,7 @@ class Reconciler:
             nursery.cancel_scope.cancel()
 
     def touch(self, type_: str, name: str) -> None:
-        """From the event loop: what it stands for may be another."""
+        """Marks a resource as possibly changed. From the event loop."""
         self._heard.add((type_, name))
         self.loop.poke()
 
@@ -324,7 +324,7 @@ _SUBJECTS: Final = {
 
 
 def about(event: Event) -> set[Named]:
-    """Which resources an event may change."""
+    """Returns the resources that an event may change."""
     return {(type_, event.subject) for type_ in _SUBJECTS.get(event.kind.partition(".")[0], ()) if event.subject}
 
 

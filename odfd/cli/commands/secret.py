@@ -1,4 +1,4 @@
-"""``secret``: the key that values of SecretSets are sealed to."""
+"""``secret``: shows the key that values of SecretSets are sealed to."""
 
 from __future__ import annotations
 
