@@ -1,4 +1,4 @@
-"""Sets of values that other resources read: what VariableSets and SecretSets may say, how secrets are sealed. Pure.
+"""Defines sets of values that other resources read: VariableSets and SecretSets, and the sealing of secrets. Pure.
 
 A secret is written as text, or sealed: ``{value: JWE, contentEncoding: jwe}``. Only sealed ones are kept.
 """
@@ -49,7 +49,7 @@ class VariableSetSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SecretSetSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Values that nobody is shown, each under its name."""
+    """Secret values, each under its name, which are never shown."""
 
     secrets: Annotated[
         Extra, described("Names to texts, or to {value, contentEncoding: jwe}; at most 256, of 64 KiB."), _SECRETS
@@ -75,13 +75,13 @@ class SecretSealer(Protocol):
 
 
 class OpenedSecret(Protocol):
-    """A value that was opened."""
+    """An opened value."""
 
     def reveal(self) -> str: ...
 
 
 def check_secrets(draft: Draft) -> None:
-    """Adds to the mistakes of a draft. No message tells a value."""
+    """Adds mistakes to a draft. No message shows a value."""
     values: dict[str, object] = draft.spec.secrets
     texts: dict[str, object] = {}
     for key, value in values.items():
@@ -98,14 +98,14 @@ def check_secrets(draft: Draft) -> None:
 
 
 def binding(resource_id: str, key: str) -> str:
-    """What a value is sealed for: one place in one resource."""
+    """Returns the binding of a sealed value: one place in one resource."""
     return f"{resource_id}#{key}"
 
 
 def sealed_secrets(
     given: Mapping[str, Any], held: Mapping[str, Any], resource_id: str, keys: SecretSealer
 ) -> dict[str, Any]:
-    """As they are kept; those that are as they were keep their sealed text. Raises Invalid for seals of others."""
+    """Returns the sealed values; unchanged ones keep their sealed text. Raises Invalid for foreign seals."""
     kept: dict[str, Any] = {}
     for key, value in given.items():
         place = binding(resource_id, key)
@@ -122,7 +122,7 @@ def sealed_secrets(
 
 
 def renewed_secrets(spec: Mapping[str, Any], resource_id: str, keys: SecretSealer) -> dict[str, Any]:
-    """With the values that are sealed to a former key sealed to that of now. Raises Environment: its key is lost."""
+    """Seals values of a former key again to the current one. Raises Environment: its key is lost."""
     renewed = {}
     for key, held in spec["secrets"].items():
         place = binding(resource_id, key)
