@@ -53,7 +53,7 @@ _TIME, _WATERMARK = Instant(START + 86_399 * SECOND), Instant(START + 172_798 * 
 
 
 def long_chain(blocks: int, *, slices: bool = True) -> Iterator[bytes]:
-    """Streams ``blocks`` raw blocks (at least 3), oldest first.
+    """``blocks`` raw blocks (at least 3), oldest first, streamed.
 
     Without ``slices`` each block only moves the watermark, so that the chain names no objects.
     """
@@ -74,24 +74,21 @@ def long_chain(blocks: int, *, slices: bool = True) -> Iterator[bytes]:
 
 
 def pack(file: Path, blocks: int) -> None:
-    """Writes a long chain as one file: each block after its length, u32."""
+    """A long chain as one file: each block after its length, u32."""
     with file.open("wb") as packed:
         for raw in long_chain(blocks):
             packed.write(_LENGTH.pack(len(raw)) + raw)
 
 
 def unpack(file: Path) -> Iterator[bytes]:
-    """Streams the blocks of a packed chain."""
+    """The blocks of a packed chain, streamed."""
     with file.open("rb") as packed:
         while head := packed.read(_LENGTH.size):
             yield packed.read(_LENGTH.unpack(head)[0])
 
 
 def keep(chains: ChainStore, raws: Iterable[bytes]) -> None:
-    """Commits a long chain to an empty store, many blocks at a time.
-
-    Parts that a store does not read are not decoded.
-    """
+    """Commits a long chain to an empty store, many blocks at a time. What a store does not look at is not decoded."""
     waiting: list[Block] = []
     name: Multihash | None = None
     for number, raw in enumerate(raws):
@@ -127,7 +124,7 @@ _EVENTS: Final[tuple[MetadataEvent, ...]] = (
 
 
 def blocks_of(*events: MetadataEvent) -> list[Block]:
-    """Encodes a chain of these events."""
+    """A chain of these events, by the codec."""
     made: list[Block] = []
     for number, event in enumerate(events):
         head = made[-1].hash if made else None

@@ -48,7 +48,7 @@ _PER_ROUND: Final = 50
 
 
 class Query(msgspec.Struct, frozen=True):
-    """The used fields of one query in the file."""
+    """One of the file's, as far as it matters here."""
 
     published: str
     refused: list[str] = []
@@ -57,18 +57,18 @@ class Query(msgspec.Struct, frozen=True):
 
     @property
     def transforms(self) -> list[dict[str, Any]]:
-        """The equivalent transforms; none where there is no equivalent."""
+        """None where nothing computes the same."""
         return self.steps if self.refused else [{"sql": self.published}]
 
     @property
     def plain(self) -> str:
-        """The query over whole tables, in DuckDB's syntax for as-of joins."""
+        """For whoever has the whole tables: DuckDB's words are anybody's where a table is joined as of a time."""
         (step,) = self.transforms
         return self.duck if step.get("temporal") else str(step["sql"])
 
 
 def measure_nexmark(size: Size, folder: Path) -> list[Row]:
-    """Measures a row for each query."""
+    """A row for each query."""
     found = msgspec.convert(yaml.safe_load(QUERIES.read_text()), dict[str, Query])
     asked = {name: query for name, query in found.items() if len(query.transforms) == 1}
     if size.quick:

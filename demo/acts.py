@@ -1,5 +1,4 @@
-"""Plays the main scenario in acts: publish, mirror, re-run, continue together, survive a fault. Liars are in
-``lies``."""
+"""Plays the main job in acts: publish, mirror, re-run, go on together, survive an accident. Liars are in ``lies``."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ ROAD_SPEED: Final = 1_500_000
 
 
 def publish(stage: Stage) -> None:
-    """Makes two root datasets and two derived ones on node A, and ingests a year of flights, month by month."""
+    """Node A makes two root datasets and two derived ones, and brings a year of flights in, month by month."""
     story = stage.story
     story.act("Act 1 · Alice publishes (node A)")
     a = stage.node("A", "alice", '[flows]\ncooldown-seconds = 1\n[policy]\nprofile = "laptop"\n')
@@ -136,7 +135,7 @@ def _done(node: Node) -> bool:
 
 
 def reproduce(stage: Stage) -> None:
-    """Runs every transform again on B from genesis and signs; C counts its verdict."""
+    """B runs every transform again from genesis and signs; C counts its word."""
     story = stage.story
     story.act("Act 3 · Bob re-runs, Carol counts")
     b, c = stage.nodes["B"], stage.nodes["C"]
@@ -155,7 +154,7 @@ def reproduce(stage: Stage) -> None:
 
 
 def go_on(stage: Stage) -> None:
-    """Adds one more file while all nodes are online."""
+    """One more file while everybody is online."""
     story = stage.story
     story.act("Act 4 · One more day, while everybody is online")
     a, b, c = (stage.nodes[letter] for letter in "ABC")
@@ -177,7 +176,7 @@ def go_on(stage: Stage) -> None:
 
 
 def accident(stage: Stage) -> None:
-    """Flips one bit of one file on B's disk."""
+    """One bit of one file on B's disk flips."""
     story = stage.story
     story.act("Act 8 · A bit flips on Bob's disk")
     b = stage.nodes["B"]
@@ -199,7 +198,7 @@ QUESTION: Final = 'select carrier, count(*) as flights from "nyc.flights" group 
 
 
 def prove(stage: Stage) -> None:
-    """Signs an answer on A; B runs the query on its own copy, and a forged answer is rejected."""
+    """A signs an answer; B asks the same of its own copy, and nobody believes another one."""
     story = stage.story
     story.act("Act 9 · Alice answers a question, Bob asks it again")
     a, b = stage.nodes["A"], stage.nodes["B"]

@@ -20,8 +20,7 @@ def _packaged(name: str) -> Path:
 
 
 def cut_flights(folder: Path) -> dict[str, int]:
-    """Writes one CSV file a month, named for its last day, and one for the last day of the year; returns rows by file
-    name."""
+    """One CSV file a month, named for its last day, and one for the last day of the year; rows by file name."""
     folder.mkdir(parents=True, exist_ok=True)
     parts: dict[str, list[str]] = {}
     with zipfile.Path(_packaged("flights.csv.zip"), "flights.csv").open("r", encoding="utf-8") as lines:
@@ -42,7 +41,7 @@ def _file_of(year: int, month: int, day: int) -> str:
 
 
 def airlines_files() -> dict[str, str]:
-    """Returns the table of airlines, and a later one in which a name is corrected and an airline is gone."""
+    """The table of airlines, and a later one in which a name is corrected and an airline is gone."""
     table = _packaged("airlines.csv").read_text(encoding="utf-8")
     later = [line for line in table.splitlines() if not line.startswith("YV,")]
     corrected = [line.replace("ExpressJet Airlines Inc.", "ExpressJet Airlines LLC") for line in later]

@@ -1,4 +1,4 @@
-"""Writes text for people: the only module that writes to a terminal, a file or a pipe.
+"""Writes what people read: the one place from which text reaches a terminal, a file or a pipe.
 
 Names, keywords, messages and cells come from strangers, so nothing is written that a terminal obeys
 (``chain.visible``). In text such characters are shown as the replacement character, in JSON and YAML as escapes, so
@@ -20,18 +20,18 @@ _instead: list[IO[str]] = []
 
 
 def say(text: str, end: str = "\n") -> None:
-    """Writes to standard output, flushed."""
+    """To standard output, at once."""
     _write(_instead[-1] if _instead else sys.stdout, visible(text) + end)
 
 
 def say_json(text: str) -> None:
-    """Writes one or more lines of JSON to standard output, flushed."""
+    """A line of JSON, or more, to standard output, at once."""
     _write(_instead[-1] if _instead else sys.stdout, escaped(text) + "\n")
 
 
 @contextmanager
 def redirected(stream: IO[str]) -> Iterator[None]:
-    """Redirects output of the block to a pager, which writes to the terminal."""
+    """What is said in the block goes there: to a pager, which writes to the terminal."""
     _instead.append(stream)
     try:
         yield
@@ -40,47 +40,47 @@ def redirected(stream: IO[str]) -> Iterator[None]:
 
 
 def remark(text: str, end: str = "\n") -> None:
-    """Writes to standard error, flushed."""
+    """To standard error, at once."""
     _write(sys.stderr, visible(text) + end)
 
 
 def error_stream() -> TextIO:
-    """Returns standard error, for ``note`` and ``draw``."""
+    """Standard error, for ``note`` and ``draw``."""
     return sys.stderr
 
 
 def note(stream: TextIO, text: str) -> None:
-    """Writes a line to a stream of the caller."""
+    """A line to a stream that the caller has."""
     _write(stream, one_line(text) + "\n")
 
 
 def draw(stream: TextIO, text: str) -> None:
-    """Replaces the terminal's last line."""
+    """In the place of the terminal's last line."""
     _write(stream, f"\r\x1b[K{one_line(text)}")
 
 
 def say_bytes(data: bytes) -> None:
-    """Writes a file to standard output, which is no terminal (``is_terminal``)."""
+    """A file, to standard output, which is no terminal (``is_terminal``)."""
     sys.stdout.buffer.write(data)
 
 
 def is_terminal() -> bool:
-    """Whether standard output is a terminal."""
+    """Whether standard output is one."""
     return sys.stdout.isatty()
 
 
 def flush() -> None:
-    """Flushes standard output. Raises BrokenPipeError."""
+    """Whatever was said is on its way. Raises BrokenPipeError."""
     sys.stdout.flush()
 
 
 def leave() -> None:
-    """Drops further output after the reader of standard output has closed it."""
+    """Nobody reads standard output any more: nothing is written there until the end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def end_when_unread() -> None:
-    """Makes the program end successfully once the reader of its standard output has closed it: ``odfctl watch | head``.
+    """From now on the program ends, as done, once the reader of its standard output has gone: ``odfctl watch | head``.
 
     Only writing would tell otherwise, and the next news may come in a year. Nothing that the program has open may need
     an end in good order.
@@ -99,7 +99,7 @@ def end_when_unread() -> None:
 
 
 def trace(error: BaseException) -> None:
-    """Writes the traceback of a bug to standard error."""
+    """The trace of a bug, to standard error."""
     import traceback
 
     remark("".join(traceback.format_exception(error)), end="")

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class OdfdError(Exception):
-    """The base of all errors."""
+    """The base of all."""
 
     def __init__(self, message: str, *, rule: str = "", hint: str = "", place: str = "") -> None:
         super().__init__(message)
@@ -19,19 +19,19 @@ class OdfdError(Exception):
 
 
 class Invalid(OdfdError):
-    """The request breaks a rule."""
+    """What was asked breaks a rule."""
 
 
 class NotFound(OdfdError):
-    """The requested object does not exist."""
+    """What was asked for is not there."""
 
 
 class Refused(OdfdError):
-    """Permission, policy or a limit forbids the request."""
+    """Permission, policy or a limit says no."""
 
 
 class Conflict(OdfdError):
-    """A concurrent change; retry the request."""
+    """Something changed meanwhile; ask again."""
 
 
 class Remote(OdfdError):
@@ -39,22 +39,22 @@ class Remote(OdfdError):
 
 
 class Environment(OdfdError):
-    """A fault of the node's machine: a disk, a sandbox, a damaged file."""
+    """The machine of the node: a disk, a sandbox, a damaged file."""
 
 
 class Unreachable(OdfdError):
-    """No node answers, or it disconnected within an answer."""
+    """No node answers, or it went away in the middle of an answer."""
 
 
 class Bug(OdfdError):
-    """The node or this client violated one of its own invariants."""
+    """The node or this client broke a promise of its own."""
 
 
 _FAMILIES = {each.__name__: each for each in (Invalid, NotFound, Refused, Conflict, Remote, Environment, Unreachable)}
 
 
 def from_problem(problem: Mapping[str, Any]) -> OdfdError:
-    """Decodes the error of a problem+json document; missing parts are left empty."""
+    """The error that a problem+json document tells of; what is missing in it is left empty."""
 
     def text(name: str) -> str:
         value = problem.get(name, "")

@@ -1,5 +1,4 @@
-"""Builds the predicates of a query: columns, comparisons, and values, which are sent as parameters, never in the
-text."""
+"""Builds the predicates of a query: columns, comparisons, and values, which are sent beside the text, never in it."""
 
 from __future__ import annotations
 
@@ -17,17 +16,17 @@ Parameters: TypeAlias = "dict[str, Any]"
 
 
 def quoted(name: str) -> str:
-    """Formats an identifier of SQL."""
+    """An identifier of SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:
-    """Formats a text literal of SQL."""
+    """A text of SQL."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def instant(when: str | datetime.date) -> str:
-    """Formats a time for a query; one without a zone is in UTC."""
+    """A time as a query says it; one without a zone is of UTC."""
     if isinstance(when, datetime.datetime):
         moment = when if when.tzinfo else when.replace(tzinfo=datetime.UTC)
         return moment.astimezone(datetime.UTC).isoformat().replace("+00:00", "Z")
@@ -35,7 +34,7 @@ def instant(when: str | datetime.date) -> str:
 
 
 def plain(value: object) -> Any:
-    """Converts a parameter to JSON. Raises Invalid."""
+    """A parameter as JSON holds it. Raises Invalid."""
     if isinstance(value, datetime.date):
         return instant(value)
     if isinstance(value, decimal.Decimal):
@@ -72,12 +71,12 @@ class Predicate:
         )
 
     def sql(self, parameters: Parameters) -> str:
-        """Formats the predicate; adds its values to ``parameters``."""
+        """Its text; values are put into ``parameters``."""
         return "".join(each if isinstance(each, str) else _bound(each[0], parameters) for each in self._parts)
 
 
 class Column:
-    """A column for comparisons: ``col("celsius") > 30``."""
+    """A column, to be compared: ``col("celsius") > 30``."""
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -103,16 +102,16 @@ class Column:
         return self._compared(">=", value)
 
     def between(self, least: Value, most: Value) -> Predicate:
-        """Compares with two bounds, both included."""
+        """Both included."""
         return (self >= least) & (self <= most)
 
     def isin(self, values: Collection[Value]) -> Predicate:
-        """Compares with several values; an empty list matches nothing."""
+        """Equal to one of them; none is equal to one of nothing."""
         joined = [part for value in values for part in (", ", (_checked(value),))][1:]
         return Predicate((f"({quoted(self.name)} IN (", *joined, "))")) if joined else Predicate(("(1 = 0)",))
 
     def like(self, pattern: str) -> Predicate:
-        """Matches a pattern: ``%`` stands for any text, ``_`` for one character."""
+        """``%`` stands for any text, ``_`` for one character."""
         return self._compared("LIKE", pattern)
 
     def is_null(self) -> Predicate:
@@ -126,7 +125,7 @@ class Column:
 
 
 def col(name: str) -> Column:
-    """Returns a column by its name."""
+    """A column by its name."""
     return Column(name)
 
 

@@ -96,7 +96,7 @@ class _Rows(InputPartition):  # type: ignore[misc]
 
 
 class OdfDataSource(DataSource):  # type: ignore[misc]
-    """The Spark data source of format ``odf``."""
+    """The format ``odf``."""
 
     @classmethod
     def name(cls) -> str:

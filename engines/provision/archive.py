@@ -49,12 +49,12 @@ def record_archive(cache: Path, environ: Mapping[str, str]) -> Path:
 
 
 def recording(archive: PurePath, scratch: PurePath) -> tuple[str, ...]:
-    """Returns Python's arguments for an engine that records ``archive`` and exits."""
+    """What to give Python, for an engine that makes ``archive`` and leaves."""
     return ("-m", "engines.spark", "--scratch", str(scratch), "--quick", "--archive", str(archive), "--record-archive")
 
 
 def main() -> int:
-    """Runs ``python -m engines.provision.archive``: records an archive for the whole installation, unless it exists."""
+    """``python -m engines.provision.archive``: record one for the whole installation, unless it is there."""
     folder = install_folder()
     folder.mkdir(parents=True, exist_ok=True)
     try:

@@ -6,9 +6,8 @@ import gc
 
 
 def start() -> int:
-    """Runs ``odfctl`` and returns its exit code.
-
-    Disables garbage collection, as a pass takes as long as many answers.
+    """Run ``odfctl``; its exit code. What is loaded stays until the end: to look through it for garbage, in between and
+    at the end, takes as long as many answers.
     """
     gc.disable()
     from odfd.cli.main import main

@@ -123,5 +123,5 @@ def entries() -> dict[str, CommandEntry]:
 
 
 def load(entry: CommandEntry, subparsers: Subparsers) -> None:
-    """Lets the entry's module add its parser."""
+    """Let the entry's module add its parser."""
     importlib.import_module(entry.module).commands.register(subparsers, only=entry.name)

@@ -1,4 +1,4 @@
-"""Stores the peers that a private dataset is shared with: each by a user's decision, until it is revoked.
+"""Keeps with which peers a private dataset is shared: each is a person's word, until it is revoked.
 
 A peer is named by its key, which the handshake of each of its connections proves. A row that is damaged counts as
 none. What is written here holds for whatever is asked after it, as of marks (``visibility``). ADR 39.
@@ -36,13 +36,13 @@ MAX_PEERS: Final = 1024
 
 
 class Shares:
-    """The shares, over one SQLite connection."""
+    """The lists, over one SQLite connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
     def has(self, dataset: DatasetId, peer: PeerId | None) -> bool:
-        """Whether the dataset is shared with a peer. ``None`` (anyone) never matches, in the same time."""
+        """``None``: anybody, with whom nothing is shared; it is looked up all the same, and takes as long."""
         row, whole = SHARES.look(self._db, "dataset = ? AND peer = ?", (dataset, peer or ""))
         return row is not None and whole
 
@@ -58,10 +58,10 @@ class Shares:
         SHARES.put(self._db, dataset, peer, now)
 
     def drop(self, dataset: DatasetId, peer: PeerId) -> bool:
-        """Removes a share; whether there was one."""
+        """Whether there was one."""
         gone = self._db.execute("DELETE FROM shares WHERE dataset = ? AND peer = ?", (dataset, peer))
         return gone.rowcount > 0
 
     def clear(self, dataset: DatasetId) -> bool:
-        """Removes all shares of a dataset; whether there was any."""
+        """Whether there was any."""
         return self._db.execute("DELETE FROM shares WHERE dataset = ?", (dataset,)).rowcount > 0

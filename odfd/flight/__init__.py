@@ -1,1 +1,1 @@
-"""Serves Arrow Flight SQL: accepts connections, and answers the process that implements it."""
+"""Lets Arrow Flight SQL be spoken: takes connections, and answers what the process that speaks it asks."""

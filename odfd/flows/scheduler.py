@@ -30,7 +30,7 @@ ON_TIME: Final = MINUTE
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """A run to begin, with the record to store first."""
+    """A run to begin, with the record to keep first."""
 
     key: str
     plan: FlowPlan
@@ -39,7 +39,7 @@ class Firing:
 
 @dataclass(slots=True)
 class Entry:
-    """One active plan, for inspection."""
+    """One plan at work; for people to look at."""
 
     plan: FlowPlan
     record: Record
@@ -75,16 +75,15 @@ class Scheduler:
         return iter(self._entries.items())
 
     def keys_of(self, dataset: DatasetId) -> Sequence[str]:
-        """Returns the keys of the plans that pull a dataset."""
+        """Of the plans that pull it."""
         return tuple(self._targets.get(dataset, ()))
 
     def find(self, key: str) -> Entry | None:
         return self._entries.get(key)
 
     def put(self, key: str, plan: FlowPlan, record: Record | None, now: Instant, *, touched: bool = False) -> Record:
-        """Adds or replaces a plan, which continues the former record.
-
-        A new or resumed plan, or a new schedule, has no missed times. Returns the record to store.
+        """A new plan, or another one in place of that of before, whose record goes on. One that is new, resumed, or has
+        another schedule owes nothing. The record to keep.
 
         ``touched``: an input may have data that it has not looked at.
         """
@@ -113,7 +112,7 @@ class Scheduler:
             self._forget(key, entry)
 
     def touch(self, dataset: DatasetId, now: Instant) -> None:
-        """Marks a dataset as possibly having new data."""
+        """It has, or may have, new data."""
         for key in self._readers.get(dataset, ()):
             entry = self._entries[key]
             if entry.touched is None:
@@ -121,14 +120,14 @@ class Scheduler:
                 self._arm(key, entry, now)
 
     def pause(self, key: str, now: Instant, *, paused: bool) -> Record:
-        """Pauses or resumes the plan ``key``, which exists. Times during a pause are not missed."""
+        """``key`` is there. What passes while it is paused is not owed."""
         entry = self._entries[key]
         entry.record = msgspec.structs.replace(entry.record, paused=paused, since=now)
         self._arm(key, entry, now)
         return entry.record
 
     def next_time(self) -> Instant | None:
-        """Returns when ``due`` may have something next."""
+        """When ``due`` may have something next."""
         while self._heap and not self._is_current(self._heap[0]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
@@ -149,7 +148,7 @@ class Scheduler:
         return found
 
     def finish(self, key: str, outcome: Outcome, message: str, now: Instant) -> Record | None:
-        """Ends a run; returns the record to store, ``None`` where the plan is gone."""
+        """A run has ended; the record to keep, ``None`` where the plan is gone."""
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -160,7 +159,7 @@ class Scheduler:
         return entry.record
 
     def interrupt(self, now: Instant) -> None:
-        """Interrupts all runs, which begin again; that is no failure."""
+        """All runs were cut off: that is no failure, and they begin again."""
         for key, entry in self._entries.items():
             if entry.running:
                 entry.running = False

@@ -1,4 +1,4 @@
-"""Defines the settings of ingestion on this machine; the daemon passes the values in."""
+"""Defines what ingestion may do on this machine; the daemon passes the values in."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Check: TypeAlias = Callable[[], None]
 
 
 def unstoppable() -> None:
-    """Never cancels; for work without a deadline."""
+    """The check of work that is always waited for."""
 
 
 class IngestSettings(msgspec.Struct, frozen=True, kw_only=True):

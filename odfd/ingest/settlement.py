@@ -29,7 +29,7 @@ from odfd.ingest.plan import IngestPlan, schema_in_force
 
 
 class IngestOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The events to commit, in this order."""
+    """What to commit, in this order."""
 
     events: tuple[MetadataEvent, ...]
     objects: tuple[Multihash, ...]
@@ -55,9 +55,8 @@ Settled: TypeAlias = IngestOutcome | Nothing
 
 
 def settle(plan: IngestPlan, answer: Success, slice_: DataSlice | None, written: Operations = NO_RECORDS) -> Settled:
-    """Builds the events of the engine's output.
-
-    ``slice_`` is measured from its file, ``written`` the effect of its records. Raises Invalid.
+    """Events for the engine's answer. ``slice_`` is what was found in the file it wrote, ``written`` what its records
+    do. Raises Invalid.
     """
     state = plan.state
     _check_answer(plan, answer, slice_)
@@ -81,7 +80,7 @@ def settle(plan: IngestPlan, answer: Success, slice_: DataSlice | None, written:
 
 
 def watermark_only(state: ChainState, to: Instant) -> AddData:
-    """Builds a block without rows, which changes nothing of the source."""
+    """A block without rows; of the source nothing changes."""
     return AddData(
         prev_checkpoint=state.checkpoint.physical_hash if state.checkpoint else None,
         prev_offset=state.last_offset,
@@ -127,7 +126,7 @@ def _check_counts(request: IngestRequest, counts: RowCounts, written: Operations
 
 
 def beside(plan: IngestPlan, counts: RowCounts, slice_: DataSlice | None) -> SideCommit | None:
-    """Builds the quarantine's commit of unreadable records. ``slice_`` is measured from their file.
+    """What the dataset gets that takes records that cannot be read. ``slice_``: what was found in the file of them.
 
     Raises Invalid when the file and the counts disagree, Refused for a dataset that has other columns.
     """

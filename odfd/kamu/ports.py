@@ -20,21 +20,21 @@ SendFrame: TypeAlias = Callable[[bytes | memoryview], Awaitable[None]]
 
 
 class PublicAnswers(Protocol):
-    """The port of queries over the data that the site serves."""
+    """Answers questions of visitors over what the site serves, and nothing else."""
 
     async def answer(
         self, request: wire.QueryRequest, send: SendFrame, bound: Mapping[str, Bound], rows: RowSelection
     ) -> None:
-        """Sends frames (``engines.query.requests``). Raises Refused when too many run, and the query's fault."""
+        """Frames (``engines.query.requests``). Raises Refused when too many ask, and what is wrong."""
 
     def key(self) -> SigningKey:
-        """Returns the key that signs proofs. Raises Refused where the settings disable them."""
+        """That answers are proven with. Raises Refused where the settings say that none are."""
 
     def lacks(self, bound: Bound) -> Literal["dataset", "block", ""]:
-        """Returns which part of ``bound`` is not public here. Called from worker threads."""
+        """What of a dataset at a block anybody may read is not there. Called from worker threads."""
 
     def states(self) -> list[tuple[str, ChainState]]:
-        """Lists all served datasets, by name. Called from worker threads. Raises Environment."""
+        """Of all datasets that are served, by name. Called from worker threads. Raises Environment."""
 
     def state(self, ref: str) -> ChainState:
-        """Returns the served part of a dataset. Called from worker threads. Raises NotFound, Environment."""
+        """Of a dataset, as far as it is served. Called from worker threads. Raises NotFound, Environment."""

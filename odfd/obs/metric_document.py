@@ -49,7 +49,7 @@ _EVENTS = """
 
 
 def document() -> str:
-    """Formats the whole page."""
+    """The whole page."""
     return "\n".join([*_lines(), ""])
 
 

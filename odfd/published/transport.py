@@ -11,13 +11,13 @@ from p2p.files import Files
 
 
 class Take(Protocol):
-    """Reserves room before files are written. Raises Environment."""
+    """Asked for room before files are written. Raises Environment."""
 
     def __call__(self, size: int, files: int = 1, /) -> None: ...
 
 
 class Transport(Protocol):
-    """The port to a kind of places.
+    """A way to read places.
 
     A place is what a person wrote, its root where the files lie now. All raise Remote, Invalid.
     """
@@ -27,18 +27,16 @@ class Transport(Protocol):
 
     @property
     def is_fixed(self) -> bool:
-        """Whether the content under a root never changes."""
+        """Whether what lies under a root never changes."""
 
     @property
     def few(self) -> int:
-        """The number of new blocks up to which single fetches cost less than ``bring_blocks``."""
+        """New blocks that are asked for one by one: more cost less by ``bring_blocks``."""
 
     async def resolve(self, place: str, now: Instant, /) -> str: ...
 
     async def bring_blocks(self, root: str, head: Multihash, first: int, folder: Path, take: Take, /) -> None:
-        """Fetches the block files from ``head`` back to number ``first`` at least into ``folder/blocks``, and continues
-        from those present.
-
-        Blocks there may be torn or wrong; readers check them. ``take`` is called before any of them is written. Also
-        raises Environment, Refused.
+        """The block files from ``head`` back to number ``first`` at least, into ``folder/blocks``, goes on with what
+        lies there. Blocks there may be torn or others; whoever reads them checks. ``take`` is asked before any of them
+        is written. Also raises Environment, Refused.
         """

@@ -1,4 +1,4 @@
-"""Defines a Repository: its place, and the secrets of its credentials. Pure.
+"""Says what a Repository may be: where it is, and which secrets open it. Pure.
 
 A URL is shown wherever a repository is, so one with a password or a query is refused, and no message repeats it.
 """
@@ -44,7 +44,7 @@ class RepositorySpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Place(NamedTuple):
-    """The place of a repository."""
+    """Where a repository is."""
 
     kind: Kind
     root: str
@@ -55,7 +55,7 @@ class Place(NamedTuple):
     prefix: str = ""
 
     def of(self, dataset: str) -> str:
-        """Returns the place of a dataset in it, for import and export."""
+        """Where a dataset lies in it; what import and export understand."""
         return f"{self.root}/{dataset}"
 
 

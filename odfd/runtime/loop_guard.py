@@ -31,7 +31,7 @@ FRAMES: Final = 6
 
 
 class Holds:
-    """Decides whether the loop is blocked. Sans-IO: ``look`` gets the beats so far, each ``LOOK`` seconds."""
+    """Decides what a look means. Sans-IO: ``look`` is told the beats so far, each ``LOOK`` seconds."""
 
     def __init__(self, held: float = HELD, end: float = END) -> None:
         self._held, self._end = held, end
@@ -40,8 +40,7 @@ class Holds:
         self.is_held = False
 
     def look(self, beats: int) -> tuple[str, float]:
-        """Returns ``held`` when a block begins, ``released`` when it ends, ``end`` when it never will; and its
-        duration."""
+        """``held`` when it begins, ``released`` when it ends, ``end`` when it never will; and for how long."""
         if beats != self._beats:
             lasted, was_held = self._since, self.is_held
             self._beats, self._since, self.is_held = beats, 0.0, False
@@ -67,7 +66,7 @@ class LoopGuard:
         self._loop = 0
 
     async def run(self) -> None:
-        """Runs until cancelled."""
+        """Until cancelled."""
         self._loop = threading.get_ident()
         thread = threading.Thread(target=self._watch, name="loop-guard", daemon=True)
         thread.start()

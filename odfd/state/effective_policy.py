@@ -1,4 +1,4 @@
-"""Computes the policy in force: the node's settings, validators that a person added, and the network's policy."""
+"""Computes the policy in force: the node's settings, validators that a person added, and what a network adds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GROUP: Final = "validator"
 
 
 class EffectivePolicy:
-    """Computes a policy; ``settings`` are those in force. Invalid lists every mistake."""
+    """Puts a policy together; ``settings`` are those in force. What raises Invalid tells every mistake."""
 
     def __init__(self, settings: Callable[[], Settings]) -> None:
         self._settings = settings
@@ -31,21 +31,21 @@ class EffectivePolicy:
         return self._settings().policy.profile
 
     def key(self, connection: sqlite3.Connection, settings: Settings | None = None) -> KeyDid | None:
-        """Returns the network key whose policies are in force. Raises Invalid."""
+        """The network's key whose policies hold here. Raises Invalid."""
         return self.key_in(joined(connection), settings)
 
     def key_in(self, network: Network | None, settings: Settings | None = None) -> KeyDid | None:
-        """Returns a network's key: from the settings, or from the invitation by which this node joined."""
+        """The same in a network: the settings' key, or that of the invitation by which this node joined it."""
         text = (settings or self._settings()).policy.network_key
         if not text and network is not None:
             text = network.policy_key
         return KeyDid.parse(text) if text else None
 
     def own(self, connection: sqlite3.Connection, settings: Settings | None = None) -> Policy:
-        """Computes the policy without any network. Raises Invalid."""
+        """What holds without any network. Raises Invalid."""
         added = [(each.name, str(msgspec.json.decode(each.spec)["group"])) for each in Resources(connection).all(GROUP)]
         return policy_of((settings or self._settings()).policy, added)
 
     def policy(self, connection: sqlite3.Connection, settings: Settings | None = None) -> Policy:
-        """Computes the policy in force. Raises Invalid."""
+        """What holds. Raises Invalid."""
         return NetworkPolicies(connection).policy(self.own(connection, settings), self.key(connection, settings))

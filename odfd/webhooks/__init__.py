@@ -1,1 +1,1 @@
-"""Notifies declared URLs of changes of datasets."""
+"""Tells URLs that people declare what becomes of datasets."""

@@ -111,14 +111,14 @@ class WebhookWorker:
             nursery.cancel_scope.cancel()
 
     async def state(self, target: DeclaredResource) -> WebhookState:
-        """Returns the state of a target's deliveries, which start now. Raises Fault where they cannot."""
+        """What became of its calls; it is called from now on. Raises Fault where it cannot be."""
         state = await trio.to_thread.run_sync(self._state, target)
         self._targets = None
         self.loop.poke()
         return state
 
     async def remove(self, target: DeclaredResource) -> None:
-        """Stops the deliveries to a deleted target."""
+        """It is deleted."""
         self._targets = None
 
         def remove() -> None:

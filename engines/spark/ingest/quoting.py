@@ -32,7 +32,7 @@ _SHOWN: Final = 60
 
 
 class Quotes(enum.Enum):
-    """How the quotes of a text affect its split into records."""
+    """What the quotes of a text mean for cutting it."""
 
     IN_LINES = "in lines"
     """No value holds a line end: every newline ends a record."""
@@ -126,7 +126,7 @@ def record_pattern(dialect: CsvDialect) -> bytes:
 
 
 def record_end(view: View, start: int, dialect: CsvDialect) -> int:
-    """Returns the byte behind the record, and its line end, that begins at ``start``."""
+    """The byte behind the record, and its line end, that begins at ``start``."""
     found = re.compile(record_pattern(dialect)).match(view, start)
     return found.end() if found else len(view)
 
@@ -164,7 +164,7 @@ def _shown(view: View, at: int) -> str:
 
 
 def unescaped(data: bytes, dialect: CsvDialect) -> bytes:
-    """Rewrites quoted values with doubled quotes and without escapes; lines stay unchanged."""
+    """Text in which quoted values hold doubled quotes and no escape; lines stay where they are."""
     if dialect.escape is None or dialect.escape.encode() not in data:
         return data
     quote, escape = dialect.quote.encode(), dialect.escape.encode()

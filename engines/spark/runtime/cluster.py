@@ -34,7 +34,7 @@ _MAX_SETTINGS: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The address of executors, and our address for them."""
+    """Where executors are, and how they find us."""
 
     master: str
     """``spark://host:port``, ``yarn`` or ``k8s://…``, as Spark knows it."""
@@ -45,7 +45,7 @@ class Cluster:
 
 
 def read_settings(path: Path) -> dict[str, str]:
-    """Reads a file like ``spark-defaults.conf``: a name and a value in each line. Raises EngineLost."""
+    """A file like ``spark-defaults.conf``: a name and a value in each line. Raises EngineLost."""
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -68,10 +68,7 @@ def read_settings(path: Path) -> dict[str, str]:
 
 
 def cluster_settings(cluster: Cluster, heap: str, quick: bool = False) -> dict[str, str]:
-    """Returns the settings of a session on ``cluster`` that differ from the usual.
-
-    Raises EngineLost for pinned ones.
-    """
+    """What a session on ``cluster`` has beside or instead of the usual. Raises EngineLost for what is pinned."""
     pinned = {name for name, _, _ in (*MEANING, *CONFINEMENT)} | {"spark.executor.extraJavaOptions", "spark.master"}
     for name in cluster.settings:
         if name in pinned or name.startswith("spark.sql.legacy."):
@@ -91,7 +88,7 @@ def cluster_settings(cluster: Cluster, heap: str, quick: bool = False) -> dict[s
 
 
 def check_executors(spark: SparkSession, seconds: float = EXECUTOR_SECONDS) -> None:
-    """Checks what executors run. Raises EngineLost when none comes, or one differs from this process.
+    """Ask executors what they run. Raises EngineLost when none comes, or one is not what this process is.
 
     Those that are there now; later ones are started from the same installation, or the cluster is not one.
     """

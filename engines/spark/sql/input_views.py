@@ -1,4 +1,4 @@
-"""Describes inputs as a query is analysed over them: names, columns, and known properties of their rows."""
+"""Inputs as a query is analysed over them: names, columns, and what is known of their rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from engines.spark.sql.views import name_empty_view
 
 @dataclass(frozen=True, slots=True)
 class InputView:
-    """An input in a query."""
+    """An input as a query sees it."""
 
     alias: str
     schema: st.StructType

@@ -97,7 +97,7 @@ def _change(session: Session, args: argparse.Namespace, request: wire.AuthorityD
 
 
 def offline_key(file: str | None) -> KeyFile | None:
-    """Opens the key file of the command line, whose module alone imports what signs."""
+    """The part of the command line that works on files; it alone knows how to sign."""
     if file is None:
         return None
     from odfd.cli.offline.keyfile import KeyFile

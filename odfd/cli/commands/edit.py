@@ -1,4 +1,4 @@
-"""``edit``: opens a resource in an editor, and applies the result."""
+"""``edit``: opens a resource in an editor, and applies what it became."""
 
 from __future__ import annotations
 

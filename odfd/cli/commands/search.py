@@ -1,4 +1,4 @@
-"""``search``: finds datasets of other nodes by words."""
+"""``search``: find datasets of others by words."""
 
 from __future__ import annotations
 

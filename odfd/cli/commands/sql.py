@@ -1,4 +1,4 @@
-"""``sql``: runs SQL queries over the node's datasets."""
+"""``sql``: asks the node's datasets a question in SQL."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""``verify`` and ``engine prove``: verify a dataset or a folder, and prove that another engine gives the same
-results."""
+"""``verify`` and ``engine prove``: verify a dataset or a folder, and prove that another engine gives the same."""
 
 from __future__ import annotations
 
@@ -101,12 +100,12 @@ _FETCHED_AGAIN: Final = ("-physical-hash", "block-hash", "-missing", "-size")
 
 
 def can_be_repaired(report: wire.VerifyReport) -> bool:
-    """Whether another holder may have the damaged or missing parts."""
+    """Whether another holder may have what is damaged or missing here."""
     return any(failure.rule.endswith(_FETCHED_AGAIN) for failure in report.failures)
 
 
 def report_text(report: wire.VerifyReport) -> str:
-    """Formats ``yes:`` or ``no:``, what was checked, and each failure with the values to compare."""
+    """``yes:`` or ``no:``, what was looked at, and each failure with what to compare."""
     checked = report.checked
     if report.ok:
         lines = [f"yes: {formatting.plural(report.blocks, 'block')} of {report.ref} hold at level {report.level}"]
@@ -135,7 +134,7 @@ def report_text(report: wire.VerifyReport) -> str:
 
 
 def values_lines(failure: wire.Failure) -> list[str]:
-    """Formats the expected and the actual values, indented below the failure."""
+    """What was expected and what is there, indented below the failure."""
     pairs = {"expected": failure.expected, "actual": failure.actual}
     return [
         "      " + line

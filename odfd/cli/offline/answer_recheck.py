@@ -1,5 +1,4 @@
-"""``trust recheck`` of a proven answer: runs the query over the same blocks, of folders or of a daemon, and
-compares."""
+"""``trust recheck`` of a proven answer: asks the same of the same blocks, of folders or of a daemon, and compares."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ MAX_FILE: Final = 16 << 20
 
 
 class ProvenAnswer(msgspec.Struct, frozen=True):
-    """A proven answer: its signer and statement, and its rows if they are in the same file."""
+    """A proven answer: who said what, and its rows if they lie with it."""
 
     predicate: AnswerStatement
     signers: tuple[KeyDid, ...]
@@ -38,14 +37,14 @@ class ProvenAnswer(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """The answer to the same query here."""
+    """What the same question gives here."""
 
     predicate: AnswerStatement
     rows: pa.Table | None
 
 
 def read(name: str) -> ProvenAnswer | None:
-    """Reads a proven answer; ``None`` for a file of another kind. Raises Invalid for an invalid signature."""
+    """``None`` for a file of another kind. Raises Invalid for what was not signed so."""
     from chain.data.logical_hash import logical_hash
     from chain.statements import answer
 
@@ -65,7 +64,7 @@ def read(name: str) -> ProvenAnswer | None:
 
 
 def run(session: Session, proven: ProvenAnswer, folders: Sequence[str]) -> dict[str, Any]:
-    """Rechecks an answer, and returns the result as ``trust recheck`` shows it."""
+    """What came of it, as ``trust recheck`` shows it."""
     from odfd.cli.offline.folder_queries import ask_folders
 
     request = wire.QueryRequest(
@@ -157,7 +156,7 @@ def _view(proven: ProvenAnswer, result: str, reason: str) -> dict[str, Any]:
 
 
 def text(view: dict[str, Any]) -> str:
-    """Formats the result for people."""
+    """For a person."""
     who = ", ".join(formatting.identity(key) for key in view["signedBy"])
     lines = [
         f"{view['result']}   {formatting.plural(view['rows'], 'row')} of an answer, signed {view['signedAt']} by {who}"

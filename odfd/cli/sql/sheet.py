@@ -35,10 +35,7 @@ _Kind = Literal["text", "date", "time", "number"]
 
 
 class SheetWriter:
-    """Writes a workbook of one answer. ``columns``: names, and types as Arrow spells them.
-
-    Raises Invalid for too many.
-    """
+    """A workbook of one answer. ``columns``: names, and types as Arrow spells them. Raises Invalid for too many."""
 
     def __init__(self, out: BinaryIO, columns: Sequence[tuple[str, str]], most_rows: int = MOST_ROWS) -> None:
         if len(columns) > MOST_COLUMNS:
@@ -79,7 +76,7 @@ class SheetWriter:
                 raise OSError(str(error)) from error
 
     def remarks(self) -> list[str]:
-        """Lists losses of the sheets against the dataset."""
+        """What the sheets do not hold as the dataset has it."""
         parts = [
             f"{formatting.plural(count, 'value')} of {name} {agree(count, 'is', 'are')} text:"
             " no number or time of a sheet is the same"

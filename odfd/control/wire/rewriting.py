@@ -41,10 +41,7 @@ class BackupResult(Value, frozen=True, kw_only=True):
 
 
 class RewriteRequest(Request, frozen=True, kw_only=True):
-    """``reset``: ``to`` becomes the head. ``compact``: slices are merged.
-
-    ``keep-metadata``: blocks of data are removed.
-    """
+    """``reset``: ``to`` becomes the head. ``compact``: slices are merged. ``keep-metadata``: blocks of data go."""
 
     action: Literal["reset", "compact", "keep-metadata"]
     to: str | None = None
@@ -99,7 +96,7 @@ class CollectedObject(Value, frozen=True, kw_only=True):
 
 
 class CollectResult(Value, frozen=True, kw_only=True):
-    """The result of the task ``gc``: what was freed; in a dry run what would be."""
+    """Result of the task ``gc``: what was freed; in a dry run what would be."""
 
     objects: int
     bytes: int

@@ -9,13 +9,13 @@ from odfd import errors
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The base of values in responses."""
+    """Something the API says."""
 
 
 class Request(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """The base of requests. An unknown field is the caller's mistake and never ignored.
+    """Something the API is asked. An unknown field is a mistake of the caller, not an option to be ignored.
 
     Fields with their defaults are not sent, so that an older daemon, which does not know all of them, can be asked.
     """
